@@ -65,10 +65,10 @@ static void note_written(struct xenbus_watch *watch, const char *at, const char 
 }
 
 /*
- * Newer kernels (7.3) take a device away whose state in xenstore is 1 and in xbdev->state another: who
- * made its directory again wrote that 1. Its thread reads the one, then the other, and a front that goes
- * on from 1 between these would be taken for such a device. So 1 is noted before it is written, and any
- * other state by that thread, once it is written.
+ * Newer kernels (7.3) take a device away whose state in xenstore is 1 and in xbdev->state another:
+ * who made its directory again wrote that 1. Xenbus' thread reads the one, then the other, and a
+ * front that goes on from 1 between these would be taken for such a device. So 1 is noted before it
+ * is written, and any other state by that thread, once it is written.
  */
 void pregrant_note_state(struct pregrant_device *dev, u32 state)
 {

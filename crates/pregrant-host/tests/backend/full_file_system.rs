@@ -53,8 +53,8 @@ pub fn on_a_full_file_system(dir: &Path) {
     stage.traffic.flows();
     for page in ["control", "0/tx", "0/rx"] {
         let lines = log_lines::with(&vif.join(page).display().to_string());
-        let told = lines.first().unwrap_or_else(|| panic!("nothing is said of {page}"));
-        assert!(told.contains("No space left on device") && told.contains("crashes"), "{told}");
+        let line = lines.first().unwrap_or_else(|| panic!("nothing is said of {page}"));
+        assert!(line.contains("No space left on device") && line.contains("crashes"), "{line}");
     }
     // Its owner has it all the same.
     assert!(vif.join("lock").exists());

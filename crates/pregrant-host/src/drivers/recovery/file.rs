@@ -10,8 +10,8 @@
 //! numbers do not.
 //!
 //! Invariants: a lock that is held is on the file that stands at the path, so two processes never
-//! own one vif; a page's file has a place for each of its bytes before it is mapped ([`Backing`]), so a
-//! full file system is an error and no signal; no one makes it smaller.
+//! own one vif; a page's file has a place for each of its bytes before it is mapped ([`Backing`]),
+//! so a full file system is an error and no signal; no one makes it smaller.
 //!
 //! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a
 //! file and so end the process by SIGBUS.

@@ -1,4 +1,5 @@
-//! Whether a flush of this connection has failed, which is not forgotten before the connection ends.
+//! Whether a flush of this connection has failed, which is not forgotten before the connection
+//! ends.
 //!
 //! ```text
 //!   queue 0: flush --> disk: error --> kept (image's memory), shared --> answer ERROR
@@ -10,7 +11,7 @@
 //! what the guest wrote is gone.
 //!
 //! Invariant: the mark is in the kept memory before the answer is on the ring. What a guest may do:
-//! nothing; it connects again to have its flushes tried anew.
+//! nothing; it connects again to have its flushes tried again.
 
 use super::kept_image::KeptImage;
 use alloc::sync::Arc;

@@ -13,17 +13,17 @@
 //! |---|---|
 //! | 0 | magic "PGV1" |
 //! | 4 | checksum of all others, as words |
-//! | 8 | flags: 1 a successor found another image, and refused; 2 and there was no record of the right one |
+//! | 8 | flags: 1 a successor found another image, and refused; 2 none was recorded |
 //! | 12, 16 | the connection: first page of queue 0's ring, its event channel |
 //! | 20, 24 | bytes of the image's name, and of its identity |
 //! | 28 | version |
 //! | 32 | both texts |
 //! | 8188 | 1: a flush of this connection has failed ([`FlushFault`]); not in the checksum |
 //!
-//! A record of another connection is as none: the connection is not taken up, for no one knows which
-//! image its guest has. A change of the layout is a change of the version. Private to the back's
-//! domain: no peer can write it. It is checked as if one could, since a predecessor may be another
-//! version of this program.
+//! A record of another connection is as none: the connection is not taken up, for no one knows
+//! which image its guest has. A change of the layout is a change of the version. Private to the
+//! back's domain: no peer can write it. It is checked as if one could, since a predecessor may be
+//! another version of this program.
 //!
 //! [`FlushFault`]: super::flush_fault::FlushFault
 

@@ -240,7 +240,7 @@ pub struct QueueParts<P: Platform> {
     pub budget: usize,
     /// Pages that are mapped from connect to disconnect.
     pub ring_pages: usize,
-    /// What is known of flushes of all of the disk's queues.
+    /// Flushes of all of the disk's queues.
     pub flush_fault: FlushFault,
 }
 
@@ -539,7 +539,7 @@ impl<P: Platform> BackQueue<P> {
         }
         let is_flush = matches!(io.op, IoOp::Flush);
         match outcome {
-            // The disk tells of writes that are gone once, and another flush heard of it.
+            // The disk tells of writes that are gone once, and another flush got that.
             Ok(()) if is_flush && self.flush_fault.is_noted() => self.end(place, Err(IoError::Failed)),
             Ok(()) => self.go_on(place),
             Err(e) => {
