@@ -1,6 +1,5 @@
 # shows: 802.1Q, QinQ, VXLAN, GRE, fragments and IPv6 with extension headers, each with TCP and UDP, between dom0 and a guest, and between two: by an untouched xen-netfront, by the kernel module of linux/ and by `pregrant front --tap`, on netback and on `pregrant back`; and frames whose checksum is blank inside a tag or a tunnel, each whole at the other end
 # seconds: 300
-# unproven: seen in parts: see docs/tested.md
 # module: yes
 bridge
 modprobe -a 8021q vxlan ip_gre
