@@ -53,30 +53,44 @@ static void fire(struct xenbus_watch *watch, const char *at, const char *token)
 	spin_unlock(&watches);
 }
 
-/* In xenbus' thread, where it looks itself: what the front wrote last is in xenstore by now. */
-static void note_written(struct xenbus_watch *watch, const char *at, const char *token)
-{
-	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
-
-	spin_lock(&watches);
-	if (own->dev)
-		own->dev->xbdev->state = own->dev->written;
-	spin_unlock(&watches);
-}
-
 /*
  * Newer kernels (7.3) take a device away whose state in xenstore is 1 and in xbdev->state another:
  * who made its directory again wrote that 1. Xenbus' thread reads the one, then the other, and a
  * front that goes on from 1 between these would be taken for such a device. So 1 is noted before it
- * is written, and any other state by that thread, once it is written.
+ * is written, and any other state by that thread, once it finds it written. At a restore it finds 1,
+ * which xenbus has noted itself.
  */
+static void note_written(struct xenbus_watch *watch, const char *at, const char *token)
+{
+	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
+	u32 state = xenbus_read_unsigned(watch->node, "", XenbusStateUnknown);
+
+	spin_lock(&watches);
+	if (own->dev && own->dev->state_due == state) {
+		own->dev->xbdev->state = state;
+		own->dev->state_due = XenbusStateUnknown;
+	}
+	spin_unlock(&watches);
+}
+
+/* From now on, and no other is due. */
 void pregrant_note_state(struct pregrant_device *dev, u32 state)
 {
 	spin_lock(&watches);
-	dev->written = state;
-	if (state == XenbusStateInitialising || !dev->own_watch)
-		dev->xbdev->state = state;
+	dev->xbdev->state = state;
+	dev->state_due = XenbusStateUnknown;
 	spin_unlock(&watches);
+}
+
+/* Once it is written; false: no one would see that. */
+bool pregrant_note_later(struct pregrant_device *dev, u32 state)
+{
+	if (!dev->own_watch)
+		return false;
+	spin_lock(&watches);
+	dev->state_due = state;
+	spin_unlock(&watches);
+	return true;
 }
 
 /* NULL: it cannot be watched. */
@@ -144,7 +158,6 @@ void pregrant_backend_end(void)
  */
 void pregrant_backend_watch(struct pregrant_device *dev)
 {
-	dev->written = dev->xbdev->state;
 	dev->key_watch = watch_key(dev, dev->xbdev->nodename, "backend", fire, &dev->key_fired);
 	dev->own_watch = watch_key(dev, dev->xbdev->nodename, "state", note_written, NULL);
 }

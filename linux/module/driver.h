@@ -170,7 +170,7 @@ struct pregrant_device {
 	u8 mac[ETH_ALEN]; /* as the toolstack has it */
 	bool unwanted; /* the toolstack wants the vif gone */
 	struct pregrant_watch *key_watch, *state_watch, *own_watch; /* NULL: not watched */
-	u32 written; /* under `watches`: the state that this front wrote last */
+	u32 state_due; /* under `watches`: what xbdev->state is to be once it is written; 0: nothing */
 	struct list_head orphan;
 	struct delayed_work expiry; /* an orphan's */
 
@@ -261,6 +261,7 @@ bool pregrant_is_another(struct xenbus_device *xbdev);
 /* backend.c */
 void pregrant_backend_watch(struct pregrant_device *dev);
 void pregrant_note_state(struct pregrant_device *dev, u32 state);
+bool pregrant_note_later(struct pregrant_device *dev, u32 state);
 int pregrant_backend_find(struct pregrant_device *dev);
 void pregrant_backend_seen(struct pregrant_device *dev);
 void pregrant_backend_look(struct pregrant_device *dev);

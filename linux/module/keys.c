@@ -148,16 +148,22 @@ static int write_state(struct pregrant_device *dev, u32 state)
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {
-	u32 before = dev->written;
+	enum xenbus_state before = dev->xbdev->state;
+	bool is_first = state == XenbusStateInitialising;
+	bool later = !is_first && pregrant_note_later(dev, state);
 	unsigned int tries = STATE_TRIES;
 	int ret;
 
-	if (state == XenbusStateInitialising)
+	if (is_first)
 		pregrant_note_state(dev, state);
 	do
 		ret = write_state(dev, state);
 	while (ret == -EAGAIN && --tries);
-	pregrant_note_state(dev, ret ? before : state);
+	/* A 1 that is there where none was written is another's, which xenbus is to see. */
+	if (ret)
+		pregrant_note_state(dev, before);
+	else if (!later)
+		pregrant_note_state(dev, state);
 	/* Of a device that is gone: its removal follows. */
 	return ret == -ENOENT ? 0 : ret;
 }
