@@ -57,8 +57,8 @@ static void fire(struct xenbus_watch *watch, const char *at, const char *token)
  * Newer kernels (7.3) take a device away whose state in xenstore is 1 and in xbdev->state another:
  * who made its directory again wrote that 1. Xenbus' thread reads the one, then the other, and a
  * front that goes on from 1 between these would be taken for such a device. So 1 is noted before it
- * is written, and any other state by that thread, once it finds it written. At a restore it finds 1,
- * which xenbus has noted itself.
+ * is written, and any other state by that thread, once it finds it written. At a restore it finds
+ * 1, which xenbus has noted itself.
  */
 static void note_written(struct xenbus_watch *watch, const char *at, const char *token)
 {

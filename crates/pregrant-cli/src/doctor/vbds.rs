@@ -12,7 +12,7 @@ use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, FEATURE_PERSISTENT, PARA
 use pregrant::xenbus::back::HOTPLUG_STATUS;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
-use pregrant_host::drivers::status::{DeviceStatus, blk_socket_path};
+use pregrant_host::drivers::status::{DeviceStatus, FLUSH_FAILED, blk_socket_path};
 use std::path::Path;
 
 /// As they are called.
@@ -119,6 +119,16 @@ fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
     let count = |name: &str| device.counters.get(name).copied().unwrap_or_default();
     let (failed, refused, overflows) = (count("failed"), count("refused"), count("overflows"));
     let mut found = Vec::new();
+    if device.gauges.get(FLUSH_FAILED).is_some_and(|failed| *failed > 0) {
+        let text = format_args!(
+            "{vbd}: a flush failed at its image: what its guest had written before may be lost, and each flush since then is \
+             answered with an error"
+        );
+        found.push(Finding::wrong(text).then(
+            "check the disk behind the image, and its free space (the log says what failed); then check the guest's file \
+             system, and connect its front again: restart the guest, or detach and attach the disk",
+        ));
+    }
     if failed > 0 {
         found.push(
             Finding::note(format_args!(
@@ -274,6 +284,13 @@ mod tests {
             has(&found, Rank::Note, text);
             has(&found, Rank::Note, "7 ");
             assert!(found[0].remedy.is_some());
+        }
+        device.counters.clear();
+        for (failed, findings) in [(0, 0), (1, 1)] {
+            device.gauges = [(FLUSH_FAILED.to_string(), failed)].into();
+            let found = counted("vbd", &device);
+            assert_eq!(found.len(), findings);
+            found.iter().for_each(|_| has(&found, Rank::Wrong, "a flush failed"));
         }
     }
 

@@ -181,6 +181,9 @@ pub struct LatencyBucket {
     pub requests: u64,
 }
 
+/// A disk's gauge: 1 where a flush of its guest's connection has failed.
+pub const FLUSH_FAILED: &str = "flush_failed";
+
 impl From<Operation> for OperationStatus {
     fn from(operation: Operation) -> Self {
         let Operation { requests, bytes, latency, .. } = operation;

@@ -15,6 +15,7 @@ use crate::disks::ImageFace;
 use crate::drivers::registry::{
     AnyBack, DeviceLog, Figures, Notes, Operation, ServedDevice, ServedQueue, Trial,
 };
+use crate::drivers::status::FLUSH_FAILED;
 use log::Level;
 use pregrant::blk::back::{BackVbd, Counts, Latencies, QueueShare, Tried};
 use pregrant::blk::disk::DiskFigures;
@@ -198,6 +199,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
                 ("queues", shares.len() as u64),
                 ("in_flight", gauge(QueueShare::in_flight)),
                 ("kept_pages", gauge(QueueShare::kept_pages)),
+                (FLUSH_FAILED, self.vbd.flush_failed().into()),
             ],
             operations: vec![
                 operation("read", sum(|c| c.reads), sum(|c| c.bytes_read), |l| &l.reads),
