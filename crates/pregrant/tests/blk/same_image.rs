@@ -229,7 +229,7 @@ fn without_a_record_of_the_connection_no_successor_takes_it_up() {
         if let Short = missing {
             world.lose_kept("image");
         }
-        let earlier = matches!(missing, OfAnother | Torn).then(|| {
+        let earlier = matches!(missing, OfAnother).then(|| {
             let mut bytes = vec![0; world.kept("image").len()];
             assert!(world.kept("image").copy_out(0, &mut bytes));
             bytes
