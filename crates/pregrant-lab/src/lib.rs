@@ -25,7 +25,7 @@
 //! ```no_run
 //! use pregrant::DomId;
 //! use pregrant_host::loopback::Loopback;
-//! use pregrant_lab::machine::{Machine, broker_socket, store_of};
+//! use pregrant_lab::machine::{Machine, store_of};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let dir = std::env::temp_dir().join("machine");
@@ -34,7 +34,7 @@
 //! machine.guest_domain(DomId(5))?;
 //! machine.xs().write("/local/domain/5/name", "guest")?;
 //!
-//! let guest = Loopback::attach(&broker_socket(&dir), DomId(5))?;
+//! let guest = Loopback::attach(&dir, DomId(5))?;
 //! assert_eq!(store_of(&guest)?.read("name")?, b"guest");
 //! # Ok(())
 //! # }

@@ -9,7 +9,9 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::{Broker, Control, DomainSpec, GrantTableVersion, Hooks, Loopback};
+use pregrant_host::loopback::{
+    BROKER_SOCKET, Broker, Control, DomainSpec, GrantTableVersion, Hooks, Loopback,
+};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -54,7 +56,7 @@ pub const DRIVER: DomId = DomId(0);
 
 /// Where processes attach.
 pub fn broker_socket(dir: &Path) -> PathBuf {
-    dir.join("broker.sock")
+    dir.join(BROKER_SOCKET)
 }
 
 /// Where xenstore is domain 0's.

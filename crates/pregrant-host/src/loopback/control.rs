@@ -8,7 +8,7 @@ use pregrant::DomId;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A connection that belongs to no domain.
 #[derive(Debug)]
@@ -17,13 +17,21 @@ pub struct Control {
     at: String,
 }
 
+/// Name of the broker's socket in the directory of a machine.
+pub const BROKER_SOCKET: &str = "broker.sock";
+
+/// The socket that is meant: the one in a machine's directory, or the path as it is.
+pub(super) fn socket_of(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(BROKER_SOCKET) } else { path.to_owned() }
+}
+
 impl Control {
-    /// Connects to the broker at `path`.
+    /// Connects to the broker of the machine in the directory `path`, or at the socket `path`.
     ///
     /// # Errors
     /// No one listens there.
     pub fn connect(path: &Path) -> Result<Self, LoopbackError> {
-        Ok(Self { fd: connect(path)?, at: path.display().to_string() })
+        Ok(Self { fd: connect(path)?, at: socket_of(path).display().to_string() })
     }
 
     /// Creates a domain.
@@ -101,9 +109,11 @@ pub(super) fn call(fd: &OwnedFd, request: &Request) -> Result<Reply, Errno> {
     Reply::receive(fd.as_fd()).map_err(|_| Errno::PIPE)?
 }
 
+/// Connects to the broker whose socket, or whose machine's directory, this is.
 pub(super) fn connect(path: &Path) -> Result<OwnedFd, LoopbackError> {
-    let failed = |source| LoopbackError::NoBroker { path: path.to_owned(), source };
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let path = socket_of(path);
+    let failed = |source| LoopbackError::NoBroker { path: path.clone(), source };
+    let address = SocketAddrUnix::new(&path).map_err(failed)?;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(failed)?;
     rustix::net::connect(&fd, &address).map_err(failed)?;

@@ -46,7 +46,7 @@ mod uffd;
 mod window;
 
 pub use broker::{Audit, Broker, DomainHook, DomainSpec, GrantSummary, Hooks, StoreHook};
-pub use control::Control;
+pub use control::{BROKER_SOCKET, Control};
 pub use error::LoopbackError;
 pub use events::Channel;
 pub use grant_table_version::GrantTableVersion;
@@ -87,12 +87,13 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Attaches to a domain of the broker that listens at `path`.
+    /// Attaches to a domain of the machine in the directory `path` (the `DIR` of `pregrant loopback
+    /// serve --dir DIR`), or of the broker that listens at the socket `path`.
     ///
     /// # Errors
     /// No broker there, no such domain, 20 attachments already, or another version.
     pub fn attach(path: &Path, domid: DomId) -> Result<Self, LoopbackError> {
-        let at = path.display().to_string();
+        let at = control::socket_of(path).display().to_string();
         Self::over(control::connect(path)?, at, domid, Paging::probe().into(), Totals::default())
     }
 
