@@ -385,7 +385,7 @@ where
     P::Events: WakeOn,
 {
     guest.set_rx_coalescing(args.rx_coalesce);
-    let mac = hook::mac_of(&mut guest)?;
+    let mac = hook::mac_of(&guest)?;
     let hook = match args.hook {
         Some(action) => Some(hook::hook(action, matching, mac, exit)?),
         None => None,

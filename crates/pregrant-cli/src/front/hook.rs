@@ -7,7 +7,7 @@ use pregrant::net::front::HookAction;
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError};
+use pregrant_host::drivers::Frontend;
 use pregrant_lab::station::frame_hook::{Exit, FrameHook, Matching};
 use pregrant_lab::station::packet_filter::PacketFilter;
 use pregrant_lab::usage::Usage;
@@ -113,8 +113,8 @@ pub(super) fn hook<P: Platform, T: Transport>(
     exit: Option<Frontend<P, T>>,
 ) -> Result<FrameHook<P, T>> {
     let exit = match exit {
-        Some(mut vif) => {
-            let mac = mac_of(&mut vif)?;
+        Some(vif) => {
+            let mac = mac_of(&vif)?;
             Some(Exit::new(vif, MacAddr(mac)))
         }
         None => None,
@@ -123,10 +123,10 @@ pub(super) fn hook<P: Platform, T: Transport>(
 }
 
 /// The hardware address that the toolstack gave a vif.
-pub(super) fn mac_of<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<[u8; 6]> {
-    let device = guest.device().clone();
-    let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
-    Ok(mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?)
+pub(super) fn mac_of<P: Platform, T: Transport>(guest: &Frontend<P, T>) -> Result<[u8; 6]> {
+    let missing =
+        || format!("{}/mac is missing, or no address; attach the vif again", guest.device().own_dir());
+    Ok(guest.mac().ok_or_else(missing)?.0)
 }
 
 #[cfg(test)]

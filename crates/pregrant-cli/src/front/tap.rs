@@ -17,12 +17,10 @@ use super::own_buffers::OwnBuffers;
 use super::{FrontArgs, MTU, Result, RxWay, close};
 use crate::stop::Stop;
 use pregrant::net::front::{FrontStep, Lent};
-use pregrant::net::mtu::Mtu;
 use pregrant::net::one_slot::OneSlot;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort, Offloads};
-use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
 use pregrant_host::ports::announcement::announce;
@@ -56,7 +54,7 @@ where
     let asked = mtu;
     let mtu = match mtu {
         Some(mtu) => mtu,
-        None => announced_mtu(&mut guest)?.unwrap_or(MTU),
+        None => guest.mtu()?.unwrap_or(MTU),
     };
     let mut tap = Tap::open(name)?;
     let interface = tap.interface();
@@ -116,14 +114,6 @@ where
     }
     close(&mut guest)?;
     done
-}
-
-/// The vif's MTU, as the toolstack writes it at either end.
-fn announced_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
-    let device = guest.device().clone();
-    // LOG: once for each end, at the start of the process' own front.
-    let say = |e: &KeyError| log::warn!("ignoring the MTU in xenstore: {e}");
-    Ok(Mtu::announced_to_front(&device, guest.xs(), say).map_err(FrontendError::from)?)
 }
 
 /// A vif and its interface.

@@ -524,6 +524,8 @@ fn a_guest_that_sends_as_another() {
     let drops = stage.report(id).port_drops;
     let forged = drops.iter().find(|drop| drop.reason == "forged_source").map(|drop| drop.frames);
     assert_eq!(forged, Some(sent));
+    // The guest's own program sees it too.
+    assert_eq!((bad.front.forged_source(), bad.front.mac()), (sent, Some(mac(BAD, 0))));
     bad.close();
     stage.machine.remove_vif(id);
     until(|| stage.back.report(id).is_none());

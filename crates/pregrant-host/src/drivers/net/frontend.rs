@@ -10,18 +10,21 @@
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::net::rx_coalescing::{RX_DELAY, RxCoalescing};
 use crate::drivers::wait::Waiter;
+use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
 use pregrant::net::front::{
     Diverted, FrontConfig, FrontQueue, FrontStep, FrontVif, HookAction, HookFrame, Lent, NotOffered,
     UnknownToken,
 };
+use pregrant::net::headers::MacAddr;
+use pregrant::net::mtu::Mtu;
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, FramePort, Token};
 use pregrant::xenbus::front::FrontError;
-use pregrant::xenbus::{Class, Device, XenbusState};
+use pregrant::xenbus::{Class, Device, DeviceError, KeyError, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::time::Duration;
@@ -30,6 +33,13 @@ use std::time::Duration;
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two checks for its answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
+
+/// Whether a frame says that it comes from another station. One without a whole Ethernet header
+/// does not: it is a bad frame, which a back counts as such.
+#[inline(always)]
+fn has_other_source(frame: &[u8], mac: MacAddr) -> bool {
+    frame.get(6..12).is_some_and(|source| source != mac.0)
+}
 
 /// One vif of the own domain.
 pub struct Frontend<P: Platform, T: Transport> {
@@ -40,6 +50,10 @@ pub struct Frontend<P: Platform, T: Transport> {
     /// Frames that had come when it slept last.
     came: u64,
     defaults: Defaults,
+    /// The address that the toolstack gave to it; None where the key is not there or no address.
+    mac: Option<MacAddr>,
+    /// Frames that were sent from another one.
+    forged_source: u64,
     /// The log does not have yet how frames travel: the back has still to say which pages it keeps
     /// mapped.
     is_path_due: bool,
@@ -60,9 +74,48 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if reconnect {
             vif.succeed(&mut end.split().1)?;
         }
+        let mac = match end.device.get_own(&mut end.xs, "mac") {
+            Err(DeviceError::Key(_)) => None,
+            mac => mac?.map(MacAddr),
+        };
         let (waiter, defaults) = (Waiter::default(), Defaults::default());
         let coalescing = RxCoalescing::default();
-        Ok(Self { end, vif, waiter, coalescing, came: 0, defaults, is_path_due: false })
+        Ok(Self {
+            end,
+            vif,
+            waiter,
+            coalescing,
+            came: 0,
+            defaults,
+            mac,
+            forged_source: 0,
+            is_path_due: false,
+        })
+    }
+
+    /// The hardware address that the toolstack gave to the vif (its key `mac`): the source of
+    /// frames that this guest sends. None: the key is not there, or is no address.
+    pub fn mac(&self) -> Option<MacAddr> {
+        self.mac
+    }
+
+    /// Bytes of a packet, without its Ethernet header, that the toolstack announced (the key `mtu`
+    /// in this end's directory, else in the back's). None: it announced none; 1500 is usual then.
+    pub fn mtu(&mut self) -> Result<Option<u32>, FrontendError> {
+        let say = |e: &KeyError| {
+            // A program may ask at each connection.
+            static LINES: LineBudget = LineBudget::new();
+            LINES.warn(format_args!("ignoring the MTU in xenstore: {e}"));
+        };
+        Ok(Mtu::announced_to_front(&self.end.device, &mut self.end.xs, say)?)
+    }
+
+    /// Frames that [`send`](Self::send) took whose source is not the vif's [`mac`](Self::mac). A
+    /// back that filters drops such frames without a word to the guest: `pregrant back --port
+    /// switch` does (`forged_source` in `pregrant top`) unless `--allow-mac-spoofing` has this
+    /// guest; behind a tap they pass, as a guest that bridges needs it.
+    pub fn forged_source(&self) -> u64 {
+        self.forged_source
     }
 
     /// The platform.
@@ -177,7 +230,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     #[inline(always)]
     pub fn send(&mut self, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         let Some(queue) = self.vif.queue_mut(i) else { return Ok(0) };
-        queue.send(&self.end.platform, burst)
+        let sent = queue.send(&self.end.platform, burst)?;
+        if let Some(mac) = self.mac {
+            let sent = Burst { frames: burst.frames.get(..sent).unwrap_or_default(), ..*burst };
+            self.forged_source +=
+                sent.iter().filter(|(frame, _)| has_other_source(frame, mac)).count() as u64;
+        }
+        Ok(sent)
     }
 
     /// Has queue `i` do something, while the vif is live. A fault of the back's closes the vif.
