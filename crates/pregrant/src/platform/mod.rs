@@ -11,7 +11,8 @@
 //! everywhere, per-frame grants where a program owns its grant table (loopback, bare metal).
 //! Mapping and copying take lists so that one system call and one flush serve a batch.
 //! Implementations: [`local`] (one process, for Miri, fuzzing and tests), and in `pregrant-host`
-//! the loopback Xen and Linux's `/dev/xen`. All pass one conformance suite.
+//! the loopback Xen and Linux's `/dev/xen`. All pass one conformance suite. [`bare`] is for guests
+//! without an operating system.
 #![allow(unsafe_code)] // `unsafe trait` lines only
 
 use crate::burst_buffer::BurstBuffer;
@@ -22,6 +23,7 @@ use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub mod bare;
 #[cfg(any(test, feature = "local"))]
 pub mod local;
 

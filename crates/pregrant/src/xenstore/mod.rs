@@ -19,11 +19,13 @@
 
 pub mod client;
 pub mod codec;
+pub mod domain_ring;
 pub mod error;
 pub mod path;
 pub mod permission;
 
 pub use client::{Client, Transaction, Transport, WatchEvent};
+pub use domain_ring::{DomainRing, StoreChannel};
 pub use error::{Cause, Operation, XsError};
 pub use path::PathError;
 pub use permission::{Access, Permission};
