@@ -1,11 +1,13 @@
 //! `pregrant` as a user runs it, a file for each of its smaller commands.
 
+mod a_guest_in_c;
 mod bench_blk;
 mod bench_limit;
 mod bench_own;
 mod bench_peers;
 mod bench_store;
 mod command_line;
+mod first_front;
 mod frames;
 mod front_hook;
 mod hotplug;
