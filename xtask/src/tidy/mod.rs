@@ -17,6 +17,7 @@ mod page_words;
 mod pair;
 mod path_name;
 mod section;
+mod status;
 pub mod token;
 mod unsafety;
 mod wall;
@@ -74,6 +75,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(sources.iter().flat_map(comment::check));
     offences.extend(others.iter().flat_map(comment::check_other));
     offences.extend(section::check(sources.iter().chain(&others)));
+    offences.extend(status::check(others.iter()));
     offences.extend(link::check(w.root(), others.iter()));
     offences.extend(page_words::check(others.iter()));
     let words = |source: &&Source| source.path != word::PATH;
