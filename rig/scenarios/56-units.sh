@@ -1,4 +1,4 @@
-# shows: the units of dist under systemd as process 1: the sandbox holds, scripts are run by the hotplug unit, a kill is outlived
+# shows: the units of dist under systemd as process 1: the sandbox holds, scripts are run by the hotplug unit, metrics over HTTP and as a file, a kill is outlived
 # boot: systemd
 # seconds: 400
 bridge
@@ -67,6 +67,17 @@ second=vif$(xl domid one).1
 within 20 grep -q "^online $second$" /run/ran || fail "the script was not run for $second"
 xl network-detach one 1 || fail "network-detach"
 within 20 grep -q "^offline $second$" /run/ran || fail "what the script did for $second was not undone"
+
+# Metrics: over HTTP, and as a file.
+ip link set lo up
+systemctl start pregrant-metrics || fail "systemctl start pregrant-metrics: $?"
+within 10 eval '/bin/busybox wget -qO /run/metrics http://127.0.0.1:9912/metrics' || fail "no metrics over HTTP: $(systemctl status --no-pager pregrant-metrics 2>&1 | tail -n 5)"
+grep -q '^pregrant_vif_link{.*} 1$' /run/metrics || fail "the metrics have no link of the vif"
+systemctl stop pregrant-metrics
+collected=/var/lib/prometheus/node-exporter/pregrant.prom
+mkdir -p "${collected%/*}"
+systemctl start pregrant-textfile || fail "systemctl start pregrant-textfile: $?"
+grep -q '^pregrant_vif_link{.*} 1$' $collected || fail "the file of metrics has no link of the vif: $(ls -l "${collected%/*}")"
 
 ask one "dmesg > /tmp/before"
 old=$(pid)

@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 
 /// Units that run something, and the exposure that each must stay below, in tenths: systemd counts
 /// from 0 to 100.
-const SERVICES: [(&str, u32); 4] = [
+const SERVICES: [(&str, u32); 6] = [
     ("pregrant-back.service", 30),
     ("pregrant-blkback.service", 30),
+    ("pregrant-metrics.service", 25),
+    ("pregrant-textfile.service", 25),
     // Both are root's tools, and short: they cannot be as narrow.
     ("pregrant-modules.service", 50),
     ("pregrant-hotplug@.service", 50),
@@ -24,7 +26,7 @@ const SERVICES: [(&str, u32); 4] = [
 /// Where systemd's own units are, which ours name.
 const SYSTEM_UNITS: [&str; 2] = ["/usr/lib/systemd/system", "/lib/systemd/system"];
 /// Programs that the units start: there, and not run.
-const PROGRAMS: [&str; 2] = ["usr/local/bin/pregrant", "sbin/modprobe"];
+const PROGRAMS: [&str; 3] = ["usr/local/bin/pregrant", "sbin/modprobe", "bin/sh"];
 
 /// Runs it.
 pub fn layer(w: &Workspace) -> Result<(), String> {
@@ -57,7 +59,8 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
 /// The units of the folder.
 fn units(dist: &Path) -> Result<Vec<PathBuf>, String> {
     let at = |e| format!("{}: {e}", dist.display());
-    let is_unit = |path: &PathBuf| path.extension().is_some_and(|e| e == "service" || e == "socket");
+    let is_unit =
+        |path: &PathBuf| path.extension().is_some_and(|e| e == "service" || e == "socket" || e == "timer");
     let mut units: Vec<PathBuf> =
         fs::read_dir(dist).map_err(at)?.flatten().map(|f| f.path()).filter(is_unit).collect();
     units.sort();

@@ -483,6 +483,25 @@ mod tests {
         assert_eq!(text(&[]), "");
     }
 
+    /// The metrics' names in a text, but for what a histogram's series have behind theirs.
+    fn named(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+        words.filter(|word| word.starts_with("pregrant_")).collect()
+    }
+
+    #[test]
+    fn the_page_and_the_alerts_name_the_metrics_that_there_are() {
+        let text = text(&everything());
+        let families = exposition::check(&text).expect("Prometheus' format");
+        let there: BTreeSet<&str> = families.keys().map(String::as_str).collect();
+        let page = include_str!("../../../../docs/monitoring.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("|`pregrant_")?.split_once('`'));
+        let rows: BTreeSet<String> = rows.map(|(name, _)| format!("pregrant_{name}")).collect();
+        assert_eq!(rows.iter().map(String::as_str).collect::<BTreeSet<_>>(), there, "docs/monitoring.md");
+        let alerts = named(include_str!("../../../../dist/pregrant-alerts.yml"));
+        assert!(alerts.len() > 5 && alerts.is_subset(&there), "{:?}", alerts.difference(&there));
+    }
+
     #[test]
     fn labels_are_escaped() {
         let mut daemons = sample::daemons();
