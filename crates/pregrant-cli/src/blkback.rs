@@ -23,11 +23,8 @@ use pregrant_host::linux::KernelBack;
 use pregrant_lab::choice::choice;
 use pregrant_lab::machine;
 use pregrant_lab::usage::Given;
-use signal_hook::consts::SIGXFSZ;
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -135,9 +132,6 @@ impl BlkBackArgs {
 /// Runs `pregrant blkback`.
 pub fn run(args: &BlkBackArgs, given: &Given) -> Result<()> {
     args.daemon.check(given)?;
-    // An image that may not grow is an error of the guest's request; the signal that comes with it
-    // would end this process.
-    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     match &args.daemon.loopback {
         Some(dir) => on_loopback(dir, args),
         None => on_xen(args),

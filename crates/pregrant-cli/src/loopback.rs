@@ -18,10 +18,10 @@ use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::choice::choice;
 use pregrant_lab::machine::{self, DRIVER, Machine};
 use pregrant_lab::screen;
+use pregrant_lab::signals;
 use pregrant_lab::table::{Align, Table};
 use pregrant_lab::toolstack::{self, DiskSpec, Removal};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         .into());
     }
     let (events_out, events) = mpsc::channel();
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let mut signals = signal_hook::iterator::Signals::new(signals::ending())?;
     let on_signal = events_out.clone();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {

@@ -22,7 +22,7 @@ mod top;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use log_line::LogLine;
 use pregrant_lab::usage::{Given, Usage};
-use pregrant_lab::{bench, demo, machine, process, report, screen};
+use pregrant_lab::{bench, demo, machine, process, report, screen, signals};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -113,6 +113,9 @@ fn main() -> ExitCode {
     };
     let log_line = LogLine::of_stderr();
     log_line.begin(level);
+    if let Err(e) = signals::begin() {
+        log::warn!("cannot set which signals are blocked or ignored: {e}; those of the parent stay so");
+    }
     let result = match cli.command {
         Command::Loopback(args) => loopback::run(args),
         Command::Back(args) => back::run(args, &given),

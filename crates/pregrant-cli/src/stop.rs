@@ -1,6 +1,6 @@
-//! SIGTERM and SIGINT as something that a loop checks, and that ends its sleep.
+//! SIGTERM, SIGINT and SIGHUP as something that a loop checks, and that ends its sleep.
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use pregrant_lab::signals;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ impl Stop {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, on_signal) = UnixStream::pair()?;
         on_signal.set_nonblocking(true)?;
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
+        for signal in signals::ending() {
             // In this order: a signal that finds the flag set already ends the process.
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&asked))?;
             signal_hook::flag::register(signal, Arc::clone(&asked))?;

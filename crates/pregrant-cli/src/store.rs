@@ -1,12 +1,11 @@
 //! `pregrant store`: xenstored alone, for Xen's own tools or for drivers under development.
 
+use crate::stop::Stop;
 use clap::{Args, Subcommand};
 use pregrant_host::xenstored::Xenstored;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// Arguments of `pregrant store`.
@@ -43,14 +42,8 @@ pub fn run(args: StoreArgs) -> Result<(), Box<dyn Error>> {
 }
 
 fn serve(socket: PathBuf) -> Result<(), Box<dyn Error>> {
-    // A signal writes a byte here, and the server's epoll sees it: nothing else happens in the
-    // handler.
-    let (stop, on_signal) = UnixStream::pair().map_err(|e| format!("cannot make a pipe for signals: {e}"))?;
-    for signal in [SIGTERM, SIGINT] {
-        let end = on_signal.try_clone().map_err(|e| format!("cannot make a pipe for signals: {e}"))?;
-        signal_hook::low_level::pipe::register(signal, end)
-            .map_err(|e| format!("cannot take signal {signal}: {e}"))?;
-    }
+    // A signal makes it readable, and the server's epoll sees that.
+    let stop = Stop::on_signals().map_err(|e| format!("cannot take signals: {e}; see ulimit -n"))?;
     let mut xenstored = Xenstored::new()?;
     xenstored.listen_unix(&socket)?;
     // Our parent may wait for this line, or may have closed our output: serving goes on.

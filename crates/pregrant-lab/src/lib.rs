@@ -12,6 +12,7 @@
 //!   limit                  what the bare machine can do, with no driver in the way
 //!   record                 one measurement as a line of JSON; what others published
 //!   screen, table          what a command prints
+//!   signals                what ends a command, whatever its parent left
 //! ```
 //! It stands on the loopback, and names nothing of a real Xen. The command shares with it what both
 //! need: machines (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A
@@ -51,6 +52,7 @@ pub mod process;
 pub(crate) mod record;
 pub mod report;
 pub mod screen;
+pub mod signals;
 pub(crate) mod stage;
 pub mod station;
 pub mod table;

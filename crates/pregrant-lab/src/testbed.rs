@@ -12,6 +12,7 @@
 use crate::machine::{self, DRIVER, Machine};
 use crate::process::process_command::{Case, ProcessCommand, WorkerSetup};
 use crate::process::report::{Played, Report};
+use crate::signals;
 use crate::toolstack::DiskSpec;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -22,7 +23,6 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -199,7 +199,7 @@ fn remove_on_signal() -> Result<()> {
     if STARTED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = signal_hook::iterator::Signals::new(signals::ending())?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             for path in directories().iter() {

@@ -9,6 +9,10 @@ use std::process::{Command, Output, Stdio};
 
 /// Starts it with a request for `script`. Returns its answer, and how it ended.
 fn ask(scripts: &Path, script: &str) -> (String, Output) {
+    ask_of(Command::new(PREGRANT), scripts, script)
+}
+
+fn ask_of(mut program: Command, scripts: &Path, script: &str) -> (String, Output) {
     let (asker, served) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     // The form is written out here: an old backend may ask a new service.
@@ -16,7 +20,6 @@ fn ask(scripts: &Path, script: &str) -> (String, Output) {
         "pregrant hotplug 1\nwhat=online\nscript={script}\nvif=vif31.7\ndir=/local/domain/0/backend/vif/31/7\n"
     );
     send(&asker, request.as_bytes(), SendFlags::NOSIGNAL).unwrap();
-    let mut program = Command::new(PREGRANT);
     program.args(["hotplug", "--scripts"]).arg(scripts).stdin(Stdio::from(served));
     let out = program.output().unwrap();
     drop(program); // its end of the socket
@@ -37,6 +40,12 @@ fn one_request_is_one_process() {
     assert_eq!((answer.as_str(), out.status.code()), ("done", Some(0)), "{out:?}");
     let reported = std::fs::read_to_string(dir.join("ran")).unwrap();
     assert_eq!(reported, "online vif31.7 /local/domain/0/backend/vif/31/7\n");
+
+    // A parent that ignores SIGCHLD has the kernel reap children: their exit codes would be lost.
+    let mut ignoring = Command::new("env");
+    ignoring.args(["--ignore-signal=CHLD", PREGRANT]);
+    let (answer, out) = ask_of(ignoring, &scripts, &script.display().to_string());
+    assert_eq!((answer.as_str(), out.status.code()), ("done", Some(0)), "{out:?}");
 
     let (answer, out) = ask(&scripts, "/bin/sh");
     let error = String::from_utf8_lossy(&out.stderr).into_owned();

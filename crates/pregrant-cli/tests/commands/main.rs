@@ -11,6 +11,7 @@ mod first_front;
 mod frames;
 mod front_hook;
 mod hotplug;
+mod inherited_signals;
 mod killed_backend;
 mod report;
 #[path = "../served/mod.rs"]
