@@ -13,7 +13,7 @@ mod loopback;
 mod xen;
 
 use crate::daemon::{DaemonArgs, chosen};
-use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
+use crate::front::{NO_FOREIGN, NO_GUEST_COPY, amount};
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
@@ -84,6 +84,9 @@ pub struct BackArgs {
     /// overwrites an old one; may be repeated
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
+    /// End a capture before its file is longer than this; the vif's frames go on
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = amount, requires = "capture")]
+    capture_limit: u64,
     /// How frames are written to taps and read from them
     #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
     #[arg(conflicts_with = "loopback")]
@@ -373,11 +376,15 @@ fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
 
 /// The remote side, with captures where they are requested. This process is the domain's only
 /// backend: files of captures are its own.
-fn captured(provider: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
+fn captured(
+    provider: Box<dyn PortProvider>,
+    files: Vec<CaptureFile>,
+    args: &BackArgs,
+) -> Result<Box<dyn PortProvider>> {
     if files.is_empty() {
         return Ok(provider);
     }
-    Ok(Box::new(Captured::new(provider, files)?))
+    Ok(Box::new(Captured::new(provider, files, args.capture_limit)?))
 }
 
 /// Whose guests may send with other addresses than their own.

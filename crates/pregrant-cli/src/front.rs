@@ -211,7 +211,7 @@ const WITH_BUFFERS: &[PathName] =
     &[PathName::Staging, PathName::Persistent, PathName::GrefMapping, PathName::Foreign];
 
 /// A number with a unit: `64K`, `2G`.
-fn amount(text: &str) -> std::result::Result<u64, String> {
+pub fn amount(text: &str) -> std::result::Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
         Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),

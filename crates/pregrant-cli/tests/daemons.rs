@@ -630,6 +630,33 @@ fn what_passes_a_vif_is_captured() {
     machine.end();
 }
 
+/// A capture that has all the bytes that it may have is reported once; its vif goes on.
+#[test]
+fn a_capture_ends_at_its_limit() {
+    let machine = Machine::start("capture-limit");
+    let file = machine.dir.join("five.pcap");
+    let option = format!("5.0={}", file.display());
+    let args = ["back", "--capture", &option, "--capture-limit", "1k"];
+    let mut back = Process::start(machine.command(&args).stderr(Stdio::piped()));
+    assert!(back.line().contains("ready"));
+    let six = machine.front("6", &[]);
+    let args = ["front", "--domain", "5", "--ping", "10.0.0.6", "--count", "20", "--interval", "0.01"];
+    let out = machine.run(&args);
+    assert!(text(&out.stdout).contains(" 0 lost"), "{out:?}");
+    six.stop();
+    let mut err = back.child.stderr.take().expect("it is piped");
+    back.stop();
+    let mut log = String::new();
+    err.read_to_string(&mut log).expect("text");
+    let ends: Vec<&str> = log.lines().filter(|line| line.contains("capture")).collect();
+    let expected = format!("the capture into {} has ended at its limit of 1024 bytes", file.display());
+    assert!(ends.len() == 1 && ends[0].contains(&expected) && ends[0].contains("WARN"), "{log}");
+    let len = std::fs::metadata(&file).expect("it is there").len();
+    assert!((512..=1024).contains(&len) && !captured(&file).is_empty(), "{len} bytes");
+    std::fs::remove_file(file).expect("it is there");
+    machine.end();
+}
+
 /// A capture that cannot be written any more is reported once; its vif goes on.
 #[test]
 fn a_capture_that_fails_ends_alone() {

@@ -16,7 +16,7 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let Some((mut attached, _owner)) = attached else { return Ok(()) };
     attached.say_missing(&args.vif)?;
     let switch = Switch::new();
-    let provider = captured(at_switch(&switch, args), files)?;
+    let provider = captured(at_switch(&switch, args), files, args)?;
     let classes = classes(args, Hotplug::None, args.vif.clone(), provider);
     let mut daemon = attached.daemon(&args.daemon, classes, Some(switch), None)?;
     daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))

@@ -71,7 +71,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
             Box::new(taps)
         }
     };
-    let provider = captured(provider, files)?;
+    let provider = captured(provider, files, args)?;
     let provider = Box::new(Taken {
         kernel: KernelBack::of(Class::VIF),
         xs: Client::new(UnixTransport::find()?),

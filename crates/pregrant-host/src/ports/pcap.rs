@@ -9,11 +9,13 @@
 //! written as it is: one whose checksum is left blank shows as wrong in a viewer, as captures on a
 //! sending host do. One time stamp per burst.
 //!
-//! A file that cannot be written ends the capture; the frames go on. Who has the [`Capture`] asks
-//! for the [failure](Capture::failure), and has the log say so.
+//! A file that cannot be written ends the capture, and so does one that has reached its bound, whose
+//! last frame is whole; the frames of the port go on. Who has the [`Capture`] asks how it
+//! [ended](Capture::ended), and has the log say so.
 //!
-//! What a guest may do: fill the file system that the file is on.
+//! What a guest may do: make the file as long as its bound allows.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,6 +31,26 @@ const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
 const LINKTYPE_ETHERNET: u32 = 1;
 /// Bytes that wait to be written at most.
 const BUFFER: usize = 256 * 1024;
+const FILE_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+
+/// Why a capture has ended.
+#[derive(Debug)]
+pub enum End {
+    /// The file cannot be written.
+    Failed(io::Error),
+    /// The next frame would make it longer than this many bytes.
+    Limit(u64),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(e) => e.fmt(f),
+            Self::Limit(bytes) => write!(f, "the file has reached its limit of {bytes} bytes"),
+        }
+    }
+}
 
 /// A capture file, which all ports of a vif share. Clones are the same file's.
 #[derive(Debug)]
@@ -42,22 +64,25 @@ impl<W: Write> Clone for Capture<W> {
 
 #[derive(Debug)]
 struct Shared<W: Write> {
-    /// None: it failed.
+    /// None: it ended.
     file: Option<io::BufWriter<W>>,
-    failure: Option<io::Error>,
+    ended: Option<End>,
     snap_len: u32,
+    /// Bytes that the file may have, and those that it has with what is buffered.
+    limit: u64,
+    len: u64,
     written: u64,
 }
 
 impl<W: Write> Capture<W> {
     /// Begins a capture into `file` of at most `snap_len` bytes of each frame: writes the file's
-    /// header.
+    /// header. It ends before the file is longer than `limit` bytes.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn new(file: W, snap_len: u32) -> io::Result<Self> {
+    pub fn new(file: W, snap_len: u32, limit: u64) -> io::Result<Self> {
         let mut file = io::BufWriter::with_capacity(BUFFER, file);
-        let mut header = [0u8; 24];
+        let mut header = [0u8; FILE_HEADER];
         header[..4].copy_from_slice(&MAGIC_MICROSECONDS.to_le_bytes());
         header[4..6].copy_from_slice(&2u16.to_le_bytes());
         header[6..8].copy_from_slice(&4u16.to_le_bytes());
@@ -68,7 +93,8 @@ impl<W: Write> Capture<W> {
             drop(file.into_parts()); // not flushed again
             return Err(e);
         }
-        let shared = Shared { file: Some(file), failure: None, snap_len, written: 0 };
+        let len = FILE_HEADER as u64;
+        let shared = Shared { file: Some(file), ended: None, snap_len, limit, len, written: 0 };
         Ok(Self(Arc::new(Mutex::new(shared))))
     }
 
@@ -79,12 +105,12 @@ impl<W: Write> Capture<W> {
 
     /// Writes out what is buffered.
     pub fn flush(&self) {
-        self.lock().attempt(Write::flush);
+        self.lock().attempt(|file| file.flush().map(|()| None));
     }
 
     /// Why the capture has ended, if it has; once.
-    pub fn failure(&self) -> Option<io::Error> {
-        self.lock().failure.take()
+    pub fn ended(&self) -> Option<End> {
+        self.lock().ended.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared<W>> {
@@ -97,33 +123,40 @@ impl<W: Write> Capture<W> {
             return;
         }
         let mut shared = self.lock();
-        let (snap_len, mut written) = (shared.snap_len as usize, 0);
+        let (snap_len, limit) = (shared.snap_len as usize, shared.limit);
+        let (mut len, mut written) = (shared.len, 0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         shared.attempt(|file| {
             for (frame, _) in Burst::of(bytes, frames).iter() {
                 let kept = frame.len().min(snap_len);
-                let mut record = [0u8; 16];
+                let longer = len + (RECORD_HEADER + kept) as u64;
+                if longer > limit {
+                    file.flush()?;
+                    return Ok(Some(End::Limit(limit)));
+                }
+                let mut record = [0u8; RECORD_HEADER];
                 record[..4].copy_from_slice(&(now.as_secs() as u32).to_le_bytes());
                 record[4..8].copy_from_slice(&now.subsec_micros().to_le_bytes());
                 record[8..12].copy_from_slice(&(kept as u32).to_le_bytes());
                 record[12..].copy_from_slice(&(frame.len() as u32).to_le_bytes());
                 file.write_all(&record)?;
                 file.write_all(&frame[..kept])?;
-                written += 1;
+                (len, written) = (longer, written + 1);
             }
-            Ok(())
+            Ok(None)
         });
+        shared.len = len;
         shared.written += written;
     }
 }
 
 impl<W: Write> Shared<W> {
-    /// The first failure is the last attempt.
-    fn attempt(&mut self, what: impl FnOnce(&mut io::BufWriter<W>) -> io::Result<()>) {
+    /// An end is the last attempt.
+    fn attempt(&mut self, what: impl FnOnce(&mut io::BufWriter<W>) -> io::Result<Option<End>>) {
         if let Some(file) = &mut self.file
-            && let Err(e) = what(file)
+            && let Some(end) = what(file).unwrap_or_else(|e| Some(End::Failed(e)))
         {
-            self.failure = Some(e);
+            self.ended = Some(end);
             // Not flushed again on drop: it would fail again.
             drop(self.file.take().map(io::BufWriter::into_parts));
         }
@@ -228,7 +261,7 @@ mod tests {
     #[test]
     fn both_directions_are_written_as_they_pass() {
         let file = Shared::default();
-        let capture = Capture::new(file.clone(), 48).unwrap();
+        let capture = Capture::new(file.clone(), 48, u64::MAX).unwrap();
         assert_eq!(file.0.lock().unwrap().len(), 24, "a viewer may open it from the beginning");
         let mut port = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);
         let mut arena = Arena::new();
@@ -243,7 +276,7 @@ mod tests {
         assert!(arena.push(&[0x66; 60], Offload::default()));
         assert_eq!(other.tx_burst(&arena.burst()), 1);
         capture.flush();
-        assert!(capture.failure().is_none());
+        assert!(capture.ended().is_none());
 
         let bytes = file.0.lock().unwrap().clone();
         assert_eq!(&bytes[..8], [0xD4, 0xC3, 0xB2, 0xA1, 2, 0, 4, 0]);
@@ -275,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_ends_the_capture_and_not_the_traffic() {
-        let capture = Capture::new(Full(300_000), WHOLE_FRAMES).unwrap();
+        let capture = Capture::new(Full(300_000), WHOLE_FRAMES, u64::MAX).unwrap();
         let mut port = Pcap::new(Box::new(Generator::new(Head::default(), 1500)), &capture);
         let mut arena = Arena::new();
         let (mut frames, mut failures) = (0, 0);
@@ -283,14 +316,35 @@ mod tests {
             arena.clear();
             frames += port.rx_burst(&mut arena) as u64;
             capture.flush();
-            let failure = capture.failure().map(|e| e.kind());
-            failures +=
-                u64::from(failure.inspect(|kind| assert_eq!(*kind, io::ErrorKind::StorageFull)).is_some());
+            match capture.ended() {
+                None => {}
+                Some(End::Failed(e)) if e.kind() == io::ErrorKind::StorageFull => failures += 1,
+                other => panic!("{other:?}"),
+            }
         }
         assert_eq!((frames, failures), (6400, 1));
         assert!(capture.written() < frames);
         assert!(capture.lock().file.is_none());
-        let started = Capture::new(Full(23), WHOLE_FRAMES).map(|_| ());
+        let started = Capture::new(Full(23), WHOLE_FRAMES, u64::MAX).map(|_| ());
         assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "at once");
+    }
+    /// The file is as long as it may be, with whole frames, and the traffic goes on.
+    #[test]
+    fn a_capture_ends_at_its_limit() {
+        // Two frames of 100 bytes, and most of a third.
+        let (file, limit) = (Shared::default(), 24 + 3 * 116 - 1);
+        let capture = Capture::new(file.clone(), WHOLE_FRAMES, limit).unwrap();
+        let mut port = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);
+        let mut arena = Arena::new();
+        let mut ends = Vec::new();
+        for _ in 0..3 {
+            arena.clear();
+            assert_eq!(port.rx_burst(&mut arena), 64);
+            capture.flush();
+            ends.extend(capture.ended().map(|end| end.to_string()));
+        }
+        assert_eq!(ends, [format!("the file has reached its limit of {limit} bytes")], "once");
+        assert_eq!((records(&file.0.lock().unwrap()).len(), capture.written()), (2, 2));
+        assert!(capture.lock().file.is_none(), "its descriptor and its buffer are free");
     }
 }

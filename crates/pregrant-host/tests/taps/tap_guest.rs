@@ -454,7 +454,7 @@ fn both_directions_of_all_queues_of_a_tap_are_captured() {
     apart(|| {
         let path = std::env::temp_dir().join(format!("pregrant-tap-{}.pcap", std::process::id()));
         let file = CaptureFile::open(7, 0, path.clone()).unwrap();
-        let mut provider = Captured::new(Box::new(Taps::new().unwrap()), vec![file]).unwrap();
+        let mut provider = Captured::new(Box::new(Taps::new().unwrap()), vec![file], u64::MAX).unwrap();
         let id = DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle: 0 };
         let place = HotplugConfig { name: "vif7.0".into(), ..HotplugConfig::default() };
         provider.found(&id, &place, true).unwrap();

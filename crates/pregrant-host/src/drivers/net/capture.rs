@@ -6,13 +6,15 @@
 //!   connected                its ports, each within a Pcap; all connects of a vif go into one file
 //!   control turns            what is buffered is written; a failure is logged at the vif's expense, once
 //! ```
-//! What a guest may do: fill the file system that its file is on. Its worker writes there, and the
+//! A file on a disk has a limit, at which its capture ends; what reads a pipe has its own.
+//!
+//! What a guest may do: make its file as long as that. Its worker writes there, and the
 //! control thread what is buffered, one at a time: a slow disk makes the worker's other vifs slow,
 //! and keeps control from all. A pipe that is full ends the capture.
 
 use super::port_provider::{PortProvider, Ports};
 use crate::drivers::registry::RemoteSide;
-use crate::ports::pcap::{Capture, Pcap, WHOLE_FRAMES};
+use crate::ports::pcap::{Capture, End, Pcap, WHOLE_FRAMES};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use rustix::fs::OFlags;
@@ -48,12 +50,14 @@ impl CaptureFile {
         }
     }
 
-    /// Empties it, and begins the capture.
-    fn begin(self) -> io::Result<Capture<File>> {
+    /// Empties it, and begins the capture of at most `limit` bytes.
+    fn begin(self, limit: u64) -> io::Result<Capture<File>> {
+        let mut most = u64::MAX;
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
+            most = limit;
         }
-        Capture::new(self.file, WHOLE_FRAMES)
+        Capture::new(self.file, WHOLE_FRAMES, most)
     }
 
     /// Which file it is; None: it is no file on a disk.
@@ -81,11 +85,15 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// Captures vifs of `inner`. Overwrites the files.
+    /// Captures vifs of `inner`. Overwrites the files, each of which gets `limit` bytes at most.
     ///
     /// # Errors
     /// In words. A file cannot be written, or is there for two vifs, or a vif has two.
-    pub fn new(inner: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Self, String> {
+    pub fn new(
+        inner: Box<dyn PortProvider>,
+        files: Vec<CaptureFile>,
+        limit: u64,
+    ) -> Result<Self, String> {
         for (i, one) in files.iter().enumerate() {
             for other in &files[..i] {
                 let (front, handle) = one.vif;
@@ -101,7 +109,7 @@ impl Captured {
         let mut vifs = BTreeMap::new();
         for file in files {
             let (vif, path) = (file.vif, file.path.clone());
-            let capture = file.begin().map_err(|e| cannot(&path, &e))?;
+            let capture = file.begin(limit).map_err(|e| cannot(&path, &e))?;
             vifs.insert(vif, Capturing { path, capture, id: None });
         }
         Ok(Self { inner, vifs })
@@ -129,9 +137,17 @@ impl RemoteSide for Captured {
         let mut failures = self.inner.failures();
         for Capturing { path, capture, id } in self.vifs.values() {
             capture.flush();
-            if let Some((id, e)) = id.zip(capture.failure()) {
+            if let Some((id, end)) = id.zip(capture.ended()) {
                 let path = path.display();
-                failures.push((id, format!("the capture into {path} has ended: {e}; its frames go on")));
+                failures.push((
+                    id,
+                    match end {
+                        End::Failed(e) => format!("the capture into {path} has ended: {e}; its frames go on"),
+                        End::Limit(bytes) => format!(
+                            "the capture into {path} has ended at its limit of {bytes} bytes; its frames go on"
+                        ),
+                    },
+                ));
             }
         }
         failures
@@ -153,7 +169,7 @@ mod tests {
         let provider = || Box::new(|_: &DeviceId, queues, _| unplugged(queues));
         let all = |files: &[(u32, &PathBuf)]| -> Result<Captured, String> {
             let open = |(handle, path): &(u32, &PathBuf)| CaptureFile::open(5, *handle, path.to_path_buf());
-            Captured::new(provider(), files.iter().map(open).collect::<Result<_, _>>()?)
+            Captured::new(provider(), files.iter().map(open).collect::<Result<_, _>>()?, u64::MAX)
         };
         let why = |files: &[(u32, &PathBuf)]| all(files).map(|_| ()).unwrap_err();
         assert_eq!(why(&[(0, &a), (0, &b)]), "vif 5.0 has two capture files; choose one");
