@@ -12,7 +12,7 @@ use crate::tape::{self, Tape};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::control_ring::CtrlRing;
 use pregrant::net::back::multicast::MulticastList;
-use pregrant::net::back::{Control, ControlPage, Polled};
+use pregrant::net::back::{ControlPage, Polled, SharedControl};
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
@@ -49,7 +49,7 @@ struct Game {
     cons: u32,
     lying: bool,
     queues: usize,
-    back: Option<(CtrlRing<LocalDomain>, Control)>,
+    back: Option<(CtrlRing<LocalDomain>, SharedControl)>,
     /// Outlives the back.
     page: Pages,
     pages: GuestPages,
@@ -89,10 +89,10 @@ impl Game {
             next_id: 0,
             rig,
         };
-        let mut control = Control::default();
-        control.keep(ControlPage::new(game.page.clone()).expect("a page"));
+        let control = SharedControl::default();
+        control.lock().keep(ControlPage::new(game.page.clone()).expect("a page"));
         let ring = game.attach(None).expect("a fresh ring");
-        control.begin(ring.rsp_prod(), MulticastList::default());
+        control.lock().begin(ring.rsp_prod(), MulticastList::default());
         game.back = Some((ring, control));
         game
     }
@@ -217,19 +217,19 @@ impl Game {
     /// The back dies, perhaps after it had an answer and before the guest had it, and another one
     /// takes the ring up.
     fn die(&mut self, with_an_answer: bool) -> Result<(), PeerFault> {
-        let Some((ring, mut control)) = self.back.take() else { return Ok(()) };
+        let Some((ring, control)) = self.back.take() else { return Ok(()) };
         let shown = self.show();
         let kept = with_an_answer && shown > 0 && shown <= SLOTS;
         if kept {
             let request = CtrlRequest::from_words(self.ring.read::<4>(self.cons));
             let next = self.cons.wrapping_add(1);
-            let answer = control.answer(&self.rig.host, GUEST, self.queues, &request, next);
+            let answer = control.lock().answer(&self.rig.host, GUEST, self.queues, &request, next);
             assert_eq!(answer, self.rules.answer(&self.rig, self.queues, request));
         }
         drop((ring, control));
-        let mut control = Control::default();
-        control.keep(ControlPage::new(self.page.clone()).expect("a page"));
-        let last = control.resume();
+        let control = SharedControl::default();
+        control.lock().keep(ControlPage::new(self.page.clone()).expect("a page"));
+        let last = control.lock().resume();
         assert!(last.is_some(), "what was kept is there");
         let ring = self.attach(last);
         assert_eq!(ring.is_err(), shown > SLOTS);
@@ -244,6 +244,7 @@ impl Game {
     /// A frame has the hash and the queue that the guest set.
     fn frame(&self, tape: &mut Tape<'_>) {
         let Some((_, control)) = &self.back else { return };
+        let control = control.lock();
         let r = &self.rules;
         assert_eq!(control.hash.is_on(), r.toeplitz && r.flags != 0);
         assert_eq!(control.hash.mapping().iter().map(|q| u32::from(*q)).collect::<Vec<_>>(), r.table);

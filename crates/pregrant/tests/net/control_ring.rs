@@ -3,21 +3,25 @@
 //! died.
 #![cfg(not(miri))]
 
+use crate::rig::ruled_domain::{RuledDomain, Rules};
 use crate::rounds::rounds;
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::control_ring::{CtrlRing, REQUESTS_PER_TURN};
 use pregrant::net::back::multicast::MulticastList;
-use pregrant::net::back::{Control, ControlPage, Polled};
+use pregrant::net::back::{Control, ControlPage, Polled, SharedControl};
 use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::GrefRequests;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion, LocalXen, Pages};
-use pregrant::platform::{Access, Events, GrantPool, PeerMem};
+use pregrant::platform::{Access, Events, GrantPool, MapError, PeerMem};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType, SLOT_BYTES};
+use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType, GrefEntry, SLOT_BYTES};
 use pregrant::wire::ring::HEADER_BYTES;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
+use std::cell::Cell;
+use std::sync::Arc;
 
 const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(1);
@@ -46,7 +50,7 @@ struct Game {
     page_ref: u32,
     /// What outlives a back.
     kept: Pages,
-    back: Option<(CtrlRing<LocalDomain>, Control)>,
+    back: Option<(CtrlRing<LocalDomain>, SharedControl)>,
     req_prod: u32,
     rsp_cons: u32,
 }
@@ -88,7 +92,8 @@ impl Game {
     /// A back for a new connection, or one that takes up what the last one left.
     fn connect(&mut self, fresh: bool) {
         self.back = None;
-        let mut control = Control::default();
+        let shared = SharedControl::default();
+        let mut control = shared.lock();
         control.keep(ControlPage::new(self.kept.clone()).expect("a page"));
         control.offer_multicast(true);
         let map = self.host.map(GUEST, &[self.ring_ref], Access::ReadWrite).expect("the ring");
@@ -100,11 +105,13 @@ impl Game {
             let list = if fresh { MulticastList::default() } else { MulticastList::lost() };
             control.begin(ring.rsp_prod(), list);
         }
-        self.back = Some((ring, control));
+        drop(control);
+        self.back = Some((ring, shared));
     }
 
-    fn control(&mut self) -> &mut Control {
-        &mut self.back.as_mut().expect("a back").1
+    /// The state, locked for as long as this takes.
+    fn control<R>(&self, what: impl FnOnce(&mut Control) -> R) -> R {
+        what(&mut self.back.as_ref().expect("a back").1.lock())
     }
 
     fn poll(&mut self) -> Result<Polled, PeerFault> {
@@ -176,13 +183,13 @@ fn each_type_is_answered_as_the_protocol_says() {
     assert_eq!((g.ask(5, [129, 0, 0]), g.ask(5, [128, 0, 0])), ((INVALID, 0), (SUCCESS, 0)));
     g.put_words(&[0x0403_0201; 40]);
     assert_eq!((g.ask(3, [g.page_ref, 41, 0]), g.ask(3, [g.page_ref, 40, 0])), ((OVERFLOW, 0), (SUCCESS, 0)));
-    assert_eq!(g.control().hash.key()[..5], [1, 2, 3, 4, 1]);
+    assert_eq!(g.control(|c| c.hash.clone()).key()[..5], [1, 2, 3, 4, 1]);
     assert_eq!(g.ask(3, [g.page_ref, u32::MAX, 0]), (OVERFLOW, 0));
     assert_eq!(g.ask(3, [NO_GRANT, 0, 0]), (SUCCESS, 0), "an empty key is in no page");
-    assert_eq!(g.control().hash.key(), &[0; 40]);
+    assert_eq!(g.control(|c| c.hash.clone()).key(), &[0; 40]);
     g.put_words(&[3, 2, 1]);
     assert_eq!(g.ask(6, [g.page_ref, 3, 125]), (SUCCESS, 0));
-    assert_eq!(g.control().hash.mapping()[124..], [0, 3, 2, 1]);
+    assert_eq!(g.control(|c| c.hash.clone()).mapping()[124..], [0, 3, 2, 1]);
     g.close();
 }
 
@@ -207,7 +214,7 @@ fn xsa_270_the_table_of_queues_is_written_inside_of_itself_only() {
         g.put_words(&[1, 1, 1, 1, 1, 1, 1, wrong]);
         assert_eq!(g.ask(6, [g.page_ref, 8, 0]), (INVALID, 0), "queue {wrong}");
     }
-    assert_eq!(g.control().hash.mapping(), [0; 8]);
+    assert_eq!(g.control(|c| c.hash.clone()).mapping(), [0; 8]);
     g.put_words(&[3; 8]);
     assert_eq!(g.ask(6, [g.page_ref, 8, 0]), (SUCCESS, 0));
     g.close();
@@ -226,7 +233,7 @@ fn pages_that_cannot_be_read_change_nothing() {
         assert_eq!(g.ask(3, [gref, 40, 0]), (INVALID, 0), "gref {gref}");
         assert_eq!(g.ask(6, [gref, 4, 0]), (INVALID, 0), "gref {gref}");
     }
-    let hash = &g.control().hash;
+    let hash = g.control(|c| c.hash.clone());
     assert_eq!((hash.key(), hash.mapping().len()), (&[1; 40], 4));
     assert!(g.guest.release(other).is_ok());
     g.close();
@@ -264,7 +271,7 @@ fn wrong_indices_are_faults_and_nothing_is_done() {
         g.ring.write::<4>(req_cons, CtrlRequest { id: 1, msg_type: 7, data: [0; 3] }.to_words());
         g.ring.store(Word::ReqProd, req_prod);
         assert_eq!(g.poll(), Err(PeerFault::ReqProdOverrun { req_prod, req_cons, size: SLOTS }));
-        assert_eq!((g.control().hash.algorithm(), g.ring.load(Word::RspProd)), (1, 1));
+        assert_eq!((g.control(|c| c.hash.algorithm()), g.ring.load(Word::RspProd)), (1, 1));
         g.close();
     }
 }
@@ -400,10 +407,10 @@ proptest! {
                 g.connect(false);
             }
             prop_assert_eq!(g.ask(request.msg_type, request.data), due, "{:?}", request);
-            prop_assert!(model.is(g.control()), "{:?}: {:?}", request, model);
+            prop_assert!(g.control(|c| model.is(c)), "{:?}: {:?}", request, model);
         }
         g.connect(false);
-        prop_assert!(model.is(g.control()));
+        prop_assert!(g.control(|c| model.is(c)));
         g.close();
     }
 }
@@ -432,7 +439,7 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
         let before = (bytes(&ring_memory), bytes(&g.kept));
         assert_eq!(g.poll(), Ok(Polled::More));
         let after = (bytes(&ring_memory), bytes(&g.kept));
-        let (hash, due) = (g.control().hash.clone(), g.answers());
+        let (hash, due) = (g.control(|c| c.hash.clone()), g.answers());
         let answer_at = g.rsp_cons;
         // The page's words in their order with each copy's checksum last, the answer's words, the
         // index.
@@ -460,7 +467,7 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
             while g.poll() == Ok(Polled::More) {}
             let what = format!("request {nth}, dead after {died} of {} stores", stores.len());
             assert_eq!(g.answers(), due, "{what}");
-            assert!(g.control().hash == hash, "{what}");
+            assert!(g.control(|c| c.hash == hash), "{what}");
         }
         g.close();
     }
@@ -479,12 +486,12 @@ fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
     assert_eq!(g.ask(7, [1, 0, 0]), (SUCCESS, 0));
     let mut refused = Vec::new();
     let asks = (0..66).map(|n| MulticastAsk::Add(mac(n)));
-    g.control().multicast(asks, |k| refused.push(k));
+    g.control(|c| c.multicast(asks, |k| refused.push(k)));
     assert_eq!(refused, [64, 65]);
     g.connect(false);
-    g.control().multicast.request(true);
-    assert!(g.control().multicast.wants(mac(63)) && !g.control().multicast.wants(mac(64)));
-    assert_eq!(g.control().hash.algorithm(), 1);
+    g.control(|c| c.multicast.request(true));
+    assert!(g.control(|c| c.multicast.wants(mac(63)) && !c.multicast.wants(mac(64))));
+    assert_eq!(g.control(|c| c.hash.algorithm()), 1);
     // The ring's last answer is still there beside the list: nothing is answered twice.
     assert_eq!((g.poll(), g.answers()), (Ok(Polled::Idle), vec![]));
     // Damaged: everything arrives, nothing is hashed, and so it stays over the next successor.
@@ -492,20 +499,20 @@ fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
         assert!(g.kept.copy_in(100, &[0xFF; 8]) && g.kept.copy_in(2148, &[0xFF; 8]));
         for _ in 0..2 {
             g.connect(false);
-            g.control().multicast.request(true);
-            assert!(g.control().multicast.wants(mac(64)));
-            assert_eq!((g.control().hash.algorithm(), g.poll()), (0, Ok(Polled::Idle)));
+            g.control(|c| c.multicast.request(true));
+            assert!(g.control(|c| c.multicast.wants(mac(64))));
+            assert_eq!((g.control(|c| c.hash.algorithm()), g.poll()), (0, Ok(Polled::Idle)));
         }
     }
     // A new connection begins with an empty list.
     g.connect(true);
-    g.control().multicast.request(true);
-    assert!(!g.control().multicast.wants(mac(63)));
+    g.control(|c| c.multicast.request(true));
+    assert!(!g.control(|c| c.multicast.wants(mac(63))));
     // A guest that was not offered multicast control names nothing.
-    g.control().offer_multicast(false);
+    g.control(|c| c.offer_multicast(false));
     let mut refused = 0;
-    g.control()
-        .multicast([MulticastAsk::Add(mac(1)), MulticastAsk::Del(mac(2))].into_iter(), |_| refused += 1);
+    let asks = [MulticastAsk::Add(mac(1)), MulticastAsk::Del(mac(2))];
+    g.control(|c| c.multicast(asks.into_iter(), |_| refused += 1));
     assert_eq!(refused, 2);
     g.close();
 }
@@ -519,4 +526,44 @@ fn statuses_are_those_of_the_wire() {
         CtrlStatus::BufferOverflow,
     ];
     assert_eq!(statuses.map(CtrlStatus::raw), [SUCCESS, NOT_SUPPORTED, INVALID, OVERFLOW]);
+}
+
+/// A worker may wait for the state's lock: it is free while the guest's pages are mapped.
+#[test]
+fn no_page_is_mapped_under_the_lock_of_the_state() {
+    struct Unlocked(Arc<SharedControl>, Cell<u32>);
+    impl Rules for Unlocked {
+        fn may_map(&self, _: &[GrantRef]) -> Result<(), MapError> {
+            drop(self.0.lock()); // a lock that is held hangs here
+            self.1.set(self.1.get() + 1);
+            Ok(())
+        }
+    }
+    let xen = LocalXen::new();
+    let guest = xen.domain(GUEST.0);
+    let shared = Arc::new(SharedControl::default());
+    let rules = Unlocked(Arc::clone(&shared), Cell::new(0));
+    let host = RuledDomain { domain: xen.domain(HOST.0), rules };
+    let mut refs = [GrantRef::NONE; 4];
+    let pages = guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages");
+    let [ring_ref, list_ref, data @ ..] = refs;
+    let ring = RingPages::<NetCtrl, _>::new(pages.clone());
+    ring.init();
+    let entries = data.iter().flat_map(|gref| GrefEntry { gref: gref.0, flags: 0, status: 0 }.to_bytes());
+    assert!(pages.copy_in(PAGE_SIZE, &entries.collect::<Vec<u8>>()));
+    let request = CtrlRequest { id: 1, msg_type: CtrlType::AddGrefMapping.raw(), data: [0, list_ref.0, 2] };
+    ring.write::<4>(0, request.to_words());
+    ring.store(Word::ReqProd, 1);
+
+    let map = host.map(GUEST, &[ring_ref], Access::ReadWrite).expect("the ring");
+    let (channel, port) = guest.offer(HOST).expect("a channel");
+    let chan = host.bind(GUEST, port).expect("the channel");
+    let mut back =
+        CtrlRing::attach(RingPages::new(map), chan, None, 0).expect("indices that belong together");
+    let before = host.rules.1.get();
+    let mut grefs = GrefRequests::new(vec![Arc::default()], 8, 8);
+    assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
+    assert_eq!((ring.load(Word::RspProd), grefs.pages()), (1, 2));
+    assert!(host.rules.1.get() > before + 1, "pages were mapped");
+    drop((back, grefs, channel));
 }

@@ -16,6 +16,7 @@ mod data_path_hostile_back;
 mod data_path_race;
 mod data_ring;
 mod draft_back;
+mod failed_add;
 mod foreign;
 mod frame_hook;
 mod front_keys;

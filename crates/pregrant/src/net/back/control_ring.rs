@@ -8,13 +8,15 @@
 //! frames of a batch. One request at a time, in their order but for those that take turns
 //! ([`GrefRequests`]), which do not hold up the others: where a back dies, its successor finds in
 //! the control page which requests are done, with which answer, and which were taken and are not
-//! ([`BackRing::attach_after`]).
+//! ([`BackRing::attach_after`]). The state's lock, for which a queue's worker may wait, is held for
+//! each answer and not for a turn: pages are mapped and unmapped outside of it.
 //!
 //! What a guest may do: ask anything, without end. Each request costs it a slot and gets an answer;
 //! nothing is logged, and frames move in between. Impossible indices close the vif.
 
 use super::Polled;
 use super::control_state::Control;
+use super::shared_control::SharedControl;
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::net::path::GrefRequests;
@@ -87,7 +89,7 @@ impl<P: Platform> CtrlRing<P> {
         p: &P,
         of: DomId,
         queues: usize,
-        control: &mut Control,
+        control: &SharedControl,
         mut grefs: Option<&mut GrefRequests<P>>,
     ) -> Result<Polled, PeerFault> {
         let mut moved = false;
@@ -108,17 +110,17 @@ impl<P: Platform> CtrlRing<P> {
             moved = true;
             let answer = match &mut grefs {
                 Some(grefs) if GrefRequests::<P>::are(&request) => match grefs.take(p, of, &request) {
-                    Some((status, data)) => control.answer_with(
+                    Some((status, data)) => control.lock().answer_with(
                         CtrlResponse::to(&request, status, data),
                         self.rsp_prod().wrapping_add(1),
                     ),
                     None => {
-                        control.grefs.taken = grefs.unanswered().copied().collect();
+                        control.lock().grefs.taken = grefs.unanswered().copied().collect();
                         self.answer_due(p, of, control, grefs);
                         continue;
                     }
                 },
-                _ => control.answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
+                _ => control.lock().answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
             };
             self.publish(p, answer);
         }
@@ -126,14 +128,16 @@ impl<P: Platform> CtrlRing<P> {
     }
 
     /// Answers what was taken earlier and is done.
-    fn answer_due(&mut self, p: &P, of: DomId, control: &mut Control, grefs: &mut GrefRequests<P>) {
+    fn answer_due(&mut self, p: &P, of: DomId, control: &SharedControl, grefs: &mut GrefRequests<P>) {
         while let Some(due) = grefs.due(p, of) {
+            let mut control = control.lock();
             if let Some((queue, version)) = due.changed {
                 control.grefs.versions[queue] = version;
             }
             control.grefs.taken = grefs.unanswered().copied().collect();
             let response = CtrlResponse::to(&due.request, due.status, due.data);
             let answer = control.answer_with(response, self.rsp_prod().wrapping_add(1));
+            drop(control);
             self.publish(p, answer);
         }
     }

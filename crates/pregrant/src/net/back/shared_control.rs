@@ -8,8 +8,8 @@
 //! ```
 //! The data path takes no lock: RX compares a number, TX checks one flag. A vif with a `rate` has
 //! one account for all of its queues; a worker that finds it locked serves its other queues first
-//! and comes back. A batch with MCAST extras waits, for at most one turn of the same guest's
-//! control requests; the wait counts as that guest's time.
+//! and comes back. A batch with MCAST extras waits, for at most one of the same guest's
+//! control requests at a time, and none of its mapping; the wait counts as that guest's time.
 
 use super::control_state::Control;
 use super::credit::{Credit, Rate};

@@ -4,6 +4,7 @@
 //! ```text
 //!   GET  ------------------------------------------------------------> answered at once
 //!   ADD  list validated --> pages mapped, some in each turn --> to the queue's worker --> kept --> answered
+//!                             one cannot be: unmapped, some in each turn ---------------------> answered
 //!   DEL  list read         --> the worker lets go of them --> unmapped, some in each turn --> statuses, kept --> answered
 //! ```
 //! While an ADD or a DEL is under way, requests for other queues go on, and those for the same
@@ -92,6 +93,8 @@ enum Step<M> {
     Waiting,
     /// So many of its pages are mapped.
     Adding(Vec<M>),
+    /// The next one could not be, and these are left.
+    Failing(Vec<M>),
     /// These of its entries are with the worker.
     Wanted(Vec<usize>),
     /// The worker has let go.
@@ -397,13 +400,8 @@ impl<P: Platform> GrefRequests<P> {
                         work.filling += 1;
                     }
                     let Some(page) = map(p, of, &entries[maps.len()]) else {
-                        work.all += maps.len() as u32;
-                        p.peer().unmap(maps);
-                        for entry in &*entries {
-                            q.added.remove(&entry.gref);
-                        }
-                        *room += entries.len();
-                        return due(CtrlStatus::InvalidParameter, 0, None);
+                        *step = Step::Failing(mem::take(maps));
+                        return self.go_on(p, of, at);
                     };
                     maps.push(page.map);
                 }
@@ -416,21 +414,21 @@ impl<P: Platform> GrefRequests<P> {
                 // Unused by the specification; a front of the draft reads how many were checked.
                 due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())))
             }
+            Step::Failing(maps) => {
+                unmap_within(p, maps, budget, work)?;
+                for entry in &*entries {
+                    q.added.remove(&entry.gref);
+                }
+                *room += entries.len();
+                due(CtrlStatus::InvalidParameter, 0, None)
+            }
             Step::Wanted(going) => {
                 let maps = q.exchange.given()?;
                 *step = Step::Unmapping(mem::take(going), maps);
                 self.go_on(p, of, at)
             }
             Step::Unmapping(going, maps) => {
-                while !maps.is_empty() {
-                    let n = maps.len().min(*budget);
-                    if n == 0 {
-                        return None;
-                    }
-                    *budget -= n;
-                    work.all += n as u32;
-                    p.peer().unmap(&mut maps.drain(maps.len() - n..).collect());
-                }
+                unmap_within(p, maps, budget, work)?;
                 let mut statuses = alloc::vec![CtrlStatus::InvalidParameter; entries.len()];
                 for &k in &*going {
                     statuses[k] = CtrlStatus::Success;
@@ -470,6 +468,22 @@ impl<M> Queue<M> {
 
 fn is_writable(flags: u16) -> bool {
     flags & GREF_READONLY == 0
+}
+
+/// Unmaps as many as the turn's budget allows. None: some are left.
+fn unmap_within<P: Platform>(
+    p: &P,
+    maps: &mut Vec<Map<P>>,
+    budget: &mut usize,
+    work: &mut CtrlWork,
+) -> Option<()> {
+    let n = maps.len().min(*budget);
+    if n > 0 {
+        *budget -= n;
+        work.all += n as u32;
+        p.peer().unmap(&mut maps.drain(maps.len() - n..).collect());
+    }
+    maps.is_empty().then_some(())
 }
 
 /// The page of one entry.
