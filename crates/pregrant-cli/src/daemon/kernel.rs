@@ -14,7 +14,8 @@
 //! switch to 0. A predecessor that finds that lock held leaves the switch as it is; else it takes
 //! the lock itself, sets 1, and keeps the lock until its process has ended. So the next backend
 //! sets 0 after that 1, and no device falls to the kernel between two backends when the second
-//! waited for the first.
+//! waited for the first. Locks of others are asked and never taken, or two that end together would
+//! each take the other's question for an heir, and leave the switch at 0.
 
 use super::{RUN_DIR, Result, Serves};
 use pregrant::DomId;
@@ -41,20 +42,12 @@ fn next_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.next.lock", serves.lock()))
 }
 
-/// The process that has the lock at a path.
-fn owner_of(path: &Path) -> Option<String> {
-    match path.exists().then(|| Lock::take(path)) {
-        Some(Err(LockError::Held { owner, .. })) => Some(owner),
-        _ => None,
-    }
-}
-
 /// Whether a backend of another kind runs. One that has both locks is at its end: two that end at
 /// the same time do not leave the kernel to each other.
 fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     KINDS.into_iter().filter(|other| *other != serves).any(|other| {
-        let owner = owner_of(&lock_path(run_dir, other));
-        owner.is_some() && owner != owner_of(&next_path(run_dir, other))
+        let owner = Lock::owner(&lock_path(run_dir, other));
+        owner.is_some() && owner != Lock::owner(&next_path(run_dir, other))
     })
 }
 
@@ -313,6 +306,25 @@ mod tests {
         drop((vifs.1, vbds.1));
         // Its lock stands until its process has ended: the next one sets the switch after it.
         assert!(machine.heir(Serves::Vbds).is_none());
+    }
+
+    #[test]
+    fn two_that_end_at_the_same_time_do_not_both_leave_the_switch() {
+        for round in 0..100 {
+            let machine = Machine::new("together");
+            let both = std::sync::Barrier::new(2);
+            std::thread::scope(|threads| {
+                for serves in KINDS {
+                    let (machine, both) = (&machine, &both);
+                    threads.spawn(move || {
+                        let (kept, lock) = machine.backend(serves);
+                        both.wait();
+                        end((kept, lock));
+                    });
+                }
+            });
+            assert!(machine.takes_new(), "round {round}: each took the other's question for an heir");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! lock.
 //!
 //! ```text
-//!   /run/pregrant-back/vif5.0/lock      flock: one owner, until it dies (R6)
+//!   /run/pregrant-back/vif5.0/lock      flock: one owner, until it dies (R6); beside it a lock of fcntl, which says who asks
 //!   /run/pregrant-back/vif5.0/0/tx      the redo page of queue 0's TX ring (R3), and so on
 //!   /run/pregrant-back/vif5.0/control   the control page (R4)
 //! ```
@@ -19,6 +19,7 @@
 use super::{KeptBytes, Recovery, device_of, name};
 use crate::backing::Backing;
 use crate::mapping::Mapping;
+use nix::fcntl::FcntlArg;
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -38,6 +39,10 @@ pub struct FileRecovery {
 const LOCK: &str = "lock";
 
 /// A file that this process has locked; free again on drop, or when the process dies.
+///
+/// flock alone keeps others out. Whether somebody has it could only be asked by taking it, and who
+/// took it that moment would keep out an owner: so it has another lock beside, of the same file,
+/// which is asked (`F_OFD_GETLK`). A process of an earlier version does not have that one.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
 
@@ -63,6 +68,16 @@ pub enum LockError {
 }
 
 impl Lock {
+    /// Who has the lock at `path`, as it wrote there; None: no one. Keeps no one out meanwhile.
+    #[must_use]
+    pub fn owner(path: &Path) -> Option<String> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+        let mut lock = whole(libc::F_WRLCK);
+        nix::fcntl::fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock)).ok()?;
+        (i32::from(lock.l_type) != libc::F_UNLCK).then(|| owner_in(&mut file))
+    }
+
     /// Locks the file `path`, which is made where it is not there, and writes this process' number
     /// into it.
     ///
@@ -78,14 +93,7 @@ impl Lock {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => {
-                    let mut owner = String::new();
-                    // for the error's text alone
-                    let _ = (&mut file).take(16).read_to_string(&mut owner);
-                    let owner = match owner.trim() {
-                        "" => "of an unknown number",
-                        number => number,
-                    };
-                    return Err(LockError::Held { path: path.into(), owner: owner.into() });
+                    return Err(LockError::Held { path: path.into(), owner: owner_in(&mut file) });
                 }
                 Err(e) => return Err(failed(e.into())),
             }
@@ -93,12 +101,29 @@ impl Lock {
             // will be, the lock.
             let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
             if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
+                // It is free, or flock would have said so.
+                let _ = nix::fcntl::fcntl(&file, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK)));
                 // For the next one's error alone: on a full file system there is none.
                 let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                 return Ok(Self(file));
             }
         }
     }
+}
+
+/// What its owner wrote into a lock's file.
+fn owner_in(file: &mut File) -> String {
+    let mut owner = String::new();
+    let _ = file.take(16).read_to_string(&mut owner);
+    match owner.trim() {
+        "" => "of an unknown number".into(),
+        number => number.into(),
+    }
+}
+
+/// A lock of this kind, of all bytes.
+fn whole(kind: i32) -> libc::flock {
+    libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
 /// Opens or makes a file that only this user reads; no link is followed.
@@ -191,6 +216,31 @@ mod tests {
 
     fn vif(front: u16) -> DeviceId {
         DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 1 }
+    }
+
+    /// Who asks keeps no one out, and writes nothing.
+    #[test]
+    fn a_lock_is_asked_and_not_taken() {
+        let scratch = Scratch::new("asked");
+        let path = scratch.0.join("lock");
+        assert_eq!(Lock::owner(&path), None);
+        assert!(!path.exists());
+        let lock = Lock::take(&path).unwrap();
+        let me = std::process::id().to_string();
+        assert_eq!((Lock::owner(&path), Lock::owner(&path)), (Some(me.clone()), Some(me)));
+        drop(lock);
+        assert_eq!(Lock::owner(&path), None);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = Lock::owner(&path);
+                }
+            });
+            let refused = (0..2000).filter(|_| Lock::take(&path).is_err()).count();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(refused, 0, "somebody who asks keeps the owner out");
+        });
     }
 
     #[test]
