@@ -51,11 +51,11 @@ impl fmt::Display for NoStatus {
             Self::Silent { pid: Some(pid) } => {
                 write!(
                     f,
-                    "process {pid} runs and does not answer: it is stopped, or its control thread hangs"
+                    "process {pid} runs and does not answer: it is stopped, its control thread hangs, or it has no descriptor left"
                 )
             }
             Self::Silent { pid: None } => {
-                f.write_str("a process runs and does not answer: it is stopped, or its control thread hangs")
+                f.write_str("a process runs and does not answer: it is stopped, its control thread hangs, or it has no descriptor left")
             }
             Self::Denied(why) | Self::Failed(why) => f.write_str(why),
         }

@@ -18,12 +18,14 @@ use pregrant_host::drivers::{BlkFrontend, Frontend};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::machine;
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use served::{Process, Served};
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -524,4 +526,76 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     while receive() != "STOPPING=1\n" {}
     back.ends_well();
     machine.stop();
+}
+
+/// Clients that say nothing hold up no scrape.
+#[test]
+fn a_scrape_waits_for_no_silent_client() {
+    let machine = Served::start("scraped", &["--guest", "5"]);
+    let mut back = Process::start(&mut machine.command(&["back"]));
+    back.line_with("ready");
+    let mut top = Process::start(&mut machine.command(&["top", "--prometheus", "127.0.0.1:0"]));
+    let line = top.line_with("http://");
+    let at = line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
+    // Two seconds each, one after another, would be longer than the guard.
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(at).expect("it listens")).collect();
+    let mut scrape = TcpStream::connect(at).expect("it listens");
+    scrape.set_read_timeout(Some(GUARD)).expect("a timeout");
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("a request");
+    let mut answer = String::new();
+    scrape.read_to_string(&mut answer).expect("an answer, though others say nothing");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("pregrant_up"), "{answer}");
+    drop(silent);
+    top.stop();
+    back.stop();
+    machine.end();
+}
+
+/// The time that a process has had, in ticks of 10 ms.
+fn ticks(process: &Process) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.child.id())).expect("it lives");
+    let fields: Vec<&str> = stat.rsplit(") ").next().expect("fields").split(' ').collect();
+    fields[11].parse::<u64>().expect("ticks") + fields[12].parse::<u64>().expect("ticks")
+}
+
+/// A reader that cannot be accepted keeps no daemon awake, and gets its answer later.
+#[test]
+fn a_backend_without_descriptors_rests_and_answers_later() {
+    let machine = Served::start("no-descriptor", &["--guest", "5"]);
+    let mut back = Process::start(&mut machine.command(&["back"]));
+    back.line_with("ready");
+    let pid = rustix::process::Pid::from_child(&back.child);
+    // It keeps those that it has, and no number is left for another.
+    let open = |n: &u64| fs::exists(format!("/proc/{}/fd/{n}", back.child.id())).expect("our own child");
+    let free = (0..).find(|n| !open(n)).expect("a number");
+    let none = Rlimit { current: Some(free), maximum: Some(1024) };
+    let before = rustix::process::prlimit(Some(pid), Resource::Nofile, none).expect("our own child");
+    let mut reader = UnixStream::connect(machine.dir.join("back-0.status")).expect("it listens");
+    let (began, had) = (Instant::now(), ticks(&back));
+    std::thread::sleep(Duration::from_secs(1));
+    let (took, had) = (began.elapsed(), ticks(&back) - had);
+    assert!(Duration::from_millis(had * 10) < took / 10, "{had} ticks of 10 ms in {took:?}: it spins");
+    rustix::process::prlimit(Some(pid), Resource::Nofile, before).expect("our own child");
+    let mut document = String::new();
+    reader.read_to_string(&mut document).expect("a document");
+    assert!(document.contains("\"pid\""), "{document}");
+    back.stop();
+    machine.end();
+}
+
+/// Nor is the broker of another version where its client has no descriptor left.
+#[test]
+fn a_client_without_descriptors_says_so() {
+    let machine = Served::start("no-room", &["--guest", "5"]);
+    let said = (4..20).find_map(|limit| {
+        let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        let front = machine.command(&["front", "--domain", "5"]);
+        let mut shell = std::process::Command::new("timeout");
+        shell.args(["5", "sh", "-c", &script]).arg(front.get_program()).args(front.get_args());
+        let err = text(&shell.output().expect("it runs").stderr);
+        assert!(!err.contains("another version"), "ulimit -n {limit}: {err}");
+        err.contains("no descriptor is left in this process").then_some(err)
+    });
+    assert!(said.is_some_and(|err| err.contains("ulimit -n 1024")));
+    machine.end();
 }

@@ -1,20 +1,25 @@
-//! The smallest HTTP server that a Prometheus can scrape: one request a connection, one connection
-//! at a time.
+//! The smallest HTTP server that a Prometheus can scrape: one request a connection, and none of
+//! them waits for another one's client.
 //!
 //! Only on a loopback address, since it asks no one for a password. What a client may do: send
 //! anything or nothing. It has [`PATIENCE`] for its request and as long for taking the answer, and
-//! [`HEAD_MAX`] bytes; then it is cut off, and the next one is served.
+//! [`HEAD_MAX`] bytes; then it is cut off. Of more than [`CLIENTS_MAX`] the oldest is cut off.
 
 use super::prometheus;
 use crate::stop::Stop;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// For a request, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Clients at a time.
+const CLIENTS_MAX: usize = 64;
+/// Between two tries to get a descriptor for a client.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a request at most.
 const HEAD_MAX: usize = 8192;
 
@@ -33,55 +38,119 @@ pub fn serve(
     }
     let listener =
         TcpListener::bind(at).map_err(|e| format!("cannot listen on {at}: {e}; choose another port"))?;
-    listener.set_nonblocking(true)?; // a client may be gone between poll and accept
+    listener.set_nonblocking(true)?;
     let _ = pregrant_lab::screen::print(format_args!("serving http://{}/metrics", listener.local_addr()?));
+    let mut clients: Vec<Client> = Vec::new();
+    // While there is no descriptor for a client, none is waited for: it would wake without end.
+    let mut pause: Option<Instant> = None;
     while !stop.asked() {
-        let mut fds = [PollFd::new(&listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let now = Instant::now();
+        pause = pause.filter(|until| *until > now);
+        let left = |until: Instant| until.saturating_duration_since(now);
+        let first = clients.iter().map(|client| client.until).chain(pause).min().map(left);
+        let first = first.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() });
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+        let listens = if pause.is_some() { PollFlags::empty() } else { PollFlags::IN };
+        fds.push(PollFd::new(&listener, listens));
+        fds.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.waits_for())));
+        match rustix::event::poll(&mut fds, first.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        if let Ok((client, _)) = listener.accept()
-            && let Err(e) = answer(client, &text)
-        {
-            log::info!("closed the connection of a client: {e}");
+        let ready: Vec<bool> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
+        let comes = !fds[1].revents().is_empty();
+        drop(fds);
+        let mut ready = ready.into_iter();
+        clients.retain_mut(|client| client.turn(ready.next().unwrap_or_default(), &text));
+        // As many as there may be: who keeps connecting keeps no one from being served.
+        for _ in 0..if comes { CLIENTS_MAX } else { 0 } {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let mut client = Client::new(stream)?;
+                    // Most have sent their request already.
+                    if client.turn(true, &text) {
+                        if clients.len() == CLIENTS_MAX {
+                            clients.remove(0); // it has had the longest time
+                        }
+                        clients.push(client);
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::MFILE | Errno::NFILE)) => {
+                    if clients.is_empty() {
+                        pause = Some(now + PAUSE);
+                        break;
+                    }
+                    clients.remove(0);
+                }
+                Err(_) => {} // it has gone
+            }
         }
     }
     Ok(())
 }
 
-fn answer(mut client: TcpStream, text: impl Fn() -> Result<String, String>) -> std::io::Result<()> {
-    client.set_nonblocking(false)?;
-    let until = Instant::now() + PATIENCE;
-    let mut head = Vec::new();
-    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > HEAD_MAX {
-            return Err(std::io::ErrorKind::InvalidData.into());
-        }
-        client.set_read_timeout(Some(left))?;
-        let mut piece = [0; 1024];
-        match client.read(&mut piece)? {
-            0 => return Ok(()),
-            n => head.extend_from_slice(&piece[..n]),
+/// One that sends its request, or takes its answer.
+struct Client {
+    stream: TcpStream,
+    head: Vec<u8>,
+    /// The rest of it, to be sent.
+    answer: Option<Vec<u8>>,
+    until: Instant,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, head: Vec::new(), answer: None, until: Instant::now() + PATIENCE })
+    }
+
+    fn waits_for(&self) -> PollFlags {
+        if self.answer.is_some() { PollFlags::OUT } else { PollFlags::IN }
+    }
+
+    /// Goes on with it. False: it is done, has gone, or has had its time.
+    fn turn(&mut self, is_ready: bool, text: impl Fn() -> Result<String, String>) -> bool {
+        match if is_ready { self.go_on(text) } else { Ok(()) } {
+            Ok(()) => {
+                let is_done = self.answer.as_ref().is_some_and(Vec::is_empty);
+                !is_done && Instant::now() < self.until
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Instant::now() < self.until
+            }
+            Err(e) => {
+                log::info!("closed the connection of a client: {e}");
+                false
+            }
         }
     }
-    let (status, kind, body) = response(&head, text);
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    // One that takes its answer in small pieces keeps others waiting for as long as the whole of it
-    // may take.
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut answer = head.into_bytes();
-    answer.extend_from_slice(body.as_bytes());
-    let (mut rest, until) = (&answer[..], Instant::now() + PATIENCE);
-    while !rest.is_empty() && Instant::now() < until {
-        let n = client.write(rest)?;
-        rest = &rest[n..];
+
+    fn go_on(&mut self, text: impl Fn() -> Result<String, String>) -> std::io::Result<()> {
+        while self.answer.is_none() {
+            let mut piece = [0; 1024];
+            match self.stream.read(&mut piece)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                n => self.head.extend_from_slice(&piece[..n]),
+            }
+            if self.head.windows(4).any(|w| w == b"\r\n\r\n") {
+                let (status, kind, body) = response(&self.head, &text);
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
+                self.answer = Some([head.as_bytes(), body.as_bytes()].concat());
+                self.until = Instant::now() + PATIENCE;
+            } else if self.head.len() > HEAD_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
+        }
+        while let Some(rest) = self.answer.as_mut().filter(|rest| !rest.is_empty()) {
+            let n = self.stream.write(rest)?;
+            rest.drain(..n);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn response(head: &[u8], text: impl Fn() -> Result<String, String>) -> (&'static str, &'static str, String) {

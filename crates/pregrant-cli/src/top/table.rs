@@ -401,7 +401,7 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
         assert_eq!(
             lines[2..4],
             [
-                "domain 3, back: process 99 runs and does not answer: it is stopped, or its control thread hangs",
+                "domain 3, back: process 99 runs and does not answer: it is stopped, its control thread hangs, or it has no descriptor left",
                 "domain 3, blkback: does not run"
             ]
         );

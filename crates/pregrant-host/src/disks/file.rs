@@ -389,7 +389,11 @@ fn open(
     let Length { sectors, tail } =
         length(fd.as_fd(), served.sector_size).map_err(|e| failed(format!("cannot read its length: {e}")))?;
     if sectors == 0 {
-        return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
+        return Err(failed(if is_device {
+            "the device has no medium or no backing file; attach one first (losetup), or name another".into()
+        } else {
+            "it has no sectors; make it longer first (truncate -s 1G)".into()
+        }));
     }
     let kind = is_device.then_some(sector_size);
     let identity = identity::of(fd.as_fd(), is_device);

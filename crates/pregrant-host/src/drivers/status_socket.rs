@@ -3,14 +3,19 @@
 //! ```text
 //!   owner's loop, between batches: turn() -- every 10 ms at most --> accept, make the document once, send what fits
 //! ```
-//! Nothing here sleeps. The listener's descriptor wakes an idle owner for a reader that comes, and
+//! Nothing here sleeps. A descriptor wakes an idle owner once for a reader that comes, and
 //! [`due`](StatusSocket::due) says when one that reads slowly is to be sent more.
+//!
+//! Where the process has no descriptor left one that is kept for that is given up for a reader, and
+//! taken again afterwards: the status is what says that something is wrong. Without that one, too,
+//! readers wait, and are tried again ten times a second: no one is woken without end.
 //!
 //! What a reader may do: connect often (a document is made ten times a second at most, and
 //! [`READERS_MAX`] are served at a time, others are turned away), read slowly or not at all (it is
 //! cut off after [`PATIENCE`]), send anything (it is never read). The socket is its user's alone.
 
 use crate::listener::{ListenError, Listener};
+use crate::ports::port_readiness::PortReadiness;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +30,8 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Between two checks of the socket.
 const CHECK: Duration = Duration::from_millis(10);
+/// The same, while there is no descriptor for a reader.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 /// How long a document serves newcomers too.
 const FRESH: Duration = Duration::from_millis(100);
 
@@ -32,6 +39,12 @@ const FRESH: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct StatusSocket {
     listener: Listener,
+    /// Readable once for each reader that comes.
+    comes: PortReadiness,
+    /// Given up where none is left.
+    spare: Option<OwnedFd>,
+    /// Somebody may wait who was not accepted: when to try again.
+    left: Option<Instant>,
     readers: Vec<Reader>,
     last: Option<(Instant, Rc<[u8]>)>,
     checked: Option<Instant>,
@@ -67,7 +80,35 @@ impl StatusSocket {
     /// # Errors
     /// A living process serves it, or the path cannot be bound.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        Ok(Self { listener: Listener::bind(path)?, readers: Vec::new(), last: None, checked: None })
+        let listener = Listener::bind(path)?;
+        let comes = PortReadiness::new().and_then(|comes| {
+            comes.add(&listener, 0)?;
+            Ok(comes)
+        });
+        let comes = comes.map_err(|e| ListenError::Socket {
+            path: path.into(),
+            what: "wait for readers at it",
+            errno: Errno::from_io_error(&e).unwrap_or(Errno::NOMEM),
+            remedy: "",
+        })?;
+        let mut socket =
+            Self { listener, comes, spare: None, left: None, readers: Vec::new(), last: None, checked: None };
+        socket.keep_spare();
+        Ok(socket)
+    }
+
+    fn keep_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = rustix::io::fcntl_dupfd_cloexec(&self.comes, 0).ok();
+        }
+    }
+
+    /// The next reader.
+    fn accept(&mut self) -> Result<OwnedFd, Errno> {
+        match self.listener.accept() {
+            Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => self.listener.accept(),
+            other => other,
+        }
     }
 
     /// Serves who is there, at `now`; `document` is called only when there is a new reader.
@@ -77,10 +118,23 @@ impl StatusSocket {
         }
         self.checked = Some(now);
         self.readers.retain_mut(|reader| reader.send(now));
+        self.keep_spare();
+        // In this order: who comes after this wakes again.
+        self.comes.take(|_| {});
+        self.left = None;
         let mut document = Some(document);
         // As many as a backlog has: who keeps connecting does not keep us.
         for _ in 0..READERS_MAX * 4 {
-            let Ok(fd) = self.listener.accept() else { return };
+            let fd = match self.accept() {
+                Ok(fd) => fd,
+                Err(Errno::AGAIN) => return,
+                // That one has gone.
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(_) => {
+                    self.left = Some(now + NO_DESCRIPTOR);
+                    return;
+                }
+            };
             if self.readers.len() == READERS_MAX {
                 continue; // closed
             }
@@ -92,20 +146,26 @@ impl StatusSocket {
             let mut reader = Reader { fd, document: Rc::clone(document), sent: 0, until: now + PATIENCE };
             if reader.send(now) {
                 self.readers.push(reader);
+            } else {
+                drop(reader);
+                self.keep_spare();
             }
         }
+        self.left = Some(now + CHECK);
     }
 
     /// When it wants another turn, from now, though no one comes. None: never.
     pub fn due(&self) -> Option<Duration> {
-        (!self.readers.is_empty()).then_some(CHECK)
+        let slow = (!self.readers.is_empty()).then_some(CHECK);
+        let left = self.left.map(|at| at.saturating_duration_since(Instant::now()));
+        slow.into_iter().chain(left).min()
     }
 }
 
 impl AsFd for StatusSocket {
-    /// Readable when somebody comes.
+    /// Readable when somebody comes, once.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.comes.as_fd()
     }
 }
 
@@ -192,6 +252,28 @@ mod tests {
             let _ = junk.read_to_end(&mut all);
         }
         assert!(all == document);
+    }
+
+    /// Who has come wakes once, and one who is not served keeps no one awake.
+    #[test]
+    fn a_reader_wakes_once() {
+        let scratch = Scratch::new("once");
+        let mut socket = StatusSocket::bind(&scratch.0).unwrap();
+        let is_readable = |socket: &StatusSocket| {
+            let mut fds = [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+        };
+        assert!(!is_readable(&socket));
+        let waiting = scratch.connect();
+        assert!(is_readable(&socket));
+        socket.comes.take(|_| {}); // as where there is no descriptor for it
+        assert!(!is_readable(&socket), "it wakes for as long as it waits");
+        let next = scratch.connect();
+        assert!(is_readable(&socket));
+        socket.turn(Instant::now(), || vec![5; 3]);
+        assert_eq!([waiting, next].map(read), [[5; 3]; 2]);
+        assert!(!is_readable(&socket) && socket.due().is_none() && socket.spare.is_some());
     }
 
     impl Scratch {

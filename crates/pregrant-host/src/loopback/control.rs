@@ -3,7 +3,7 @@
 use super::broker::{Audit, DomainSpec, GrantSummary};
 use super::error::LoopbackError;
 use super::grant_table_version::GrantTableVersion;
-use super::protocol::{DURABLE, Op, Reply, Request};
+use super::protocol::{DURABLE, NO_DESCRIPTOR, Op, Reply, Request};
 use pregrant::DomId;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -98,15 +98,17 @@ impl Control {
         match call(&self.fd, request) {
             Ok(reply) => Ok(reply),
             Err(Errno::PIPE) => Err(LoopbackError::Gone { at: self.at.clone() }),
+            Err(NO_DESCRIPTOR) => Err(LoopbackError::NoDescriptor { at: self.at.clone() }),
             Err(source) => Err(LoopbackError::Refused { what: what(), at: self.at.clone(), source }),
         }
     }
 }
 
-/// Asks and waits for the answer. `PIPE`: the broker has gone.
+/// Asks and waits for the answer. `PIPE`: the broker has gone. [`NO_DESCRIPTOR`]: this process
+/// cannot take what it sent.
 pub(super) fn call(fd: &OwnedFd, request: &Request) -> Result<Reply, Errno> {
     request.send(fd.as_fd()).map_err(|e| if e == Errno::CONNRESET { Errno::PIPE } else { e })?;
-    Reply::receive(fd.as_fd()).map_err(|_| Errno::PIPE)?
+    Reply::receive(fd.as_fd()).map_err(|e| if e == NO_DESCRIPTOR { e } else { Errno::PIPE })?
 }
 
 /// Connects to the broker whose socket, or whose machine's directory, this is.

@@ -42,6 +42,14 @@ pub enum LoopbackError {
         /// The broker.
         at: String,
     },
+    /// This process has none left for what the broker sends.
+    #[error(
+        "no descriptor is left in this process for what the broker at {at} sends; raise its limit: ulimit -n 1024"
+    )]
+    NoDescriptor {
+        /// The broker.
+        at: String,
+    },
     /// The broker said no.
     #[error("the broker at {at} refused to {what}: {source}")]
     Refused {

@@ -67,7 +67,7 @@ use ledger::{Layout, Ledger, PORTS, SLOTS};
 use pins::User;
 use pregrant::platform::Platform;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};
-use protocol::{Op, Request, VERSION};
+use protocol::{NO_DESCRIPTOR, Op, Request, VERSION};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::path::Path;
@@ -117,6 +117,7 @@ impl Loopback {
         let asked = self.core.call(&Request::new(Op::Another, 0, 0, 0));
         let reply = asked.map_err(|source| match source {
             Errno::PIPE => LoopbackError::Gone { at: at.clone() },
+            NO_DESCRIPTOR => LoopbackError::NoDescriptor { at: at.clone() },
             source => {
                 LoopbackError::Refused { what: "make one more connection".into(), at: at.clone(), source }
             }
@@ -142,6 +143,7 @@ impl Loopback {
             Errno::USERS => LoopbackError::TooMany { domid, at: at.clone() },
             Errno::PROTONOSUPPORT => LoopbackError::Version { at: at.clone() },
             Errno::PIPE => LoopbackError::Gone { at: at.clone() },
+            NO_DESCRIPTOR => LoopbackError::NoDescriptor { at: at.clone() },
             source => LoopbackError::Refused { what: format!("attach to {domid}"), at: at.clone(), source },
         })?;
         let [slot, pages, grants, version, ..] = reply.words;

@@ -4,7 +4,7 @@
 //! with its channels.
 
 use super::error::LoopbackError;
-use super::protocol::{NAME_MAX, Op, Request};
+use super::protocol::{NAME_MAX, NO_DESCRIPTOR, Op, Request};
 use super::{Core, Loopback, error::Step};
 use crate::backing::Backing;
 use crate::line_budget::LineBudget;
@@ -77,10 +77,14 @@ impl Loopback {
         let mut request = Request::new(Op::Persist, 0, 0, bytes as u64);
         request.name = name.into();
         let asked = if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { self.core.call(&request) };
-        let reply = asked.map_err(|source| LoopbackError::Refused {
-            what: format!("keep {bytes} bytes as {name:?} for {}", self.core.user.domid),
-            at: self.core.at.clone(),
-            source,
+        let at = || self.core.at.clone();
+        let reply = asked.map_err(|source| match source {
+            NO_DESCRIPTOR => LoopbackError::NoDescriptor { at: at() },
+            source => LoopbackError::Refused {
+                what: format!("keep {bytes} bytes as {name:?} for {}", self.core.user.domid),
+                at: at(),
+                source,
+            },
         })?;
         let fresh = reply.words[0] == 1;
         let fd = reply

@@ -133,6 +133,9 @@ impl Request {
     }
 }
 
+/// There is no descriptor left in this process for one that was sent: not the other end's EMFILE.
+pub(super) const NO_DESCRIPTOR: Errno = Errno::BADFD;
+
 /// The broker's answer.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
@@ -225,6 +228,10 @@ fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd
     }
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
+    }
+    // The kernel drops what it finds no number for.
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(NO_DESCRIPTOR);
     }
     Ok((got.bytes, fds))
 }
