@@ -9,8 +9,8 @@
 //! written as it is: one whose checksum is left blank shows as wrong in a viewer, as captures on a
 //! sending host do. One time stamp per burst.
 //!
-//! A file that cannot be written ends the capture, and so does one that has reached its bound, whose
-//! last frame is whole; the frames of the port go on. Who has the [`Capture`] asks how it
+//! A file that cannot be written ends the capture, and so does one that has reached its bound,
+//! whose last frame is whole; the frames of the port go on. Who has the [`Capture`] asks how it
 //! [ended](Capture::ended), and has the log say so.
 //!
 //! What a guest may do: make the file as long as its bound allows.

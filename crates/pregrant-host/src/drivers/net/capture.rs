@@ -89,11 +89,7 @@ impl Captured {
     ///
     /// # Errors
     /// In words. A file cannot be written, or is there for two vifs, or a vif has two.
-    pub fn new(
-        inner: Box<dyn PortProvider>,
-        files: Vec<CaptureFile>,
-        limit: u64,
-    ) -> Result<Self, String> {
+    pub fn new(inner: Box<dyn PortProvider>, files: Vec<CaptureFile>, limit: u64) -> Result<Self, String> {
         for (i, one) in files.iter().enumerate() {
             for other in &files[..i] {
                 let (front, handle) = one.vif;
