@@ -59,7 +59,14 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
         let front = Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?));
         let offer: Option<String> = device.get_own(xs, MAX_PAGES)?;
         let pool = pool::of_served(&vif, status, offer.as_deref());
-        ours = Some([front].into_iter().chain(path(&vif, status, &asks)).chain(pool).collect());
+        let rate = status.rate.as_ref().map(|rate| {
+            let (rate, waits) = (plain(rate.as_bytes()), status.credit_waits);
+            Finding::ok(format_args!(
+                "{vif}: its guest may send {rate} at most (the toolstack's `rate`), and waited {waits} time(s)"
+            ))
+        });
+        let own = [front].into_iter().chain(rate);
+        ours = Some(own.chain(path(&vif, status, &asks)).chain(pool).collect());
     }
     let start = |(own, _), left| match own {
         XenbusState::Connected if left => {

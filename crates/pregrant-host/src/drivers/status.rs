@@ -263,6 +263,9 @@ pub struct VifStatus {
     /// How often it took none for so long that its link went down, in all of its connections.
     #[serde(default)]
     pub stalls: u64,
+    /// What its guest may send by the toolstack's `rate`, in words; null: it is not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<String>,
     /// How often its frames had to wait for the vif's rate, since it connected.
     #[serde(default)]
     pub credit_waits: u64,
@@ -463,6 +466,7 @@ impl From<VifReport> for VifStatus {
             any: (&report.device).into(),
             link: report.link,
             stalls: report.stalls,
+            rate: report.rate.map(|rate| rate.to_string()),
             credit_waits: report.credit_waits,
             refused_lists: report.refused.iter().map(refused).collect(),
             mapped_pages: report.mapped_pages as u64,

@@ -91,7 +91,16 @@ fn a_rate_is_known_at_any_time() {
         send(&mut guest, 20);
         back.report(id).unwrap().credit_waits > 3
     });
+    // Each change is in the log, once, and in the status.
+    let said = |what: &str| log_lines::with(what).len();
+    assert_eq!(said("its guest may send 10000 bytes in 2000 microseconds at most"), 1);
+    let shown = back.report(id).unwrap().rate.map(|rate| rate.to_string());
+    assert_eq!(shown.as_deref(), Some("10000 bytes in 2000 microseconds"));
+    machine.xs.write(&rate, "20000,2000").unwrap();
+    until(|| said("its guest may send 20000 bytes in 2000 microseconds at most") == 1);
     machine.xs.write(&rate, "").unwrap();
+    until(|| said("its guest's sending is not limited any more") == 1);
+    assert_eq!(back.report(id).unwrap().rate, None);
     until(|| {
         send(&mut guest, 1);
         back.report(id).unwrap().credit_waits == 0

@@ -3,6 +3,7 @@
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
 use pregrant::grants::MappedStats;
+use pregrant::net::back::Rate;
 use pregrant::net::path::BufferNames;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
@@ -26,6 +27,8 @@ pub struct VifReport {
     pub link: bool,
     /// How often it did not for so long that its link went down, in all of its connections.
     pub stalls: u64,
+    /// What its guest may send; None: it is not limited.
+    pub rate: Option<Rate>,
     /// How often its frames had to wait for credit, since it connected.
     pub credit_waits: u64,
     /// Staging lists that were refused: queue, direction, why.
@@ -78,6 +81,7 @@ impl VifReport {
             mapped_pages: s.vif.mapped_pages(),
             link: s.vif.link_is_up(),
             stalls: s.vif.stalls(),
+            rate: s.vif.rate(),
             credit_waits: s.vif.credit_waits(),
             refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.shown())).collect(),
             port_drops: s.port_drops(),

@@ -17,7 +17,7 @@ use crate::drivers::registry::{
 use crate::excerpt::excerpt;
 use log::Level;
 use pregrant::PeerFault;
-use pregrant::net::back::credit::BadRate;
+use pregrant::net::back::credit::{BadRate, Rate};
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
 use pregrant::net::path::PathName;
@@ -47,6 +47,8 @@ pub(super) struct VifInstance<P: Platform> {
     plug: HotplugState,
     /// The log says that its guest takes no frames.
     stalled: bool,
+    /// What its guest may send, as the log has it.
+    said_rate: Option<Rate>,
     /// Frames that were too long for its guest when its interface's MTU was set last.
     too_long: u64,
     /// Pages that its guest has had mapped, as the log has it, and as of the last
@@ -74,6 +76,7 @@ impl<P: Platform> VifInstance<P> {
             hotplug,
             plug: HotplugState::Done,
             stalled: false,
+            said_rate: None,
             too_long: 0,
             said_grefs: 0,
             seen_grefs: 0,
@@ -170,6 +173,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.ports = log.failed(Level::Warn, ports).unwrap_or_else(|| unplugged(queues));
         self.drops = self.ports.first().and_then(|port| port.drop_counts());
         self.stalled = false;
+        self.said_rate = None;
         ServedDevice::<P, T>::key_changed(self, device, log);
         for (queue, dir, why) in self.vif.refused_lists() {
             let at = KeyPlace { front: device.peer_dir(), queue: *queue, nr_queues: queues, dir };
@@ -280,6 +284,22 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         if let Some(text) = self.vif.bad_rate() {
             let text = excerpt(text, 40);
             log.say(Level::Warn, &format_args!("{}/{RATE} is {text:?}, {BadRate}", device.own_dir()));
+        }
+        let rate = self.vif.rate();
+        if std::mem::replace(&mut self.said_rate, rate) == rate {
+            return;
+        }
+        match rate {
+            Some(rate) => {
+                log.say(
+                    Level::Info,
+                    &format_args!("its guest may send {rate} at most, as the key `{RATE}` says"),
+                );
+            }
+            None => log.say(
+                Level::Info,
+                &format_args!("its guest's sending is not limited any more (key `{RATE}`)"),
+            ),
         }
     }
 

@@ -27,6 +27,12 @@ pub struct Rate {
     pub usec: u64,
 }
 
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes in {} microseconds", self.bytes, self.usec)
+    }
+}
+
 /// A `rate` that is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadRate;

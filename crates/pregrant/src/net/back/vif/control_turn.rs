@@ -30,8 +30,14 @@ impl<P: Platform> Vif<P> {
         let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());
         let rate = text.as_deref().map_or(Ok(None), Rate::parse);
         self.bad_rate = text.filter(|_| rate == Err(BadRate));
-        self.control.limit(rate.unwrap_or(None), p.clock().now_ns());
+        self.rate = rate.unwrap_or(None);
+        self.control.limit(self.rate, p.clock().now_ns());
         Ok(())
+    }
+
+    /// What the guest may send by [`RATE`]; None: it is not limited.
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate
     }
 
     /// What stands in [`RATE`], where it cannot be understood: the guest is not limited then.

@@ -21,7 +21,7 @@ use super::control_ring::CtrlRing;
 use super::queue::QueueShare;
 use super::shared_control::SharedControl;
 use super::stall::Patience;
-use super::{BackQueue, Interrupted, Polled};
+use super::{BackQueue, Interrupted, Polled, Rate};
 use crate::error::PeerFault;
 use crate::grants::MappedStats;
 use crate::net::features::RxAccepts;
@@ -84,6 +84,8 @@ pub struct Vif<P: Platform> {
     allowed: usize,
     /// Pages that it may have so that they do not come back before it closes.
     lasting: usize,
+    /// What the toolstack allows the guest.
+    rate: Option<Rate>,
     /// The text of a `rate` that is malformed.
     bad_rate: Option<String>,
     /// Stalls of former connections.
@@ -109,6 +111,7 @@ impl<P: Platform> Back<Vif<P>> {
             refused: Vec::new(),
             allowed: 0,
             lasting: usize::MAX,
+            rate: None,
             bad_rate: None,
             past_stalls: 0,
             link: false,
