@@ -119,6 +119,51 @@ fn a_tap_announces_its_addresses_after_a_new_connection() {
     machine.end();
 }
 
+/// The guest's root renames the interface, as udev does, and removes it. The front goes on through
+/// both, and through a new connection after each.
+#[test]
+fn a_front_outlives_its_interfaces_name_and_its_interface() {
+    if !can_run() {
+        return;
+    }
+    let machine = Served::start("renamed", &["--guest", "5"]);
+    let back = || {
+        let mut back = Process::start(&mut machine.command(&["back", "--close"]));
+        back.line_with("ready");
+        back
+    };
+    let first = back();
+    let mut guest = Guest::start(&machine, "5", &["--path", "copy"]);
+    let in_guest = |guest: &mut Guest, line: &str| {
+        let all = format!("{line} 2>&1 || true");
+        guest.runs(Command::new("sh").args(["-c", &all])).ends_well()
+    };
+    let address = |text: &str| {
+        let behind = text.split_once("link/ether ").unwrap_or_else(|| panic!("no address: {text}")).1;
+        behind.split(' ').next().expect("a word").to_owned()
+    };
+    let mac = address(&in_guest(&mut guest, "ip -o link show eth0"));
+    in_guest(&mut guest, "ip link set eth0 down && ip link set eth0 name lan0 && ip link set lan0 up");
+    first.stop();
+    let second = back();
+    while !in_guest(&mut guest, "ip -o link show lan0").contains("LOWER_UP") {}
+    assert!(in_guest(&mut guest, "ip -o addr show lan0").contains("10.9.0.5"), "its address went");
+    assert!(in_guest(&mut guest, "ip link show eth0").contains("does not exist"), "a namesake was made");
+
+    in_guest(&mut guest, "ip link del lan0");
+    while in_guest(&mut guest, "ip -o link show lan0").contains("does not exist") {}
+    in_guest(&mut guest, "ip link set lan0 up");
+    while !in_guest(&mut guest, "ip -o link show lan0").contains("LOWER_UP") {}
+    let again = in_guest(&mut guest, "ip -o link show lan0");
+    assert!(again.contains("mtu 9000 ") && address(&again) == mac, "{again}");
+    second.stop();
+    let third = back();
+    while !in_guest(&mut guest, "ip -o link show lan0").contains("LOWER_UP") {}
+    guest.front.stop();
+    third.stop();
+    machine.end();
+}
+
 /// A back without `feature-sg` takes a frame in one slot: the kernel sends it no longer ones, and
 /// sends them again to a back that takes them.
 #[test]

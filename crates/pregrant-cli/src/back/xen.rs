@@ -23,7 +23,7 @@ use pregrant::port::Offloads;
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::net::port_provider::{Notes, Ports, usual_name};
+use pregrant_host::drivers::net::port_provider::{INTERFACE, Notes, Ports, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
 use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
@@ -271,7 +271,8 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     refuse_staged(&device, xs)?;
     // A tap of this name would be in the way of the kernel's interface.
     let (place, _) = HotplugConfig::read(&device, xs)?;
-    remove_left(&place.name)?;
+    remove_left(&place)?;
+    device.unset(xs, INTERFACE)?;
     let hold = Handover::begin(device.clone(), xs)?;
     let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);
     let given = forgotten.map_err(Into::into).and_then(|()| bind_and_plug_in(kernel, id, &place));

@@ -10,6 +10,9 @@
 //! the kernel finishes them before. A frame that was read from the tap is sent, sooner or later,
 //! also to the next back: while the ring is full the tap is not read, and its own queue drops.
 //!
+//! The interface's owner may rename it, move it to a container, or remove it: one that was removed
+//! is made again, without its addresses, once a second until that succeeds.
+//!
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
 use super::drops::Drops;
@@ -26,7 +29,7 @@ use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
 use pregrant_host::ports::announcement::announce;
 use pregrant_host::ports::mtu_limit::{MtuChange, MtuLimit};
 use pregrant_host::ports::port_readiness::PortReadiness;
-use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
+use pregrant_host::ports::tap::{Tap, TapPort, TransportKind, Whereabouts};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
 use pregrant_lab::station::frame_hook::{Exit, FrameHook};
@@ -36,6 +39,8 @@ use std::time::{Duration, Instant};
 
 /// Between two checks of a port that had no room.
 const STANDS: Duration = Duration::from_millis(1);
+/// Between two looks at what became of the interface.
+const CHECK: Duration = Duration::from_secs(1);
 /// Behind a new connection, and again: a backend's kernel follows its links once a second, and a
 /// bridge there does not forward before.
 const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1500)];
@@ -75,12 +80,18 @@ where
             Some(OwnBuffers::new(&mut guest, pages as usize, args.nr_queues() as usize)?)
         }
     };
+    // Now, for from another network namespace, where its owner may move it, no more are made.
+    tap.reserve(args.nr_queues() as usize)?;
     let arrivals = PortReadiness::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
     let (ports, waiting) = (Vec::new(), Vec::new());
+    let check = Check { at: None, seen: Whereabouts::Here(name.into()), failed: None };
     let mut uplink = Uplink {
         guest,
         tap,
+        mac,
+        mtu,
+        check,
         arrivals,
         stop,
         hook,
@@ -121,6 +132,10 @@ struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: Tap,
+    /// For an interface that is made.
+    mac: [u8; 6],
+    mtu: u32,
+    check: Check,
     arrivals: PortReadiness,
     /// Its hook for frames before the kernel has them.
     hook: Option<FrameHook<P, T>>,
@@ -150,6 +165,16 @@ struct Uplink<'a, P: Platform, T: Transport> {
     announces_at: [Option<Instant>; 2],
 }
 
+/// What the log has of the interface.
+struct Check {
+    /// When it was looked at last.
+    at: Option<Instant>,
+    /// What became of it.
+    seen: Whereabouts,
+    /// Why it cannot be had.
+    failed: Option<String>,
+}
+
 /// Frames that were read from the tap.
 struct Waiting {
     frames: Arena,
@@ -171,7 +196,9 @@ where
 
     fn sleep(&mut self) -> Result<()> {
         if !self.is_live() {
-            return Ok(self.guest.sleep(false, None)?);
+            // Without an interface it is tried again.
+            let due = self.guest.vif().is_live().then_some(CHECK);
+            return Ok(self.guest.sleep(false, due)?);
         }
         // In this order: what comes after is seen by the round below, or wakes.
         self.arrivals.take(|_| {});
@@ -182,7 +209,7 @@ where
                 std::thread::sleep(STANDS);
             } else {
                 let due = self.exit().map(|_| Exit::<P, T>::LOOKED_AFTER);
-                let due = due.into_iter().chain(self.announces_in()).min();
+                let due = due.into_iter().chain(self.announces_in()).chain([CHECK]).min();
                 self.guest.sleep(self.is_full(), due)?;
             }
         }
@@ -194,13 +221,19 @@ where
         if let Some(exit) = self.exit() {
             exit.control()?;
         }
-        self.drops.log(self.tap.interface().name(), &self.ports);
+        self.drops.log(&self.tap.name(), &self.ports);
         let step = self.guest.control(Duration::ZERO)?;
+        let is_due = self.check.at.is_none_or(|at| at.elapsed() >= CHECK);
+        if is_due {
+            self.check_interface();
+        }
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
             self.guest.log_state(); // nothing else of it concerns the kernel
             self.limit_mtu();
             self.begin_to_announce();
-        } else if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
+        } else if step != FrontStep::Waiting
+            || self.ports.is_empty() == self.guest.vif().is_live() && (is_due || !self.ports.is_empty())
+        {
             self.follow()?;
         }
         self.announce()
@@ -307,8 +340,21 @@ where
         let queues = self.guest.vif().nr_queues();
         if queues > 0 {
             self.takes = self.guest.vif().takes();
+            self.check_interface();
             self.limit_mtu();
-            self.ports = self.tap.ports(queues, self.takes)?;
+            match self.tap.ports(queues, self.takes) {
+                Ok(ports) => self.ports = ports,
+                Err(e) => {
+                    let text = format!("{e}; the backend's frames wait meanwhile");
+                    if self.check.failed.as_ref() != Some(&text) {
+                        // LOG: once for each reason, of the process' own front.
+                        log::warn!("{text}");
+                    }
+                    self.check.failed = Some(text);
+                    return Ok(());
+                }
+            }
+            self.check.failed = None;
             self.ports.iter().try_for_each(|port| self.arrivals.add(port, 0))?;
             // Frames that wait for the next connection are kept; with fewer queues some have no
             // place any more.
@@ -318,6 +364,60 @@ where
         }
         self.guest.log_state();
         Ok(())
+    }
+
+    /// What became of the interface; one that was removed is made again.
+    fn check_interface(&mut self) {
+        self.check.at = Some(Instant::now());
+        let now = self.tap.whereabouts();
+        match (&self.check.seen, &now) {
+            (_, Whereabouts::Gone) => return self.make_again(),
+            (before, now) if before == now => return,
+            // LOG: once for each time that this guest's root does it.
+            (Whereabouts::Here(before), Whereabouts::Here(name)) => {
+                log::info!("interface {before} is called {name} now, and stays in use");
+            }
+            // LOG: as above.
+            (_, Whereabouts::Here(name)) => log::info!("interface {name} is in this network namespace again"),
+            // LOG: as above.
+            (_, Whereabouts::Elsewhere) => log::info!(
+                "interface {} was moved to another network namespace, and stays in use; its MTU is not changed from here",
+                self.tap.name()
+            ),
+        }
+        self.check.seen = now;
+    }
+
+    fn make_again(&mut self) {
+        let name = self.tap.name();
+        let made = || -> std::io::Result<()> {
+            self.tap.make_again()?;
+            let interface = self.tap.interface();
+            interface.set_address(self.mac)?;
+            interface.set_mtu(self.mtu)?;
+            self.tap.carrier(!self.ports.is_empty())
+        };
+        match made() {
+            Ok(()) => {
+                (self.check.failed, self.check.seen) = (None, Whereabouts::Here(name.clone()));
+                self.mtu_limit = MtuLimit::default();
+                self.limit_mtu();
+                // LOG: once for each time that this guest's root removes it.
+                log::warn!(
+                    "interface {name} was removed, and is made again; it is down and has no addresses: ip link set {name} up, and set its addresses and routes again"
+                );
+            }
+            Err(e) => {
+                let text = format!(
+                    "interface {name} was removed, and cannot be made again, so its frames are lost: {e}"
+                );
+                if self.check.failed.as_ref() != Some(&text) {
+                    // LOG: once for each reason.
+                    log::warn!("{text}");
+                }
+                self.check.failed = Some(text);
+            }
+        }
     }
 
     /// There is a new connection.
@@ -355,9 +455,10 @@ where
         let buffers = vif.queue(0).and_then(|queue| queue.staging_lens().0);
         let one_slot = || OneSlot::with_buffers(buffers.map(DataLen::value));
         let most = (!vif.takes_sg()).then(|| one_slot().mtu());
-        let name = self.tap.interface().name();
+        let interface = self.tap.interface();
+        let name = interface.name();
         // LOG: these are of the process' own front, once a connection.
-        match self.mtu_limit.apply(self.tap.interface(), most) {
+        match self.mtu_limit.apply(&interface, most) {
             Ok(None) => {}
             Ok(Some(MtuChange::Limited { from, to })) => log::warn!(
                 "the MTU of {name} is {to} now, and was {from}: the backend takes no longer packets (it does not offer feature-sg)"
@@ -382,7 +483,7 @@ where
     /// Tells the kernel whether there is a link.
     fn link(&self, up: bool) {
         if let Err(e) = self.tap.carrier(up) {
-            log::info!("{}: cannot set the interface's carrier: {e}", self.tap.interface().name());
+            log::info!("{}: cannot set the interface's carrier: {e}", self.tap.name());
         }
     }
 }

@@ -6,7 +6,10 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
+use std::sync::Arc;
 
+/// `SIOCGIFNAME`.
+const GET_NAME: Opcode = 0x8910;
 /// `SIOCGIFFLAGS`.
 const GET_FLAGS: Opcode = 0x8913;
 /// `SIOCSIFFLAGS`.
@@ -31,7 +34,9 @@ const ETHERNET: u16 = 1;
 #[derive(Debug)]
 pub struct Interface {
     name: String,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
+    /// Why it is not reached by its name: another one may have that.
+    absent: Option<&'static str>,
 }
 
 /// `struct ifreq`: a name, and a union; each call reads or writes the union's start.
@@ -39,6 +44,11 @@ pub struct Interface {
 struct IfReq {
     name: [u8; 16],
     value: [u8; 24],
+}
+
+/// A name as the kernel writes it.
+pub(super) fn text(name: &[u8; 16]) -> String {
+    String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
 impl Interface {
@@ -49,7 +59,26 @@ impl Interface {
     pub fn new(name: &str) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
-        Ok(Self { name: name.into(), socket })
+        Ok(Self { name: name.into(), socket: Arc::new(socket), absent: None })
+    }
+
+    /// The one with this number, by its name of now.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn numbered(index: u32) -> io::Result<Self> {
+        let numbered = Self::new("")?;
+        let mut request = IfReq { name: [0; 16], value: [0; 24] };
+        request.value[..4].copy_from_slice(&index.to_ne_bytes());
+        // SAFETY: SIOCGIFNAME reads and writes one ifreq, 40 bytes.
+        unsafe { rustix::ioctl::ioctl(&*numbered.socket, Updater::<GET_NAME, IfReq>::new(&mut request)) }?;
+        Ok(Self { name: text(&request.name), ..numbered })
+    }
+
+    /// Of this name, by the same socket. `absent` is why it is not to be reached by its name any
+    /// more: then each call fails, with this reason.
+    pub fn called(&self, name: &str, absent: Option<&'static str>) -> Self {
+        Self { name: name.into(), socket: Arc::clone(&self.socket), absent }
     }
 
     /// Its name.
@@ -59,6 +88,10 @@ impl Interface {
 
     /// Makes one call; `value` goes in and comes back.
     fn call<const OPCODE: Opcode>(&self, what: &str, value: &[u8]) -> io::Result<[u8; 24]> {
+        if let Some(why) = self.absent {
+            let text = format!("network interface {}: cannot {what}: {why}", self.name);
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
         let mut request = IfReq { name: [0; 16], value: [0; 24] };
         let name = self.name.as_bytes();
         let fits = name.len() < 16 && value.len() <= 24;
@@ -66,7 +99,7 @@ impl Interface {
             request.name[..name.len()].copy_from_slice(name);
             request.value[..value.len()].copy_from_slice(value);
             // SAFETY: each opcode above reads and writes one ifreq, 40 bytes.
-            unsafe { rustix::ioctl::ioctl(&self.socket, Updater::<OPCODE, IfReq>::new(&mut request)) }
+            unsafe { rustix::ioctl::ioctl(&*self.socket, Updater::<OPCODE, IfReq>::new(&mut request)) }
         } else {
             Err(Errno::NAMETOOLONG)
         };
@@ -135,6 +168,9 @@ impl Interface {
     /// Whether what it receives goes on: through its bridge, if it is a port of one, else to the
     /// stack. After the link came up that takes the kernel a moment.
     pub fn forwards(&self) -> bool {
+        if self.absent.is_some() {
+            return false;
+        }
         let read = |file: &str| std::fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name));
         match read("brport/state") {
             Ok(state) => state.trim() == "3",

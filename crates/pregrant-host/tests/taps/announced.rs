@@ -42,9 +42,9 @@ fn each_address_of_an_interface_and_of_its_bridge_is_announced() {
         if !ip("link set eth7 addrgenmode none") {
             return skip("`ip` does not run; apt-get install iproute2");
         }
-        assert!(announced(interface).is_empty(), "it is down");
+        assert!(announced(&interface).is_empty(), "it is down");
         interface.set_up(true).unwrap();
-        assert_eq!(announced(interface), [rarp(MAC).to_vec()], "it has no address");
+        assert_eq!(announced(&interface), [rarp(MAC).to_vec()], "it has no address");
         let addresses = ["10.7.0.1/24", "10.7.0.2/24", "192.168.7.1 peer 192.168.7.2", "fd00:7::1/64 nodad"];
         assert!(addresses.iter().all(|of| ip(&format!("addr add {of} dev eth7"))));
         let of_tap = |router| {
@@ -55,13 +55,13 @@ fn each_address_of_an_interface_and_of_its_bridge_is_announced() {
                 v6(MAC, "fd00:7::1", router),
             ]
         };
-        assert_eq!(announced(interface), sorted(of_tap(false)));
+        assert_eq!(announced(&interface), sorted(of_tap(false)));
         std::fs::write("/proc/sys/net/ipv6/conf/eth7/forwarding", "1").unwrap();
-        assert_eq!(announced(interface), sorted(of_tap(true)), "hosts keep it as a router");
+        assert_eq!(announced(&interface), sorted(of_tap(true)), "hosts keep it as a router");
         // Not its own yet: detection of duplicates ends when the link is there.
         tap.carrier(false).unwrap();
         assert!(ip("addr add fd00:7::2/64 dev eth7"));
-        assert_eq!(announced(interface), sorted(of_tap(true)));
+        assert_eq!(announced(&interface), sorted(of_tap(true)));
         assert!(ip("addr flush dev eth7"));
         if !ip("link add br7 address 02:00:00:00:00:09 type bridge") {
             return skip("no bridge can be made; modprobe bridge");
@@ -71,11 +71,11 @@ fn each_address_of_an_interface_and_of_its_bridge_is_announced() {
         {
             assert!(ip(line), "{line}");
         }
-        assert_eq!(announced(interface), [rarp(MAC).to_vec()], "its bridge is down");
+        assert_eq!(announced(&interface), [rarp(MAC).to_vec()], "its bridge is down");
         assert!(ip("link set br7 up") && ip("addr add fd00:7::3/64 dev br7 nodad"));
         let due =
             [rarp(MAC).into(), arp(BRIDGE_MAC, [10, 7, 0, 3]).into(), v6(BRIDGE_MAC, "fd00:7::3", false)];
-        assert_eq!(announced(interface), sorted(due));
+        assert_eq!(announced(&interface), sorted(due));
         assert!(announce(interface.index().unwrap() + 1000, &mut Arena::new()).is_err(), "there is none");
     });
 }

@@ -3,6 +3,7 @@
 mod announced;
 #[path = "../netns/mod.rs"]
 mod netns;
+mod owner;
 #[path = "../../../pregrant/tests/rig/mod.rs"]
 mod rig;
 #[path = "../../../pregrant/tests/skip/mod.rs"]

@@ -483,23 +483,6 @@ fn uncut_frames_of_the_greatest_length_are_read_in_batches() {
 }
 
 #[test]
-fn a_tap_that_was_renamed_gets_no_namesake() {
-    apart(|| {
-        let Some((tap, ports)) = network(1, BOTH) else { return };
-        drop(ports);
-        assert!(ip("link set vif7.0 down") && ip("link set vif7.0 name other7"));
-        for queues in [1, 2] {
-            let refused = tap.ports(queues, BOTH).expect_err("ports of an interface that is not there");
-            assert!(
-                refused.to_string().contains("vif7.0") && refused.to_string().contains("renamed"),
-                "{refused}"
-            );
-            assert!(!ip("link show vif7.0"), "another interface was made");
-        }
-    });
-}
-
-#[test]
 fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
     use std::os::unix::fs::PermissionsExt;
     apart(|| {

@@ -43,9 +43,15 @@ pub struct HotplugConfig {
     pub mtu: Option<u32>,
     /// `mac`: the guest's address.
     pub mac: Option<String>,
+    /// [`INTERFACE`]: the number of the interface that a predecessor made.
+    pub interface: Option<u32>,
     /// The back's directory, which the script gets.
     pub dir: String,
 }
+
+/// Where a backend says, in its directory, by which number its successor finds a vif's interface:
+/// its name its owner may have changed.
+pub const INTERFACE: &str = "pregrant-interface";
 
 /// The name of a vif's interface where the toolstack gives none.
 pub fn usual_name(id: &DeviceId) -> String {
@@ -66,6 +72,8 @@ impl HotplugConfig {
                 format!("ignoring the key `mtu`, the interface keeps its MTU: {e}"),
             ));
         })?;
+        // One that is garbled is no one's: the interface is found by its name.
+        let interface = device.get_own(xs, INTERFACE).unwrap_or_default();
         let mut text = |key: &str| -> Result<Option<String>, DeviceError> {
             let text: Option<String> = device.get_own(xs, key)?;
             Ok(text.filter(|t| !t.is_empty()))
@@ -76,6 +84,7 @@ impl HotplugConfig {
             script: text("script")?,
             mac: text("mac")?,
             mtu,
+            interface,
             dir: device.own_dir().to_owned(),
         };
         Ok((place, notes))
@@ -187,6 +196,20 @@ pub trait PortProvider: RemoteSide {
     /// In words for the log.
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
+    }
+    /// The number of the vif's interface, for [`INTERFACE`]; None: it has none.
+    fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
+        self.inner_provider()?.interface_number(id)
+    }
+    /// Whether what is behind a vif may change without an event, so that it is to be
+    /// [checked](Self::check).
+    fn wants_checks(&mut self, id: &DeviceId) -> bool {
+        self.inner_provider().is_some_and(|inner| inner.wants_checks(id))
+    }
+    /// Each second while the front is connected: notes of what became of the vif's interface, and
+    /// of what was done about it.
+    fn check(&mut self, id: &DeviceId) -> Notes {
+        self.inner_provider().map_or_else(Notes::new, |inner| inner.check(id))
     }
     /// The front is no longer connected; its ports are gone.
     ///

@@ -6,11 +6,12 @@
 //!   plug       runs `script` (see `hotplug`), or joins `bridge`   (where this process is asked to)
 //!   connected  a port for each queue
 //!   link       the carrier: frames for a guest that takes none are dropped before they come here
+//!   check      was it renamed, moved, removed? the first two are noted, and a removed one is made again
 //!   closed     the link is down
 //!   removed    vif5.0 is gone; its script runs once there is room for it, and `failures` has what that came to
 //! ```
 //! An interface outlives the process, with its bridge and addresses; the next backend attaches to
-//! it. A tap wakes the worker of its queue
+//! it, by its number where it was renamed meanwhile. A tap wakes the worker of its queue
 //! ([`PortReadiness`](crate::ports::port_readiness::PortReadiness)), once for each new frame and
 //! not as long as there are frames: a guest without free slots does not keep its backend busy.
 //!
@@ -22,7 +23,7 @@ use crate::drivers::registry::RemoteSide;
 use crate::ports::mtu_limit::{MtuChange, MtuLimit};
 use crate::ports::netdev_ioctl::Interface;
 use crate::ports::steering::Steered;
-use crate::ports::tap::{Tap, TransportKind};
+use crate::ports::tap::{Tap, TransportKind, Whereabouts};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use rustix::fd::{AsFd, OwnedFd};
@@ -72,6 +73,12 @@ struct Placed {
     mtu_limit: MtuLimit,
     /// Its link has just come up, and its bridge may not forward for it yet.
     settling: bool,
+    /// Its link is up.
+    is_up: bool,
+    /// What became of its interface, and why one that was removed is not made again, as the log
+    /// has it.
+    seen: Whereabouts,
+    failed: Option<String>,
 }
 
 /// A vif that is gone, and whose script is to say so or does.
@@ -86,7 +93,7 @@ impl Placed {
     fn limit_mtu(&mut self, most: Option<u32>) -> io::Result<Notes> {
         let interface = self.tap.interface();
         let name = interface.name();
-        let note = self.mtu_limit.apply(interface, most)?.map(|change| match change {
+        let note = self.mtu_limit.apply(&interface, most)?.map(|change| match change {
             MtuChange::Limited { from, to } => {
                 let text = format!(
                     "the MTU of {name} is {to} now, and was {from}: the guest's front takes no longer packets (it does not \
@@ -101,6 +108,65 @@ impl Placed {
             }
         });
         Ok(note.into_iter().collect())
+    }
+
+    /// What became of its interface since the last call.
+    fn check(&mut self) -> Notes {
+        let now = self.tap.whereabouts();
+        if now == Whereabouts::Gone {
+            return self.make_again();
+        }
+        if now == self.seen {
+            return Notes::new();
+        }
+        let name = self.tap.name();
+        let text = match &now {
+            Whereabouts::Here(_) => {
+                format!(
+                    "its interface is called {name} now; it is served as before, and the next backend finds it"
+                )
+            }
+            _ => format!(
+                "its interface {name} was moved to another network namespace: its frames go on, but its MTU and its bridge \
+                 are not changed from here, and the next backend does not find it"
+            ),
+        };
+        self.seen = now;
+        vec![(log::Level::Info, text)]
+    }
+
+    /// Its interface was removed: another takes its place, by the same descriptors, which the
+    /// workers have.
+    fn make_again(&mut self) -> Notes {
+        let name = self.tap.name();
+        if let Err(e) = self.tap.make_again() {
+            let text = format!(
+                "its interface {name} was removed, so its frames are dropped, and it cannot be made again: {e}"
+            );
+            let is_news = self.failed.as_ref() != Some(&text);
+            self.failed = Some(text.clone());
+            return if is_news { vec![(log::Level::Warn, text)] } else { Notes::new() };
+        }
+        (self.failed, self.seen) = (None, Whereabouts::Here(name.clone()));
+        // Its MTU is the toolstack's again; the guest's bound follows.
+        self.mtu_limit = MtuLimit::default();
+        let interface = self.tap.interface();
+        let set_up = || -> io::Result<()> {
+            self.tap.persist(true)?;
+            prepare(&interface, &self.place)?;
+            plug_in(&interface, &self.place)?;
+            self.tap.carrier(self.is_up)
+        };
+        let rest = match (set_up(), &self.place.bridge) {
+            (Err(e), _) => format!("; {e}"),
+            (Ok(()), Some(bridge)) => format!(", in bridge {bridge}"),
+            (Ok(()), None) => String::new(),
+        };
+        let text = format!(
+            "its interface {name} was removed, and is made again{rest}; set its addresses, routes and rules again, or detach \
+             the vif and attach it again"
+        );
+        vec![(log::Level::Warn, text)]
     }
 
     /// The script that undoes what one did, if one did anything; at most once.
@@ -221,18 +287,52 @@ impl Taps {
         self.taps.get(&(id.front.0, id.handle))
     }
 
-    fn carrier(&self, id: &DeviceId, up: bool) -> Result<(), String> {
-        let Some(placed) = self.of(id) else { return Ok(()) };
+    fn carrier(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
+        let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else { return Ok(()) };
+        placed.is_up = up;
         let reported = placed.tap.carrier(up);
-        reported.map_err(|e| {
-            format!("{name}: cannot set the link's state: {e}", name = placed.tap.interface().name())
-        })
+        reported.map_err(|e| format!("{name}: cannot set the link's state: {e}", name = placed.tap.name()))
     }
 }
 
 /// Whether there is a tap of this name.
 fn is_tap(name: &str) -> bool {
     Path::new("/sys/class/net").join(name).join("tun_flags").exists()
+}
+
+/// Sets up an interface that is down: an address cannot be changed later.
+fn prepare(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
+    interface.set_address(OWN_MAC)?;
+    place.mtu.map_or(Ok(()), |mtu| interface.set_mtu(mtu))
+}
+
+/// The interface of a vif: the one that a predecessor made, by its number, where it was renamed;
+/// else that of the toolstack's name, which is made if there is none. Beside it what is to be said.
+fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, Notes)> {
+    let is_there = Interface::new(&place.name)?.index().is_ok();
+    let former = place.interface.and_then(|number| Interface::numbered(number).ok());
+    if let Some(former) = former.filter(|former| former.name() != place.name) {
+        match Tap::open(former.name()) {
+            Ok(tap) => {
+                let text = format!("its interface is called {} now, and stays in use", former.name());
+                return Ok((tap, vec![(log::Level::Info, text)]));
+            }
+            // A predecessor that has not ended; else the number is another interface's by now.
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Err(e),
+            Err(_) => {}
+        }
+    }
+    let tap = Tap::open(&place.name)?;
+    let mut notes = Notes::new();
+    if live && place.interface.is_some() && !is_there {
+        let text = format!(
+            "the interface of its last backend is not in this network namespace any more, so {name} was made; set the addresses, \
+             routes and rules of the old one again, and delete that one where it is (ip link del)",
+            name = place.name
+        );
+        notes.push((log::Level::Warn, text));
+    }
+    Ok((tap, notes))
 }
 
 /// Joins the bridge that the toolstack names, and takes the interface up.
@@ -244,11 +344,13 @@ pub fn plug_in(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
     interface.set_up(true)
 }
 
-/// Removes the interface that a predecessor left under this name, if it is a tap.
+/// Removes the interface that a predecessor left, if it is a tap.
 ///
 /// # Errors
 /// Somebody has it.
-pub fn remove_left(name: &str) -> io::Result<()> {
+pub fn remove_left(place: &HotplugConfig) -> io::Result<()> {
+    let former = place.interface.and_then(|number| Interface::numbered(number).ok());
+    let name = former.as_ref().map_or(&*place.name, Interface::name);
     if is_tap(name) { Tap::open(name)?.persist(false) } else { Ok(()) }
 }
 
@@ -258,30 +360,27 @@ impl PortProvider for Taps {
         if self.of(id).is_some() {
             return Ok(Notes::new());
         }
-        let made = || -> io::Result<Tap> {
-            let mut tap = Tap::open(&place.name)?;
+        let made = || -> io::Result<(Tap, Notes)> {
+            let (mut tap, notes) = open(place, live)?;
             tap.set_way(self.way);
             tap.persist(true)?;
-            // A predecessor's is up, and keeps what was set: an address cannot be changed then, and
-            // needs not.
+            // A predecessor's is up, and keeps what was set.
             let interface = tap.interface();
             if !interface.is_up()? {
-                interface.set_address(OWN_MAC)?;
-                if let Some(mtu) = place.mtu {
-                    interface.set_mtu(mtu)?;
-                }
+                prepare(&interface, place)?;
                 if live {
                     // Taken from the kernel's netback, whose interface went: no script comes for
                     // this one.
-                    plug_in(interface, place)?;
+                    plug_in(&interface, place)?;
                 }
             }
             // Frames for a live vif wait in the tap. (Before Linux 5.0 the link cannot be set; it
             // is up then.)
             let _ = tap.carrier(live);
-            Ok(tap)
+            Ok((tap, notes))
         };
-        let tap = made().map_err(|e| e.to_string())?;
+        let (tap, notes) = made().map_err(|e| e.to_string())?;
+        let seen = Whereabouts::Here(tap.name());
         let placed = Placed {
             tap,
             place: place.clone(),
@@ -291,9 +390,12 @@ impl PortProvider for Taps {
             reattached: live,
             mtu_limit: MtuLimit::default(),
             settling: live,
+            is_up: live,
+            seen,
+            failed: None,
         };
         self.taps.insert((id.front.0, id.handle), placed);
-        Ok(Notes::new())
+        Ok(notes)
     }
 
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
@@ -311,7 +413,7 @@ impl PortProvider for Taps {
                     placed.script = Some(Run::new(script, place, What::Online, self.scripts.clone()));
                 }
                 _ => {
-                    return plug_in(placed.tap.interface(), place)
+                    return plug_in(&placed.tap.interface(), place)
                         .map_or_else(|e| Plugged::No(e.to_string()), |()| Plugged::Yes);
                 }
             }
@@ -362,6 +464,19 @@ impl PortProvider for Taps {
         })
     }
 
+    fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
+        self.of(id)?.tap.interface().index().ok()
+    }
+
+    fn wants_checks(&mut self, id: &DeviceId) -> bool {
+        self.of(id).is_some()
+    }
+
+    fn check(&mut self, id: &DeviceId) -> Notes {
+        let placed = self.taps.get_mut(&(id.front.0, id.handle));
+        placed.map_or_else(Notes::new, Placed::check)
+    }
+
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.carrier(id, up)
     }
@@ -376,13 +491,18 @@ impl RemoteSide for Taps {
         let stays = |e: io::Error| format!("its interface stays behind: {e}");
         let Some(mut placed) = self.taps.remove(&(id.front.0, id.handle)) else {
             // A predecessor's, whose vif went while no one was there to see it.
-            return remove_left(&usual_name(id)).map_err(stays);
+            return remove_left(&HotplugConfig { name: usual_name(id), ..HotplugConfig::default() })
+                .map_err(stays);
         };
         let run = placed.undo(self.scripts.as_ref()).or(placed.script.take());
         self.ending.extend(run.map(|run| Ending { id: *id, name: placed.place.name, run }));
         // At once, if there is room.
         self.turn_ending();
-        placed.tap.persist(false).map_err(stays)
+        match placed.tap.persist(false) {
+            // Somebody was faster.
+            Err(_) if placed.tap.whereabouts() == Whereabouts::Gone => Ok(()),
+            other => other.map_err(stays),
+        }
     }
 
     fn is_ending(&mut self, id: &DeviceId) -> bool {

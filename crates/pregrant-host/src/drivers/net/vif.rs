@@ -4,12 +4,15 @@
 //!   place      HotplugConfig is read, the remote side makes the vif's place
 //!   connected  PortProvider::connected: a port for each queue
 //!   lend       queue i and port i go to a worker, as one (`queue`); take_back
+//!   check      what became of its interface, each second where it has one
 //!   turn       control requests; the link, once all queues have it or one has it no longer
 //!   plug       the script that plugs it in, or out, where that is this process' business
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
-use super::port_provider::{Hotplug, HotplugConfig, HotplugState, Ports, SharedProvider, unplugged};
+use super::port_provider::{
+    Hotplug, HotplugConfig, HotplugState, INTERFACE, Ports, SharedProvider, unplugged,
+};
 use super::queue::{VifQueue, front_key};
 use crate::drivers::registry::{
     AnyBack, DeviceLog, HotplugStep, Notes, RingFault, ServedDevice, ServedQueue,
@@ -47,6 +50,10 @@ pub(super) struct VifInstance<P: Platform> {
     plug: HotplugState,
     /// The log says that its guest takes no frames.
     stalled: bool,
+    /// It is behind an interface that others may rename, move or remove.
+    has_interface: bool,
+    /// The number in xenstore may not be the interface's any more.
+    renumbered: bool,
     /// What its guest may send, as the log has it.
     said_rate: Option<Rate>,
     /// Frames that were too long for its guest when its interface's MTU was set last.
@@ -76,6 +83,8 @@ impl<P: Platform> VifInstance<P> {
             hotplug,
             plug: HotplugState::Done,
             stalled: false,
+            has_interface: false,
+            renumbered: false,
             said_rate: None,
             too_long: 0,
             said_grefs: 0,
@@ -107,6 +116,13 @@ impl<P: Platform> VifInstance<P> {
             );
             log.say(Level::Info, &text);
         }
+    }
+
+    /// Says what became of its interface, if it has one.
+    fn check_interface(&mut self, id: &DeviceId, log: &DeviceLog) {
+        let notes = self.provider.borrow_mut().check(id);
+        self.renumbered |= !notes.is_empty();
+        notes.iter().for_each(|(level, text)| log.say(*level, text));
     }
 
     /// Has the interface behind it, if there is one, send nothing that is too long for the guest.
@@ -161,11 +177,22 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             HotplugState::begin(provider, self.hotplug, device, place, &mut self.vif, live)?;
         notes.extend(of_place);
         self.plug = plug;
+        if let Some(number) = provider.interface_number(&device.id())
+            && let Err(e) = device.set_in_transaction(xs, &[(INTERFACE, &number.to_string())])
+        {
+            let text = format!(
+                "cannot write {}/{INTERFACE}: {e}; the next backend finds its interface by name alone",
+                device.own_dir()
+            );
+            notes.push((Level::Warn, text));
+        }
         Ok(notes)
     }
 
     fn connected(&mut self, device: &Device, log: &DeviceLog) {
         let queues = self.vif.nr_queues();
+        self.has_interface = self.provider.borrow_mut().wants_checks(&device.id());
+        self.check_interface(&device.id(), log);
         self.limit_mtu(&device.id(), log);
         let ports = self.provider.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
         let ports = ports.map_err(|why| format!("dropping its frames: {why}"));
@@ -267,11 +294,25 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
 
     fn wants_checks(&self) -> bool {
         let pages = self.vif.settled_gref_pages().unwrap_or(0);
-        self.said_grefs > 0 && (pages > self.said_grefs || pages != self.seen_grefs)
+        let more_grefs = self.said_grefs > 0 && (pages > self.said_grefs || pages != self.seen_grefs);
+        more_grefs || self.has_interface
     }
 
-    fn check(&mut self, _: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
-        self.say_more_grefs(log);
+    fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        if self.said_grefs > 0 {
+            self.say_more_grefs(log);
+        }
+        if !self.has_interface {
+            return Ok(());
+        }
+        let id = bus.device.id();
+        self.check_interface(&id, log);
+        if std::mem::take(&mut self.renumbered) {
+            self.limit_mtu(&id, log);
+            if let Some(number) = self.provider.borrow_mut().interface_number(&id) {
+                bus.device.set_in_transaction(bus.xs, &[(INTERFACE, &number.to_string())])?;
+            }
+        }
         Ok(())
     }
 

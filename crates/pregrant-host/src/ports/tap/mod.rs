@@ -22,11 +22,17 @@
 //! | `header` | what is still to be done to a frame; what netif cannot say is done there |
 //! | `cut_frames` | frames of a large segment that netif cannot pass on |
 //! | `tap_log` | what it says in the log |
+//! | [`whereabouts`] | what became of the interface, asked of the descriptor |
 //!
 //! The header carries what netif's extras do: a blank checksum and where it goes, segments still to
 //! be cut (TCP over IPv4 and IPv6). So both ends leave that work undone as long as no one needs it.
 //! One descriptor for each queue; the kernel spreads flows over them. A persistent interface
 //! outlives this process, so that a bridge or an address stays when the backend is restarted.
+//!
+//! The descriptors stay this process' when the interface is renamed or moved to another network
+//! namespace, and frames go on. When it is removed they can be attached to one that is
+//! [made again](Tap::make_again), under the ports that have them. So the interface is asked of the
+//! descriptor each time, and never found by the name that it had.
 //!
 //! A system call is what a frame costs here, and in a PV dom0 a very dear one; so a burst is one
 //! where that is cheaper, and io_uring is there (Linux 5.19, not forbidden by
@@ -55,11 +61,13 @@ mod transport;
 mod transport_kind;
 mod uring;
 mod vhost;
+pub mod whereabouts;
 
 pub use port::TapPort;
 pub use transport_kind::TransportKind;
+pub use whereabouts::Whereabouts;
 
-use super::netdev_ioctl::Interface;
+use super::netdev_ioctl::{Interface, text};
 use header::HEADER;
 use port::Drops;
 use pregrant::port::Offloads;
@@ -67,9 +75,11 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater};
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use tap_log::TapLines;
+use whereabouts::IfReq;
 
 /// `TUNSETIFF`.
 const SET_IFF: Opcode = 0x4004_54CA;
@@ -77,6 +87,8 @@ const SET_IFF: Opcode = 0x4004_54CA;
 const SET_PERSIST: Opcode = 0x4004_54CB;
 /// `TUNSETOFFLOAD`.
 const SET_OFFLOAD: Opcode = 0x4004_54D0;
+/// `TUNSETQUEUE`.
+const SET_QUEUE: Opcode = 0x4004_54D9;
 /// `TUNSETVNETHDRSZ`.
 const SET_VNET_HDR_SZ: Opcode = 0x4004_54D8;
 /// `TUNSETCARRIER`.
@@ -84,6 +96,8 @@ const SET_CARRIER: Opcode = 0x4004_54E2;
 
 const IFF_TAP: u16 = 0x0002;
 const IFF_MULTI_QUEUE: u16 = 0x0100;
+const IFF_ATTACH_QUEUE: u16 = 0x0200;
+const IFF_DETACH_QUEUE: u16 = 0x0400;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
 
@@ -99,20 +113,16 @@ const TUN: &str = "/dev/net/tun";
 /// [persist](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
-    interface: Interface,
-    /// Its number in this machine, which stays when its name does not.
-    index: u32,
+    /// Of the name that it had last.
+    interface: RefCell<Interface>,
     first: Arc<OwnedFd>,
+    /// The queues behind the first one that it has had, and whether each has frames: they are kept,
+    /// for more can be made in this process' network namespace alone.
+    others: RefCell<Vec<(Arc<OwnedFd>, bool)>>,
+    /// As for `TUNSETOFFLOAD`.
+    offloads: Cell<usize>,
     way: TransportKind,
     lines: Arc<TapLines>,
-}
-
-/// `struct ifreq` as `TUNSETIFF` reads it.
-#[repr(C)]
-struct IfReq {
-    name: [u8; 16],
-    flags: u16,
-    rest: [u8; 22],
 }
 
 /// The meaning of a kernel's refusal, and the remedy.
@@ -138,23 +148,38 @@ fn queue(name: &str) -> io::Result<OwnedFd> {
 /// A queue of the interface of that name, and what it is called: `%d` stands for the first number
 /// that is free.
 fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
+    let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(TUN, open, Mode::empty()).map_err(|e| failed(name, "open /dev/net/tun", e))?;
+    let called = attach(&fd, name, flags)?;
+    Ok((fd, called))
+}
+
+/// Makes a descriptor of no interface one of `name`, which is made if there is none. What it is
+/// called.
+fn attach(fd: &OwnedFd, name: &str, flags: u16) -> io::Result<String> {
     let mut bytes = [0; 16];
     // One byte stays for the end of the name.
     let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
     room.ok_or_else(|| failed(name, "have a name that is not 1 to 15 bytes long", Errno::NAMETOOLONG))?
         .copy_from_slice(name.as_bytes());
-    let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(TUN, open, Mode::empty()).map_err(|e| failed(name, "open /dev/net/tun", e))?;
     let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | flags;
     let mut request = IfReq { name: bytes, flags, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes one ifreq, 40 bytes.
-    unsafe { rustix::ioctl::ioctl(&fd, Updater::<SET_IFF, IfReq>::new(&mut request)) }
+    unsafe { rustix::ioctl::ioctl(fd, Updater::<SET_IFF, IfReq>::new(&mut request)) }
         .map_err(|e| failed(name, "make the interface, or attach to it", e))?;
     // SAFETY: TUNSETVNETHDRSZ reads an int through the pointer.
-    unsafe { rustix::ioctl::ioctl(&fd, Setter::<SET_VNET_HDR_SZ, i32>::new(HEADER as i32)) }
+    unsafe { rustix::ioctl::ioctl(fd, Setter::<SET_VNET_HDR_SZ, i32>::new(HEADER as i32)) }
         .map_err(|e| failed(name, "set the header's size", e))?;
-    let called = request.name.split(|byte| *byte == 0).next().unwrap_or_default();
-    Ok((fd, String::from_utf8_lossy(called).into_owned()))
+    Ok(text(&request.name))
+}
+
+/// Has the kernel put frames into a queue, or no more: those in it are dropped.
+fn set_queue(name: &str, fd: &OwnedFd, has_frames: bool) -> io::Result<()> {
+    let flags = if has_frames { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE };
+    let request = IfReq { name: [0; 16], flags, rest: [0; 22] };
+    // SAFETY: TUNSETQUEUE reads one ifreq, 40 bytes.
+    unsafe { rustix::ioctl::ioctl(fd, Setter::<SET_QUEUE, IfReq>::new(request)) }
+        .map_err(|e| failed(name, "attach or detach a queue", e))
 }
 
 impl Tap {
@@ -165,13 +190,11 @@ impl Tap {
     /// No rights (CAP_NET_ADMIN), no `/dev/net/tun`, the name is taken by another kind of
     /// interface.
     pub fn open(name: &str) -> io::Result<Self> {
-        let first = Arc::new(queue(name)?);
-        let interface = Interface::new(name)?;
-        let index = interface.index()?;
         Ok(Self {
-            interface,
-            index,
-            first,
+            first: Arc::new(queue(name)?),
+            interface: RefCell::new(Interface::new(name)?),
+            others: RefCell::default(),
+            offloads: Cell::new(0),
             way: TransportKind::default(),
             lines: Arc::new(TapLines::new(name)),
         })
@@ -194,27 +217,111 @@ impl Tap {
             Offloads { csum: true, gso: false } => TAKES_BLANK,
             Offloads { csum: false, .. } => 0,
         };
-        let name = self.interface.name();
-        // SAFETY: TUNSETOFFLOAD takes its argument as a number.
-        unsafe { rustix::ioctl::ioctl(&self.first, IntegerSetter::<SET_OFFLOAD>::new_usize(offloads)) }
-            .map_err(|e| failed(name, "take offloads", e))?;
+        self.offloads.set(offloads);
+        self.set_offloads()?;
+        self.use_queues(queues.max(1) - 1)?;
         let drops = Arc::new(Drops::default());
-        let port = |i: usize| {
-            let fd = if i == 0 { Arc::clone(&self.first) } else { Arc::new(queue(name)?) };
-            // By a name that it no longer has another interface would have been made.
-            if self.interface.index().ok() != Some(self.index) {
-                return Err(io::Error::other(format!(
-                    "tap {name}: it was removed or renamed meanwhile; give it its name back, or detach the vif and attach it again"
-                )));
-            }
-            Ok(TapPort::new(fd, Arc::clone(&drops), self.way, &self.lines))
-        };
-        (0..queues.max(1)).map(port).collect()
+        let others = self.others.borrow();
+        let fds = std::iter::once(&self.first).chain(others.iter().map(|(fd, _)| fd));
+        let port =
+            |fd: &Arc<OwnedFd>| TapPort::new(Arc::clone(fd), Arc::clone(&drops), self.way, &self.lines);
+        Ok(fds.take(queues.max(1)).map(port).collect())
     }
 
-    /// The interface, to give it an MTU, a bridge, its state.
-    pub fn interface(&self) -> &Interface {
-        &self.interface
+    fn set_offloads(&self) -> io::Result<()> {
+        let offloads = self.offloads.get();
+        // SAFETY: TUNSETOFFLOAD takes its argument as a number.
+        unsafe { rustix::ioctl::ioctl(&self.first, IntegerSetter::<SET_OFFLOAD>::new_usize(offloads)) }
+            .map_err(|e| failed(&self.name(), "take offloads", e))
+    }
+
+    /// Makes queues for [`ports`](Self::ports) to come: they are had then, also where the interface
+    /// is in another network namespace.
+    ///
+    /// # Errors
+    /// As for `ports`.
+    pub fn reserve(&self, queues: usize) -> io::Result<()> {
+        self.use_queues(queues.max(1) - 1)?;
+        self.use_queues(0)
+    }
+
+    /// Has so many queues behind the first get frames, which are new ones.
+    fn use_queues(&self, queues: usize) -> io::Result<()> {
+        let mut others = self.others.borrow_mut();
+        for (fd, has_frames) in others.iter_mut().filter(|(_, has_frames)| *has_frames) {
+            set_queue(&self.name(), fd, false)?;
+            *has_frames = false;
+        }
+        for (fd, has_frames) in others.iter_mut().take(queues) {
+            set_queue(&self.name(), fd, true)?;
+            *has_frames = true;
+        }
+        while others.len() < queues {
+            let refused = |why: &str| {
+                io::Error::other(format!(
+                    "tap {}: {why}, so that it gets no more queues than {}; move it back, or detach the vif and attach it again",
+                    self.name(),
+                    others.len() + 1
+                ))
+            };
+            let name = match self.whereabouts() {
+                Whereabouts::Here(name) => name,
+                Whereabouts::Elsewhere => return Err(refused(whereabouts::ELSEWHERE)),
+                Whereabouts::Gone => return Err(refused(whereabouts::GONE)),
+            };
+            let fd = queue(&name)?;
+            // By a name that it no longer has another interface would have been made.
+            if self.whereabouts() != Whereabouts::Here(name) {
+                return Err(refused("it was renamed or moved this moment"));
+            }
+            others.push((Arc::new(fd), true));
+        }
+        Ok(())
+    }
+
+    /// Makes an interface of the same name for its queues where it is [gone](Whereabouts::Gone):
+    /// its ports go on by that one, which is down.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn make_again(&self) -> io::Result<()> {
+        let name = self.name();
+        attach(&self.first, &name, IFF_MULTI_QUEUE)?;
+        self.set_offloads()?;
+        for (fd, has_frames) in self.others.borrow().iter() {
+            attach(fd, &name, IFF_MULTI_QUEUE)?;
+            if !has_frames {
+                set_queue(&name, fd, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Its last name.
+    pub fn name(&self) -> String {
+        self.interface.borrow().name().into()
+    }
+
+    /// What became of its interface.
+    pub fn whereabouts(&self) -> Whereabouts {
+        let whereabouts = Whereabouts::of(&self.first);
+        if let Whereabouts::Here(name) = &whereabouts {
+            let called = self.interface.borrow().called(name, None);
+            *self.interface.borrow_mut() = called;
+        }
+        whereabouts
+    }
+
+    /// The interface as it is called now, to give it an MTU, a bridge, its state. Where it is not
+    /// in this process' network namespace, or gone, each of that fails.
+    pub fn interface(&self) -> Interface {
+        let absent = match self.whereabouts() {
+            Whereabouts::Here(_) => None,
+            Whereabouts::Elsewhere => Some(whereabouts::ELSEWHERE),
+            Whereabouts::Gone => Some(whereabouts::GONE),
+        };
+        let interface = self.interface.borrow();
+        interface.called(interface.name(), absent)
     }
 
     /// Lets the interface outlive this process, or not.

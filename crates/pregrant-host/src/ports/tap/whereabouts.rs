@@ -1,0 +1,92 @@
+//! What became of a tap's interface, asked of a descriptor that is attached to it: its owner may
+//! rename it, move it to another network namespace (a container's, a router's), or remove it.
+//!
+//! ```text
+//!   descriptor --TUNGETIFF--> its name of now; EBADFD: it was removed
+//!        |------TUNGETDEVNETNS--> the namespace that the interface is in
+//!        '------SIOCGSKNS-------> that in which this descriptor was opened
+//! ```
+
+use crate::ports::netdev_ioctl::text;
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater};
+use std::ffi::c_void;
+
+/// `TUNGETIFF`.
+const GET_IFF: Opcode = 0x8004_54D2;
+/// `TUNGETDEVNETNS`.
+const GET_INTERFACES_NAMESPACE: Opcode = 0x54E3;
+/// `SIOCGSKNS`.
+const GET_OWN_NAMESPACE: Opcode = 0x894C;
+
+pub(super) const ELSEWHERE: &str = "it is in another network namespace now";
+pub(super) const GONE: &str = "it was removed";
+
+/// `struct ifreq` as a tap's descriptor takes it.
+#[repr(C)]
+pub(super) struct IfReq {
+    pub(super) name: [u8; 16],
+    pub(super) flags: u16,
+    pub(super) rest: [u8; 22],
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    /// In this process' network namespace, under this name.
+    Here(String),
+    /// In another one, where its name says nothing here.
+    Elsewhere,
+    /// It was removed.
+    Gone,
+}
+
+impl Whereabouts {
+    /// Of the interface to which this descriptor was attached.
+    pub(super) fn of(fd: impl AsFd) -> Self {
+        let mut request = IfReq { name: [0; 16], flags: 0, rest: [0; 22] };
+        // SAFETY: TUNGETIFF writes one ifreq, 40 bytes.
+        let asked = unsafe { rustix::ioctl::ioctl(fd.as_fd(), Updater::<GET_IFF, IfReq>::new(&mut request)) };
+        if asked.is_err() {
+            return Self::Gone;
+        }
+        let namespace = [namespace::<GET_INTERFACES_NAMESPACE>(&fd), namespace::<GET_OWN_NAMESPACE>(&fd)];
+        match namespace {
+            // A kernel before 5.4 does not say it; then a name is all there is.
+            [Some(interfaces), Some(own)] if interfaces != own => Self::Elsewhere,
+            _ => Self::Here(text(&request.name)),
+        }
+    }
+}
+
+/// A network namespace, by the number of its file. None: the kernel does not say.
+fn namespace<const OPCODE: Opcode>(fd: impl AsFd) -> Option<(u64, u64)> {
+    // SAFETY: both operations take no argument, and return a new descriptor.
+    let file = unsafe { rustix::ioctl::ioctl(fd.as_fd(), NamespaceOf::<OPCODE>) }.ok()?;
+    let stat = rustix::fs::fstat(file).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// An operation whose result is a descriptor.
+struct NamespaceOf<const OPCODE: Opcode>;
+
+// SAFETY: the operations that are made of it take no argument, and return a descriptor that no one
+// else has.
+unsafe impl<const OPCODE: Opcode> Ioctl for NamespaceOf<OPCODE> {
+    type Output = OwnedFd;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: see above.
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}
