@@ -10,10 +10,16 @@ mod served;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
+use rustix::fd::AsFd;
 use rustix::process::Signal;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use served::{Process, Served, pregrant};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 
 /// The same command, run by another program.
 fn by(program: &[&str], command: &Command) -> Command {
@@ -186,6 +192,69 @@ fn a_tap_has_the_mtu_that_its_back_takes() {
         back.stop();
     }
     guest.expect("it runs").front.stop();
+    machine.end();
+}
+
+/// Runs this in a thread in the guest's network, where its sockets are the guest's.
+fn in_network<R: Send + 'static>(guest: &Guest, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+    let network = File::open(format!("/proc/{}/ns/net", guest.front.child.id())).expect("its network");
+    std::thread::spawn(move || {
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("as root");
+        run()
+    })
+}
+
+/// A count of this thread's network.
+fn tcp_count(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").expect("it is there");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, counts) = (lines.next().expect("names"), lines.next().expect("counts"));
+    let mut both = names.split(' ').zip(counts.split(' '));
+    both.find(|(n, _)| *n == name).expect("its count").1.parse().expect("a number")
+}
+
+/// A kernel sends large segments as fast as it can, and the other takes them as fast as that one
+/// can: what there is no room for at the moment waits at its sender, and is not dropped and sent
+/// again.
+#[test]
+fn large_segments_between_two_kernels_wait_for_room() {
+    const BYTES: usize = 512 * 1024 * 1024;
+    if !can_run() {
+        return;
+    }
+    let machine = Served::start("segments", &["--guest", "5", "--guest", "6"]);
+    let mut back = Process::start(&mut machine.command(&["back"]));
+    back.line_with("ready");
+    let [one, other] = ["5", "6"].map(|domain| Guest::start(&machine, domain, &[]));
+    let (listens, port) = channel();
+    let receiver = in_network(&other, move || {
+        let listener = TcpListener::bind("10.9.0.6:0").expect("its address");
+        listens.send(listener.local_addr().expect("it has one")).expect("the test waits");
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let (mut buffer, mut came) = (vec![0; 1 << 20], 0);
+        while let n @ 1.. = stream.read(&mut buffer).expect("it goes on") {
+            came += n;
+        }
+        came
+    });
+    let to = port.recv().expect("an address");
+    let sender = in_network(&one, move || {
+        let mut stream = TcpStream::connect(to).expect("it listens");
+        let buffer = vec![7; 1 << 20];
+        (0..BYTES / buffer.len()).for_each(|_| stream.write_all(&buffer).expect("it goes on"));
+        stream.shutdown(Shutdown::Write).expect("it goes on");
+        (tcp_count("OutSegs"), tcp_count("RetransSegs"))
+    });
+    let (segments, again) = sender.join().expect("it sent all");
+    assert_eq!(receiver.join().expect("it received all"), BYTES);
+    assert!(again * 1000 < segments, "{again} of {segments} segments were sent again");
+    let status = Process::start(&mut machine.command(&["top", "--once", "--json"])).ends_well();
+    let full = status.split("\"queue_full\":").skip(1);
+    let full: Vec<&str> = full.map(|text| text.split([',', '}']).next().expect("a count")).collect();
+    assert_eq!(full, ["0", "0"], "{status}");
+    one.front.stop();
+    other.front.stop();
+    back.stop();
     machine.end();
 }
 

@@ -648,15 +648,31 @@ pub trait DropCounts: Send + Sync {
     fn read(&self) -> Vec<PortDrop>;
 }
 
+/// Whether a port takes a burst.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// It does.
+    Now,
+    /// It has no room. It is asked again after so many nanoseconds, unless it says before that it
+    /// has some.
+    Later(u64),
+}
+
+impl Room {
+    /// No room, and no time at which that changes: asked once a second all the same.
+    pub const UNKNOWN: Self = Self::Later(1_000_000_000);
+}
+
 /// The remote side of one queue of a netback.
 pub trait FramePort: Send {
     /// Offloads that it can take unfinished.
     fn caps(&self) -> Offloads;
     /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring; the
     /// port wakes the worker when it has room, as for a frame for the guest. The worker asks again
-    /// then, and once a second. A port does not wait here: a worker has other guests.
-    fn takes(&mut self) -> bool {
-        true
+    /// then, and when the port [says](Room::Later). A port does not wait here: a worker has other
+    /// guests.
+    fn room(&mut self) -> Room {
+        Room::Now
     }
     /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the
     /// rest are dropped and counted by the caller.

@@ -23,7 +23,7 @@ use pregrant::net::front::{FrontStep, Lent};
 use pregrant::net::one_slot::OneSlot;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, FramePort, Offloads};
+use pregrant::port::{Arena, FramePort, Offloads, Room};
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
 use pregrant_host::ports::announcement::announce;
@@ -262,7 +262,7 @@ where
         for (i, (port, waiting)) in self.ports.iter_mut().zip(&mut self.waiting).enumerate() {
             self.came.clear();
             // Its ring is full: what the back sends waits on the vif's.
-            let takes = port.takes();
+            let takes = port.room() == Room::Now;
             self.stands |= !takes;
             let came = match &mut self.hook {
                 _ if !takes => 0,

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pregrant::port::{
-    Arena, Burst, DropCounts, FrameDesc, FramePort, MAX_FRAME, Offloads, PortOwner, Steering,
+    Arena, Burst, DropCounts, FrameDesc, FramePort, MAX_FRAME, Offloads, PortOwner, Room, Steering,
 };
 
 /// The whole of any frame.
@@ -181,8 +181,8 @@ impl<W: Write + Send> FramePort for Pcap<W> {
         self.inner.caps()
     }
 
-    fn takes(&mut self) -> bool {
-        self.inner.takes()
+    fn room(&mut self) -> Room {
+        self.inner.room()
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let taken = self.inner.tx_burst(frames);

@@ -14,7 +14,7 @@
 
 use super::frame_queue::FrameQueue;
 use pregrant::port::{
-    Arena, Burst, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, QueueWaker, Steering,
+    Arena, Burst, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, QueueWaker, Room, Steering,
     ZeroCopyBurst,
 };
 use rustix::fd::{AsFd, BorrowedFd};
@@ -83,8 +83,8 @@ impl<P: FramePort> FramePort for Steered<P> {
         self.inner.caps()
     }
 
-    fn takes(&mut self) -> bool {
-        self.inner.takes()
+    fn room(&mut self) -> Room {
+        self.inner.room()
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.inner.tx_burst(frames)

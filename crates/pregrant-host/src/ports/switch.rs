@@ -8,11 +8,13 @@
 //!
 //! Known unicast goes to its port; broadcast, multicast and unknown unicast go to every other port;
 //! nothing returns to the port it came from. Each queue to a guest is bounded ([`QUEUE_BYTES`]):
-//! what does not fit is dropped and counted at the port that was too slow. A frame keeps its blank
-//! checksum and its segmentation where the receiver takes them; for others its checksum is finished
-//! on its way into the queue, and it is cut before ([`segments`](super::segments)). A vif with
-//! several queues is one port with several handles; a flow keeps to one of them, to the one that
-//! the guest said where it did ([`FramePort::steer`]).
+//! what does not fit is dropped and counted at the port that was too slow. Before that, a port whose
+//! last burst was for a queue that is full has [no room](FramePort::room): its guest's frames wait
+//! on its ring, for a bounded time (`patience.rs`). Frames for groups wait for nobody. A frame
+//! keeps its blank checksum and its segmentation where the receiver takes them; for others its
+//! checksum is finished on its way into the queue, and it is cut before
+//! ([`segments`](super::segments)). A vif with several queues is one port with several handles; a
+//! flow keeps to one of them, to the one that the guest said where it did ([`FramePort::steer`]).
 //!
 //! **Copies.** A batch of 2 KiB and more is fetched into memory that the switch gives
 //! ([`FramePort::tx_room`]), and the receiver delivers from that memory: two copies, out of one
@@ -28,8 +30,8 @@
 //! are not woken.
 //!
 //! What a guest may do: forge the addresses that its port's [`Sources`] allow; send to everybody,
-//! but no large segments, for TCP is not for groups; send noise. It costs others no more than their
-//! own queue's room.
+//! but no large segments, for TCP is not for groups; send noise; take nothing. It costs others no
+//! more than their own queue's room, and who sends to it the time that its queue is waited for.
 
 mod fabric;
 mod inbox;
@@ -37,6 +39,8 @@ mod lent_burst;
 mod mail;
 mod mailbox;
 mod outbox;
+mod patience;
+mod recent;
 mod stats;
 mod vif;
 
@@ -49,13 +53,14 @@ mod sync {
 use self::fabric::Fabric;
 use self::inbox::Incoming;
 use self::lent_burst::Lends;
-use self::outbox::Outbox;
+use self::outbox::{Outbox, Sender};
+use self::recent::Recent;
 use self::stats::Counters;
 use self::vif::Vif;
 use super::segments::CutFrame;
 use pregrant::port::{
-    Arena, Burst, Completions, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, Steering,
-    ZeroCopyBurst,
+    Arena, Burst, Completions, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, QueueWaker,
+    Room, Steering, ZeroCopyBurst,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -161,6 +166,10 @@ pub struct SwitchPort {
     completions: Arc<dyn Completions>,
     /// Bursts of which none is to be lent.
     not_lent: u32,
+    /// Whom its last burst was for.
+    recent: Recent,
+    /// Wakes its worker; None: it is called by nobody who could be woken, and does not wait.
+    waker: Option<Arc<dyn QueueWaker>>,
 }
 
 impl fmt::Debug for SwitchPort {
@@ -187,6 +196,8 @@ impl SwitchPort {
             completions: Arc::clone(&lends) as Arc<dyn Completions>,
             lends,
             not_lent: 0,
+            recent: Recent::default(),
+            waker: None,
         }
     }
 
@@ -234,9 +245,18 @@ impl FramePort for SwitchPort {
         Offloads { csum: true, gso: true }
     }
 
+    /// None while a queue is full that its last burst was for: the next is probably for the same.
+    fn room(&mut self) -> Room {
+        match &self.waker {
+            Some(waker) => self.recent.room(waker),
+            None => Room::Now,
+        }
+    }
+
     /// Takes all of them; what a slow receiver has no room for is counted at its port.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        lock(&self.outbox).forward(&self.shared.fabric, self.port, frames, None, &mut self.cut);
+        let sender = Sender { port: self.port, recent: &mut self.recent, cut: &mut self.cut };
+        lock(&self.outbox).forward(&self.shared.fabric, sender, frames, None);
         frames.frames.len()
     }
 
@@ -247,7 +267,8 @@ impl FramePort for SwitchPort {
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.not_lent = self.not_lent.saturating_sub(1);
         let memory = arena.move_out();
-        lock(&self.outbox).forward(&self.shared.fabric, self.port, &arena.burst(), memory, &mut self.cut);
+        let sender = Sender { port: self.port, recent: &mut self.recent, cut: &mut self.cut };
+        lock(&self.outbox).forward(&self.shared.fabric, sender, &arena.burst(), memory);
         arena.len()
     }
 
@@ -265,8 +286,8 @@ impl FramePort for SwitchPort {
         }
         let (n, fabric) = (frames.len(), &self.shared.fabric);
         let mut outbox = lock(&self.outbox);
-        let cut = &mut self.cut;
-        if outbox.forward_lent(fabric, self.port, frames, &self.lends, &self.completions, cut) == 0 {
+        let sender = Sender { port: self.port, recent: &mut self.recent, cut: &mut self.cut };
+        if outbox.forward_lent(fabric, sender, frames, &self.lends, &self.completions) == 0 {
             self.not_lent = COPY_AGAIN;
         }
         n
@@ -300,6 +321,8 @@ impl FramePort for SwitchPort {
         lock(&self.outbox).seal();
         self.outbox = self.shared.outbox(Some(owner.worker));
         lock(&self.outbox).seal();
+        self.recent.forget();
+        self.waker = Some(Arc::clone(&owner.waker));
         self.lends.set_waker(&owner.waker);
         self.incoming.set_waker(&owner.waker); // which rings it
     }

@@ -16,7 +16,7 @@ use super::report::SwitchFrames;
 use crate::station::frame_number;
 use pregrant::platform::Clock;
 use pregrant::port::{
-    Arena, Burst, DropCounts, FramePort, Offloads, Payload, PortOwner, Steering, ZeroCopyBurst,
+    Arena, Burst, DropCounts, FramePort, Offloads, Payload, PortOwner, Room, Steering, ZeroCopyBurst,
 };
 use pregrant::shm::SharedBytes;
 use pregrant_host::MonotonicClock;
@@ -165,8 +165,8 @@ impl FramePort for CountedPort {
     fn caps(&self) -> Offloads {
         self.port.caps()
     }
-    fn takes(&mut self) -> bool {
-        self.port.takes()
+    fn room(&mut self) -> Room {
+        self.port.room()
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.account.a_frame_moves();

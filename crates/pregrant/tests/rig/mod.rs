@@ -33,7 +33,7 @@ use pregrant::net::path::{
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload, Room};
 use pregrant::ring::{BackRing, FrontRing, RingKind, RingPages};
 use pregrant::ring::{NetRx, NetTx};
 use pregrant::shm::SharedBytes;
@@ -541,8 +541,8 @@ pub struct TestPort {
 }
 
 impl FramePort for TestPort {
-    fn takes(&mut self) -> bool {
-        !self.full
+    fn room(&mut self) -> Room {
+        if self.full { Room::Later(7) } else { Room::Now }
     }
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }

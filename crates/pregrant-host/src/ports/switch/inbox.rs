@@ -10,6 +10,9 @@
 //! The mail that was started first goes first, so a port that moves from one worker to another
 //! keeps its frames in order. A mailbox is made when a worker first has a frame for the queue.
 //!
+//! Senders wait for a queue with more than [`FULL_BYTES`], as long as its guest's pace is worth it
+//! (`patience.rs`), until it has [`LOW_BYTES`] or less.
+//!
 //! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
 //! from all senders; what was moved on to the arena is one mail more. Spent mail waits for its
 //! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. Mail that waits
@@ -21,19 +24,29 @@
 //! standing: with a worker of its own its sender may always be a burst ahead. A port that no one
 //! reads, since its vif is not connected yet, does not take any.
 //!
-//! What a guest may do: take no frames. That fills its own queue.
+//! What a guest may do: take no frames. That fills its own queue, and has who sends to it wait, at
+//! most as long as `patience.rs` says.
 
 use super::mail::Mail;
 use super::mailbox::{Reader, Waiting, Writer, mailbox};
-use pregrant::port::{Arena, BURST_BYTES_MIN, QueueWaker};
+use super::patience::{Patience, Registered};
+use pregrant::port::{ARENA_BYTES, Arena, BURST_BYTES_MIN, QueueWaker};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+/// Bytes in a queue to a guest beyond which its senders wait.
+const FULL_BYTES: usize = 512 * 1024;
+/// They go on when so many are left.
+const LOW_BYTES: usize = FULL_BYTES / 2;
+/// Workers whose next burst has room in a queue that was not full when they were asked.
+const SENDERS_AT_ONCE: usize = 4;
 /// Bytes that may wait in each queue to a guest.
-pub const QUEUE_BYTES: usize = 512 * 1024;
-/// Mail of one worker that may wait. All that fits into the bytes, for mail takes 4 KiB and more.
-const MAILBOX_SLOTS: usize = QUEUE_BYTES / super::mail::MAIL_BYTES_MIN;
+pub const QUEUE_BYTES: usize = FULL_BYTES + SENDERS_AT_ONCE * ARENA_BYTES;
+/// Mail of one worker that may wait: all that comes before the queue is full, for mail takes 4 KiB
+/// and more, and as much again.
+const MAILBOX_SLOTS: usize = 2 * FULL_BYTES / super::mail::MAIL_BYTES_MIN;
 /// Spent mail that may wait for its worker.
 pub const SPENT_MAX: usize = 8;
 
@@ -49,6 +62,10 @@ pub struct Inbox {
     load: AtomicU64,
     started: AtomicU64,
     is_closed: AtomicBool,
+    /// Bytes that the reader took since the queue began; it alone writes them.
+    taken: AtomicU64,
+    /// Of those who wait for room.
+    patience: Patience,
     /// Its reader copies lent payload soon.
     takes_lent: AtomicBool,
     /// Mailboxes that the reader has not seen yet, and how many there are in all.
@@ -95,9 +112,38 @@ impl Inbox {
         }
     }
 
-    /// Frames wait no longer, nor is their memory held.
+    /// Frames wait no longer, nor is their memory held: senders that wait for room go on when there
+    /// is some.
     pub fn discharge(&self, frames: usize, bytes: usize) {
-        self.load.fetch_sub((frames as u64) << 32 | bytes as u64, Ordering::Relaxed);
+        let gone = (frames as u64) << 32 | bytes as u64;
+        let before = self.load.fetch_sub(gone, Ordering::Relaxed) as u32 as usize;
+        // A sender waits while it sees more, behind its own fence.
+        if before > LOW_BYTES && before - bytes <= LOW_BYTES {
+            self.patience.end(self.taken.load(Ordering::Relaxed));
+        }
+    }
+
+    /// The same, by the reader, which took them.
+    fn take(&self, frames: usize, bytes: usize) {
+        self.taken.store(self.taken.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+        self.discharge(frames, bytes);
+    }
+
+    /// Whether senders are to wait; one that waits [already](Registered) does so for longer.
+    #[inline(always)]
+    pub fn is_full(&self, is_waiting: bool) -> bool {
+        self.bytes() > if is_waiting { LOW_BYTES } else { FULL_BYTES }
+    }
+
+    /// It is full: for how long its sender may wait before it asks again, unless it is woken. None:
+    /// it is not to wait.
+    pub fn wait(&self, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
+        if self.is_closed() {
+            return None;
+        }
+        let wait = self.patience.wait(self.taken.load(Ordering::Relaxed), by, waker)?;
+        // What was taken since, its reader's fence orders before this one.
+        (self.bytes() > LOW_BYTES).then_some(wait)
     }
 
     /// Frames that wait.
@@ -106,7 +152,6 @@ impl Inbox {
     }
 
     /// Bytes of memory that is held for them.
-    #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
@@ -276,7 +321,7 @@ impl Incoming {
                 let lent = mail.lent.take();
                 into.move_in_lent(std::mem::take(&mut mail.bytes), mail.rest(), lent);
                 self.moved = Some((whose, mail));
-                self.inbox.discharge(into.len(), size);
+                self.inbox.take(into.len(), size);
                 continue;
             }
             // Behind what was moved there may be room for a little more; what is large is moved in
@@ -289,11 +334,11 @@ impl Incoming {
             }
             let n = into.len() - before;
             if !mail.rest().is_empty() {
-                self.inbox.discharge(n, 0);
+                self.inbox.take(n, 0);
                 self.current = Some((whose, mail));
                 break;
             }
-            self.inbox.discharge(n, size);
+            self.inbox.take(n, size);
             self.give_back(whose, mail);
         }
         into.len() - begin
@@ -304,6 +349,7 @@ impl Drop for Incoming {
     fn drop(&mut self) {
         self.inbox.is_closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        self.inbox.patience.end(self.inbox.taken.load(Ordering::Relaxed));
         self.see_new_boxes();
         for mut letterbox in self.boxes.drain(..) {
             while letterbox.mail.take().is_some() {}

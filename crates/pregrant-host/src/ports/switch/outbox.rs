@@ -27,6 +27,7 @@ use super::inbox::Inbox;
 use super::lent_burst::{Lends, LentBurst};
 use super::mail::{Mail, Pool, Refused, size_for};
 use super::mailbox::{Reader, Writer};
+use super::recent::Recent;
 use super::stats::SwitchStats;
 use super::vif::{View, Vif};
 use crate::ports::segments::CutFrame;
@@ -311,20 +312,19 @@ impl Outbox {
         outs.for_each(|out| out.room = 0);
     }
 
-    /// Forwards a burst of the port `from`. `memory`: what its frames are in, if that is to be
-    /// moved to a reader; the burst's bytes are not checked then. `cut` is scratch.
+    /// Forwards a burst of `sender`. `memory`: what its frames are in, if that is to be moved to a
+    /// reader; the burst's bytes are not checked then.
     pub fn forward(
         &mut self,
         fabric: &Fabric,
-        from: u16,
+        sender: Sender<'_>,
         frames: &Burst<'_>,
         memory: Option<Box<[u8]>>,
-        cut: &mut CutFrame,
     ) {
         self.see(fabric);
-        let mut memory = memory;
+        let (mut sender, mut memory) = (sender, memory);
         for descs in frames.frames.chunks(BURST_FRAMES) {
-            self.forward_some(fabric, from, frames.bytes, descs, memory.take(), cut);
+            self.forward_some(fabric, &mut sender, frames.bytes, descs, memory.take());
         }
     }
 
@@ -332,12 +332,12 @@ impl Outbox {
     fn forward_some(
         &mut self,
         fabric: &Fabric,
-        from: u16,
+        sender: &mut Sender<'_>,
         bytes: &[u8],
         descs: &[FrameDesc],
         memory: Option<Box<[u8]>>,
-        cut: &mut CutFrame,
     ) {
+        let from = sender.port;
         let mut stats = SwitchStats::default();
         let mut ways = std::mem::take(&mut self.ways);
         ways.clear();
@@ -346,7 +346,7 @@ impl Outbox {
         let shares = self.plan(fabric, from, bytes, descs, &mut ways, &mut stats);
         let winner = memory.as_ref().and_then(|memory| self.winner(memory.len(), &shares, descs, &ways));
         let winner = winner.filter(|dest| self.may_move(*dest, bytes.len()));
-        self.pass(&Copied { from, bytes, shares: &shares, winner }, descs, &ways, cut);
+        self.pass(&Copied { from, bytes, shares: &shares, winner }, descs, &ways, sender.cut);
         match (memory, winner) {
             (Some(memory), Some(dest)) => self.hand_over(dest, memory, None, descs, &ways),
             (Some(memory), None) => {
@@ -356,7 +356,7 @@ impl Outbox {
             (None, _) => {}
         }
         self.ways = ways;
-        self.finish(from, &stats);
+        self.finish(sender, &shares, &stats);
     }
 
     /// Forwards a burst whose payload may be lent, in memory of ours. The queue that most of it is
@@ -369,12 +369,12 @@ impl Outbox {
     pub fn forward_lent(
         &mut self,
         fabric: &Fabric,
-        from: u16,
+        sender: Sender<'_>,
         frames: &mut ZeroCopyBurst<'_>,
         lends: &Lends,
         by: &Arc<dyn Completions>,
-        cut: &mut CutFrame,
     ) -> usize {
+        let (from, mut sender) = (sender.port, sender);
         self.see(fabric);
         frames.map_payload();
         for i in 0..frames.len() {
@@ -417,7 +417,7 @@ impl Outbox {
         // Of the port's own, or it would not be asked.
         let memory = frames.move_out().unwrap_or_default();
         let descs = frames.frames();
-        self.pass(&Copied { from, bytes: &memory, shares: &shares, winner }, descs, &ways, cut);
+        self.pass(&Copied { from, bytes: &memory, shares: &shares, winner }, descs, &ways, sender.cut);
         if let Some((Some(Some(to)), n)) =
             lent_to.map(|(dest, _)| (self.to.get_mut(usize::from(dest.port)), lent))
         {
@@ -434,7 +434,7 @@ impl Outbox {
             }
         }
         self.ways = ways;
-        self.finish(from, &stats);
+        self.finish(&mut sender, &shares, &stats);
         lent
     }
 
@@ -661,9 +661,9 @@ impl Outbox {
         to.stats.rx_unfinishable += stats.rx_unfinishable;
     }
 
-    /// Posts what is open, wakes who waits, and counts.
+    /// Posts what is open, wakes who waits, counts, and has the sender know whom it was for.
     #[inline(always)]
-    fn finish(&mut self, from: u16, stats: &SwitchStats) {
+    fn finish(&mut self, sender: &mut Sender<'_>, shares: &Shares, stats: &SwitchStats) {
         for dest in self.touched.drain(..) {
             let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { continue };
             if let Some(Some(out)) = to.queues.get_mut(usize::from(dest.queue)) {
@@ -673,10 +673,24 @@ impl Outbox {
                 to.vif.counters.add(&std::mem::take(&mut to.stats));
             }
         }
-        if let Some(Some(to)) = self.to.get(usize::from(from)) {
+        if let Some(Some(to)) = self.to.get(usize::from(sender.port)) {
             to.vif.counters.add(stats);
         }
+        let inbox = |dest: Dest| {
+            self.to.get(usize::from(dest.port))?.as_ref()?.vif.inboxes.get(usize::from(dest.queue))
+        };
+        sender.recent.note(shares.of.iter().flatten().filter_map(|share| inbox(share.dest)));
     }
+}
+
+/// The port that a burst comes from.
+pub struct Sender<'a> {
+    /// Its index.
+    pub port: u16,
+    /// Whom its burst is for, from now on.
+    pub recent: &'a mut Recent,
+    /// Scratch.
+    pub cut: &'a mut CutFrame,
 }
 
 /// The common part of a burst's copies.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 const NONE: Offload = Offload { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
 const ALL: Offloads = Offloads { csum: true, gso: true };
@@ -352,6 +353,125 @@ fn who_found_nothing_is_woken_once() {
     to.owned_by(&PortOwner { worker: 2, waker: other.clone() });
     assert_eq!((rung(), other.times.load(Ordering::Relaxed)), (2, 1));
     assert_eq!(to.rx_burst(&mut into), 2);
+}
+
+/// Sends bursts of 256 KiB for as long as there is room; returns how many.
+fn fill(from: &mut SwitchPort, out: &mut Arena, to: usize, src: usize) -> u64 {
+    let mut sent = 0;
+    while from.room() == Room::Now {
+        send(from, out, &burst(4, mac(to), mac(src), 65_000), NONE);
+        sent += 4;
+    }
+    sent
+}
+
+/// Frames that are not taken from their guest's ring cannot be lost.
+#[test]
+fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
+    let switch = Switch::new();
+    let mut to = pinned(&switch, 9, ALL);
+    let (mut out, mut into) = (Arena::new(), Arena::new());
+    let at = |worker| (Arc::<Alarm>::default(), worker);
+    let alarms: Vec<_> = (0..4).map(at).collect();
+    let mut senders: Vec<_> = (0..4).map(|n| pinned(&switch, n, ALL)).collect();
+    for (port, (alarm, worker)) in senders.iter_mut().zip(&alarms) {
+        port.owned_by(&PortOwner { worker: *worker, waker: alarm.clone() });
+    }
+    let rung = || alarms.iter().map(|(alarm, _)| alarm.times.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let (mut sent, mut got) = (0, 0);
+    for round in 0..50 {
+        // Each asks before the others' bursts are there.
+        for _ in 0..2 {
+            send(&mut senders[0], &mut out, &burst(4, mac(9), mac(0), 65_000), NONE);
+            sent += 4;
+        }
+        let has_room: Vec<bool> = senders.iter_mut().map(|port| port.room() == Room::Now).collect();
+        for (n, port) in senders.iter_mut().enumerate().filter(|(n, _)| has_room[*n]) {
+            send(port, &mut out, &burst(4, mac(9), mac(n), 65_000), NONE);
+            sent += 4;
+        }
+        assert_eq!((has_room, to.incoming.inbox().bytes()), (vec![true; 4], QUEUE_BYTES));
+        for port in &mut senders {
+            assert!(matches!(port.room(), Room::Later(1..=10_000_000)), "round {round}");
+        }
+        let before = rung();
+        let mut bursts = 0;
+        loop {
+            into.clear();
+            match to.rx_burst(&mut into) {
+                0 => break,
+                n => got += n as u64,
+            }
+            bursts += 1;
+            let is_low = to.incoming.inbox().bytes() <= 256 * 1024;
+            let woken = rung().iter().zip(&before).all(|(now, before)| *now == before + 1);
+            assert_eq!(woken, is_low, "after {bursts} bursts of round {round}");
+        }
+        assert!(bursts >= 3 && senders.iter_mut().all(|port| port.room() == Room::Now));
+    }
+    assert_eq!((to.stats().rx_overflow, got), (0, sent));
+    // A port that leaves keeps nobody waiting.
+    for (n, port) in senders.iter_mut().enumerate() {
+        fill(port, &mut out, 9, n);
+    }
+    let before = rung();
+    drop(to);
+    assert!(rung().iter().zip(&before).all(|(now, before)| *now > *before));
+    assert!(senders.iter_mut().all(|port| port.room() == Room::Now));
+}
+
+/// A guest that takes nothing is waited for once, by who sends to it, and for no longer than its
+/// queue's patience lasts; nobody else waits for it.
+#[test]
+fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_nobody_else() {
+    let switch = Switch::new();
+    let (mut dead, mut alive) = (pinned(&switch, 8, ALL), pinned(&switch, 9, ALL));
+    let mut senders: Vec<_> = (0..3).map(|n| pinned(&switch, n, ALL)).collect();
+    for (worker, port) in senders.iter_mut().enumerate() {
+        port.owned_by(&PortOwner { worker, waker: Arc::<Alarm>::default() });
+    }
+    let (mut out, mut into) = (Arena::new(), Arena::new());
+    fill(&mut senders[0], &mut out, 8, 0);
+    let mut came = 0u64;
+    let mut bystander = |port: &mut SwitchPort, out: &mut Arena| {
+        assert_eq!(port.room(), Room::Now, "it sends to another");
+        send(port, out, &burst(4, mac(9), mac(2), 65_000), NONE);
+        into.clear();
+        came += alive.rx_burst(&mut into) as u64;
+    };
+    // Asked as a worker does it, which sleeps for so long.
+    let mut asked = 0u64;
+    while let Room::Later(ns) = senders[0].room() {
+        std::thread::sleep(Duration::from_nanos(ns));
+        bystander(&mut senders[2], &mut out);
+        asked += 1;
+    }
+    // Each wait is 10 ms at most, and counts for that at least but for the first and the last.
+    assert!((2..=22).contains(&asked), "{asked}");
+    // From now on what it has no room for is dropped, of whoever sends to it.
+    for n in 0..2 {
+        for _ in 0..20 {
+            send(&mut senders[n], &mut out, &burst(4, mac(8), mac(n), 65_000), NONE);
+            assert_eq!(senders[n].room(), Room::Now);
+            bystander(&mut senders[2], &mut out);
+        }
+    }
+    let stats = dead.stats();
+    assert!(stats.rx_overflow > 0 && dead.incoming.inbox().bytes() <= QUEUE_BYTES);
+    assert!(came > 0 && alive.stats().rx_overflow == 0);
+    // Until it has taken what waits, and more.
+    let mut left = 2_000_000usize;
+    while left > 0 {
+        into.clear();
+        assert_eq!(senders[0].room(), Room::Now);
+        send(&mut senders[0], &mut out, &burst(4, mac(8), mac(0), 65_000), NONE);
+        while dead.rx_burst(&mut into) > 0 {
+            left = left.saturating_sub(into.used_bytes());
+            into.clear();
+        }
+    }
+    fill(&mut senders[0], &mut out, 8, 0);
+    assert!(matches!(senders[0].room(), Room::Later(_)));
 }
 
 /// A port that moves to another worker keeps its frames in order, there and back, however much of

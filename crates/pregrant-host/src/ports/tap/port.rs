@@ -13,7 +13,7 @@ use super::vhost::{FEW, Vhost};
 use pregrant::net::placed_offload::Taken;
 use pregrant::port::{
     Arena, Burst, Completions, DropCounts, FramePort, Offload, Offloads, Payload, PieceMut, PortDrop,
-    PortOwner, ZeroCopyBurst,
+    PortOwner, Room, ZeroCopyBurst,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -294,7 +294,7 @@ impl FramePort for TapPort {
         Offloads { csum: true, gso: true }
     }
 
-    fn takes(&mut self) -> bool {
+    fn room(&mut self) -> Room {
         if let (true, Some(shared)) = (self.stands.get(), self.transport.vhost()) {
             let mut vhost = shared.lock();
             let refused = vhost.go_on();
@@ -302,7 +302,7 @@ impl FramePort for TapPort {
             drop(vhost);
             self.count(0, refused);
         }
-        !self.stands.get()
+        if self.stands.get() { Room::UNKNOWN } else { Room::Now }
     }
 
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {

@@ -141,9 +141,6 @@ pub struct BackQueue<P: Platform> {
     asks_at: Option<u64>,
 }
 
-/// How long a port without room is not checked, unless it says that it has room.
-const PORT_CHECK_NS: u64 = 1_000_000_000;
-
 /// Compiles for what goes from one worker's thread to another's: the queue does, on every platform,
 /// with all that it has mapped.
 const fn goes_to_another_thread<T: Send>() {}
@@ -290,10 +287,10 @@ impl<P: Platform> BackQueue<P> {
         self.waits_until = until.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
         let tx = match (until, self.waits_until) {
             (None, _) => self.tx.final_check().map_err(|e| ("tx", e))?,
-            (Some(_), waits) => waits.is_none() && (self.tx.is_late() || !self.tx.stands()),
+            (Some(_), waits) => waits.is_none() && (self.tx.is_late() || self.tx.stands().is_none()),
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
-        self.asks_at = self.tx.stands().then(|| p.clock().now_ns() + PORT_CHECK_NS);
+        self.asks_at = self.tx.stands().map(|ns| p.clock().now_ns() + ns);
         // Last: an event that came since the rings were armed is kept until here.
         self.channels().for_each(|chan| p.events().unmask(chan));
         Ok(tx || rx)
@@ -310,7 +307,7 @@ impl<P: Platform> BackQueue<P> {
     /// to let frames expire, for credit, or to ask a port that had no room. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
         // Whose port has no room has no use for credit.
-        let credit = self.credit_deadline_ns().filter(|_| !self.tx.stands());
+        let credit = self.credit_deadline_ns().filter(|_| self.tx.stands().is_none());
         [self.rx.deadline_ns(), credit, self.asks_at].into_iter().flatten().min()
     }
 

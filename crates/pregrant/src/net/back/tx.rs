@@ -14,7 +14,7 @@
 //! it keeps, when its [`Completions`] has completed them or has given them up. Before a queue ends,
 //! it asks the port to give up what the port keeps. Until then their requests are not answered, and
 //! count as in flight for a successor. A guest whose port keeps frames for ever has a queue that
-//! stands; no other guest waits. So has one whose port has [no room](FramePort::takes).
+//! stands; no other guest waits. So has one whose port has [no room](FramePort::room).
 
 use super::Polled;
 use super::credit::Credit;
@@ -27,7 +27,7 @@ use crate::net::path::{AnyClaims, Chain};
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{
-    Arena, BURST_BYTES_MIN, Completions, FramePort, Payload, PayloadSource, Piece, Token, ZeroCopyBurst,
+    Arena, BURST_BYTES_MIN, Completions, FramePort, Payload, PayloadSource, Piece, Room, Token, ZeroCopyBurst,
 };
 use crate::ring::{BackRing, InFlight, NetTx, Notify, RingPages};
 use crate::units::DomId;
@@ -56,8 +56,9 @@ pub struct TxQueue<P: Platform> {
     completions: Option<Arc<dyn Completions>>,
     /// The port keeps frames now.
     keeps: bool,
-    /// The port had no room when it was asked last: nothing was taken from the ring.
-    stands: bool,
+    /// The port had no room when it was asked last, and is asked again after so many nanoseconds:
+    /// nothing was taken from the ring.
+    stands: Option<u64>,
     completed: Vec<Token>,
 }
 
@@ -108,7 +109,7 @@ impl<P: Platform> TxQueue<P> {
             stats,
             completions: None,
             keeps: false,
-            stands: false,
+            stands: None,
             completed: Vec::new(),
         }
     }
@@ -133,8 +134,11 @@ impl<P: Platform> TxQueue<P> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);
         }
-        self.stands = !port.takes();
-        if self.stands {
+        self.stands = match port.room() {
+            Room::Now => None,
+            Room::Later(ns) => Some(ns),
+        };
+        if self.stands.is_some() {
             return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
         }
         let todo = if control.is_limited() {
@@ -303,17 +307,17 @@ impl<P: Platform> TxQueue<P> {
 
     /// Before sleeping; true: there is work. With no room in the port, it asks for no event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
-        Ok(self.is_late() || !self.stands && self.ring.final_check(1)?)
+        Ok(self.is_late() || self.stands.is_none() && self.ring.final_check(1)?)
     }
 
-    /// Whether its port had no room, when it was asked last.
-    pub fn stands(&self) -> bool {
+    /// Its port had no room when it was asked last: after how many nanoseconds it is asked again.
+    pub fn stands(&self) -> Option<u64> {
         self.stands
     }
 
     /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
     pub fn is_pending(&mut self) -> bool {
-        self.is_late() || !self.stands && self.ring.available(1) != Ok(0)
+        self.is_late() || self.stands.is_none() && self.ring.available(1) != Ok(0)
     }
 
     /// Frames that the port may get twice, because a predecessor died; None: unknown.
