@@ -22,6 +22,10 @@ const SECOND_NAMES: [&str; 8] =
     ["mode", "workers", "rx", "rx_head", "staging_buffers", "medium", "pool", "work"];
 /// The compared figure.
 const RATE: &str = "frames_per_s";
+/// The share of the processors that others took meanwhile; an older program does not say.
+const OTHERS: &str = "others";
+/// Above this share, over all turns, there is no ratio: as the benches themselves have it.
+const COMPARED_MOST: f64 = 0.1;
 
 const TAKES: &str = "pair takes FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of the second alone]";
 
@@ -63,8 +67,8 @@ impl Plan {
     }
 }
 
-/// A row of one run: what it is of, what it is of too, and its rate.
-type Row = (Vec<Value>, Vec<Value>, f64);
+/// A row of one run: what it is of, what it is of too, its rate, and the share that others took.
+type Row = (Vec<Value>, Vec<Value>, f64, Option<f64>);
 
 /// Measures, and prints a line for each row.
 pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
@@ -97,10 +101,10 @@ fn rows(text: &str) -> Result<Vec<Row>, String> {
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter_map(|row| {
             let values = |names: &[&str]| names.iter().map(|name| row[*name].clone()).collect();
-            Some((values(&NAMES), values(&SECOND_NAMES), row[RATE].as_f64()?))
+            Some((values(&NAMES), values(&SECOND_NAMES), row[RATE].as_f64()?, row[OTHERS].as_f64()))
         })
         .collect();
-    match rows.iter().find(|(_, _, rate)| *rate <= 0.0) {
+    match rows.iter().find(|(_, _, rate, _)| *rate <= 0.0) {
         Some((names, ..)) => Err(format!("no frames came in {names:?}")),
         None if rows.is_empty() => Err(format!("no line has a {RATE}")),
         None => Ok(rows),
@@ -125,7 +129,14 @@ fn lines(turns: &[[Vec<Row>; 2]]) -> Result<Vec<Value>, String> {
         }
         let rate = |k| quartiles(of(k))[0].round();
         (line["first"], line["second"]) = (rate(0).into(), rate(1).into());
-        line["ratio"] = quartiles(ratios).map(|ratio| (ratio * 1000.0).round() / 1000.0).to_vec().into();
+        let others: Vec<f64> = turns.iter().flatten().filter_map(|rows| rows[row].3).collect();
+        let others = others.iter().sum::<f64>() / others.len().max(1) as f64;
+        line["ratio"] = if others > COMPARED_MOST {
+            line[OTHERS] = ((others * 100.0).round() / 100.0).into();
+            "loaded".into()
+        } else {
+            quartiles(ratios).map(|ratio| (ratio * 1000.0).round() / 1000.0).to_vec().into()
+        };
         line["turns"] = turns.len().into();
         line
     };
@@ -184,6 +195,14 @@ mod tests {
             r#"{"bench":"net","dir":"tx","first":10.0,"of":"pair","path":"copy","ratio":[2.0,0.5,3.0],"rx":"copy","second":5.0,"turns":3}"#
         );
         assert!(lines(&[[of(1.0), Vec::new()]]).is_err());
+        // Both were measured beside others.
+        let beside = |others: f64| {
+            rows(&format!("{{\"bench\": \"net\", \"frames_per_s\": 3.0, \"others\": {others}}}")).unwrap()
+        };
+        for (others, ratio, said) in [(0.05, "[1.0,1.0,1.0]", None), (0.5, "\"loaded\"", Some(0.3))] {
+            let line = &lines(&[[beside(0.1), beside(others)]]).unwrap()[0];
+            assert_eq!((line["ratio"].to_string(), line["others"].as_f64()), (ratio.into(), said));
+        }
         assert!(rows("{}").is_err() && rows(r#"{"frames_per_s": 0}"#).is_err());
         assert_eq!(quartiles((0..9).map(f64::from).collect()), [4.0, 2.0, 6.0]);
         assert_eq!(quartiles(vec![7.0]), [7.0; 3]);

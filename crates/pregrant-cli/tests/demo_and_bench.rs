@@ -795,5 +795,7 @@ fn a_reader_that_goes_is_no_failure() {
         .expect("the program starts");
     drop(child.stdout.take());
     let out = child.wait_with_output().expect("it ends");
-    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    let err = text(&out.stderr);
+    let mut lines = err.lines().filter(|line| !line.starts_with("pregrant: other programs, or the host"));
+    assert_eq!((out.status.code(), lines.next()), (Some(0), None));
 }

@@ -6,7 +6,6 @@
 //! path, with one guest and the backend on a core each.
 
 mod disk;
-mod load;
 mod restart;
 
 use crate::bench::latency;
@@ -18,12 +17,10 @@ use crate::process::process_command::Dir;
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
-use crate::record::stats::Summary;
 use crate::stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
 use crate::table::{Table, figure};
 use crate::testbed::Testbed;
 use disk::DiskStage;
-use load::Load;
 use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
@@ -69,21 +66,9 @@ pub fn run(args: DemoArgs) -> Result<()> {
 
 /// All acts, one after the other.
 fn acts(run: &mut Run, start: Instant) -> Result<()> {
-    let load = Load::now();
     transfer_acts(run)?;
     disk_act(run)?;
     frames_act(run, start)?;
-    // Its own processes have ended, so what they took is known.
-    if let (Some(before), Some(now)) = (load, Load::now())
-        && let Some(loaded) = run.page.others(now.others_since(&before))
-    {
-        // To be read, also beside JSON lines.
-        let text = format!("{loaded}. Run it again when nothing else does.");
-        if run.is_quiet() {
-            eprintln!("pregrant: {text}");
-        }
-        run.print(format_args!("\n{text}"))?;
-    }
     run.print(format_args!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
 
@@ -308,7 +293,7 @@ fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
             latencies.push(row);
         }
     }
-    run.print(table(&groups, limits[0].rate()))?;
+    run.print(table(&groups, &limits[0]))?;
     run.print(latency::table(&latencies))?;
     summary(run, &groups, &limits, repeats)?;
     let rows = groups.iter().flatten().flat_map(|row| row.records.iter());
@@ -320,10 +305,10 @@ fn repeats_ratio(done: u32) -> f64 {
     f64::from(done) / f64::from(done + 1)
 }
 
-fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
+fn table(groups: &[[Row; 3]], headline: &Repeats) -> Table {
     let copy = |row: &Row| groups.iter().flatten().find(|c| (c.size, c.dir) == (row.size, row.dir));
     // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
-    let limit = |row: &Row| headline.filter(|_| row.size == 64 && row.path == PathName::Staging);
+    let limit = |row: &Row| Some(headline).filter(|_| row.size == 64 && row.path == PathName::Staging);
     Table::of(groups.iter().flatten())
         .left("dir", |row| row.dir)
         .right("size B", |row| row.size)
@@ -334,7 +319,7 @@ fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
         .right("events/frame", |row| figure(row.records.each(|r| r.notifications)))
         .median("x copy", 1.0, |row| row.records.ratio(&copy(row)?.records))
         .right("published M/s", |row| published::cell(row.records.first()))
-        .median("of limit", 1.0, |row| Some(row.records.rate()?.per(limit(row)?.median)))
+        .median("of limit", 1.0, |row| row.records.part_of(limit(row)?))
         .right("lost", |row| row.records.sum(|r| r.lost))
         .grouped(|row| (row.size, row.dir))
 }
@@ -349,18 +334,20 @@ fn summary(run: &mut Run, groups: &[[Row; 3]], limits: &[Repeats; 2], repeats: u
     run.print(format_args!(
         "64 B from the guest: staging moves {} M frames/s, {} times copy ({} M). 40 Gbit/s line rate: {} M.",
         m(staged.median),
-        figure(gain.median),
+        gain.middle(1.0),
         m(copied.median),
         m(line_rate(40.0, 64))
     ))?;
-    if let [Some(lines), Some(remote)] = [limits[0].rate(), limits[1].rate()] {
+    if let ([Some(lines), Some(remote)], [Some(staged), Some(copied)]) =
+        ([limits[0].rate(), limits[1].rate()], [staging.part_of(&limits[0]), copy.part_of(&limits[1])])
+    {
         run.print(format_args!(
             "This machine hands {} M cache lines/s from core to core (bench limit): staging reaches {} of that. Bare \
              process_vm_readv reads {} M pieces/s: copy reaches {} of that.",
             m(lines.median),
-            figure(staged.median / lines.median),
+            staged.middle(1.0),
             m(remote.median),
-            figure(copied.median / remote.median)
+            copied.middle(1.0)
         ))?;
     } else {
         run.print("This process may use one core only: both ends share it, and the figures say little.")?;

@@ -47,6 +47,7 @@ pub mod choice;
 mod cpu_time;
 pub mod demo;
 pub(crate) mod limit;
+pub(crate) mod load;
 pub mod machine;
 pub mod process;
 pub(crate) mod record;

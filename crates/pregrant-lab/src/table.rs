@@ -87,7 +87,7 @@ impl<'a, T> Columns<'a, T> {
 
     /// A column of figures, in units of `unit`; there may be none.
     pub fn median(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
-        self.right(name, |row| or_dash(cell(row).map(|s| figure(s.median / unit))))
+        self.right(name, |row| or_dash(cell(row).map(|s| s.middle(unit))))
     }
 
     /// The same with another column, of their ranges.
@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_column_says_its_heading_and_its_cells() {
-        let summary = |n: &u64| (*n > 0).then_some(Summary { median: *n as f64, min: 1.0, max: 9.0 });
+        let summary =
+            |n: &u64| (*n > 0).then_some(Summary { median: *n as f64, min: 1.0, max: 9.0, is_loaded: false });
         let table = Table::of(&[1, 2, 0]).left("n", |n| n).ranged("M/s", 0.5, summary).grouped(|n| *n > 1);
         let text = "n   M/s       (range)\n-  ----  ------------\n1  2.00  (2.00..18.0)\n\n\
                     2  4.00  (2.00..18.0)\n\n0     -             -\n";

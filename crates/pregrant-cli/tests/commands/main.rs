@@ -3,6 +3,7 @@
 mod a_guest_in_c;
 mod bench_blk;
 mod bench_limit;
+mod bench_loaded;
 mod bench_own;
 mod bench_peers;
 mod bench_store;

@@ -85,7 +85,7 @@ fn table(rows: &[Row]) -> Table {
     Table::of(rows)
         .left("rx context", |row| row.context)
         .ranged("Gbit/s", 1e9, |row| row.records.summary(|r| r.bits_per_s))
-        .right("to worker", |row| or_dash(to_worker(row).map(|s| figure(s.median))))
+        .right("to worker", |row| or_dash(to_worker(row).map(|s| s.middle(1.0))))
         .right("backend ns/frame", |row| figure(row.records.each(|r| r.backend_cpu_ns)))
         .right("events/frame", |row| figure(row.records.each(|r| r.notifications)))
         .all()

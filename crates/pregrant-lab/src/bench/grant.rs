@@ -15,7 +15,7 @@ use crate::choice::{choice, named};
 use crate::limit::{cores, pin};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
-use crate::table::{Table, figure, or_dash};
+use crate::table::{Table, or_dash};
 use pregrant::platform::{Access, CopyOp, GrantPool, LocalBytes, PeerMem, Platform};
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef};
@@ -268,7 +268,7 @@ fn table(rows: &[Row]) -> Table {
         .left("table", |(row, _)| row.table.name())
         .left("what", |(_, op)| op.name())
         .ranged("ns each", 1.0, each)
-        .right("to v1", |cell| or_dash(of_v1(cell).map(|s| figure(s.median))))
+        .right("to v1", |cell| or_dash(of_v1(cell).map(|s| s.middle(1.0))))
         .grouped(|(row, _)| (row.burst, row.table.name()))
 }
 

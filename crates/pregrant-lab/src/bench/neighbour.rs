@@ -196,9 +196,7 @@ fn table(rows: &[Row]) -> Table {
         .median("neighbour's M/s", 1e6, |row| of(row, |of| of.neighbour_frames_per_s))
         .ranged("of spinning", 1.0, of_spinning)
         .right("fair share", |row| figure(row.fair_share()))
-        .right("of fair share", |row| {
-            or_dash(of_spinning(row).map(|of| figure(of.median / row.fair_share())))
-        })
+        .right("of fair share", |row| or_dash(of_spinning(row).map(|of| of.middle(row.fair_share()))))
         .median("gap us, 99 %", 1e3, |row| of(row, |of| of.gap_p99_ns as f64))
         .median("longest gap ms", 1e6, longest)
         .right("(most)", |row| or_dash(longest(row).map(|gap| format!("({})", figure(gap.max / 1e6)))))

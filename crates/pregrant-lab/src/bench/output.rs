@@ -1,6 +1,8 @@
 //! Where the results of a bench go: JSON lines, the page of a report, a table on standard output.
 
 use super::{Result, none_went_wrong};
+use crate::load::{self, COMPARED_MOST, Load, percent};
+use crate::record::stats::LOADED;
 use crate::record::{Record, RecordWriter};
 use crate::report::Report;
 use crate::screen::{Progress, print};
@@ -60,7 +62,16 @@ fn run(
 ) -> Result<()> {
     let mut run =
         Run { json: RecordWriter::open(json)?, page: Report::open(report)?, progress: Progress::new() };
+    // To be read before it is waited for, also beside JSON lines.
+    if let Some(loaded) = load::check() {
+        run.progress.clear();
+        eprintln!("pregrant: {loaded}");
+    }
+    let before = Load::now();
     let outcome = measure(&mut run);
+    if let (Some(before), Some(now)) = (before, Load::now()) {
+        run.say_load(now.others_since(&before))?;
+    }
     let Run { json, page, .. } = run;
     if let (Some(place), false) = (page.write(json.written(), &outcome)?, json.is_stdout()) {
         print(format_args!("{ahead}Report: {}", place.display()))?;
@@ -78,9 +89,24 @@ pub struct Run {
 }
 
 impl Run {
-    /// A record.
+    /// A record of what was measured just now.
     pub fn write(&mut self, record: &Record) -> Result<()> {
-        Ok(self.json.write(record)?)
+        let others = record.others.or_else(load::since_last);
+        Ok(self.json.write(&Record { others, ..record.clone() })?)
+    }
+
+    /// All is measured: says so, if others took too much of the machine meanwhile.
+    fn say_load(&mut self, others: f64) -> Result<()> {
+        let Some(loaded) = self.page.others(others) else { return Ok(()) };
+        let text = format!(
+            "{loaded}. Ratios of rows beside which others took more than {} % are not shown (\"{LOADED}\"). Run it again when nothing \
+             else does.",
+            percent(COMPARED_MOST)
+        );
+        if self.is_quiet() {
+            eprintln!("pregrant: {text}");
+        }
+        self.print(format_args!("\n{text}"))
     }
 
     /// Whether a table would be in the lines' way.

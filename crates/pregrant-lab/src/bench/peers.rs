@@ -248,7 +248,8 @@ fn times(row: &Repeats, base: &Repeats) -> String {
     let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);
     let all: Vec<_> = same.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect();
     let of = format!("({} of {})", all.len(), row.0.len());
-    Summary::of(&all).map_or(format!("- {of}"), |times| format!("{times} {of}"))
+    let times = Summary::of(&all).map(|times| Summary { is_loaded: row.is_loaded_with(base), ..times });
+    times.map_or(format!("- {of}"), |times| format!("{times} {of}"))
 }
 
 /// Of ours: times the better of the peers.

@@ -21,7 +21,7 @@ use super::timing::{Timing, seconds};
 use crate::choice::choice;
 use crate::process::process_command::{BUFFERS_MAX, Load, RING_SLOTS};
 use crate::record::repeats::Repeats;
-use crate::record::stats::Summary;
+use crate::record::stats::{LOADED, Summary};
 use crate::record::{Of, Record, Scale};
 use crate::table::{Columns, Table, figure};
 use pregrant::net::path::PathName;
@@ -272,8 +272,10 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let first = format!("of {}'s", args.vifs[0]);
     let base = |row| base_of(rows, row);
     let p50 = |r: &Record| r.p50().unwrap_or(0) as f64;
+    let is_loaded = |row: &Row| row.requests.is_loaded_with(&base_of(rows, row).requests);
     let woken = |row: &Row| {
-        Summary::of_ratios(row.woken_ns.iter().copied().zip(base_of(rows, row).woken_ns.iter().copied()))
+        let pairs = row.woken_ns.iter().copied().zip(base_of(rows, row).woken_ns.iter().copied());
+        Some(Summary { is_loaded: is_loaded(row), ..Summary::of_ratios(pairs)? })
     };
     let idle = |row: &Row, what: usize| {
         Summary::of(&row.idle.iter().map(|idle| idle[what]).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
@@ -282,7 +284,10 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
         let most = row.memory.iter().map(|bytes| bytes[what]).max().unwrap_or(0);
         figure(most as f64 / f64::from(1 << 20))
     };
-    let idle_to_base = |row, what| figure(idle(row, what) / idle(base(row), what).max(1.0));
+    let idle_to_base = |row, what| match is_loaded(row) {
+        true => LOADED.into(),
+        false => figure(idle(row, what) / idle(base(row), what).max(1.0)),
+    };
     columns(rows)
         .median("request us, median", 1e3, |row| row.requests.middle(Record::p50))
         .median("99 %", 1e3, |row| row.requests.middle(Record::p99))

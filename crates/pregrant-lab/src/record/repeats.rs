@@ -2,6 +2,7 @@
 
 use super::Record;
 use super::stats::Summary;
+use crate::load::{self, COMPARED_MOST};
 use std::borrow::Borrow;
 
 /// See the module.
@@ -9,9 +10,9 @@ use std::borrow::Borrow;
 pub struct Repeats<R = Record>(pub Vec<R>);
 
 impl Repeats {
-    /// Takes the next one; its number is its place.
+    /// Takes the next one, which was measured just now; its number is its place.
     pub fn push(&mut self, record: Record) -> &Record {
-        self.0.push(Record { repeat: self.0.len() as u32, ..record });
+        self.0.push(Record { repeat: self.0.len() as u32, others: load::since_last(), ..record });
         &self.0[self.0.len() - 1]
     }
 }
@@ -52,13 +53,66 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.summary(|r| r.frames_per_s)
     }
 
-    /// Some figure, to that of the same repeat of another row: these had the same machine.
+    /// Some figure, to that of the same repeat of another row: these had the same machine. It is not
+    /// shown where others had too much of it.
     pub fn ratio_of(&self, base: &Self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
-        Summary::of_ratios(self.iter().zip(base.iter()).map(|(a, b)| (of(a), of(b))))
+        let ratios = Summary::of_ratios(self.iter().zip(base.iter()).map(|(a, b)| (of(a), of(b))))?;
+        Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
+    }
+
+    /// Frames a second, as a part of the middle of what bounds them.
+    pub fn part_of(&self, bound: &Self) -> Option<Summary> {
+        let part = self.rate()?.per(bound.rate()?.median);
+        Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })
+    }
+
+    /// Whether others took too much of the machine, while both were measured, to compare them.
+    pub fn is_loaded_with(&self, other: &Self) -> bool {
+        let (mut all, mut others) = (0.0, 0.0);
+        for record in self.iter().chain(other.iter()) {
+            // A record that counts no time has as much as any.
+            let seconds = if record.seconds > 0.0 { record.seconds } else { 1.0 };
+            if let Some(share) = record.others {
+                all += seconds;
+                others += seconds * share;
+            }
+        }
+        others > all * COMPARED_MOST
     }
 
     /// Frames a second, to another row's.
     pub fn ratio(&self, base: &Self) -> Option<Summary> {
         self.ratio_of(base, |r| r.frames_per_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(rate: u64, others: [Option<f64>; 3]) -> Repeats {
+        let record = |others| {
+            let mut record = Record { others, ..Record::new("net", "copy", "tx", 64) };
+            record.count(rate, 1.0);
+            record
+        };
+        Repeats(others.map(record).into())
+    }
+
+    #[test]
+    fn figures_of_a_loaded_machine_are_not_compared() {
+        let idle = row(1000, [Some(0.01), Some(0.02), Some(0.3)]);
+        let old = row(2000, [None; 3]);
+        let loaded = row(4000, [Some(0.0), Some(0.9), Some(0.0)]);
+        let read = |of: &Repeats, base: &Repeats| of.ratio(base).map(|ratio| (ratio.median, ratio.is_loaded));
+        assert_eq!(read(&old, &old), Some((1.0, false)), "records of before say nothing of it");
+        assert_eq!(
+            read(&idle, &row(500, [Some(0.0); 3])),
+            Some((2.0, false)),
+            "a third of it, once of six times"
+        );
+        assert_eq!(read(&loaded, &idle), Some((4.0, true)));
+        assert_eq!(loaded.part_of(&idle).map(|part| part.is_loaded), Some(true));
+        assert_eq!(loaded.rate().map(|rate| rate.is_loaded), Some(false), "itself it is a figure");
     }
 }

@@ -11,7 +11,13 @@ pub struct Summary {
     pub min: f64,
     /// The greatest.
     pub max: f64,
+    /// A comparison of figures that were measured while others took too much of the machine: it is
+    /// not shown.
+    pub is_loaded: bool,
 }
+
+/// In place of a figure that cannot be read.
+pub const LOADED: &str = "loaded";
 
 impl Summary {
     /// Of `figures`, in any order. None when there are none, or one is not a number.
@@ -23,16 +29,24 @@ impl Summary {
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let median = if n % 2 == 1 { sorted[n / 2] } else { f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]) };
-        Some(Self { median, min: sorted[0], max: sorted[n - 1] })
+        Some(Self { median, min: sorted[0], max: sorted[n - 1], is_loaded: false })
     }
 
     /// In units of `unit`.
     pub fn per(self, unit: f64) -> Self {
-        Self { median: self.median / unit, min: self.min / unit, max: self.max / unit }
+        Self { median: self.median / unit, min: self.min / unit, max: self.max / unit, ..self }
+    }
+
+    /// Its middle in units of `unit`, or that it cannot be read.
+    pub fn middle(&self, unit: f64) -> String {
+        if self.is_loaded { LOADED.into() } else { figure(self.median / unit) }
     }
 
     /// Its ends: `(1.58..2.60)`.
     pub fn range(&self) -> String {
+        if self.is_loaded {
+            return "-".into();
+        }
         format!("({}..{})", figure(self.min), figure(self.max))
     }
 
@@ -46,6 +60,9 @@ impl Summary {
 /// `2.25 (1.58..2.60)`
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_loaded {
+            return f.write_str("(not shown: the machine was loaded)");
+        }
         write!(f, "{} {}", figure(self.median), self.range())
     }
 }
@@ -65,11 +82,24 @@ pub fn figure(value: f64) -> String {
 mod tests {
     use super::*;
 
+    fn summary(median: f64, min: f64, max: f64) -> Summary {
+        Summary { median, min, max, is_loaded: false }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_printed() {
+        let read = summary(11.0, 0.5, 20.0);
+        assert_eq!((read.middle(1.0), read.to_string()), ("11.0".into(), "11.0 (0.500..20.0)".into()));
+        let loaded = Summary { is_loaded: true, ..read }.per(2.0);
+        let shown = [loaded.middle(1.0), loaded.range(), loaded.to_string()];
+        assert!(shown.iter().all(|text| !text.contains(|c: char| c.is_ascii_digit())), "{shown:?}");
+    }
+
     #[test]
     fn the_middle_is_the_middle() {
-        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Some(Summary { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Some(summary(2.0, 1.0, 3.0)));
         assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 100.0]).unwrap().median, 3.0);
-        assert_eq!(Summary::of(&[7.0]), Some(Summary { median: 7.0, min: 7.0, max: 7.0 }));
+        assert_eq!(Summary::of(&[7.0]), Some(summary(7.0, 7.0, 7.0)));
         assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[1.0, f64::NAN]), None);
     }

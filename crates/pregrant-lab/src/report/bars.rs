@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     fn panel(value: f64, lines: Vec<(f64, &'static str)>) -> String {
-        let value = Summary { median: value, min: value, max: value };
+        let value = Summary { median: value, min: value, max: value, is_loaded: false };
         let bar = Bar { name: "a<b".into(), figure: "1".into(), value, series: 0, published: None };
         let panel = Panel { id: "p".into(), title: "t".into(), about: "d".into(), bars: vec![bar], lines };
         panel.draw().into_string()

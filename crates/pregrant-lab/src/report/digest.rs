@@ -122,7 +122,7 @@ impl<'a> Digest<'a> {
 
     /// How many times as many frames as `copy`, as the middle of the repeats' ratios.
     pub fn gain(&self, row: &Row) -> Option<f64> {
-        self.gains(row).map(|s| s.median)
+        self.gains(row).filter(|s| !s.is_loaded).map(|s| s.median)
     }
 
     /// The same with the least and the greatest of the ratios.

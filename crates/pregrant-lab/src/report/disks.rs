@@ -160,7 +160,7 @@ fn panel(d: &Digest, number: usize, of: Kind) -> Option<Panel> {
     let bar = |row: &&Row| {
         let mut figure_of = format!("{}/s", si(row.rate.median));
         if let Some(gain) = gain(d, row, "map").filter(|_| row.first().path == "persistent") {
-            figure_of += &format!(" · {}× map", figure(gain.median));
+            figure_of += &format!(" · {}× map", gain.middle(1.0));
         }
         let published = known(row)
             .map(|p| (p.requests_per_s, format!("published {}/s: {}", si(p.requests_per_s), p.source)));

@@ -1,14 +1,11 @@
 //! Facts about a run beside its records: the machine, the code, the command. All are optional: old
 //! results have none, and the page then says so.
 
+use crate::load::{BUSY_MOST, percent};
 use pregrant_host::program;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::SystemTime;
-
-/// Above this share taken by others a machine is a loaded one; `cargo xtask figures` measures on
-/// none such.
-pub const BUSY_MOST: f64 = 0.05;
 
 /// The facts, as the page shows them and as `machine.json` keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,8 +64,8 @@ impl Facts {
     pub fn loaded(&self) -> Option<String> {
         let share = self.others.filter(|share| *share > BUSY_MOST)?;
         Some(format!(
-            "Other programs took {:.0} % of this machine\u{2019}s processors meanwhile: these figures are a loaded machine\u{2019}s",
-            share.min(1.0) * 100.0
+            "Other programs took {} % of this machine\u{2019}s processors meanwhile: these figures are a loaded machine\u{2019}s",
+            percent(share)
         ))
     }
 }

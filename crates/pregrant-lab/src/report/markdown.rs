@@ -92,7 +92,7 @@ fn ceilings(d: &Digest) -> Option<String> {
         Some(format!(
             "{what}: {} million a second; `{path}` reaches {} of that.",
             ceiling.rate.per(1e6),
-            figure(row.rate.median / ceiling.rate.median)
+            row.part_of(ceiling)?.middle(1.0)
         ))
     };
     let lines = line(d.lines(), "Cache lines from core to core", "staging");

@@ -172,7 +172,7 @@ fn machine(d: &Digest, facts: &Facts) -> Markup {
 fn shares(d: &Digest) -> Vec<String> {
     let share = |row: Option<&Row>, limit: Option<&Row>, what: &str| {
         let (row, limit) = (row?, limit?);
-        let share = figure(row.rate.median / limit.rate.median);
+        let share = row.part_of(limit)?.middle(1.0);
         Some(format!("At 64 B from the guest {} reaches {share} of {what}.", row.name))
     };
     let staging = share(d.bound("staging"), d.lines(), "the cache lines that can be handed over");

@@ -85,6 +85,12 @@ fn moved(d: &Digest, row: &Row) -> String {
         (Some(copy), Some(gain)) if copy.name != row.name => {
             text += &format!(", {} times copy ({})", figure(gain), si(copy.rate.median));
         }
+        (Some(copy), None) if copy.name != row.name => {
+            text += &format!(
+                " (copy {}; the machine was loaded, so they are not compared)",
+                si(copy.rate.median)
+            );
+        }
         _ => {}
     }
     text + &format!("; a 40 Gbit/s line carries {}.", si(line_rate(40.0, r.size_bytes)))
@@ -102,12 +108,13 @@ fn costs(d: &Digest, row: &Row) -> Option<String> {
 
 fn share_of_limit(d: &Digest, row: &Row) -> Option<String> {
     let lines = d.lines()?;
+    let part = row.part_of(lines)?.middle(1.0);
     (row.first().size_bytes == 64).then(|| {
         format!(
             "The two cores can hand each other {} cache lines a second; {} reaches {} of that.",
             si(lines.rate.median),
             row.name,
-            figure(row.rate.median / lines.rate.median)
+            part
         )
     })
 }
