@@ -19,6 +19,7 @@ mod report;
 mod served;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
+mod store_keys;
 mod store_tools;
 
 use std::process::{Command, Output};
