@@ -27,7 +27,7 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
-    CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider, RxContext,
+    CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider, RxContext, Taps,
 };
 use pregrant_host::ports::switch::{LEND_ABOVE, Switch};
 use pregrant_host::ports::tap::TransportKind;
@@ -49,9 +49,10 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant back --port switch
   pregrant back --capture 5.0=/tmp/vif5.0.pcap
   pregrant back --loopback /tmp/xen
+  pregrant back --loopback /tmp/xen --port tap
 
 On Xen it serves the vifs of the domain in which it runs (dom0 or a driver domain), each as a tap, vif5.0; on the
-loopback through one learning switch. SIGTERM and SIGINT end it in good order: what guests sent is answered, and their
+loopback through one learning switch, or as on Xen (--port tap, as root). SIGTERM and SIGINT end it in good order: what guests sent is answered, and their
 vifs stay connected (state 4) for the next backend, which goes on with the live rings; so it does after kill -9. With
 --close the vifs are closed instead (states 5 and 6): Linux guests need a new vif then. `pregrant top` shows what it
 does, `pregrant doctor` what is missing.")]
@@ -69,8 +70,9 @@ pub struct BackArgs {
     /// backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<DeviceChoice>,
-    /// Connect vifs to this: a tap each, or one switch in this process
-    #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
+    /// Connect vifs to this: a tap each (the default on Xen), or one switch in this process (on the
+    /// loopback)
+    #[arg(long, value_name = "PORT")]
     port: Option<Port>,
     /// At a switch, put one guest's frames into another guest's ring in the receiver's turn, or at
     /// once in the sender's (where one worker serves both)
@@ -89,14 +91,14 @@ pub struct BackArgs {
     capture_limit: u64,
     /// How frames are written to taps and read from them
     #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
-    #[arg(conflicts_with = "loopback")]
     tap_way: TransportKind,
-    /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
-    #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
+    /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere, also
+    /// on the loopback
+    #[arg(long, value_name = "WHO")]
     hotplug: Option<HotplugBy>,
     /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by
     /// dist/pregrant-hotplug.socket
-    #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
+    #[arg(long, value_name = "PATH")]
     hotplug_socket: Option<PathBuf>,
     /// How to move frames that are neither in staging buffers nor in mapped pages
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
@@ -122,7 +124,7 @@ pub struct BackArgs {
     copy_below: u32,
     /// Frames of more than so many bytes are not copied: the tap reads them in the guest's pages,
     /// if these are mapped (staging, persistent, gref-mapping); 65535: copy all
-    #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold(), conflicts_with = "loopback")]
+    #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold())]
     lend_from: u32,
     /// At a switch, copy frames of more than so many bytes once, from guest to guest, if the
     /// sender's pages are mapped (staging, persistent, gref-mapping); 65535: copy all twice
@@ -210,6 +212,11 @@ impl BackArgs {
         self.vif.iter().chain(&self.take).copied().collect()
     }
 
+    /// What vifs are connected to.
+    fn port(&self, on_loopback: bool) -> Port {
+        self.port.unwrap_or(if on_loopback { Port::Switch } else { Port::Tap })
+    }
+
     /// Refuses what would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         self.daemon.check(given)?;
@@ -222,7 +229,7 @@ impl BackArgs {
         if self.path.heads && self.staging == Offer::NONE {
             given.refuse("path", "there are no heads without staging buffers (--staging off)")?;
         }
-        let at_switch = self.daemon.loopback.is_some() || self.port == Some(Port::Switch);
+        let at_switch = self.port(self.daemon.loopback.is_some()) == Port::Switch;
         if !at_switch {
             let why = "a tap's guest sends with any address, unless this machine's bridge or its packet filter says otherwise \
                        (it is for --port switch)";
@@ -233,10 +240,19 @@ impl BackArgs {
             )?;
             given.refuse("lend-between", "taps have no receivers' pages (it is for --port switch)")?;
         }
-        if self.port == Some(Port::Switch) {
-            given.refuse("tap-way", "--port switch has no taps")?;
-            given.refuse("hotplug-socket", "--port switch has no interfaces that a script would plug in")?;
-            given.refuse("lend-from", "it is for taps; --lend-between is for --port switch")?;
+        if at_switch {
+            given.refuse("tap-way", "the switch has no taps (they are for --port tap)")?;
+            given.refuse(
+                "hotplug-socket",
+                "the switch has no interfaces that a script would plug in (--port tap has)",
+            )?;
+            given.refuse("lend-from", "it is for taps (--port tap); --lend-between is for the switch")?;
+            if self.daemon.loopback.is_some() {
+                given.refuse(
+                    "hotplug",
+                    "the switch has no interfaces that a script would plug in (--port tap has)",
+                )?;
+            }
         }
         if self.path.of != PathName::Map {
             given.refuse("copy-below", format_args!("--path {} maps no frames", self.path.name()))?;
@@ -288,6 +304,16 @@ impl From<HotplugBy> for Hotplug {
             HotplugBy::None => Self::None,
         }
     }
+}
+
+/// Each vif as a tap of this machine.
+fn taps(args: &BackArgs) -> Result<Box<dyn PortProvider>> {
+    let mut taps = Taps::new()?;
+    taps.set_way(args.tap_way);
+    if let Some(socket) = &args.hotplug_socket {
+        taps.ask_for_scripts_at(socket.clone());
+    }
+    Ok(Box::new(taps))
 }
 
 /// The classes of devices that `pregrant back` serves.

@@ -10,6 +10,8 @@
 
 use clap::{Args, Subcommand};
 use pregrant::DomId;
+use pregrant::blk::device_number;
+use pregrant::xenbus::{Class, DeviceId};
 use pregrant::xenstore::Client;
 use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
@@ -20,7 +22,7 @@ use pregrant_lab::machine::{self, DRIVER, Machine};
 use pregrant_lab::screen;
 use pregrant_lab::signals;
 use pregrant_lab::table::{Align, Table};
-use pregrant_lab::toolstack::{self, DiskSpec, Removal};
+use pregrant_lab::toolstack::{self, DiskSpec, Removal, VifSpec};
 use rustix::io::Errno;
 use std::error::Error;
 use std::os::unix::fs::DirBuilderExt;
@@ -37,6 +39,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant loopback serve --dir /tmp/xen --guest 5 --disk 5=/tmp/disk.img
   pregrant loopback attach --dir /tmp/xen 7
   pregrant loopback attach --dir /tmp/xen 7 --disk ram:64M
+  pregrant loopback attach --dir /tmp/xen 7 --vif bridge=xenbr0
+  pregrant loopback detach --dir /tmp/xen 7 --disk xvda
   pregrant loopback detach --dir /tmp/xen 7
   pregrant loopback grants --dir /tmp/xen
 
@@ -76,7 +80,10 @@ domain also ends with the last process in it; it is made again at once, with its
     /// the disks that are named
     #[command(after_help = "Examples:
   pregrant loopback attach --dir /tmp/xen 7
-  pregrant loopback attach --dir /tmp/xen 7 --disk /tmp/disk.img")]
+  pregrant loopback attach --dir /tmp/xen 7 --vif bridge=xenbr0,script=/etc/xen/scripts/vif-bridge
+  pregrant loopback attach --dir /tmp/xen 7 --disk /tmp/disk.img
+
+The vif's keys are for `pregrant back --port tap`.")]
     Attach {
         #[command(flatten)]
         place: Place,
@@ -86,16 +93,35 @@ domain also ends with the last process in it; it is made again at once, with its
         /// A disk for it, as for serve (may be repeated)
         #[arg(long = "disk", value_name = "IMAGE[,r]", value_parser = disk)]
         disks: Vec<DiskSpec>,
+        /// A vif for it, also beside disks, plugged in by these keys, as in xl's vif= lines: bridge,
+        /// script, vifname, mtu, vlan
+        #[arg(long, value_name = "KEY=VALUE,...")]
+        vif: Option<VifSpec>,
     },
-    /// Close and remove a guest's vifs and disks, and end the guest
+    /// Close and remove one device of a guest as xl does; without --vif and --disk all of them, and
+    /// end the guest
     #[command(after_help = "Examples:
-  pregrant loopback detach --dir /tmp/xen 7")]
+  pregrant loopback detach --dir /tmp/xen 7 --vif 1
+  pregrant loopback detach --dir /tmp/xen 7 --disk xvda
+  pregrant loopback detach --dir /tmp/xen 7 --disk xvda --force
+  pregrant loopback detach --dir /tmp/xen 7
+
+A guest keeps a disk that it has mounted: after ten seconds the command gives up, and the disk goes on.")]
     Detach {
         #[command(flatten)]
         place: Place,
         /// The guest
         #[arg(value_name = "DOMID", value_parser = guest_domid)]
         guest: u16,
+        /// This vif of it alone
+        #[arg(long, value_name = "HANDLE", conflicts_with = "disk")]
+        vif: Option<u32>,
+        /// This disk of it alone: xvda, or its number
+        #[arg(long, value_name = "NAME", value_parser = disk_number)]
+        disk: Option<u32>,
+        /// Remove it at once, whatever the guest does with it
+        #[arg(long)]
+        force: bool,
     },
     /// Count the grants of each domain to each other: how many there are, and how many are mapped
     #[command(after_help = "Examples:
@@ -152,6 +178,11 @@ fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     Ok(DiskSpec { params: params.into(), writable })
 }
 
+/// `xvda`, or its number.
+fn disk_number(text: &str) -> std::result::Result<u32, String> {
+    device_number::parse(text).ok_or_else(|| "a disk's name, xvda, or its number, 51712".into())
+}
+
 /// `5=/tmp/disk.img`.
 fn disk_of_guest(text: &str) -> std::result::Result<(u16, DiskSpec), String> {
     let (guest, image) =
@@ -165,8 +196,20 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
         LoopbackCommand::Serve { place, guests, disks, grant_table } => {
             serve(&place.dir, &guests, &disks, grant_table)
         }
-        LoopbackCommand::Attach { place, guest, disks } => attach(&place.dir, DomId(guest), &disks),
-        LoopbackCommand::Detach { place, guest } => detach(&place.dir, DomId(guest)),
+        LoopbackCommand::Attach { place, guest, disks, vif } => {
+            attach(&place.dir, DomId(guest), &disks, vif.as_ref())
+        }
+        LoopbackCommand::Detach { place, guest, vif, disk, force } => {
+            let one = vif.map(|vif| (Class::VIF, vif)).or(disk.map(|disk| (Class::VBD, disk)));
+            match one {
+                Some((class, handle)) => detach_one(&place.dir, class, DomId(guest), handle, force),
+                None if force => {
+                    Err("--force is for one device: --vif HANDLE or --disk NAME; a whole guest goes at once"
+                        .into())
+                }
+                None => detach(&place.dir, DomId(guest)),
+            }
+        }
         LoopbackCommand::Grants { place, domain, json } => grants(&place.dir, domain, json),
     }
 }
@@ -311,7 +354,7 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
-fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec]) -> Result<()> {
+fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec], vif: Option<&VifSpec>) -> Result<()> {
     let (control, mut xs) = running(dir)?;
     let handles: Vec<u32> = toolstack::vifs_of(&mut xs, guest)?.iter().map(|id| id.handle).collect();
     let handle = (0..).find(|h| !handles.contains(h)).ok_or_else(|| {
@@ -320,11 +363,14 @@ fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec]) -> Result<()> {
             dir.display()
         )
     })?;
-    if handles.is_empty() {
-        control.create_domain(DomainSpec::guest(guest))?;
-    }
-    if handles.is_empty() || disks.is_empty() {
-        toolstack::make_vif(&mut xs, guest, handle)?;
+    let is_new = handles.is_empty()
+        && match control.create_domain(DomainSpec::guest(guest)) {
+            // Its vifs were detached.
+            Err(LoopbackError::Refused { source: Errno::EXIST, .. }) => false,
+            other => other.map(|()| true)?,
+        };
+    if is_new || disks.is_empty() || vif.is_some() {
+        toolstack::make_plugged_vif(&mut xs, guest, handle, &vif.cloned().unwrap_or_default())?;
         screen::print(format_args!("{guest}: vif {handle} attached"))?;
     }
     for disk in disks {
@@ -332,6 +378,13 @@ fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec]) -> Result<()> {
         screen::print(format_args!("{guest}: vbd {handle} attached ({})", disk.params))?;
     }
     Ok(())
+}
+
+fn detach_one(dir: &Path, class: Class, guest: DomId, handle: u32, force: bool) -> Result<()> {
+    let (_, mut xs) = running(dir)?;
+    let id = DeviceId { class, front: guest, back: DRIVER, handle };
+    toolstack::detach(&mut xs, &id, force)?;
+    Ok(screen::print(format_args!("{id}: removed"))?)
 }
 
 fn detach(dir: &Path, guest: DomId) -> Result<()> {

@@ -14,17 +14,24 @@ use rustix::fd::AsFd;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use served::{Process, Served, pregrant};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 /// The same command, run by another program.
 fn by(program: &[&str], command: &Command) -> Command {
-    let mut all = Command::new(program[0]);
-    all.args(&program[1..]).arg(command.get_program()).args(command.get_args());
+    let mut other = Command::new(program[0]);
+    other.args(&program[1..]);
+    by_of(other, command)
+}
+
+/// The same, by one that has its arguments.
+fn by_of(mut all: Command, command: &Command) -> Command {
+    all.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         all.env(name, value.expect("none is removed"));
     }
@@ -195,9 +202,9 @@ fn a_tap_has_the_mtu_that_its_back_takes() {
     machine.end();
 }
 
-/// Runs this in a thread in the guest's network, where its sockets are the guest's.
-fn in_network<R: Send + 'static>(guest: &Guest, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
-    let network = File::open(format!("/proc/{}/ns/net", guest.front.child.id())).expect("its network");
+/// Runs this in a thread in a process' network, where its sockets are.
+fn in_network<R: Send + 'static>(of: &Process, run: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+    let network = File::open(format!("/proc/{}/ns/net", of.child.id())).expect("its network");
     std::thread::spawn(move || {
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).expect("as root");
         run()
@@ -227,7 +234,7 @@ fn large_segments_between_two_kernels_wait_for_room() {
     back.line_with("ready");
     let [one, other] = ["5", "6"].map(|domain| Guest::start(&machine, domain, &[]));
     let (listens, port) = channel();
-    let receiver = in_network(&other, move || {
+    let receiver = in_network(&other.front, move || {
         let listener = TcpListener::bind("10.9.0.6:0").expect("its address");
         listens.send(listener.local_addr().expect("it has one")).expect("the test waits");
         let (mut stream, _) = listener.accept().expect("a connection");
@@ -238,7 +245,7 @@ fn large_segments_between_two_kernels_wait_for_room() {
         came
     });
     let to = port.recv().expect("an address");
-    let sender = in_network(&one, move || {
+    let sender = in_network(&one.front, move || {
         let mut stream = TcpStream::connect(to).expect("it listens");
         let buffer = vec![7; 1 << 20];
         (0..BYTES / buffer.len()).for_each(|_| stream.write_all(&buffer).expect("it goes on"));
@@ -255,6 +262,76 @@ fn large_segments_between_two_kernels_wait_for_room() {
     one.front.stop();
     other.front.stop();
     back.stop();
+    machine.end();
+}
+
+/// What an operator does on Xen, without Xen: vifs as taps of domain 0's kernel, which join a bridge
+/// or are plugged in by a script; one of them is detached, and the guest and its other vif go on.
+#[test]
+fn a_machine_of_the_loopback_has_taps_bridges_and_scripts() {
+    if !can_run() {
+        return;
+    }
+    let machine = Served::start("taps", &[]);
+    let script = machine.dir.join("vif-vlan");
+    // As a script of Xen's reads a key of its vif.
+    let text = format!(
+        "#!/bin/sh\nset -e\necho \"$1 $vif\" >> {dir}/ran\n[ $1 = online ] || exit 0\n\
+         {program} store read --loopback {dir} $XENBUS_PATH/vlan >> {dir}/ran\nip link set $vif master br0\nip link set $vif up\n",
+        dir = machine.dir.display(),
+        program = env!("CARGO_BIN_EXE_pregrant"),
+    );
+    std::fs::write(&script, text).expect("it is written");
+    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("it is ours");
+    let does = |args: &[&str]| Process::start(&mut machine.command(args)).ends_well();
+    does(&["loopback", "attach", "5", "--vif", "bridge=br0"]);
+    does(&["loopback", "attach", "5", "--vif", &format!("script={},vlan=10,bridge=br0", script.display())]);
+    // Domain 0's network.
+    let mut back = Command::new("unshare");
+    back.args(["--net", "sh", "-c"]);
+    back.arg("ip link add br0 type bridge && ip addr add 10.9.0.1/24 dev br0 && ip link set br0 up && exec \"$0\" \"$@\"");
+    let mut back = Process::start(&mut by_of(back, &machine.command(&["back", "--port", "tap"])));
+    back.line_with("ready");
+    let domain_0 = back.child.id().to_string();
+    let in_domain_0 = |line: &str| {
+        Process::start(Command::new("nsenter").args(["--net", "--target", &domain_0, "sh", "-c", line]))
+            .ends_well()
+    };
+    let mut guest = Guest::start(&machine, "5", &["--path", "copy"]);
+    let (listens, port) = channel();
+    let receiver = in_network(&back, move || {
+        let listener = TcpListener::bind("10.9.0.1:0").expect("the bridge's address");
+        listens.send(listener.local_addr().expect("it has one")).expect("the test waits");
+        let mut text = String::new();
+        listener.accept().expect("a connection").0.read_to_string(&mut text).expect("it goes on");
+        text
+    });
+    let to = port.recv().expect("an address");
+    let sender = in_network(&guest.front, move || {
+        TcpStream::connect(to).expect("it listens").write_all(b"through a bridge").expect("it goes on");
+    });
+    sender.join().expect("it sent");
+    assert_eq!(receiver.join().expect("it came"), "through a bridge");
+    // The other vif: its script has run, and its tap waits for a front.
+    while !std::fs::read_to_string(machine.dir.join("ran")).is_ok_and(|ran| ran == "online vif5.1\n10\n") {}
+    while !in_domain_0("ip -o link show master br0").contains("vif5.1") {}
+    assert!(in_domain_0("ip -o link show master br0").contains("vif5.0"));
+    assert!(does(&["loopback", "detach", "5", "--vif", "1"]).contains("vif 1 of domain 5"));
+    while in_domain_0("ip -o link show").contains("vif5.1") {}
+    while !std::fs::read_to_string(machine.dir.join("ran")).is_ok_and(|ran| ran.ends_with("offline vif5.1\n"))
+    {
+    }
+    let left = does(&["store", "ls", "/local/domain/0/backend/vif"]);
+    assert!(left.contains("bridge = \"br0\"") && !left.contains("vlan"), "{left}");
+    assert!(
+        guest.runs(Command::new("ip").args(["-o", "link", "show", "eth0"])).ends_well().contains("LOWER_UP")
+    );
+    // Of the guest's last process on, its vif is made again as it was.
+    guest.front.stop();
+    while !does(&["store", "ls", "/local/domain/0/backend/vif"]).contains("bridge = \"br0\"") {}
+    back.stop();
+    std::fs::remove_file(machine.dir.join("ran")).expect("it is there");
+    std::fs::remove_file(&script).expect("it is there");
     machine.end();
 }
 

@@ -1,6 +1,7 @@
-//! `pregrant back --loopback DIR`: domain 0 of a software Xen.
+//! `pregrant back --loopback DIR`: domain 0 of a software Xen, its vifs at a switch, or as on Xen
+//! each a tap of this machine (`--port tap`).
 
-use super::{BackArgs, Result, at_switch, capture_files, captured, classes};
+use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;
 use crate::daemon::attachment::Attached;
 use crate::stop::Stop;
@@ -16,8 +17,13 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let Some((mut attached, _owner)) = attached else { return Ok(()) };
     attached.say_missing(&args.vif)?;
     let switch = Switch::new();
-    let provider = captured(at_switch(&switch, args), files, args)?;
-    let classes = classes(args, Hotplug::None, args.vif.clone(), provider);
+    // No toolstack runs scripts here, unless the operator does what one would.
+    let (provider, usual) = match args.port(true) {
+        Port::Switch => (at_switch(&switch, args), Hotplug::None),
+        Port::Tap => (taps(args)?, Hotplug::Own),
+    };
+    let hotplug = args.hotplug.map_or(usual, Into::into);
+    let classes = classes(args, hotplug, args.vif.clone(), captured(provider, files, args)?);
     let mut daemon = attached.daemon(&args.daemon, classes, Some(switch), None)?;
     daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))
 }

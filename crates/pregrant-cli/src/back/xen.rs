@@ -10,7 +10,7 @@
 //! the others are left to it.
 
 use super::handover::Handover;
-use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes};
+use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
@@ -26,7 +26,7 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::{INTERFACE, Notes, Ports, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
-use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
+use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide};
 use pregrant_host::linux::KernelBack;
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::switch::Switch;
@@ -60,16 +60,9 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let taken = Rc::clone(&take);
     attached.leave(Box::new(move |id| had_by_kernel(&KernelBack::of(Class::VIF), &taken.borrow(), id)));
     let switch = Switch::new();
-    let provider: Box<dyn PortProvider> = match args.port.unwrap_or(Port::Tap) {
+    let provider: Box<dyn PortProvider> = match args.port(false) {
         Port::Switch => at_switch(&switch, args),
-        Port::Tap => {
-            let mut taps = Taps::new()?;
-            taps.set_way(args.tap_way);
-            if let Some(socket) = &args.hotplug_socket {
-                taps.ask_for_scripts_at(socket.clone());
-            }
-            Box::new(taps)
-        }
+        Port::Tap => taps(args)?,
     };
     let provider = captured(provider, files, args)?;
     let provider = Box::new(Taken {

@@ -330,6 +330,36 @@ fn a_toolstack_that_wants_a_disk_waits_for_its_last_program() {
     assert!(!front.child.wait().expect("it ends").success(), "its disk is gone");
 }
 
+/// `loopback detach` of one disk, as xl's block-detach: a guest that has it in use keeps it, and the
+/// command says so; it goes when that is over, or by force.
+#[test]
+fn one_disk_is_detached_when_its_guest_lets_go_of_it() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("detached");
+    make_vbd(&machine.dir, "w");
+    let disk = ModelDisk::new(figures());
+    let _back = Back::start(&machine.dir, disk.clone());
+    let mut front = machine.front(&[]);
+    let detach = || {
+        let out =
+            machine.command(&["loopback", "detach", "5", "--disk", "xvda"]).output().expect("it starts");
+        (out.status.code(), [out.stdout, out.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()))
+    };
+    let file = File::options().read(true).write(true).open(machine.disk()).expect("it opens");
+    let (code, [_, err]) = detach();
+    assert!(code == Some(1) && err.contains("vbd 51712 of domain 5") && err.contains("--force"), "{err}");
+    file.write_all_at(&[7; 512], 0).expect("it is served");
+    drop(file);
+    let (code, [out, err]) = detach();
+    assert!(code == Some(0) && out.contains("vbd 51712 of domain 5"), "{out}{err}");
+    assert_eq!(disk.inside().platter[..512], [7; 512], "it was not flushed");
+    let (code, [_, err]) = detach();
+    assert!(code == Some(1) && err.contains("nothing is detached"), "{err}");
+    assert!(!front.child.wait().expect("it ends").success(), "its disk is gone");
+}
+
 #[test]
 fn what_is_in_the_way_is_said() {
     if !can_mount() {
