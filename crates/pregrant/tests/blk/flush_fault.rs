@@ -56,6 +56,30 @@ fn a_failed_flush_fails_all_others_until_the_guest_connects_again() {
     world.end(front);
 }
 
+/// The disk tells one of two that are under way, and ends the other one first.
+#[test]
+fn a_flush_that_ended_beside_a_failed_one_fails_too() {
+    let mut world = World::new(VbdConfig::default(), figures());
+    let mut front = world.front(FrontConfig::default());
+    world.disk.inside().by_hand = true;
+    (0..2).for_each(|_| front.submit(&world.guest, 0, &Ask::Flush, 5).unwrap());
+    front.publish(&world.guest, 0);
+    world.poll_back();
+    {
+        let mut disk = world.disk.inside();
+        assert_eq!(disk.waiting(), 2);
+        disk.do_one(1);
+        disk.fails = Some(IoError::Failed);
+        disk.do_one(0);
+        (disk.fails, disk.by_hand) = (None, false);
+    }
+    world.poll_back();
+    let mut outcomes = Vec::new();
+    front.take(&world.guest, 0, |a: Answer<'_, LocalDomain>| outcomes.push(a.outcome)).unwrap();
+    assert_eq!(outcomes, [Err(IoError::Failed); 2]);
+    world.end(front);
+}
+
 /// That it can never flush is no loss of anything.
 #[test]
 fn a_flush_that_the_disk_does_not_know_is_no_fault() {

@@ -367,6 +367,10 @@ impl<P: Platform> BackQueue<P> {
             self.disk.complete(&mut done);
             let n = done.len();
             all += n;
+            // A flush that ended well may have ended behind one that did not.
+            if done.iter().any(is_failed_flush) {
+                self.flush_fault.note();
+            }
             done.drain(..).for_each(|done| self.came_back(done));
             self.done = done;
             self.deliver(p);
@@ -542,12 +546,7 @@ impl<P: Platform> BackQueue<P> {
             // The disk tells of writes that are gone once, and another flush got that.
             Ok(()) if is_flush && self.flush_fault.is_noted() => self.end(place, Err(IoError::Failed)),
             Ok(()) => self.go_on(place),
-            Err(e) => {
-                if is_flush && e == IoError::Failed {
-                    self.flush_fault.note();
-                }
-                self.end(place, Err(e));
-            }
+            Err(e) => self.end(place, Err(e)),
         }
     }
 
@@ -693,4 +692,9 @@ impl<P: Platform> BackQueue<P> {
         while self.under_way(p) > 0 && patient && self.chan.is_some() && self.disk.wait() {}
         (self.share.counters.read().answers - before) as usize
     }
+}
+
+/// Writes that were answered before it may be gone.
+fn is_failed_flush(Done { io, outcome }: &Done) -> bool {
+    matches!(io.op, IoOp::Flush) && *outcome == Err(IoError::Failed)
 }
