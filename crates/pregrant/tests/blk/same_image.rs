@@ -148,6 +148,27 @@ fn a_record_of_an_unknown_version_is_refused_with_words_and_left() {
     }
 }
 
+/// As that of before there were versions, which is read as version 1.
+fn unversion(record: &pregrant::platform::local::Pages) {
+    assert!(record.store_u32(28, 0));
+    let text = (record.load_u32(20).unwrap() + record.load_u32(24).unwrap()).next_multiple_of(4) as usize;
+    let others = (0..8 + text / 4).filter(|word| *word != 1).map(|word| record.load_u32(4 * word).unwrap());
+    let sum = others
+        .fold(0x1505_u64, |h, w| (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));
+    assert!(record.store_u32(4, (sum ^ sum >> 32) as u32));
+}
+
+/// Who dies while it writes the record leaves none, and the guest would lose its disk.
+#[test]
+fn a_successor_of_the_same_image_does_not_write_the_record() {
+    let (mut world, front) = world("/a");
+    unversion(&world.kept("image"));
+    assert!(world.succeed().unwrap());
+    assert_eq!(world.kept("image").load_u32(28), Some(0), "it was written once more");
+    assert!(world.succeed().unwrap());
+    world.end(front);
+}
+
 /// A guest that was refused another image is not given it by a program that cannot read that.
 #[test]
 fn an_unknown_record_refuses_a_new_connection_too() {

@@ -370,6 +370,7 @@ impl<P: Platform> Vbd<P> {
             Begin::Reattach => was.connection == now.connection,
             Begin::Fresh => was.refused && !is_cd,
         });
+        let is_kept = was.as_ref() == Some(&now);
         let refused = match (begin, was) {
             (_, Some(was)) if was.is_of(&now) => None,
             (_, Some(was)) => Some(was),
@@ -382,7 +383,10 @@ impl<P: Platform> Vbd<P> {
             let failed = begin == Begin::Reattach && memory.as_ref().is_some_and(KeptImage::flush_failed);
             self.flush_failed = Arc::new(AtomicBool::new(failed));
             memory.iter().for_each(|memory| memory.set_flush_failed(failed));
-            keep(&now);
+            // Who dies while it writes the record leaves none, and the next one would refuse.
+            if !is_kept {
+                keep(&now);
+            }
             return Ok(());
         };
         let why = match was.unknown {
