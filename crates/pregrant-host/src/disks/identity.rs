@@ -9,8 +9,8 @@
 //! | other block device | its number, and the kernel's count of disks and media (`diskseq`, Linux 5.15), which no other disk gets, nor another medium in the same drive; of a partition where it begins |
 //!
 //! Kept beside a guest's connection and compared as text by successors, which may be other versions
-//! of this program: another wording here is another image to them, and so a change of the magic of
-//! `pregrant::blk::back::kept_image`.
+//! of this program: another wording here is another image to them, and so a change of the version
+//! of `pregrant::blk::back::kept_image`.
 
 use super::device;
 use rustix::fd::BorrowedFd;
