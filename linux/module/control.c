@@ -158,8 +158,11 @@ static void go_on(struct pregrant_device *dev)
 
 	mutex_lock(&dev->lending);
 	if (dev->suspended) {
-		if (moved)
+		if (moved) {
 			WRITE_ONCE(dev->afresh, true);
+			/* The toolstack's, which xenbus notes where it finds the back. */
+			pregrant_note_state(dev, XenbusStateInitialising);
+		}
 		dev->suspended = false;
 		pregrant_resume(dev);
 	}

@@ -109,6 +109,11 @@ bool pregrant_backend_moved(struct pregrant_device *dev)
 	return is_missing;
 }
 
+void pregrant_note_state(struct pregrant_device *dev, u32 state)
+{
+	dev->xbdev->state = state;
+}
+
 bool pregrant_is_gone(struct pregrant_device *dev)
 {
 	return false;
@@ -252,9 +257,12 @@ static const char *saved(struct pregrant_device *dev)
 		return "a device that was not saved after all begins afresh";
 	pregrant_suspend(dev);
 	dev->xbdev->otherend = NULL;
+	dev->xbdev->state = XenbusStateConnected;
 	is_missing = true;
 	is_closed = true;
 	run(dev);
+	if (dev->xbdev->state != XenbusStateInitialising)
+		return "the toolstack's state of a device that was restored counts as another's";
 	if (dev->front || !abandoned || !is_queued || time_before(clock, next - LOOK_PAUSE))
 		return "grants of before are used where xenbus found no back";
 	run(dev);
