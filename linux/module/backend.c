@@ -65,6 +65,9 @@ static void note_written(struct xenbus_watch *watch, const char *at, const char 
 	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
 	u32 state = xenbus_read_unsigned(watch->node, "", XenbusStateUnknown);
 
+	/* Gone, or not to be read now: none is due then that is Unknown. */
+	if (state == XenbusStateUnknown)
+		return;
 	spin_lock(&watches);
 	if (own->dev && own->dev->state_due == state) {
 		own->dev->xbdev->state = state;
@@ -91,6 +94,17 @@ bool pregrant_note_later(struct pregrant_device *dev, u32 state)
 	dev->state_due = state;
 	spin_unlock(&watches);
 	return true;
+}
+
+/* What this front wrote last, noted or not. */
+u32 pregrant_written_state(struct pregrant_device *dev)
+{
+	u32 state;
+
+	spin_lock(&watches);
+	state = dev->state_due ?: dev->xbdev->state;
+	spin_unlock(&watches);
+	return state;
 }
 
 /* NULL: it cannot be watched. */
@@ -168,6 +182,9 @@ void pregrant_backend_leave(struct pregrant_device *dev)
 	leave(&dev->key_watch);
 	leave(&dev->state_watch);
 	leave(&dev->own_watch);
+	/* No one sees any more that it is written, and xbdev's next driver goes by it. */
+	if (dev->state_due)
+		pregrant_note_state(dev, dev->state_due);
 	kfree(dev->back);
 	dev->back = NULL;
 }

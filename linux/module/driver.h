@@ -262,6 +262,7 @@ bool pregrant_is_another(struct xenbus_device *xbdev);
 void pregrant_backend_watch(struct pregrant_device *dev);
 void pregrant_note_state(struct pregrant_device *dev, u32 state);
 bool pregrant_note_later(struct pregrant_device *dev, u32 state);
+u32 pregrant_written_state(struct pregrant_device *dev);
 int pregrant_backend_find(struct pregrant_device *dev);
 void pregrant_backend_seen(struct pregrant_device *dev);
 void pregrant_backend_look(struct pregrant_device *dev);

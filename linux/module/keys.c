@@ -148,7 +148,7 @@ static int write_state(struct pregrant_device *dev, u32 state)
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {
-	enum xenbus_state before = dev->xbdev->state;
+	u32 before = pregrant_written_state(dev);
 	bool is_first = state == XenbusStateInitialising;
 	bool later = !is_first && pregrant_note_later(dev, state);
 	unsigned int tries = STATE_TRIES;

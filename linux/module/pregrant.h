@@ -224,6 +224,7 @@ void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[PREGRANT_COUNTERS
 int pregrant_selftest(u64 frames);
 int pregrant_selftest_pieces(void);
 int pregrant_selftest_control(void);
+int pregrant_selftest_backend(void);
 int pregrant_selftest_xdp(void);
 /* selftest.c: what it lets fail, by a count of what it asks for. */
 void pk_fail(u32 kinds, u64 from, u64 to);

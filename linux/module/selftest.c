@@ -179,8 +179,8 @@ MODULE_PARM_DESC(frames, "frames each way by each path");
 
 static int __init selftest_init(void)
 {
-	int result = pregrant_selftest_pieces() ?: pregrant_selftest_control() ?: pregrant_selftest_xdp() ?:
-		     pregrant_selftest(frames);
+	int result = pregrant_selftest_backend() ?: pregrant_selftest_pieces() ?: pregrant_selftest_control() ?:
+		     pregrant_selftest_xdp() ?: pregrant_selftest(frames);
 
 	if (!result && !list_empty(&reserves)) {
 		pr_warn("pregrant: selftest: a reserve is left\n");
