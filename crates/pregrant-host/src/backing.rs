@@ -16,7 +16,7 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -56,7 +56,8 @@ impl Backing {
     /// # Errors
     /// There is no room.
     pub(crate) fn allocated(file: File, len: usize) -> io::Result<Self> {
-        match fallocate(&file, FallocateFlags::empty(), 0, len as u64) {
+        // tmpfs gives up for a signal, too.
+        match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, len as u64)) {
             Ok(()) => {}
             // ramfs, whose files need no place, and network file systems: bytes that were written
             // have one.
