@@ -7,8 +7,9 @@
  *   memory is short     --> control takes away what no slot and no skb has: the back is asked to let go
  *
  * What the back may do: change these bytes at any time, also what was checked, and read what the
- * stack writes there. So the core lends frames of TCP alone, of a back that is trusted so far; none
- * in domain 0 could not. Of another back the pool does not grow, since no frame asks for a page.
+ * stack writes there. So the core lends frames of TCP alone, and of a back that is trusted; one in
+ * domain 0 can do that to all of the guest anyway. Of another back the pool does not grow, since no
+ * frame asks for a page.
  */
 #include "driver.h"
 
