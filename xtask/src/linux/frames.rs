@@ -59,7 +59,7 @@ const SET_UP: &str = "front::queue::Parts<";
 /// By object: calls of functions that end the program, at most; and those of them that a frame can
 /// reach. The front's only fall; the self-test has the back beside it.
 const PANICS: &[(&str, Most)] =
-    &[("front", Most { all: 150, for_frames: 32 }), ("selftest", Most { all: 593, for_frames: 0 })];
+    &[("front", Most { all: 150, for_frames: 32 }), ("selftest", Most { all: 594, for_frames: 0 })];
 
 struct Most {
     all: usize,

@@ -35,6 +35,7 @@ use crate::wire::netif::TxResponse;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 /// The memory of a ring `K` in a peer's pages.
 pub type PeerRing<K, P> = RingPages<K, <<P as Platform>::Peer as PeerMem>::Map>;
@@ -56,9 +57,9 @@ pub struct TxQueue<P: Platform> {
     completions: Option<Arc<dyn Completions>>,
     /// The port keeps frames now.
     keeps: bool,
-    /// The port had no room when it was asked last, and is asked again after so many nanoseconds:
-    /// nothing was taken from the ring.
-    stands: Option<u64>,
+    /// The port had no room when it was asked last, and is asked again after so many nanoseconds
+    /// (four bytes, for a kernel's stack): nothing was taken from the ring.
+    stands: Option<NonZeroU32>,
     completed: Vec<Token>,
 }
 
@@ -136,7 +137,10 @@ impl<P: Platform> TxQueue<P> {
         }
         self.stands = match port.room() {
             Room::Now => None,
-            Room::Later(ns) => Some(ns),
+            Room::Later(ns) => {
+                let ns = u32::try_from(ns).unwrap_or(u32::MAX);
+                Some(NonZeroU32::new(ns).unwrap_or(NonZeroU32::MIN))
+            }
         };
         if self.stands.is_some() {
             return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
@@ -312,7 +316,7 @@ impl<P: Platform> TxQueue<P> {
 
     /// Its port had no room when it was asked last: after how many nanoseconds it is asked again.
     pub fn stands(&self) -> Option<u64> {
-        self.stands
+        self.stands.map(|ns| ns.get().into())
     }
 
     /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
