@@ -12,6 +12,7 @@ use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, FEATURE_PERSISTENT, PARA
 use pregrant::xenbus::back::HOTPLUG_STATUS;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
+use pregrant_host::drivers::blk::overdue::OVERDUE;
 use pregrant_host::drivers::status::{DeviceStatus, FLUSH_FAILED, blk_socket_path};
 use std::path::Path;
 
@@ -129,6 +130,15 @@ fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
              system, and connect its front again: restart the guest, or detach and attach the disk",
         ));
     }
+    if let Some(oldest_s) = device.oldest_s().filter(|oldest_s| *oldest_s >= OVERDUE.as_secs_f64()) {
+        let text = format_args!(
+            "{vbd}: its image does not answer: the oldest request has waited {oldest_s:.0} s, and its guest with it"
+        );
+        found.push(Finding::wrong(text).then(
+            "check the storage under the image (dmesg, multipath -ll, iostat -x, the server of a network file system): what waits is \
+             done when it answers; other guests' disks on other storage go on",
+        ));
+    }
     if failed > 0 {
         found.push(
             Finding::note(format_args!(
@@ -210,6 +220,7 @@ mod tests {
     use pregrant::units::{EvtchnPort, GrantRef};
     use pregrant::wire::blkif::Abi;
     use pregrant::xenbus::toolstack::Vbd;
+    use pregrant_host::drivers::status::OLDEST_NS;
     use pregrant_xenstored::LocalStore;
 
     /// The findings for vbd 5.51712, with these keys in its back's directory (those that begin with
@@ -291,6 +302,13 @@ mod tests {
             let found = counted("vbd", &device);
             assert_eq!(found.len(), findings);
             found.iter().for_each(|_| has(&found, Rank::Wrong, "a flush failed"));
+        }
+        for (oldest_ns, findings) in [(0, 0), (4_900_000_000, 0), (5_000_000_000, 1), (95_000_000_000, 1)] {
+            device.gauges = [(OLDEST_NS.to_string(), oldest_ns)].into();
+            let found = counted("vbd", &device);
+            assert_eq!(found.len(), findings, "{oldest_ns}");
+            let text = format!("has waited {} s", oldest_ns / 1_000_000_000);
+            found.iter().for_each(|_| has(&found, Rank::Wrong, &text));
         }
     }
 

@@ -17,7 +17,7 @@
 
 use crate::status_reader::{Daemon, NoStatus};
 use pregrant_host::drivers::BackStatus;
-use pregrant_host::drivers::status::{DirStatus, OperationStatus, StoreStatus, VifStatus};
+use pregrant_host::drivers::status::{DirStatus, OLDEST_NS, OperationStatus, StoreStatus, VifStatus};
 use std::fmt::Write;
 
 /// The name of this format in HTTP.
@@ -167,6 +167,10 @@ fn of_devices(backs: &[&BackStatus]) -> Vec<Metric> {
         "pregrant_device_in_flight_requests",
         "Requests that are taken and not answered, as of the queues' last polls.",
     );
+    let mut oldest = Metric::gauge(
+        "pregrant_device_oldest_request_age_seconds",
+        "How long the oldest request has been taken and not answered; 0: there is none.",
+    );
     let mut needed = Metric::gauge(
         "pregrant_device_needed_pages",
         "Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.",
@@ -202,6 +206,7 @@ fn of_devices(backs: &[&BackStatus]) -> Vec<Metric> {
         for (name, n) in &device.gauges {
             match name.as_str() {
                 "in_flight" => in_flight.sample(&labels, n),
+                OLDEST_NS => oldest.sample(&labels, *n as f64 / 1e9),
                 "kept_pages" => kept.sample(&labels, n),
                 _ => values.sample(&more(("value", name)), n),
             }
@@ -213,7 +218,10 @@ fn of_devices(backs: &[&BackStatus]) -> Vec<Metric> {
             }
         }
     }
-    vec![state, faults, requests, bytes, times, in_flight, needed, allowed, kept, overflows, counts, values]
+    vec![
+        state, faults, requests, bytes, times, in_flight, oldest, needed, allowed, kept, overflows, counts,
+        values,
+    ]
 }
 
 fn of_vifs(backs: &[&BackStatus]) -> Vec<Metric> {
@@ -561,6 +569,7 @@ mod tests {
         has("request_duration_seconds_sum", ",op=\"read\"", "0.4");
         has("request_duration_seconds_count", ",op=\"read\"", "4000");
         has("in_flight_requests", "", "3");
+        has("oldest_request_age_seconds", "", "2.5");
         has("kept_pages", "", "130");
         has("counts_total", ",count=\"refused\"", "2");
     }

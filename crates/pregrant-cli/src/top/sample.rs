@@ -180,7 +180,7 @@ pub fn disk() -> DeviceStatus {
         },
         what: "persistent, /disk.img, 64 MiB".into(),
         counters: named(&[("failed", 1), ("overflows", 7), ("redone", 0), ("refused", 2)]),
-        gauges: named(&[("in_flight", 3), ("kept_pages", 130), ("queues", 1)]),
+        gauges: named(&[("in_flight", 3), ("kept_pages", 130), ("oldest_ns", 2_500_000_000), ("queues", 1)]),
         operations: [
             ("read".to_string(), operation(4000, 16_384_000)),
             ("write".to_string(), operation(500, 2_048_000)),

@@ -8,6 +8,7 @@ use super::flow::Flow;
 use super::load::Load;
 use crate::status_reader::Daemon;
 use pregrant_host::drivers::BackStatus;
+use pregrant_host::drivers::status::OLDEST_NS;
 use pregrant_lab::table::{Align, Table, figure, width};
 use std::collections::BTreeMap;
 
@@ -153,12 +154,13 @@ fn others(loads: &[Load]) -> Vec<String> {
         ("latency", Align::Right),
         ("depth", Align::Right),
         ("waiting", Align::Right),
+        ("oldest", Align::Right),
         ("what", Align::Left),
         ("counted", Align::Left),
     ]);
     for load in loads {
         let device = &load.device;
-        let named = device.counters.iter().chain(device.gauges.iter().filter(|(name, _)| *name != IN_FLIGHT));
+        let named = device.counters.iter().chain(device.gauges.iter().filter(|(name, _)| !has_column(name)));
         let throttled = (device.throttled > 0).then(|| format!("throttled {}", device.throttled));
         let counted = named.map(|(name, n)| match name.as_str() {
             KEPT_PAGES => format!("{name} {n} of {}", device.pages_allowed),
@@ -180,6 +182,7 @@ fn others(loads: &[Load]) -> Vec<String> {
             load.latency_s.map_or("-".into(), time),
             or_dash(load.depth),
             device.gauges.get(IN_FLIGHT).map_or("-".into(), u64::to_string),
+            device.oldest_s().map_or("-".into(), time),
             plain(&device.what),
             counted.join(", ") + &waits.unwrap_or_default() + &last.unwrap_or_default(),
         ]);
@@ -212,6 +215,12 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
 
 /// The gauge of requests that are taken and not answered.
 const IN_FLIGHT: &str = "in_flight";
+
+/// Whether a gauge is in a column of its own.
+fn has_column(gauge: &str) -> bool {
+    [IN_FLIGHT, OLDEST_NS].contains(&gauge)
+}
+
 /// The gauge of pages that stay mapped since they were seen.
 const KEPT_PAGES: &str = "kept_pages";
 
@@ -377,9 +386,9 @@ vif 5.0 keeps 100 page(s) mapped, may keep 512 (--persistent-grants, --gref-mapp
         write.latency[3].requests += 30_000;
         let lines = render(&Rates::between(&daemons(&before), &daemons(&now)), 200, 50);
         let golden = "\
-device       back  state      requests/s  read B/s  written B/s  latency  depth  waiting  what                           counted
------------  ----  ---------  ----------  --------  -----------  -------  -----  -------  -----------------------------  ----------------------------------------------------------------------------
-vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00        3  persistent, /disk.img, 64 MiB  failed 1, overflows 7, redone 0, refused 2, kept_pages 130 of 1056, queues 1";
+device       back  state      requests/s  read B/s  written B/s  latency  depth  waiting  oldest  what                           counted
+-----------  ----  ---------  ----------  --------  -----------  -------  -----  -------  ------  -----------------------------  ----------------------------------------------------------------------------
+vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00        3  2.50 s  persistent, /disk.img, 64 MiB  failed 1, overflows 7, redone 0, refused 2, kept_pages 130 of 1056, queues 1";
         assert_eq!(lines[1..4].join("\n"), golden);
     }
 
@@ -387,9 +396,9 @@ vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00 
     fn a_device_of_another_class_has_a_row() {
         let lines = with(|back| back.devices = vec![sample::device()]);
         let golden = "\
-device    back  state   requests/s  read B/s  written B/s  latency  depth  waiting  what   counted
---------  ----  ------  ----------  --------  -----------  -------  -----  -------  -----  --------------------------------------------------------------------
-vtoy 5.0     0  Closed           -         -            -        -      -        -  a toy  answered 100, throttled 3; closed 1 time(s), last: it ?[31mran ahead";
+device    back  state   requests/s  read B/s  written B/s  latency  depth  waiting  oldest  what   counted
+--------  ----  ------  ----------  --------  -----------  -------  -----  -------  ------  -----  --------------------------------------------------------------------
+vtoy 5.0     0  Closed           -         -            -        -      -        -       -  a toy  answered 100, throttled 3; closed 1 time(s), last: it ?[31mran ahead";
         assert_eq!(lines[1..4].join("\n"), golden);
         assert_eq!(lines.len(), with(|_| {}).len() + 3);
     }

@@ -183,6 +183,9 @@ pub struct LatencyBucket {
 
 /// A disk's gauge: 1 where a flush of its guest's connection has failed.
 pub const FLUSH_FAILED: &str = "flush_failed";
+/// A device's gauge: the age of its oldest request that is not answered, in nanoseconds; 0: there
+/// is none.
+pub const OLDEST_NS: &str = "oldest_ns";
 
 impl From<Operation> for OperationStatus {
     fn from(operation: Operation) -> Self {
@@ -196,6 +199,12 @@ impl From<Operation> for OperationStatus {
 }
 
 impl DeviceStatus {
+    /// How long its oldest request has not been answered. None: it has none, or its backend is older
+    /// than this.
+    pub fn oldest_s(&self) -> Option<f64> {
+        self.gauges.get(OLDEST_NS).filter(|ns| **ns > 0).map(|ns| *ns as f64 / 1e9)
+    }
+
     /// Whether its front says that it closes, and uses it still.
     pub fn closes_in_use(&self) -> bool {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)

@@ -1,6 +1,7 @@
 //! The back's process: a real [`Backend`] for vbds, whose images are files.
 
-use crate::world::{BACK, LIMIT, client};
+use crate::log_lines;
+use crate::world::{BACK, LIMIT, LOGS, client};
 use pregrant::blk::back::VbdConfig;
 use pregrant::platform::Platform;
 use pregrant_host::disks::DiskConfig;
@@ -24,6 +25,9 @@ pub fn play(socket: &Path, io: &str, path: &str) {
     if let Ok(limit) = std::env::var(LIMIT) {
         let most = Some(limit.parse().unwrap());
         setrlimit(Resource::Fsize, Rlimit { current: most, maximum: most }).unwrap();
+    }
+    if std::env::var_os(LOGS).is_some() {
+        log_lines::to_stderr();
     }
     let platform = Loopback::attach(socket, BACK).unwrap();
     let xs = client(&platform);

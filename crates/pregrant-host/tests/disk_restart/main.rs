@@ -8,6 +8,9 @@
 mod back;
 mod closing;
 mod guest;
+#[path = "../machine/log_lines.rs"]
+#[allow(dead_code)] // others keep the lines
+mod log_lines;
 #[path = "../one_by_one/mod.rs"]
 mod one_by_one;
 #[path = "../processes/mod.rs"]
@@ -39,7 +42,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 19] = [
+    let tests: [(&str, fn()); 20] = [
         ("a_disk_in_use_outlives_its_detach", closing::a_disk_in_use_outlives_its_detach),
         (
             "what_was_written_is_flushed_before_a_disk_goes",
@@ -54,6 +57,7 @@ fn main() {
             slow::a_successor_waits_for_the_last_write_of_a_dead_back,
         ),
         ("a_disk_that_hangs_holds_no_one_but_its_guest", slow::a_disk_that_hangs_holds_no_one_but_its_guest),
+        ("a_disk_that_hangs_is_said", slow::a_disk_that_hangs_is_said),
         (
             "an_image_whose_file_system_is_silent_is_busy_and_no_more",
             slow::an_image_whose_file_system_is_silent_is_busy_and_no_more,

@@ -313,6 +313,29 @@ pub fn a_disk_that_hangs_holds_no_one_but_its_guest() {
     world.finish(back);
 }
 
+/// A disk that hangs gives no error, and moves no counter: the log says how long the oldest request
+/// has waited, and that it waits no longer.
+pub fn a_disk_that_hangs_is_said() {
+    let Some(mount) = Mount::new("said") else { return };
+    let world = World::new(&mount.path());
+    let log = mount.dir.with_extension("log");
+    let back = world.logged_back("uring", &log);
+    let guest = Guest::start(&world, FrontConfig::default());
+    let has = |text: &str| std::fs::read_to_string(&log).unwrap().contains(text);
+    mount.file.set_shut(true);
+    let (report, reported) = std::sync::mpsc::channel();
+    let done = Box::new(move |outcome: Result<&[u8], _>| report.send(outcome.map(drop)).unwrap());
+    guest.disk().put(DiskOp::Write { at: 0, bytes: vec![3; 4096] }, done);
+    until(|| has("a request has waited 5 s for the image, of 1 under way: "));
+    assert!(!has("the image answers again"));
+    mount.file.set_shut(false);
+    reported.recv().unwrap().unwrap();
+    until(|| has("the image answers again; a request had waited "));
+    std::fs::remove_file(&log).unwrap();
+    assert_eq!(guest.close(), 0);
+    world.end(back);
+}
+
 /// A file system that does not answer at all: a call that opens an image there, or asks its length,
 /// gets an error, and its caller goes on.
 pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {

@@ -18,6 +18,8 @@ pub const GUEST: DomId = DomId(5);
 pub const VBD: u32 = 51712;
 /// The environment variable that bounds the length of files that a back writes to.
 pub const LIMIT: &str = "PREGRANT_TEST_FILE_LIMIT";
+/// The environment variable with which a back writes its log to its stderr.
+pub const LOGS: &str = "PREGRANT_TEST_LOGS";
 
 /// A file that goes with its test.
 pub struct Image(pub PathBuf);
@@ -88,6 +90,12 @@ impl World {
     /// A back; `crash` names where it is to die.
     pub fn back(&self, io: &str, path: &str, crash: Option<String>) -> Back {
         Back::start(self.child(&[io, path], crash).env_remove(LIMIT))
+    }
+
+    /// One whose log is this file.
+    pub fn logged_back(&self, io: &str, log: &Path) -> Back {
+        let log = File::create(log).unwrap();
+        Back::start(self.child(&[io, "copy"], None).env_remove(LIMIT).env(LOGS, "1").stderr(log))
     }
 
     /// One that makes no file longer than this.

@@ -31,6 +31,24 @@ pub fn capture() {
     log::set_max_level(LevelFilter::Info);
 }
 
+struct Stderr;
+
+impl Log for Stderr {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &Record<'_>) {
+        eprintln!("{}: {}", record.level(), record.args());
+    }
+    fn flush(&self) {}
+}
+
+/// From now on, lines of level info and above go to stderr: a child's.
+pub fn to_stderr() {
+    log::set_logger(&Stderr).unwrap();
+    log::set_max_level(LevelFilter::Info);
+}
+
 /// Lines that one device may have caused since then: as many as it may at once, faults and others,
 /// and what came in time.
 pub fn most_of_a_device(since: Instant) -> usize {

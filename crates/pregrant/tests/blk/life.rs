@@ -503,3 +503,33 @@ fn a_flush_is_what_the_back_knows() {
         world.end(front);
     }
 }
+
+/// Of a disk that answers nothing no latency is known: how long its oldest request has waited is.
+#[test]
+fn the_oldest_request_that_is_not_answered_has_an_age() {
+    const S: u64 = 1_000_000_000;
+    let mut world = World::new(VbdConfig::default(), figures());
+    let mut front = world.front(FrontConfig { queues: 2, ..FrontConfig::default() });
+    let mut ask = |world: &mut World, queue: usize, at_s: u64| {
+        world.xen.stop_clock(at_s * S);
+        front.submit(&world.guest, queue, &Ask::Read { sector: 8, sectors: 8 }, 5).unwrap();
+        front.publish(&world.guest, queue);
+        world.poll_back();
+    };
+    assert_eq!(world.back.oldest_ns(), None);
+    ask(&mut world, 0, 3);
+    assert_eq!(world.back.oldest_ns(), None, "it was answered");
+    world.disk.inside().by_hand = true;
+    for (queue, at_s) in [(1, 10), (0, 12), (1, 15)] {
+        ask(&mut world, queue, at_s);
+        assert_eq!(world.back.oldest_ns(), Some(10 * S));
+    }
+    // Whichever is answered, the oldest of the others counts.
+    for (which, oldest) in [(0, Some(10 * S)), (0, Some(15 * S)), (0, None)] {
+        assert!(world.disk.inside().do_one(which));
+        world.poll_back();
+        assert_eq!(world.back.oldest_ns(), oldest);
+    }
+    world.disk.inside().by_hand = false;
+    world.end(front);
+}

@@ -6,22 +6,24 @@
 //!   connected  the image is open: what it is goes to the log
 //!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
 //!   under_way  a disk that is slow: its guest's close waits for it, a second at most
-//!   check      the image has another length: the guest is notified
+//!   check      the image has another length: the guest is notified; it does not answer: the log is
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
+use super::overdue::{News, Overdue};
 use super::queue::VbdQueue;
+use crate::clock::MonotonicClock;
 use crate::disks::ImageFace;
 use crate::drivers::registry::{
     AnyBack, DeviceLog, Figures, Notes, Operation, ServedDevice, ServedQueue, Trial,
 };
-use crate::drivers::status::FLUSH_FAILED;
+use crate::drivers::status::{FLUSH_FAILED, OLDEST_NS};
 use log::Level;
 use pregrant::blk::back::{BackVbd, Counts, Latencies, QueueShare, Tried};
 use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
 use pregrant::latency::Latency;
-use pregrant::platform::Platform;
+use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::back::{Drained, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
@@ -45,11 +47,40 @@ pub(super) struct VbdInstance<P: Platform> {
     awaits_scripts: bool,
     /// A warning about its image that is not logged yet.
     strange: Option<String>,
+    overdue: Overdue,
 }
 
 impl<P: Platform> VbdInstance<P> {
     pub(super) fn new(vbd: BackVbd<P>, face: ImageFace, awaits_scripts: bool) -> Self {
-        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None }
+        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default() }
+    }
+
+    /// How long its oldest request has not been answered; None: it has none. The platforms here
+    /// have this clock.
+    fn oldest(&self) -> Option<Duration> {
+        let taken_ns = self.vbd.oldest_ns()?;
+        Some(Duration::from_nanos(MonotonicClock.now_ns().saturating_sub(taken_ns)))
+    }
+
+    /// Says how long its image has not answered, as often as that is news.
+    fn say_overdue(&mut self, log: &DeviceLog) {
+        match self.overdue.check(self.oldest()) {
+            None => {}
+            Some(News::Waits(age)) => {
+                let waiting: usize = self.vbd.shares().iter().map(|share| share.in_flight()).sum();
+                let (image, age) = (self.face.describe(), age.as_secs());
+                log.say(
+                    Level::Warn,
+                    &format_args!(
+                        "a request has waited {age} s for the image, of {waiting} under way: {image}"
+                    ),
+                );
+            }
+            Some(News::Over(age)) => {
+                let age = age.as_secs();
+                log.say(Level::Info, &format_args!("the image answers again; a request had waited {age} s"));
+            }
+        }
     }
 
     /// Of all queues, since they connected.
@@ -136,6 +167,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
 
     fn closed(&mut self, _: &DeviceId, _: &DeviceLog) {
         self.readable.clear();
+        self.overdue = Overdue::default();
     }
 
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
@@ -168,6 +200,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
     }
 
     fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        self.say_overdue(log);
         if self.vbd.check_length(bus)? {
             let sectors = self.vbd.figures().map_or(0, |figures| figures.sectors);
             log.say(Level::Info, &format_args!("the image's size has changed: {}", size(sectors)));
@@ -200,6 +233,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
                 ("in_flight", gauge(QueueShare::in_flight)),
                 ("kept_pages", gauge(QueueShare::kept_pages)),
                 (FLUSH_FAILED, self.vbd.flush_failed().into()),
+                (OLDEST_NS, self.oldest().map_or(0, |age| age.as_nanos() as u64)),
             ],
             operations: vec![
                 operation("read", sum(|c| c.reads), sum(|c| c.bytes_read), |l| &l.reads),

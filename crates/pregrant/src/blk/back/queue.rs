@@ -66,6 +66,8 @@ pub struct QueueShare {
     /// Pages that may be mapped for single requests.
     alone: AtomicUsize,
     in_flight: AtomicUsize,
+    /// When the batch of each request was taken, by the request's place; 0: there is none.
+    taken_ns: Box<[AtomicU64]>,
     kept_pages: AtomicUsize,
     overflows: AtomicU64,
     /// Orders, and how many there were.
@@ -78,6 +80,12 @@ impl QueueShare {
     /// Requests that are taken and not answered, as of its last poll.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// When the oldest of the requests that are taken and not answered was taken, by the platform's
+    /// clock; also while its owner stands still. None: there is none.
+    pub fn oldest_ns(&self) -> Option<u64> {
+        self.taken_ns.iter().map(|taken| taken.load(Ordering::Relaxed)).filter(|taken| *taken > 0).min()
     }
 
     /// Pages that stay mapped since they were seen, as of its last poll.
@@ -129,8 +137,6 @@ impl QueueShare {
 /// One request, from when it is taken to its answer.
 struct Job<P: Platform> {
     taken: Option<Taken>,
-    /// When its batch was taken, by the platform's clock.
-    taken_ns: u64,
     id: u64,
     op: u8,
     request: ValidRequest,
@@ -148,7 +154,6 @@ impl<P: Platform> Default for Job<P> {
     fn default() -> Self {
         Self {
             taken: None,
-            taken_ns: 0,
             id: 0,
             op: 0,
             request: ValidRequest::default(),
@@ -263,6 +268,7 @@ impl<P: Platform> BackQueue<P> {
             longest: AtomicUsize::new(SEGMENTS_MAX.min(rules.most_parts())),
             alone: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
+            taken_ns: (0..size).map(|_| AtomicU64::new(0)).collect(),
             kept_pages: AtomicUsize::new(0),
             overflows: AtomicU64::new(0),
             generation: AtomicU32::new(0),
@@ -433,7 +439,7 @@ impl<P: Platform> BackQueue<P> {
         let job = &mut jobs[place as usize];
         (job.taken, job.id, job.op, job.step) = (Some(taken), req.id(), answered_op(&req), 0);
         list.clear();
-        job.taken_ns = taken_ns;
+        self.share.taken_ns[place as usize].store(taken_ns.max(1), Ordering::Relaxed);
         let validated =
             validate(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
         let request = match validated {
@@ -580,7 +586,8 @@ impl<P: Platform> BackQueue<P> {
         self.parts_in_flight -= job.parts.len();
         let c = &share.counters;
         let latency = share.latencies.of(job.request.kind, !job.parts.is_empty());
-        latency.add(now_ns.saturating_sub(job.taken_ns));
+        let taken_ns = share.taken_ns[place as usize].load(Ordering::Relaxed);
+        latency.add(now_ns.saturating_sub(taken_ns));
         // Of a discard it would be no number of bytes that travel, nor need it be one at all.
         let bytes = job.request.sectors.saturating_mul(SECTOR_BYTES as u64);
         match job.request.kind {
@@ -614,6 +621,7 @@ impl<P: Platform> BackQueue<P> {
     fn finish(&mut self, place: u32, status: i16) {
         let job = &mut self.jobs[place as usize];
         if let Some(taken) = job.taken.take() {
+            self.share.taken_ns[place as usize].store(0, Ordering::Relaxed);
             self.answers.push((taken, Response { id: job.id, op: job.op, status }));
             self.free.push(place);
         }

@@ -131,7 +131,8 @@ impl<P: Platform> Back<Vbd<P>> {
         }
         let writable = mode_writes(bus.own_text(MODE)?.as_deref());
         let native_sectors = self.config.native_sectors;
-        let opening = Opening { params: image_name(bus)?, writable, is_live: false, native_sectors };
+        let opening =
+            Opening { params: image_name(bus)?, writable, is_live: false, native_sectors };
         let tried = match self.image.open(&opening) {
             Ok(_) => Tried::Opened { strange: self.image.strange() },
             Err(OpenError::Busy(why)) => Tried::Busy(why),
@@ -534,6 +535,12 @@ impl<P: Platform> Vbd<P> {
     /// that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
+    }
+
+    /// When the oldest of its requests was taken that is not answered, by the platform's clock. None:
+    /// there is none.
+    pub fn oldest_ns(&self) -> Option<u64> {
+        self.shares.iter().filter_map(|share| share.oldest_ns()).min()
     }
 
     /// Whether a flush of this connection has failed: of what was written and answered before, no

@@ -1,0 +1,74 @@
+//! Requests that an image does not answer: how long the oldest waits, and what of that the log has.
+//!
+//! ```text
+//!   each check: age of the oldest --5 s, 30 s, 120 s, each once--> a warning --younger than 5 s again--> a line that it is over
+//! ```
+//! Storage that hangs gives no error: no counter moves, and the latency of what was answered says
+//! nothing of what was not.
+//!
+//! What a guest may do: nothing but ask; its device's budget bounds the lines.
+
+use std::time::Duration;
+
+/// A request that has waited so long is overdue.
+pub const OVERDUE: Duration = Duration::from_secs(5);
+/// Ages that the log has, each once.
+const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_secs(120)];
+
+/// See the module.
+#[derive(Default, Debug)]
+pub(super) struct Overdue {
+    /// Of [`AGES`], those that the log has.
+    said: usize,
+    /// The oldest that was seen since it has one.
+    most: Duration,
+}
+
+/// What the log is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum News {
+    /// The oldest request has waited so long.
+    Waits(Duration),
+    /// All of them are answered, or young. One had waited so long, at least.
+    Over(Duration),
+}
+
+impl Overdue {
+    /// The oldest request is so old now; None: there is none.
+    pub(super) fn check(&mut self, age: Option<Duration>) -> Option<News> {
+        let age = age.unwrap_or_default();
+        if age < OVERDUE {
+            let most = std::mem::take(self).most;
+            return (most >= OVERDUE).then_some(News::Over(most));
+        }
+        self.most = self.most.max(age);
+        let passed = AGES.iter().filter(|least| **least <= age).count();
+        let is_news = passed > self.said;
+        self.said = self.said.max(passed);
+        is_news.then_some(News::Waits(age))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_age_is_said_once_and_so_is_the_end() {
+        let mut overdue = Overdue::default();
+        for _ in 0..2 {
+            assert_eq!(overdue.check(None), None);
+            let said: Vec<_> = (0..400).filter_map(|s| overdue.check(Some(Duration::from_secs(s)))).collect();
+            assert_eq!(said, [5, 30, 120].map(|s| News::Waits(Duration::from_secs(s))));
+            // Another is the oldest, and is overdue as well.
+            assert_eq!(overdue.check(Some(Duration::from_secs(40))), None);
+            let young = (Duration::from_millis(4999), News::Over(Duration::from_secs(399)));
+            assert_eq!(overdue.check(Some(young.0)), Some(young.1));
+            assert_eq!(overdue.check(None), None);
+        }
+        // A control thread that checks late says the age that it sees.
+        let late = Duration::from_secs(60);
+        assert_eq!(overdue.check(Some(late)), Some(News::Waits(late)));
+        assert_eq!(overdue.check(None), Some(News::Over(late)));
+    }
+}
