@@ -69,8 +69,9 @@ domain also ends with the last process in it; it is made again at once, with its
         #[arg(long = "guest", value_name = "DOMID", value_parser = guest_domid)]
         guests: Vec<u16>,
         /// A disk for a guest of those: a raw file or a block device by its whole path, or ram:64M;
-        /// with ,r behind it the guest only reads (may be repeated: xvda, xvdb ...)
-        #[arg(long = "disk", value_name = "DOMID=IMAGE[,r]", value_parser = disk_of_guest)]
+        /// with ,r behind it the guest only reads, with ,w or without it writes, too (may be
+        /// repeated: xvda, xvdb ...)
+        #[arg(long = "disk", value_name = "DOMID=IMAGE[,r|,w]", value_parser = disk_of_guest)]
         disks: Vec<(u16, DiskSpec)>,
         /// The domains' grant tables
         #[arg(long, default_value = "v1", value_parser = choice(TABLES, GrantTableVersion::name))]
@@ -91,7 +92,7 @@ The vif's keys are for `pregrant back --port tap`.")]
         #[arg(value_name = "DOMID", value_parser = guest_domid)]
         guest: u16,
         /// A disk for it, as for serve (may be repeated)
-        #[arg(long = "disk", value_name = "IMAGE[,r]", value_parser = disk)]
+        #[arg(long = "disk", value_name = "IMAGE[,r|,w]", value_parser = disk)]
         disks: Vec<DiskSpec>,
         /// A vif for it, also beside disks, plugged in by these keys, as in xl's vif= lines: bridge,
         /// script, vifname, mtu, vlan
@@ -164,10 +165,14 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
-/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. The path is to be whole: the
-/// backend is another process.
+/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. A file whose own name ends so has
+/// the mode behind that: `/tmp/a,r,w`. The path is to be whole: the backend is another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
-    let (params, writable) = text.strip_suffix(",r").map_or((text, true), |params| (params, false));
+    let (params, writable) = match text.rsplit_once(',') {
+        Some((params, "r")) => (params, false),
+        Some((params, "w")) => (params, true),
+        _ => (text, true),
+    };
     params.parse::<ImageSpec>().map_err(|e| e.to_string())?;
     // A disk's key may say this and mean /dev; who types it means a file in this directory.
     if !params.starts_with('/') && !params.contains(':') {
@@ -524,9 +529,14 @@ mod tests {
 
     #[test]
     fn a_disk_is_named_by_a_whole_path() {
-        for (text, params, writable) in
-            [("/a/b", "/a/b", true), ("/a,r", "/a", false), ("phy:vg/x", "phy:vg/x", true)]
-        {
+        for (text, params, writable) in [
+            ("/a/b", "/a/b", true),
+            ("/a,r", "/a", false),
+            ("/a,r,w", "/a,r", true),
+            ("/a,w,r", "/a,w", false),
+            ("/a,b", "/a,b", true),
+            ("phy:vg/x", "phy:vg/x", true),
+        ] {
             let disk = disk(text).unwrap();
             assert_eq!((disk.params.as_str(), disk.writable), (params, writable));
         }
