@@ -146,7 +146,8 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|k| (k * 7 + k / 512 + seed) as u8).collect()
 }
 
-const WRITABLE: Opening = Opening { params: None, writable: true, is_live: false, native_sectors: false };
+const WRITABLE: Opening =
+    Opening { params: None, writable: true, is_live: false, native_sectors: false, is_trial: false };
 const READ_ONLY: Opening = Opening { writable: false, ..WRITABLE };
 
 fn ways() -> Vec<DiskConfig> {

@@ -6,6 +6,7 @@
 //!                  '--Answer::wait: a moment-->  there  |  not yet: it goes on with others, and asks this answer again
 //!                  '--Answer::give_up----------> what comes is dropped by this thread: a file that was opened too late is closed
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
+//!   anyone         --later(call)--> the same thread, and no one waits
 //! ```
 //! Calls are made one after the other, in the order in which they were asked. An answer that was
 //! given up can be wanted again, so that the same request to a silent file system is one call
@@ -20,7 +21,9 @@ const MOMENT: Duration = Duration::from_millis(100);
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// See the module. The thread ends after the last call that was asked, once this is dropped.
+/// See the module. The thread ends after the last call that was asked, once all clones of this are
+/// dropped.
+#[derive(Clone)]
 pub(super) struct BlockingCalls(Sender<Call>);
 
 impl BlockingCalls {
@@ -53,9 +56,14 @@ impl BlockingCalls {
                 drop(value);
             }
         };
+        self.later(call);
+        Answer { place, waited: false }
+    }
+
+    /// Has a call made that no one waits for.
+    pub(super) fn later(&self, call: impl FnOnce() + Send + 'static) {
         // its thread ends after this is dropped, and not before
         let _ = self.0.send(Box::new(call));
-        Answer { place, waited: false }
     }
 }
 

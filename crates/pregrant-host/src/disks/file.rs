@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   open        not through the page cache, where that is to be had (`direct`); a device that is written to with O_EXCL: not one that
-//!               is mounted, or part of another, or open by another node
-//!   lock        on this open file; somebody has it: busy, to be tried again
+//!               is mounted, or part of another, or open by another node; nothing of which requests of this process are under way still
+//!   lock        on this open file; somebody has it: busy, to be tried again; so are those who use it without a lock (`users`)
+//!   another     a device whose medium was changed is another image: its transfers fail until it is opened again
 //!   figures     length, sectors (a device's own, where its guest may see them; else of 512 bytes), discards: holes in a file,
 //!               the device's own
 //!   queue       uring or pool, all on the one open file
@@ -25,23 +26,25 @@ use super::blocking_calls::{Answer, BlockingCalls};
 use super::direct::{self, Direct};
 use super::in_place::{InPlaceDisk, is_in_memory};
 use super::lock::{LockError, lock};
-use super::open_file::{HOLE, OpenFile};
+use super::open_file::{HOLE, ImageNumber, OpenFile, is_left_behind};
 use super::pool::Pool;
 use super::uring::UringDisk;
+use super::users::{self, Purpose};
 use super::wake_fd::WakeFd;
-use super::{DiskConfig, IoWay, device, format, identity};
+use super::{DiskConfig, IoWay, THREADS, device, format, identity};
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
 use pregrant::{PAGE_SIZE, PlatformError};
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek, stat};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-/// Threads of an image that has all of its transfers done by threads.
-const THREADS: usize = 4;
+/// How long the image's thread waits for threads that are about to end, before it is busy.
+const ENDS: Duration = Duration::from_millis(50);
 
 /// See the module.
 pub struct FileImage {
@@ -53,7 +56,7 @@ pub struct FileImage {
     /// It is being opened, in this way; perhaps no one waits for that any more. One call at a time.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
-    measuring: Option<Answer<Result<Length, Errno>>>,
+    measuring: Option<Answer<Result<Measured, Errno>>>,
     /// The bytes behind its last sector that the log had last.
     tail_said: u64,
     /// Direct I/O was refused, and is not tried again when it is opened again.
@@ -66,6 +69,8 @@ pub struct FileImage {
 struct How {
     writable: bool,
     native_sectors: bool,
+    is_live: bool,
+    is_trial: bool,
 }
 
 struct Opened {
@@ -180,6 +185,9 @@ impl FileImage {
     fn close_file(&mut self) {
         self.measuring = None;
         let opened = self.open.take();
+        if let Some(opened) = &opened {
+            opened.file.leave_behind();
+        }
         self.by_thread(opened);
     }
 
@@ -193,12 +201,12 @@ impl FileImage {
     /// A way to it, and what is readable when something has come back.
     pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<WakeFd>), PlatformError> {
         let failed = |op| move |e: Errno| PlatformError { op, code: e.raw_os_error() };
-        let Some(opened) = &mut self.open else {
+        let (Some(opened), Some(thread)) = (&mut self.open, &self.thread) else {
             return Err(failed("to use an image that is not open")(Errno::BADF));
         };
         let wake = Arc::new(WakeFd::new().map_err(failed("to make a descriptor for a disk"))?);
         if self.config.io == IoWay::Uring && opened.pool.is_none() {
-            match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&wake)) {
+            match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&wake), thread.clone()) {
                 Ok(disk) => return Ok((opened.way_of(Box::new(disk)), wake)),
                 // LOG: once for each image that is opened.
                 Err(e) => log::info!(
@@ -210,9 +218,9 @@ impl FileImage {
         let pool = match &opened.pool {
             Some(pool) => pool,
             None => {
-                let pool = Pool::new(Arc::clone(&opened.file), THREADS);
+                let pool = Pool::new(Arc::clone(&opened.file), THREADS, thread);
                 let pool = pool.map_err(|e| PlatformError {
-                    op: "to start threads for a disk",
+                    op: "to make a descriptor for a disk",
                     code: e.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()),
                 })?;
                 opened.pool.insert(pool)
@@ -226,7 +234,8 @@ impl FileImage {
 
 impl Image for FileImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        let how = How { writable: how.writable, native_sectors: how.native_sectors };
+        let Opening { writable, native_sectors, is_live, is_trial, .. } = *how;
+        let how = How { writable, native_sectors, is_live, is_trial };
         self.close_file();
         let mut answer = match self.opening.take() {
             Some((asked, answer)) if asked == how && answer.want() => answer,
@@ -263,18 +272,24 @@ impl Image for FileImage {
     }
 
     fn sectors(&mut self) -> Option<u64> {
-        let Opened { file, figures, .. } = self.open.as_ref()?;
-        let (file, sector_size) = (Arc::clone(file), figures.sector_size);
+        let Opened { file, figures, identity, .. } = self.open.as_ref()?;
+        let (file, sector_size, identity) = (Arc::clone(file), figures.sector_size, identity.clone());
         let mut answer = match (self.measuring.take(), &self.thread) {
             (Some(answer), _) => answer,
-            (None, thread) => thread.as_ref()?.ask(move || length(file.fd(), sector_size)),
+            (None, thread) => thread.as_ref()?.ask(move || measure(&file, sector_size, identity)),
         };
         let Some(measured) = answer.wait() else {
             self.measuring = Some(answer);
             return None;
         };
-        let Length { sectors, tail } = measured.ok()?;
-        self.open.as_mut()?.tail = tail;
+        let Measured { length: Length { sectors, tail }, is_another } = measured.ok()?;
+        let opened = self.open.as_mut()?;
+        if is_another {
+            // What it is long now is not its guest's business.
+            opened.file.mark_replaced();
+            return None;
+        }
+        opened.tail = tail;
         self.say_tail();
         Some(sectors)
     }
@@ -298,6 +313,20 @@ struct Length {
     tail: u64,
 }
 
+/// What is asked of an open image now and then.
+struct Measured {
+    length: Length,
+    /// It is not the image that was opened: the same drive has another medium.
+    is_another: bool,
+}
+
+fn measure(file: &OpenFile, sector_size: u32, identity: Option<String>) -> Result<Measured, Errno> {
+    let length = length(file.fd(), sector_size)?;
+    // A file stays the one that was opened.
+    let is_another = file.is_device() && identity::of(file.fd(), true) != identity;
+    Ok(Measured { length, is_another })
+}
+
 /// Its length now.
 fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
     let bytes = seek(fd, SeekFrom::End(0))?;
@@ -305,24 +334,27 @@ fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
     Ok(Length { sectors: (bytes - tail) / SECTOR_BYTES as u64, tail })
 }
 
-fn is_block_device(path: &Path) -> bool {
-    stat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
+impl Drop for FileImage {
+    /// What the file system may hold up is not closed here.
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 fn open(
     path: &Path,
     config: DiskConfig,
-    How { writable, native_sectors }: How,
+    How { writable, native_sectors, is_live, is_trial }: How,
     refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 ) -> Result<Opened, OpenError> {
     let shown = path.display();
     let failed = |why: String| OpenError::Failed(format!("{shown}: {why}"));
-    let unopened = |e: Errno| {
+    let unopened = |e: Errno, is_device: bool| {
         failed(match e {
             Errno::NOENT => "there is no such file, so the disk has no image".into(),
             // A device that the unit does not name is refused so, whatever the file's own rights.
-            Errno::PERM if is_block_device(path) => format!(
+            Errno::PERM if is_device => format!(
                 "{e}: this process may not have that device; under systemd name it in the unit (pregrant doctor --device-policy)"
             ),
             Errno::ACCESS | Errno::PERM | Errno::ROFS if writable => {
@@ -331,32 +363,55 @@ fn open(
             e => e.to_string(),
         })
     };
-    let class_of = |stat: Stat| {
-        is_device(&stat).ok_or_else(|| {
-            let kind = FileType::from_raw_mode(stat.st_mode);
-            failed(format!("a {kind:?} is not an image; use a raw file or a block device"))
-        })
-    };
-    // Before it is opened: to open a watchdog or a tape does something already.
-    let expects_device = class_of(stat(path).map_err(unopened)?)?;
+    // Before it is opened: to open a watchdog or a tape does something already. What is found here
+    // is what is opened then, whatever the path leads to meanwhile.
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let found = found.map_err(|e| unopened(e, false))?;
+    let stat = fstat(&found).map_err(|e| unopened(e, false))?;
+    let is_device = is_device(&stat).ok_or_else(|| {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        failed(format!("a {kind:?} is not an image; use a raw file or a block device"))
+    })?;
+    let number = ImageNumber::of(&stat);
+    let until = Instant::now() + ENDS;
+    while is_left_behind(number) {
+        if Instant::now() >= until {
+            return Err(OpenError::Busy(format!(
+                "{shown} is in use: its storage works on requests of an earlier connection"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     // A device that the kernel uses, or that another has through another node, is not written to.
-    let alone = if expects_device && writable { OFlags::EXCL } else { OFlags::empty() };
-    // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
+    let alone = if is_device && writable { OFlags::EXCL } else { OFlags::empty() };
     let flags = access | alone | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let fd = rustix::fs::open(again, flags, Mode::empty()).map_err(|e| match e {
         Errno::BUSY => OpenError::Busy(format!("{shown} is in use for writing: {}", who_has(path))),
-        e => unopened(e),
+        Errno::NOENT => failed("it is there, and cannot be opened without /proc; mount that".into()),
+        e => unopened(e, is_device),
     })?;
-    let stat = fstat(&fd).map_err(|e| failed(e.to_string()))?;
-    let is_device = class_of(stat)?;
+    drop(found);
     match lock(&fd, writable) {
         Ok(()) => {}
         Err(LockError::Held(who)) => {
             let what = if writable { "" } else { " for writing" };
             return Err(OpenError::Busy(format!("{shown} is in use{what}: {who} has its lock")));
         }
-        Err(LockError::Failed(e)) => return Err(failed(format!("cannot lock it: {e}"))),
+        Err(LockError::Failed(e)) => {
+            return Err(failed(format!(
+                "its file system has no locks ({e}), without which two could write to it; mount it with locks (NFS: not with \
+                 nolock, and with rpc.statd and the server's lockd running), or put the image on another"
+            )));
+        }
+    }
+    if let Some(who) = users::excluding(fd.as_fd(), &stat, path, Purpose { writable, is_live }) {
+        let what = if writable { "" } else { " for writing" };
+        return Err(OpenError::Busy(format!("{shown} is in use{what}: {who}")));
+    }
+    if !is_trial {
+        users::lock_for_qemu(fd.as_fd(), writable);
     }
     let (sector_size, physical_sector_size) = if is_device {
         device::sector_sizes(&fd).map_err(|e| failed(format!("cannot read its sector size: {e}")))?
@@ -399,7 +454,7 @@ fn open(
     let identity = identity::of(fd.as_fd(), is_device);
     let format = format::of(fd.as_fd(), sectors);
     let direct = Direct::new(is_direct, access, refused);
-    let file = OpenFile::new(fd, path, kind, !writable, direct, lines);
+    let file = OpenFile::new((fd, number), path, kind, !writable, direct, lines);
     let figures = DiskFigures { sectors, ..served };
     Ok(Opened { file: Arc::new(file), figures, tail, identity, format, in_memory, pool: None })
 }

@@ -33,6 +33,7 @@ mod ram;
 mod spec;
 mod transfer;
 mod uring;
+mod users;
 mod wake_fd;
 
 pub use file::FileImage;
@@ -69,5 +70,7 @@ impl Default for DiskConfig {
     }
 }
 
+/// Threads of an image that has all of its transfers done by threads.
+const THREADS: usize = 4;
 /// How long an end in good order waits for a disk that does nothing.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,29 +1,61 @@
 //! One open file, through which all of an image's transfers go, and which its [`lock`](super::lock)
 //! is on.
+//!
+//! A closed image's open file is [left behind](OpenFile::leave_behind) while transfers of it are
+//! under way. Until they are over the image is not opened again by this process, also to be read,
+//! for which the lock is shared: each connection to storage that hangs would leave its memory, its
+//! guest's pages and its threads.
 
 use super::direct::{Direct, Refused, Submitter};
 use super::wake_fd::WakeFd;
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{IoOp, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FileType, Stat};
+use rustix::io::Errno;
 use std::fmt::Arguments;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Free blocks, and the file stays as long as it is.
 pub(super) const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
+/// An image among all that this machine has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ImageNumber(u64, u64);
+
+impl ImageNumber {
+    pub(super) fn of(stat: &Stat) -> Self {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => Self(stat.st_rdev, 0),
+            _ => Self(stat.st_dev, stat.st_ino),
+        }
+    }
+}
+
+/// Open files of closed images that may have transfers under way.
+static LEFT_BEHIND: Mutex<Vec<(ImageNumber, Weak<OpenFile>)>> = Mutex::new(Vec::new());
+
+/// Whether a closed image's transfers are under way still.
+pub(super) fn is_left_behind(number: ImageNumber) -> bool {
+    let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+    left.retain(|(_, file)| file.strong_count() > 0);
+    left.iter().any(|(other, _)| *other == number)
+}
+
 /// See the module.
 pub(super) struct OpenFile {
     fd: OwnedFd,
+    number: ImageNumber,
     path: PathBuf,
     /// Bytes of a block device's own logical sectors; None: it is a file.
     device_sectors: Option<u32>,
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
+    /// What was opened is not there any more: another medium is in its place.
+    is_replaced: AtomicBool,
     /// The kernel got a guest's pages, and could not use them.
     cannot_reach: AtomicBool,
     /// Lines about its image, however often that is opened.
@@ -34,15 +66,31 @@ impl OpenFile {
     /// `fd`, which was opened at `path`: a file, or a block device with logical sectors of so many
     /// bytes.
     pub(super) fn new(
-        fd: OwnedFd,
+        (fd, number): (OwnedFd, ImageNumber),
         path: &Path,
         device_sectors: Option<u32>,
         is_shared: bool,
         direct: Direct,
         lines: Arc<LineBudget>,
     ) -> Self {
-        let cannot_reach = AtomicBool::new(false);
-        Self { fd, path: path.into(), device_sectors, is_shared, direct, cannot_reach, lines }
+        let [is_replaced, cannot_reach] = [false; 2].map(AtomicBool::new);
+        Self {
+            fd,
+            number,
+            path: path.into(),
+            device_sectors,
+            is_shared,
+            direct,
+            is_replaced,
+            cannot_reach,
+            lines,
+        }
+    }
+
+    /// Its image is closed.
+    pub(super) fn leave_behind(self: &Arc<Self>) {
+        let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push((self.number, Arc::downgrade(self)));
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -116,6 +164,44 @@ impl OpenFile {
                 self.path.display()
             );
         }
+    }
+
+    /// Threads cannot be had: less is done at a time, and nothing else is wrong.
+    #[cold]
+    pub(super) fn lacks_threads(&self, had: usize, wanted: usize, why: &std::io::Error) {
+        self.lines.warn(format_args!(
+            "{}: {had} of {wanted} thread(s) for its I/O could be started ({why}): the disk is slower. The limit is the unit's \
+             TasksMax, pids.max of its cgroup, or ulimit -u",
+            self.path.display()
+        ));
+    }
+
+    /// io_uring does no transfers of it any more.
+    #[cold]
+    pub(super) fn leaves_uring(&self, why: Errno) {
+        self.lines.warn(format_args!(
+            "{}: io_uring did not carry out a request ({why}); using threads for its I/O until the disk is connected again. The \
+             kernel may lack memory, or may start no thread (the unit's TasksMax, pids.max of its cgroup)",
+            self.path.display()
+        ));
+    }
+
+    /// It has become another image, and no guest's: the kernel would read it, and write to it,
+    /// through what was opened before.
+    #[cold]
+    pub(super) fn mark_replaced(&self) {
+        if !self.is_replaced.swap(true, Ordering::Relaxed) {
+            self.lines.warn(format_args!(
+                "{}: its medium was changed: each request fails until its guest's front connects again, which gets the new medium",
+                self.path.display()
+            ));
+        }
+    }
+
+    /// Whether transfers of it are to fail.
+    #[inline]
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Relaxed)
     }
 
     /// A transfer failed.

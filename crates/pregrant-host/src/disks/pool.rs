@@ -1,21 +1,25 @@
 //! Transfers done by threads, which sleep in the kernel for them: where there is no io_uring, and
-//! what it does not know.
+//! what it does not know or cannot do.
 //!
 //! ```text
 //!   PoolQueue --submit--> transfers --thread--> Transfer::perform --over--> lane's done, notify --complete--> Done
 //!                            ^                       |
 //!                            '-------- again --------'      behind those that wait
 //! ```
+//! There are as many threads as can be had. Where there is none the image's own does them
+//! ([`blocking_calls`](super::blocking_calls)), one after the other.
+//!
 //! Invariants: a transfer is with one thread at a time, which owns its memory; the threads hold the
 //! open file until their last transfer is done, even without an owner. One that the kernel does
 //! in many calls keeps no thread from the others.
 
 use super::PATIENCE;
+use super::blocking_calls::BlockingCalls;
 use super::direct::Submitter;
 use super::open_file::OpenFile;
 use super::transfer::{Ended, Pieces, Transfer};
 use super::wake_fd::WakeFd;
-use pregrant::blk::disk::{Disk, Done, Io};
+use pregrant::blk::disk::{Disk, Done, Io, IoError};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,6 +43,8 @@ struct Shared {
     transfers: Mutex<TransferQueue>,
     more: Condvar,
     file: Arc<OpenFile>,
+    /// The image's thread, where there is no other.
+    one_by_one: Option<(BlockingCalls, Arc<Submitter>)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -49,15 +55,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Pool(Arc<Shared>);
 
 impl Pool {
-    /// `threads` of them.
-    pub(super) fn new(file: Arc<OpenFile>, threads: usize) -> std::io::Result<Arc<Self>> {
-        let pool = Self(Arc::new(Shared { transfers: Mutex::default(), more: Condvar::new(), file }));
+    /// `threads` of them, or as many as there can be; `image` is the thread of the image.
+    ///
+    /// # Errors
+    /// There is no descriptor to be had.
+    pub(super) fn new(
+        file: Arc<OpenFile>,
+        threads: usize,
+        image: &BlockingCalls,
+    ) -> std::io::Result<Arc<Self>> {
+        let submitter = || WakeFd::new().map(|wake| file.submitter(Arc::new(wake)));
+        let shared = |one_by_one| {
+            let (transfers, more, file) = (Mutex::default(), Condvar::new(), Arc::clone(&file));
+            Arc::new(Shared { transfers, more, file, one_by_one })
+        };
+        let pool = Self(shared(None));
         for number in 0..threads {
-            let shared = Arc::clone(&pool.0);
-            let submitter = shared.file.submitter(Arc::new(WakeFd::new()?));
-            std::thread::Builder::new()
+            let (shared_here, submitter_here) = (Arc::clone(&pool.0), submitter()?);
+            let started = std::thread::Builder::new()
                 .name(format!("disk {number}"))
-                .spawn(move || shared.serve(&submitter))?;
+                .spawn(move || shared_here.serve(&submitter_here));
+            let Err(e) = started else { continue };
+            file.lacks_threads(number, threads, &e);
+            if number == 0 {
+                return Ok(Arc::new(Self(shared(Some((image.clone(), submitter()?))))));
+            }
+            break;
         }
         Ok(Arc::new(pool))
     }
@@ -80,7 +103,7 @@ impl Shared {
     fn serve(&self, submitter: &Submitter) {
         loop {
             let mut transfers = lock(&self.transfers);
-            let (lane, mut transfer) = loop {
+            let (lane, transfer) = loop {
                 match transfers.waiting.pop_front() {
                     Some(next) => break next,
                     None if transfers.over => return,
@@ -88,20 +111,42 @@ impl Shared {
                 }
             };
             drop(transfers);
-            match transfer.perform(&self.file, submitter) {
-                Ended::Again => {
-                    let mut transfers = lock(&self.transfers);
-                    // A queue that is gone has started nothing more.
-                    if !lane.over.load(Ordering::Relaxed) {
-                        transfers.waiting.push_back((lane, transfer));
-                    }
+            self.perform(lane, transfer, submitter);
+        }
+    }
+
+    /// Does what one call does of a transfer. True: there is more of it, behind those that wait.
+    fn perform(&self, lane: Arc<Lane>, mut transfer: Transfer, submitter: &Submitter) -> bool {
+        match transfer.perform(&self.file, submitter) {
+            Ended::Again => {
+                let mut transfers = lock(&self.transfers);
+                // A queue that is gone has started nothing more.
+                let goes_on = !lane.over.load(Ordering::Relaxed);
+                if goes_on {
+                    transfers.waiting.push_back((lane, transfer));
                 }
-                Ended::Over(outcome) => {
-                    lock(&lane.done).push(transfer.into_done(outcome).0);
-                    lane.wake.notify();
-                }
+                goes_on
+            }
+            Ended::Over(outcome) => {
+                lock(&lane.done).push(transfer.into_done(outcome).0);
+                lane.wake.notify();
+                false
             }
         }
+    }
+
+    /// There is a transfer more that waits.
+    fn notify(self: &Arc<Self>) {
+        let Some((image, _)) = &self.one_by_one else { return self.more.notify_one() };
+        let shared = Arc::clone(self);
+        image.later(move || {
+            let Some((_, submitter)) = &shared.one_by_one else { return };
+            let next = lock(&shared.transfers).waiting.pop_front();
+            // None: its queue is gone.
+            if next.is_some_and(|(lane, transfer)| shared.perform(lane, transfer, submitter)) {
+                shared.notify();
+            }
+        });
     }
 }
 
@@ -119,7 +164,7 @@ impl PoolQueue {
     pub(super) fn take(&mut self, transfer: Transfer) {
         self.in_flight += 1;
         lock(&self.pool.0.transfers).waiting.push_back((Arc::clone(&self.lane), transfer));
-        self.pool.0.more.notify_one();
+        self.pool.0.notify();
     }
 
     /// Transfers that have not come back.
@@ -136,6 +181,9 @@ impl PoolQueue {
 
 impl Disk for PoolQueue {
     fn submit(&mut self, io: Io) {
+        if self.pool.0.file.is_replaced() {
+            return self.here.push(Done { io, outcome: Err(IoError::Failed) });
+        }
         let transfer = Transfer::new(io, &self.pool.0.file, Pieces::default());
         self.take(transfer);
     }

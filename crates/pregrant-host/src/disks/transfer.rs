@@ -39,6 +39,8 @@ const PIECES_MOST: usize = 1024;
 const DISCARD_PIECE: u64 = 256 << 20;
 /// How often a request that did nothing is tried again.
 const TRIES: u8 = 100;
+/// How often io_uring is given a request again that it did not carry out.
+const URING_TRIES: u8 = 3;
 
 /// The state of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,6 +188,22 @@ impl Transfer {
             .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 
+    /// Whether this is io_uring's own failure, again and again, and the transfer is to be done by a
+    /// call: the storage was not asked. A call gets the storage's answer, if it was that after all.
+    pub(super) fn is_not_carried_out(&mut self, e: Errno) -> bool {
+        // A flush that failed is not tried again: the second one would succeed.
+        let moves = matches!(self.io.op, IoOp::Read | IoOp::Write);
+        let is_own = match e {
+            Errno::INTR | Errno::AGAIN | Errno::CANCELED => self.tries >= URING_TRIES,
+            Errno::NOMEM | Errno::PERM | Errno::ACCESS | Errno::NOSYS => moves,
+            _ => false,
+        };
+        if is_own {
+            self.tries = 0;
+        }
+        is_own
+    }
+
     /// The kernel has done with what it was asked for last.
     pub(super) fn ended(&mut self, file: &OpenFile, result: Result<usize, Errno>) -> Ended {
         let moves = matches!(self.io.op, IoOp::Read | IoOp::Write);
@@ -267,6 +285,7 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::super::direct::Direct;
+    use super::super::open_file::ImageNumber;
     use super::*;
     use crate::line_budget::LineBudget;
     use rustix::fs::OFlags;
@@ -280,7 +299,8 @@ mod tests {
         let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let direct = Direct::new(false, OFlags::RDWR, Arc::default());
         let lines = Arc::new(LineBudget::new());
-        let file = OpenFile::new(fd, Path::new("/pieces"), None, false, direct, lines);
+        let number = ImageNumber::of(&rustix::fs::fstat(&fd).unwrap());
+        let file = OpenFile::new((fd, number), Path::new("/pieces"), None, false, direct, lines);
         let (sector, sectors) = (12_345, (5 << 40) / 2 / SECTOR_BYTES as u64);
         let op = IoOp::Discard { secure: false };
         let io = Io { token: 1, op, sector, sectors, memory: IoMemory::default() };

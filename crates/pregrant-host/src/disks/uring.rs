@@ -7,14 +7,20 @@
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
 //! Invariants: what the kernel knows of stays in its slot, untouched, until the kernel says that it
-//! is over; a ring that is dropped waits for that. No descriptor and no memory is registered: the
+//! is over; a ring that is dropped waits for that, in the image's own thread
+//! ([`blocking_calls`](super::blocking_calls)). No descriptor and no memory is registered: the
 //! kernel lets go of the open file with the last request, and not with the ring, which may take
 //! longer to go (decision 0030).
+//!
+//! io_uring may do a request no more that it did before: it starts threads of its own for what would
+//! sleep, and may find none (pids.max of a cgroup). Such requests, and all that follow, are done by
+//! the [`pool`](super::pool).
 //!
 //! A process that is killed leaves its requests to the kernel, which carries them out; they hold
 //! the open file, and so its [`lock`](super::lock).
 
 use super::PATIENCE;
+use super::blocking_calls::BlockingCalls;
 use super::direct::Submitter;
 use super::open_file::OpenFile;
 use super::pool::{Pool, PoolQueue};
@@ -44,12 +50,13 @@ const REQUESTS: [u8; 6] = [
 /// How often a call that the kernel has no memory for is tried again.
 const TRIES: usize = 100;
 
-/// One queue's ring. It leaves transfers that outlive it to a thread.
+/// One queue's ring. It leaves transfers that outlive it to the image's thread.
 pub(super) struct UringDisk(Option<Ring>);
 
 struct Ring {
     uring: IoUring,
     file: Arc<OpenFile>,
+    image: BlockingCalls,
     wake: Arc<WakeFd>,
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
@@ -62,6 +69,8 @@ struct Ring {
     in_kernel: usize,
     /// The kernel takes no more; what it has it ends.
     refused: bool,
+    /// It is not given more, though it would take it: it did not carry out what it had.
+    fails: bool,
     /// For what io_uring does not know.
     others: Option<PoolQueue>,
     done: Vec<Done>,
@@ -71,11 +80,11 @@ struct Ring {
 }
 
 impl UringDisk {
-    /// A ring for this open file, which notifies `wake`.
+    /// A ring for this open file, which notifies `wake`; `image` is the thread of the image.
     ///
     /// # Errors
     /// The kernel has no io_uring, or not for this process.
-    pub(super) fn new(file: Arc<OpenFile>, wake: Arc<WakeFd>) -> io::Result<Self> {
+    pub(super) fn new(file: Arc<OpenFile>, wake: Arc<WakeFd>, image: BlockingCalls) -> io::Result<Self> {
         // No one interrupts a thread for what it will check anyway; since 5.19.
         let cooperative = IoUring::builder()
             .setup_coop_taskrun()
@@ -99,6 +108,7 @@ impl UringDisk {
         Ok(Self(Some(Ring {
             uring,
             file,
+            image,
             wake,
             submitter,
             slots: Vec::new(),
@@ -107,6 +117,7 @@ impl UringDisk {
             unread: VecDeque::new(),
             in_kernel: 0,
             refused: false,
+            fails: false,
             others: None,
             done: Vec::new(),
             ended: Vec::new(),
@@ -117,8 +128,11 @@ impl UringDisk {
 
 impl Ring {
     fn submit(&mut self, io: Io) {
+        if self.file.is_replaced() {
+            return self.done.push(Done { io, outcome: Err(IoError::Failed) });
+        }
         let transfer = Transfer::new(io, &self.file, self.spare.pop().unwrap_or_default());
-        if self.refused || transfer.needs_thread(&self.file) {
+        if self.refused || self.fails || transfer.needs_thread(&self.file) {
             return self.by_thread(transfer);
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -190,7 +204,23 @@ impl Ring {
     fn refuse(&mut self) {
         self.refused = true;
         let left: Vec<usize> = self.unread.drain(..).chain(self.waiting.drain(..)).collect();
-        for slot in left {
+        self.have_done(left);
+    }
+
+    /// It did not carry out a request, which was none of the storage's. What the kernel has not read
+    /// goes another way; what it has it may still carry out.
+    #[cold]
+    fn give_up(&mut self, why: Errno) {
+        if !std::mem::replace(&mut self.fails, true) {
+            self.file.leaves_uring(why);
+        }
+        let left: Vec<usize> = self.waiting.drain(..).collect();
+        self.have_done(left);
+    }
+
+    /// Has threads do what is in these slots, of which the kernel does not know.
+    fn have_done(&mut self, slots: Vec<usize>) {
+        for slot in slots {
             if let Some(transfer) = self.slots[slot].take() {
                 self.by_thread(transfer);
             }
@@ -200,7 +230,9 @@ impl Ring {
 
     fn by_thread(&mut self, transfer: Transfer) {
         if self.others.is_none() {
-            let pool = Pool::new(Arc::clone(&self.file), 1);
+            // Where io_uring does nothing more it is to do all.
+            let threads = if self.fails || self.refused { super::THREADS } else { 1 };
+            let pool = Pool::new(Arc::clone(&self.file), threads, &self.image);
             self.others = pool.ok().map(|pool| pool.queue(Arc::clone(&self.wake)));
         }
         match &mut self.others {
@@ -236,11 +268,21 @@ impl Ring {
     fn over(&mut self, slot: usize, result: i32) {
         let Some(transfer) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         let result = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));
-        match transfer.ended(&self.file, result) {
-            Ended::Again if !self.refused => self.waiting.push_back(slot),
+        let given_up = result.err().filter(|e| transfer.is_not_carried_out(*e));
+        let ended = match given_up {
+            Some(_) => Ended::Again,
+            None => transfer.ended(&self.file, result),
+        };
+        match ended {
+            Ended::Again if !self.refused && !self.fails && given_up.is_none() => {
+                self.waiting.push_back(slot)
+            }
             ended => {
                 let Some(transfer) = self.slots[slot].take() else { return };
                 self.free.push(slot);
+                if let Some(why) = given_up {
+                    self.give_up(why);
+                }
                 match ended {
                     Ended::Again => self.by_thread(transfer),
                     Ended::Over(outcome) => {
@@ -328,16 +370,17 @@ impl Disk for UringDisk {
 }
 
 impl Drop for UringDisk {
-    /// The owner has waited as long as is to be waited. A thread keeps memory and open file
-    /// of transfers that are under way still.
+    /// The owner has waited as long as is to be waited. The image's thread keeps memory and open
+    /// file of transfers that are under way still: it is there, however short of threads this
+    /// process is, and meanwhile the image is not opened again.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain(Instant::now()) {
             ring.file.complain(format_args!(
                 "disk not responding; waiting for outstanding I/O in a separate thread"
             ));
-            // Where none can be had, the ring is dropped here, and waits here.
-            let _ = std::thread::Builder::new().name("last requests".into()).spawn(move || drop(ring));
+            let image = ring.image.clone();
+            image.later(move || drop(ring));
         }
     }
 }

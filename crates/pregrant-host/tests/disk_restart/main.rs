@@ -42,7 +42,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 20] = [
+    let tests: [(&str, fn()); 21] = [
         ("a_disk_in_use_outlives_its_detach", closing::a_disk_in_use_outlives_its_detach),
         (
             "what_was_written_is_flushed_before_a_disk_goes",
@@ -57,6 +57,7 @@ fn main() {
             slow::a_successor_waits_for_the_last_write_of_a_dead_back,
         ),
         ("a_disk_that_hangs_holds_no_one_but_its_guest", slow::a_disk_that_hangs_holds_no_one_but_its_guest),
+        ("reads_that_hang_do_not_pile_up", slow::reads_that_hang_do_not_pile_up),
         ("a_disk_that_hangs_is_said", slow::a_disk_that_hangs_is_said),
         (
             "an_image_whose_file_system_is_silent_is_busy_and_no_more",

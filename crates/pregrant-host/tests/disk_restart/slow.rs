@@ -28,6 +28,8 @@ use std::time::{Duration, SystemTime};
 
 const BYTES: usize = 1 << 20;
 const DISK: INodeNo = INodeNo(2);
+/// A place that no one reads to open the image.
+const HELD: u64 = 65536;
 
 #[derive(Default)]
 struct Inside {
@@ -47,6 +49,9 @@ struct Inside {
     /// Writes by way of the cache that came while others waited that did not go that way.
     mixed: usize,
     silent: bool,
+    /// Reads at [`HELD`] wait, until it is false.
+    holds_reads: bool,
+    held: Vec<(ReplyData, Vec<u8>)>,
     /// What waits for an end of the silence.
     unanswered: Vec<Box<dyn FnOnce() + Send>>,
 }
@@ -81,6 +86,18 @@ impl SlowFile {
         } else {
             answer();
         }
+    }
+
+    fn set_holds_reads(&self, holds: bool) {
+        let mut inside = self.0.lock().unwrap();
+        inside.holds_reads = holds;
+        if !holds {
+            std::mem::take(&mut inside.held).into_iter().for_each(|(reply, bytes)| reply.data(&bytes));
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.0.lock().unwrap().held.len()
     }
 
     fn waiting(&self) -> usize {
@@ -155,9 +172,14 @@ impl Filesystem for SlowFile {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let inside = self.0.lock().unwrap();
+        let mut inside = self.0.lock().unwrap();
         let end = (at as usize + size as usize).min(BYTES);
-        reply.data(&inside.bytes[(at as usize).min(end)..end]);
+        let bytes = inside.bytes[(at as usize).min(end)..end].to_vec();
+        if inside.holds_reads && at == HELD {
+            inside.held.push((reply, bytes));
+        } else {
+            reply.data(&bytes);
+        }
     }
     /// Where it takes whole pages alone it frees nothing, and says so where there is something.
     fn fallocate(
@@ -237,6 +259,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.file.set_shut(false);
         self.file.set_silent(false);
+        self.file.set_holds_reads(false);
         drop(self.session.take());
         let _ = std::fs::remove_dir(&self.dir);
     }
@@ -369,6 +392,71 @@ pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     image.close();
     mount.file.set_silent(false);
     until(|| !is_locked(&mount.path()));
+}
+
+/// Threads of this process that are an image's, by their names.
+fn threads_of_images() -> usize {
+    let comm =
+        |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.unwrap().path().join("comm"));
+    let names = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| comm(task).ok());
+    names.filter(|name| ["image", "disk ", "last req"].iter().any(|of| name.starts_with(of))).count()
+}
+
+/// A guest that reads from storage which hangs, and connects again and again: what its first
+/// connection has under way is waited for, and nothing is added to it. To read, the lock is shared.
+pub fn reads_that_hang_do_not_pile_up() {
+    for io in IoWay::ALL {
+        let Some(mount) = Mount::new(&format!("reads-{io}")) else { return };
+        let mut image = FileImage::new(mount.path(), DiskConfig { io, direct: true });
+        let how = Opening::default();
+        let open = |image: &mut FileImage| {
+            while let Err(e) = image.open(&how) {
+                assert!(matches!(e, OpenError::Busy(_)), "{e}");
+            }
+        };
+        open(&mut image);
+        let mut disk = image.queue().unwrap();
+        mount.file.set_holds_reads(true);
+        let mut buffer = Buffer::new(4096);
+        buffer.set_len(4096);
+        let (op, memory) = (IoOp::Read, IoMemory::Private(buffer));
+        disk.submit(Io { token: 1, op, sector: HELD / 512, sectors: 8, memory });
+        disk.start();
+        until(|| mount.file.held() == 1);
+        let before = (threads_of_images(), mount.file.opened());
+        drop(disk);
+        image.close();
+        for k in 0..4 {
+            // Also one that the toolstack has attached again.
+            let mut another = FileImage::new(mount.path(), DiskConfig { io, direct: true });
+            for image in [&mut image, &mut another] {
+                let opened = image.open(&how);
+                let early =
+                    (opened.is_ok(), threads_of_images() > before.0 + 1, mount.file.opened() - before.1);
+                if early != (false, false, 0) {
+                    // Before anything is asserted: see below.
+                    mount.file.set_holds_reads(false);
+                }
+                assert_eq!(early, (false, false, 0), "{io}, {k}: opened, with more threads, opened so often");
+                assert!(matches!(opened, Err(OpenError::Busy(_))), "{opened:?}");
+                image.close();
+            }
+        }
+        mount.file.set_holds_reads(false);
+        open(&mut image);
+        let mut buffer = Buffer::new(4096);
+        buffer.set_len(4096);
+        let mut disk = image.queue().unwrap();
+        let (op, memory) = (IoOp::Read, IoMemory::Private(buffer));
+        disk.submit(Io { token: 2, op, sector: HELD / 512, sectors: 8, memory });
+        disk.start();
+        let mut done = Vec::new();
+        while done.is_empty() {
+            assert!(disk.wait());
+            disk.complete(&mut done);
+        }
+        assert_eq!((done[0].io.token, done[0].outcome), (2, Ok(())), "{io}");
+    }
 }
 
 /// A front that comes and goes while the file system is silent: one `open` waits there, and none

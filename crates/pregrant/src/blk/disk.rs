@@ -371,6 +371,8 @@ pub struct Opening {
     /// Whether its guest may see the image's own logical sectors. If not it is a disk
     /// [of 512](DiskFigures::in_sectors_of_512).
     pub native_sectors: bool,
+    /// Whether it is let go of at once, for no guest connects yet.
+    pub is_trial: bool,
 }
 
 /// Why an image is not open.

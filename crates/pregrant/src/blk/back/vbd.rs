@@ -132,7 +132,7 @@ impl<P: Platform> Back<Vbd<P>> {
         let writable = mode_writes(bus.own_text(MODE)?.as_deref());
         let native_sectors = self.config.native_sectors;
         let opening =
-            Opening { params: image_name(bus)?, writable, is_live: false, native_sectors };
+            Opening { params: image_name(bus)?, writable, is_live: false, native_sectors, is_trial: true };
         let tried = match self.image.open(&opening) {
             Ok(_) => Tried::Opened { strange: self.image.strange() },
             Err(OpenError::Busy(why)) => Tried::Busy(why),
@@ -333,7 +333,8 @@ impl<P: Platform> Vbd<P> {
             // wait for.
             return Err(ConnectError::Unready(String::from("its medium was taken out while no backend ran")));
         }
-        let opening = Opening { params, writable, is_live: begin == Begin::Reattach, native_sectors };
+        let is_live = begin == Begin::Reattach;
+        let opening = Opening { params, writable, is_live, native_sectors, is_trial: false };
         let mut figures = self.image.open(&opening).map_err(|e| match e {
             OpenError::Busy(who) => ConnectError::Busy(who),
             OpenError::Failed(why) => not_there(begin, why),

@@ -1,0 +1,276 @@
+//! Users of an image that know nothing of its [`lock`](super::lock): the kernel's loop devices and
+//! file systems, and qemu.
+//!
+//! ```text
+//!   our lock (flock)     this program's processes alone
+//!   loop devices         sysfs: backing_file; the same inode, or the same device
+//!   mounts               /proc/self/mountinfo: the image itself, and a loop device on it
+//!   qemu, qemu-img       locks of two bytes of the file:  101 "I write",  201 "no one else writes"
+//! ```
+//! | a guest | a loop device | a mount | byte 101 | byte 201 |
+//! |---|---|---|---|---|
+//! | writes | excludes it | excludes it | excludes it | excludes it |
+//! | writes, and did before this process | if that is writable | if that writes | excludes it | excludes it |
+//! | reads | if it is mounted and that writes | if that writes | excludes it | does not |
+//!
+//! A connected image has qemu's locks as well, so that qemu-img refuses what would harm its guest.
+//! Like [`lock`](super::lock) they belong to the open file, so that requests of a dead process hold
+//! them.
+//!
+//! A device model that has the image for an emulated disk is none of those: its guest's own disk is
+//! both, until the guest's driver unplugs the emulated one. qemu's own back does the same.
+//!
+//! What a guest may do: nothing here. Whoever administers this domain may be in another mount
+//! namespace, whose mounts are not found; a device that is written to has `O_EXCL` against these.
+
+use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fs::{FileType, Stat, stat};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is to be done with an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Purpose {
+    /// Its guest may write.
+    pub writable: bool,
+    /// Its guest was connected to it before this process.
+    pub is_live: bool,
+}
+
+/// Qemu's bytes: who has a lock of the first writes; of the second, lets no one else write.
+const WRITES: i64 = 101;
+const NO_OTHER_WRITES: i64 = 201;
+
+/// A user that excludes this purpose, in words, with what ends it.
+pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: Purpose) -> Option<String> {
+    let image = Image::new(fd, stat);
+    let mounts = Mount::all(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
+    let counts = |writes: bool| writes || purpose.writable && !purpose.is_live;
+    let at = |mount: &Mount| mount.at.display().to_string();
+    if let Some(mount) =
+        mounts.iter().find(|mount| counts(mount.writes) && image.is(&mount.source, mount.number))
+    {
+        return Some(format!("it is mounted at {at}; umount {at}", at = at(mount)));
+    }
+    for on in LoopDevice::all().filter(|on| image.is(&on.file, 0)) {
+        let mount = mounts.iter().find(|mount| counts(mount.writes) && on.has(mount.number));
+        let name = &on.name;
+        match mount {
+            Some(mount) => {
+                return Some(format!(
+                    "the loop device {name} has it and is mounted at {at}; umount {at}",
+                    at = at(mount)
+                ));
+            }
+            None if purpose.writable && counts(on.writable) => {
+                return Some(format!(
+                    "the loop device {name} has it; losetup -d {name}, once no one uses that"
+                ));
+            }
+            None => {}
+        }
+    }
+    let excluded = has(fd, WRITES) || purpose.writable && has(fd, NO_OTHER_WRITES);
+    if excluded && !is_with_device_model(path) {
+        let does = if has(fd, WRITES) { "writes to it" } else { "reads it and lets no one write" };
+        return Some(format!("a qemu or qemu-img {does} (fuser -v {} says which); end that", path.display()));
+    }
+    None
+}
+
+/// Takes qemu's locks. A file system that has none of these has the other [`lock`](super::lock).
+pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
+    for byte in [writable.then_some(WRITES), Some(NO_OTHER_WRITES)].into_iter().flatten() {
+        let _ = fcntl(fd, FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_RDLCK)));
+    }
+}
+
+/// Whether another open file has a lock of this byte.
+fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
+    let mut lock = lock_of(byte, libc::F_WRLCK);
+    fcntl(fd, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok() && lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+fn lock_of(byte: i64, kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// Whether a device model, which says its guest's number, names the image among its arguments.
+fn is_with_device_model(path: &Path) -> bool {
+    let Some(path) = path.to_str() else { return false };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok()).any(|line| {
+        let mut arguments = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        let named = |argument: &str| argument.split([',', '=', '"']).any(|part| part == path);
+        let (mut serves_guest, mut names_it) = (false, false);
+        arguments.by_ref().for_each(|argument| {
+            serves_guest |= argument == "-xen-domid";
+            names_it |= named(&argument);
+        });
+        serves_guest && names_it
+    })
+}
+
+/// An open image, as others name it.
+struct Image {
+    /// Its file system and inode; of a device, its number.
+    file: Option<(u64, u64)>,
+    device: Option<u64>,
+    /// Where its descriptor leads.
+    path: Option<PathBuf>,
+}
+
+impl Image {
+    fn new(fd: BorrowedFd<'_>, stat: &Stat) -> Self {
+        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        Self {
+            file: (!is_device).then_some((stat.st_dev, stat.st_ino)),
+            device: is_device.then_some(stat.st_rdev),
+            path: fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok(),
+        }
+    }
+
+    /// Whether somebody who names this path, or the device of this number, means it. 0: none.
+    fn is(&self, named: &Path, number: u64) -> bool {
+        if self.device.is_some_and(|device| device == number) {
+            return true;
+        }
+        // What is no whole path is a word, or a server's.
+        if !named.is_absolute() {
+            return false;
+        }
+        match stat(named) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice => {
+                self.device == Some(stat.st_rdev)
+            }
+            Ok(stat) => self.file == Some((stat.st_dev, stat.st_ino)),
+            // Out of this process' sight: under the name that it had.
+            Err(_) => self.path.as_deref() == Some(named),
+        }
+    }
+}
+
+/// A loop device that has a file.
+struct LoopDevice {
+    name: String,
+    file: PathBuf,
+    writable: bool,
+    /// Its number, and those of its partitions.
+    numbers: Vec<u64>,
+}
+
+impl LoopDevice {
+    fn all() -> impl Iterator<Item = Self> {
+        let there = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        there.filter_map(|entry| {
+            let at = entry.path();
+            let file = fs::read_to_string(at.join("loop/backing_file")).ok()?;
+            let parts = fs::read_dir(&at).into_iter().flatten().flatten().map(|part| part.path());
+            let numbers =
+                parts.chain([at.clone()]).filter_map(|at| number(&fs::read_to_string(at.join("dev")).ok()?));
+            Some(Self {
+                name: format!("/dev/{}", entry.file_name().to_string_lossy()),
+                file: PathBuf::from(file.trim_end_matches('\n')),
+                writable: fs::read_to_string(at.join("ro")).is_ok_and(|ro| ro.trim() == "0"),
+                numbers: numbers.collect(),
+            })
+        })
+    }
+
+    fn has(&self, number: u64) -> bool {
+        self.numbers.contains(&number)
+    }
+}
+
+/// `7:0`, as sysfs and mountinfo have a device's number.
+fn number(text: &str) -> Option<u64> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// A mounted file system.
+#[derive(PartialEq, Eq, Debug)]
+struct Mount {
+    number: u64,
+    at: PathBuf,
+    source: PathBuf,
+    writes: bool,
+}
+
+impl Mount {
+    fn all(mountinfo: &str) -> Vec<Self> {
+        mountinfo.lines().filter_map(Self::of_line).collect()
+    }
+
+    /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+    fn of_line(line: &str) -> Option<Self> {
+        let (head, tail) = line.split_once(" - ")?;
+        let mut head = head.split(' ').skip(2);
+        let (device, at) = (head.next()?, head.nth(1)?);
+        let mut tail = tail.split(' ').skip(1);
+        let (source, options) = (tail.next()?, tail.next()?);
+        Some(Self {
+            number: number(device)?,
+            at: unescaped(at).into(),
+            source: unescaped(source).into(),
+            // Of the file system, however one of its mounts may be restricted.
+            writes: options.split(',').any(|option| option == "rw"),
+        })
+    }
+}
+
+/// mountinfo has blanks, tabs, line feeds and backslashes as octal numbers.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.into(), |text: String, (number, byte)| text.replace(number, byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn mounts_are_read() {
+        let text = "36 35 98:0 / /a\\040b rw,noatime master:1 - ext4 /dev/x ro\n37 35 0:44 / /c ro - fuse.f /d.img rw,x\nodd\n";
+        let mount = |number, at: &str, source: &str, writes| Mount {
+            number,
+            at: at.into(),
+            source: source.into(),
+            writes,
+        };
+        let (disk, fuse) = (rustix::fs::makedev(98, 0), rustix::fs::makedev(0, 44));
+        assert_eq!(
+            Mount::all(text),
+            [mount(disk, "/a b", "/dev/x", false), mount(fuse, "/c", "/d.img", true)]
+        );
+    }
+
+    #[test]
+    fn qemus_locks_are_seen_by_others_until_their_file_is_closed() {
+        let path = std::env::temp_dir().join(format!("pregrant-qemu-lock-{}", std::process::id()));
+        fs::write(&path, [0; 512]).unwrap();
+        let open = || File::options().read(true).write(true).open(&path).unwrap();
+        let (ours, other) = (open(), open());
+        for (writable, seen) in [(false, [false, true]), (true, [true, true])] {
+            lock_for_qemu(ours.as_fd(), writable);
+            assert_eq!([WRITES, NO_OTHER_WRITES].map(|byte| has(other.as_fd(), byte)), seen);
+            assert_eq!(
+                [WRITES, NO_OTHER_WRITES].map(|byte| has(ours.as_fd(), byte)),
+                [false; 2],
+                "it has them itself"
+            );
+        }
+        drop(ours);
+        assert_eq!([WRITES, NO_OTHER_WRITES].map(|byte| has(other.as_fd(), byte)), [false; 2]);
+        fs::remove_file(&path).unwrap();
+    }
+}
