@@ -92,8 +92,8 @@ pub struct BackArgs {
     /// How frames are written to taps and read from them
     #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
     tap_way: TransportKind,
-    /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere, also
-    /// on the loopback
+    /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere,
+    /// also on the loopback
     #[arg(long, value_name = "WHO")]
     hotplug: Option<HotplugBy>,
     /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by
@@ -212,7 +212,7 @@ impl BackArgs {
         self.vif.iter().chain(&self.take).copied().collect()
     }
 
-    /// What vifs are connected to.
+    /// The remote side of vifs, where no one says.
     fn port(&self, on_loopback: bool) -> Port {
         self.port.unwrap_or(if on_loopback { Port::Switch } else { Port::Tap })
     }

@@ -94,8 +94,8 @@ The vif's keys are for `pregrant back --port tap`.")]
         /// A disk for it, as for serve (may be repeated)
         #[arg(long = "disk", value_name = "IMAGE[,r|,w]", value_parser = disk)]
         disks: Vec<DiskSpec>,
-        /// A vif for it, also beside disks, plugged in by these keys, as in xl's vif= lines: bridge,
-        /// script, vifname, mtu, vlan
+        /// A vif for it, also beside disks, plugged in by these keys, as in xl's vif= lines:
+        /// bridge, script, vifname, mtu, vlan
         #[arg(long, value_name = "KEY=VALUE,...")]
         vif: Option<VifSpec>,
     },

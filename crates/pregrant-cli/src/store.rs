@@ -1,5 +1,5 @@
-//! `pregrant store`: xenstored alone, for Xen's own tools or for drivers under development; and what
-//! these tools do to a key, where they are not installed.
+//! `pregrant store`: xenstored alone, for Xen's own tools or for drivers under development; and
+//! reading and writing keys, where these tools are not installed.
 
 use crate::stop::Stop;
 use clap::{Args, Subcommand};
@@ -134,7 +134,7 @@ fn refused(key: &str, e: XsError) -> Box<dyn Error> {
     format!("{e}{remedy}").into()
 }
 
-/// What is below a key, a line each, as xenstore-ls has it. A key that goes meanwhile is left out.
+/// Lists the keys below one, a line each, as xenstore-ls does. One that goes meanwhile is left out.
 fn list(
     xs: &mut Client<UnixTransport>,
     key: &str,

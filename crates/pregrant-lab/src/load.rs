@@ -99,7 +99,7 @@ impl Process {
 }
 
 /// The check that every bench makes before its rows: watches the machine while nothing is measured.
-/// What is to be said, if others take too much of it.
+/// Returns words for who runs the bench, if others take too much of it.
 pub fn check() -> Option<String> {
     let before = Load::now()?;
     std::thread::sleep(WATCHED);

@@ -117,7 +117,8 @@ pub fn remove_devices<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<
 /// asked to close it, and the guest may refuse. By `force` it goes at once.
 ///
 /// # Errors
-/// There is no such device, or the guest keeps it: it goes on, and is closed when the guest lets go.
+/// There is no such device, or the guest keeps it: it goes on, and is closed when the guest lets
+/// go.
 pub fn detach<T: Transport>(xs: &mut Client<T>, id: &DeviceId, force: bool) -> Result<()> {
     if !devices_of(xs, id.class, id.front)?.contains(id) {
         let there = devices_of(xs, id.class, id.front)?;
@@ -144,7 +145,7 @@ pub fn detach<T: Transport>(xs: &mut Client<T>, id: &DeviceId, force: bool) -> R
     Ok(toolstack::remove(xs, id)?)
 }
 
-/// What a device is to be again.
+/// A device as it is made again.
 enum Remade {
     Vif(VifSpec),
     Disk(DiskSpec),

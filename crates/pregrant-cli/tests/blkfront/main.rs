@@ -330,8 +330,8 @@ fn a_toolstack_that_wants_a_disk_waits_for_its_last_program() {
     assert!(!front.child.wait().expect("it ends").success(), "its disk is gone");
 }
 
-/// `loopback detach` of one disk, as xl's block-detach: a guest that has it in use keeps it, and the
-/// command says so; it goes when that is over, or by force.
+/// `loopback detach` of one disk, as xl's block-detach: a guest that has it in use keeps it, and
+/// the command says so; it goes when that is over, or by force.
 #[test]
 fn one_disk_is_detached_when_its_guest_lets_go_of_it() {
     if !can_mount() {

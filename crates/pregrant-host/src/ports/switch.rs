@@ -8,9 +8,9 @@
 //!
 //! Known unicast goes to its port; broadcast, multicast and unknown unicast go to every other port;
 //! nothing returns to the port it came from. Each queue to a guest is bounded ([`QUEUE_BYTES`]):
-//! what does not fit is dropped and counted at the port that was too slow. Before that, a port whose
-//! last burst was for a queue that is full has [no room](FramePort::room): its guest's frames wait
-//! on its ring, for a bounded time (`patience.rs`). Frames for groups wait for nobody. A frame
+//! what does not fit is dropped and counted at the port that was too slow. Before that, a port
+//! whose last burst was for a queue that is full has [no room](FramePort::room): its guest's frames
+//! wait on its ring, for a bounded time (`patience.rs`). Frames for groups wait for no one. A frame
 //! keeps its blank checksum and its segmentation where the receiver takes them; for others its
 //! checksum is finished on its way into the queue, and it is cut before
 //! ([`segments`](super::segments)). A vif with several queues is one port with several handles; a
@@ -168,7 +168,7 @@ pub struct SwitchPort {
     not_lent: u32,
     /// Whom its last burst was for.
     recent: Recent,
-    /// Wakes its worker; None: it is called by nobody who could be woken, and does not wait.
+    /// Wakes its worker; None: it is called by no one who could be woken, and does not wait.
     waker: Option<Arc<dyn QueueWaker>>,
 }
 

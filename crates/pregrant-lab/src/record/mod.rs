@@ -117,8 +117,8 @@ part! {
         damaged: u64,
         /// Frames of the untimed burst, with every byte checked.
         checked: u64,
-        /// The share of the processors that other programs, and the host, took since the row before,
-        /// from 0 to 1.
+        /// The share of the processors that other programs, and the host, took since the row
+        /// before, from 0 to 1.
         others: f64,
     }
 }

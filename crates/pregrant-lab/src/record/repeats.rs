@@ -53,8 +53,8 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.summary(|r| r.frames_per_s)
     }
 
-    /// Some figure, to that of the same repeat of another row: these had the same machine. It is not
-    /// shown where others had too much of it.
+    /// Some figure, to that of the same repeat of another row: these had the same machine. It is
+    /// not shown where others had too much of it.
     pub fn ratio_of(&self, base: &Self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
         let ratios = Summary::of_ratios(self.iter().zip(base.iter()).map(|(a, b)| (of(a), of(b))))?;
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })

@@ -142,7 +142,7 @@ impl Inbox {
             return None;
         }
         let wait = self.patience.wait(self.taken.load(Ordering::Relaxed), by, waker)?;
-        // What was taken since, its reader's fence orders before this one.
+        // Bytes that were taken since: their reader's fence is before this one.
         (self.bytes() > LOW_BYTES).then_some(wait)
     }
 

@@ -5,9 +5,9 @@
 //!   sender's worker: room? --full--> wait: registered; its frames stay on its guest's ring
 //!   reader's worker: takes what waits, half is left --> end: everybody registered is woken
 //! ```
-//! A queue begins with [`MOST`] of patience. While somebody waits, time uses it up; what its guest
-//! takes earns it back, [`BYTES_PER_MS`] a millisecond. Without patience nobody waits, and frames
-//! that find no room are dropped, until half of it is earned.
+//! A queue begins with [`FIRST`] of patience, and has [`MOST`] at most. While somebody waits, time
+//! uses it up; what its guest takes earns it back, [`BYTES_PER_MS`] a millisecond. Without patience
+//! no one waits, and frames that find no room are dropped, until half of the most is earned.
 //!
 //! Time in which a sender's worker did not run is no one's fault: a worker asks every [`STEP`], and
 //! not more than two of them count for each time that it asks.
@@ -17,7 +17,7 @@
 //!
 //! What a guest may do: take nothing, or little. Who sends to it stands for [`MOST`], and after
 //! that for a millisecond for each [`BYTES_PER_MS`] that the guest takes: it gets these, so its
-//! senders have that rate at least. Nobody else waits for it.
+//! senders have that rate at least. No one else waits for it.
 
 use super::mailbox::Waiting;
 use pregrant::port::QueueWaker;
@@ -30,6 +30,9 @@ pub const MOST: Duration = Duration::from_millis(200);
 /// Bytes that a guest takes for a millisecond more: at 16 MiB a second it is waited for without an
 /// end.
 pub const BYTES_PER_MS: u64 = 16 * 1024;
+/// Of a new queue: a millisecond for each [`BYTES_PER_MS`] that it holds when it is full. So a guest
+/// that connects again and again costs its senders no more than one that takes little.
+pub const FIRST: Duration = Duration::from_millis(32);
 /// A sender that waits asks after this time at the latest.
 pub const STEP: Duration = Duration::from_millis(10);
 
@@ -74,7 +77,7 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        let (left, waiting) = (MOST, Vec::new());
+        let (left, waiting) = (FIRST, Vec::new());
         let state = State { left, is_over: false, since: None, taken: 0, ends: 0, waiting };
         Self { is_waited_for: Waiting::default(), state: Mutex::new(state) }
     }
@@ -141,9 +144,9 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Debug, Default)]
-    struct Bell(AtomicUsize);
+    struct Doorbell(AtomicUsize);
 
-    impl QueueWaker for Bell {
+    impl QueueWaker for Doorbell {
         fn ring(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -152,9 +155,9 @@ mod tests {
     /// A sender that asks every step: for how many milliseconds, the guest taking so many bytes in
     /// each.
     fn waits_ms(patience: &Patience, now: &mut Instant, taken: &mut u64, bytes_per_ms: u64) -> u64 {
-        let (mut by, bell) = (Registered::default(), Arc::<Bell>::default() as Arc<dyn QueueWaker>);
+        let (mut by, doorbell) = (Registered::default(), Arc::<Doorbell>::default() as Arc<dyn QueueWaker>);
         let mut ms = 0;
-        while let Some(wait) = patience.wait_at(*now, *taken, &mut by, &bell) {
+        while let Some(wait) = patience.wait_at(*now, *taken, &mut by, &doorbell) {
             let step = wait.as_millis().max(1) as u64;
             ms += step;
             *now += Duration::from_millis(step);
@@ -169,7 +172,7 @@ mod tests {
     #[test]
     fn who_takes_nothing_is_waited_for_once_and_who_takes_enough_always() {
         let (patience, mut now, mut taken) = (Patience::default(), Instant::now(), 0);
-        assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 200);
+        assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 32);
         // However much later.
         now += Duration::from_secs(3600);
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 0);
@@ -178,6 +181,8 @@ mod tests {
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 0);
         taken += BYTES_PER_MS;
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 100);
+        taken += 10_000 * BYTES_PER_MS;
+        assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 200);
         taken += 10_000 * BYTES_PER_MS;
         // It earns half of what it uses up.
         let waited = waits_ms(&patience, &mut now, &mut taken, BYTES_PER_MS / 2);
@@ -190,27 +195,28 @@ mod tests {
     #[test]
     fn time_in_which_the_sender_s_worker_did_not_run_does_not_count() {
         let (patience, mut now) = (Patience::default(), Instant::now());
-        let (mut by, bell) = (Registered::default(), Arc::<Bell>::default() as Arc<dyn QueueWaker>);
+        let (mut by, doorbell) = (Registered::default(), Arc::<Doorbell>::default() as Arc<dyn QueueWaker>);
+        let mut taken = 10_000 * BYTES_PER_MS;
         for _ in 0..9 {
-            assert!(patience.wait_at(now, 0, &mut by, &bell).is_some());
+            assert!(patience.wait_at(now, taken, &mut by, &doorbell).is_some());
             now += Duration::from_secs(5);
         }
-        assert!(waits_ms(&patience, &mut now, &mut 0, 0) <= 20);
+        assert!(waits_ms(&patience, &mut now, &mut taken, 0) <= 20);
     }
 
     #[test]
     fn everybody_who_waits_is_woken_once() {
         let patience = Patience::default();
-        let bells = [(); 3].map(|()| Arc::<Bell>::default());
+        let doorbells = [(); 3].map(|()| Arc::<Doorbell>::default());
         let mut senders = [Registered::default(); 3];
         for _ in 0..5 {
-            for (bell, by) in bells.iter().zip(&mut senders) {
-                let waker = Arc::clone(bell) as Arc<dyn QueueWaker>;
+            for (doorbell, by) in doorbells.iter().zip(&mut senders) {
+                let waker = Arc::clone(doorbell) as Arc<dyn QueueWaker>;
                 assert!(patience.wait(0, by, &waker).is_some());
             }
         }
         patience.end(0);
         patience.end(0);
-        assert_eq!(bells.map(|bell| bell.0.load(Ordering::Relaxed)), [1; 3]);
+        assert_eq!(doorbells.map(|doorbell| doorbell.0.load(Ordering::Relaxed)), [1; 3]);
     }
 }

@@ -410,7 +410,7 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
         assert!(bursts >= 3 && senders.iter_mut().all(|port| port.room() == Room::Now));
     }
     assert_eq!((to.stats().rx_overflow, got), (0, sent));
-    // A port that leaves keeps nobody waiting.
+    // A port that leaves keeps no one waiting.
     for (n, port) in senders.iter_mut().enumerate() {
         fill(port, &mut out, 9, n);
     }
@@ -421,9 +421,9 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
 }
 
 /// A guest that takes nothing is waited for once, by who sends to it, and for no longer than its
-/// queue's patience lasts; nobody else waits for it.
+/// queue's patience lasts; no one else waits for it.
 #[test]
-fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_nobody_else() {
+fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_no_others() {
     let switch = Switch::new();
     let (mut dead, mut alive) = (pinned(&switch, 8, ALL), pinned(&switch, 9, ALL));
     let mut senders: Vec<_> = (0..3).map(|n| pinned(&switch, n, ALL)).collect();
@@ -448,7 +448,7 @@ fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_nobody_else() {
     }
     // Each wait is 10 ms at most, and counts for that at least but for the first and the last.
     assert!((2..=22).contains(&asked), "{asked}");
-    // From now on what it has no room for is dropped, of whoever sends to it.
+    // From now on what it has no room for is dropped, of any sender.
     for n in 0..2 {
         for _ in 0..20 {
             send(&mut senders[n], &mut out, &burst(4, mac(8), mac(n), 65_000), NONE);
