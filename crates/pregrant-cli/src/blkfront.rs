@@ -8,9 +8,10 @@
 
 mod file;
 mod fuse;
-mod interrupts;
 mod loopback;
 mod mount;
+mod program;
+mod waiting;
 mod xen;
 
 use crate::loopback::{NO_DOMAIN, guest_domid};
@@ -46,7 +47,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 On Xen it serves a disk of the domain in which it runs, in place of the kernel's blkfront. It needs root, and /dev/fuse. The
 file is as long as the disk and has no page cache: what a write was answered for is at the backend, what fsync was answered for is on
 the disk. A disk that is not there in 15 s ends it with the reason (--wait: it waits). Once it is there the backend may end, be
-killed and be started again: programs wait. Ctrl-C unmounts, flushes and closes the disk,
+killed and be started again: programs wait. One that is killed while it waits ends after a second or two; --timeout 60 has
+programs get EIO after a minute. Ctrl-C unmounts, flushes and closes the disk,
 as soon as no program has the file open; a second one ends it at once.")]
 pub struct BlkFrontArgs {
     /// Be a guest of the loopback machine in this directory (pregrant loopback serve)
@@ -79,6 +81,10 @@ pub struct BlkFrontArgs {
     /// limit
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
     wait: u64,
+    /// Seconds until a program's read, write or fsync fails with EIO if no backend answers it (NFS:
+    /// soft); without it programs wait, and only those that are killed end
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: Option<u64>,
     /// Format of the ring's requests (blkif protocol): of a 64-bit or of a 32-bit guest
     #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
     layout: Abi,
@@ -196,7 +202,7 @@ where
             .into());
         }
     }
-    let mut mounted = Mounted::new(front, &args.mount, &name, stop)?;
+    let mut mounted = Mounted::new(front, &args.mount, args.timeout.map(Duration::from_secs), stop)?;
     let mib = mounted.front().disk().len() as f64 / f64::from(1 << 20);
     let file = args.mount.join(file::NAME);
     let _ = screen::print(format_args!("{}: {name}, {mib} MiB, is {}", id.front, file.display()));

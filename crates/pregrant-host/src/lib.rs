@@ -49,7 +49,7 @@ pub mod counters;
 pub mod disks;
 pub mod drivers;
 pub mod excerpt;
-mod line_budget;
+pub mod line_budget;
 pub mod linux;
 pub mod listener;
 pub mod loopback;

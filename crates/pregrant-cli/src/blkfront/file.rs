@@ -3,9 +3,11 @@
 //! ```text
 //!   read, write        DiskOp::Read, Write          answered from the front's thread, as many at a time as programs ask for
 //!   fsync, O_DSYNC     DiskOp::Flush
-//!   fallocate          punch a hole: DiskOp::PunchHole       zero a range: DiskOp::Zero      a signal ends them (interrupts.rs)
+//!   fallocate          punch a hole: DiskOp::PunchHole       zero a range: DiskOp::Zero      a signal ends them
 //!   stat               the disk's length as its back says it now
 //! ```
+//! What ends one that a back does not answer is in waiting.rs.
+//!
 //! It is opened with `direct_io`: nothing is kept in a page cache, where a write would be answered
 //! ahead of the disk, and what another wrote to the image would not be seen. Shared writable
 //! mappings are refused for it; `O_DIRECT` is no different. As a block device it has a fixed
@@ -17,15 +19,16 @@
 //! may.
 
 use super::fuse::{Attr, Kind, Op, ROOT, Reply, Request, Serve};
-use super::interrupts::Signalled;
+use super::waiting::{Caller, Waiting};
 use pregrant::blk::disk::IoError;
 use pregrant_host::drivers::SharedDisk;
-use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Interrupt};
+use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Done};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The file's name.
 pub(super) const NAME: &str = "disk";
@@ -39,15 +42,22 @@ const DSYNC: u32 = OFlags::DSYNC.bits();
 /// See the module.
 pub(super) struct DiskFile {
     disk: Arc<SharedDisk>,
-    signalled: Arc<Signalled>,
+    waiting: Arc<Waiting>,
     /// Set when the kernel has released it.
     ended: Arc<AtomicBool>,
     began: SystemTime,
 }
 
 impl DiskFile {
-    pub(super) fn new(disk: Arc<SharedDisk>, ended: Arc<AtomicBool>) -> Self {
-        Self { disk, signalled: Arc::default(), ended, began: SystemTime::now() }
+    /// A request that has no answer for `timeout` fails; without it, none does.
+    pub(super) fn new(
+        id: String,
+        disk: Arc<SharedDisk>,
+        ended: Arc<AtomicBool>,
+        timeout: Option<Duration>,
+    ) -> io::Result<Self> {
+        let waiting = Waiting::watched(id, &disk, timeout)?;
+        Ok(Self { disk, waiting, ended, began: SystemTime::now() })
     }
 
     fn is_read_only(&self) -> bool {
@@ -87,94 +97,89 @@ impl DiskFile {
         }
     }
 
-    fn read(&self, offset: u64, size: u32, reply: Reply) {
-        let len = self.cut(offset, size.into()) as usize;
-        if len == 0 {
-            return reply.data(&[]);
-        }
-        let done = move |outcome: Result<&[u8], IoError>| match outcome {
-            Ok(bytes) => reply.data(bytes),
-            Err(e) => reply.error(errno(e)),
-        };
-        self.disk.put(DiskOp::Read { at: offset, len }, Box::new(done));
+    /// Has it done. `answer` gets the reply and the bytes, unless its program did not wait for it.
+    fn put(&self, op: DiskOp, caller: Caller, answer: impl FnOnce(Reply, &[u8]) + Send + 'static) {
+        let Some((unique, interrupt)) = self.waiting.begin(caller) else { return };
+        self.disk.put_until(op, &interrupt, self.done(unique, answer));
     }
 
-    fn write(&self, offset: u64, data: &[u8], flags: u32, reply: Reply) {
+    fn done(&self, unique: u64, answer: impl FnOnce(Reply, &[u8]) + Send + 'static) -> Done {
+        let waiting = Arc::clone(&self.waiting);
+        Box::new(move |outcome| match (waiting.end(unique), outcome) {
+            (None, _) => {}
+            (Some(reply), Ok(bytes)) => answer(reply, bytes),
+            (Some(reply), Err(e)) => reply.error(errno(e)),
+        })
+    }
+
+    fn read(&self, offset: u64, size: u32, caller: Caller) {
+        let len = self.cut(offset, size.into()) as usize;
+        if len == 0 {
+            return caller.reply.data(&[]);
+        }
+        self.put(DiskOp::Read { at: offset, len }, caller, Reply::data);
+    }
+
+    fn write(&self, offset: u64, data: &[u8], flags: u32, caller: Caller) {
         if self.is_read_only() {
-            return reply.error(Errno::ROFS);
+            return caller.reply.error(Errno::ROFS);
         }
         let len = self.cut(offset, data.len() as u64) as usize;
         if len == 0 {
-            return reply.error(Errno::NOSPC);
+            return caller.reply.error(Errno::NOSPC);
         }
-        self.put_write(offset, &data[..len], flags & DSYNC != 0, reply);
+        self.put_write(offset, &data[..len], flags & DSYNC != 0, caller);
     }
 
-    /// Writes, and tells `reply` how many bytes; where they are to be on the disk then, after a
+    /// Writes, and tells the program how many bytes; where they are to be on the disk then, after a
     /// flush.
-    fn put_write(&self, at: u64, data: &[u8], durable: bool, reply: Reply) {
+    fn put_write(&self, at: u64, data: &[u8], durable: bool, caller: Caller) {
         let (written, bytes) = (data.len() as u32, data.to_vec());
         let write = DiskOp::Write { at, bytes };
+        let answer = move |reply: Reply, _: &[u8]| reply.written(written);
         if !durable {
-            let done = move |outcome: Result<&[u8], IoError>| match outcome {
-                Ok(_) => reply.written(written),
-                Err(e) => reply.error(errno(e)),
-            };
-            return self.disk.put(write, Box::new(done));
+            return self.put(write, caller, answer);
         }
         // A flush begins when what came before it is done.
+        let Some((unique, interrupt)) = self.waiting.begin(caller) else { return };
         let failed = Arc::new(Mutex::new(None));
         let report = Arc::clone(&failed);
         let done = move |outcome: Result<&[u8], IoError>| {
             *report.lock().unwrap_or_else(PoisonError::into_inner) = outcome.err();
         };
-        self.disk.put(write, Box::new(done));
+        self.disk.put_until(write, &interrupt, Box::new(done));
+        let flushed = self.done(unique, answer);
         let flushed = move |outcome: Result<&[u8], IoError>| {
             let failed = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-            match failed.or(outcome.err()) {
-                None => reply.written(written),
-                Some(e) => reply.error(errno(e)),
-            }
+            flushed(failed.map_or(outcome, Err));
         };
-        self.disk.put(DiskOp::Flush, Box::new(flushed));
+        self.disk.put_until(DiskOp::Flush, &interrupt, Box::new(flushed));
     }
 
-    fn fsync(&self, reply: Reply) {
+    fn fsync(&self, caller: Caller) {
         if self.is_read_only() {
-            return reply.ok();
+            return caller.reply.ok();
         }
-        let done = move |outcome: Result<&[u8], IoError>| match outcome {
-            Ok(_) => reply.ok(),
-            Err(e) => reply.error(errno(e)),
-        };
-        self.disk.put(DiskOp::Flush, Box::new(done));
+        self.put(DiskOp::Flush, caller, |reply, _| reply.ok());
     }
 
-    fn fallocate(&self, at: u64, len: u64, mode: u32, reply: Reply) {
+    fn fallocate(&self, at: u64, len: u64, mode: u32, caller: Caller) {
         let mode = FallocateFlags::from_bits_retain(mode);
         let what = mode.difference(FallocateFlags::KEEP_SIZE);
         // Behind the end there is nothing to give back, as of any file.
         let (at, within) = (at.min(self.disk.len()), self.cut(at, len));
         if self.is_read_only() {
-            return reply.error(Errno::ROFS);
+            return caller.reply.error(Errno::ROFS);
         }
         if !mode.contains(FallocateFlags::KEEP_SIZE) && within < len {
-            return reply.error(Errno::NOSPC);
+            return caller.reply.error(Errno::NOSPC);
         }
-        let interrupt = Interrupt::default();
         let op = match what {
-            FallocateFlags::PUNCH_HOLE => DiskOp::PunchHole { at, len: within, interrupt: interrupt.clone() },
-            FallocateFlags::ZERO_RANGE => DiskOp::Zero { at, len: within, interrupt: interrupt.clone() },
-            _ => return reply.error(Errno::OPNOTSUPP),
+            FallocateFlags::PUNCH_HOLE => DiskOp::PunchHole { at, len: within },
+            FallocateFlags::ZERO_RANGE => DiskOp::Zero { at, len: within },
+            _ => return caller.reply.error(Errno::OPNOTSUPP),
         };
-        let Some(unique) = self.signalled.begin(reply, &interrupt) else { return };
-        let signalled = Arc::clone(&self.signalled);
-        let done = move |outcome: Result<&[u8], IoError>| match (signalled.end(unique), outcome) {
-            (None, _) => {}
-            (Some(reply), Ok(_)) => reply.ok(),
-            (Some(reply), Err(e)) => reply.error(errno(e)),
-        };
-        self.disk.put(op, Box::new(done));
+        self.put(op, Caller { expects_eintr: true, ..caller }, |reply, _| reply.ok());
     }
 }
 
@@ -186,7 +191,8 @@ fn errno(e: IoError) -> Errno {
 }
 
 impl Serve for DiskFile {
-    fn answer(&self, Request { node, op, .. }: Request<'_>, reply: Reply) {
+    fn answer(&self, Request { node, op, thread, .. }: Request<'_>, reply: Reply) {
+        let caller = |reply| Caller { reply, thread, expects_eintr: false };
         match op {
             Op::Lookup { name } if node == ROOT && name == NAME.as_bytes() => reply.entry(&self.attr(DISK)),
             Op::Lookup { .. } => reply.error(Errno::NOENT),
@@ -194,10 +200,10 @@ impl Serve for DiskFile {
             Op::SetAttr { owner: true, .. } => reply.error(Errno::PERM),
             Op::SetAttr { size, .. } => self.set_size(node, size, reply),
             Op::Open { flags } => self.open(node, flags, reply),
-            Op::Read { offset, size } => self.read(offset, size, reply),
-            Op::Write { offset, data, flags } => self.write(offset, data, flags, reply),
-            Op::Fsync => self.fsync(reply),
-            Op::Fallocate { offset, len, mode } => self.fallocate(offset, len, mode, reply),
+            Op::Read { offset, size } => self.read(offset, size, caller(reply)),
+            Op::Write { offset, data, flags } => self.write(offset, data, flags, caller(reply)),
+            Op::Fsync => self.fsync(caller(reply)),
+            Op::Fallocate { offset, len, mode } => self.fallocate(offset, len, mode, caller(reply)),
             Op::Release => {
                 self.disk.end_use();
                 reply.ok();
@@ -217,13 +223,14 @@ impl Serve for DiskFile {
     }
 
     fn interrupted(&self, unique: u64) {
-        self.signalled.signal(unique);
+        self.waiting.signal(unique, &self.disk);
     }
 }
 
 impl Drop for DiskFile {
     /// The kernel has let go of it.
     fn drop(&mut self) {
+        self.waiting.close();
         self.ended.store(true, Ordering::Release);
         self.disk.wake();
     }

@@ -11,6 +11,7 @@ use super::file::{DiskFile, FUSE_THREADS};
 use super::fuse::Session;
 use crate::stop::Stop;
 use fuser::{Config, MountOption};
+use pregrant::blk::device_number;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{BlkFrontend, Rest, Work};
@@ -65,9 +66,16 @@ where
     P::Events: WakeOn,
 {
     /// Mounts the disk, whose figures are known.
-    pub(super) fn new(front: BlkFrontend<P, T>, mount: &Path, name: &str, stop: &'a Stop) -> Result<Self> {
+    pub(super) fn new(
+        front: BlkFrontend<P, T>,
+        mount: &Path,
+        timeout: Option<Duration>,
+        stop: &'a Stop,
+    ) -> Result<Self> {
+        let name = device_number::name(front.device().id().handle);
         let ended = Arc::new(AtomicBool::new(false));
-        let file = DiskFile::new(Arc::clone(front.disk()), Arc::clone(&ended));
+        let id = front.device().id().to_string();
+        let file = DiskFile::new(id, Arc::clone(front.disk()), Arc::clone(&ended), timeout)?;
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(format!("pregrant:{name}")),

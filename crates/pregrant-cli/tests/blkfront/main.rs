@@ -17,6 +17,7 @@ mod ranges;
 mod served;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
+mod waits;
 
 use back::{Back, ID, Order, make_vbd, store};
 use model_disk::ModelDisk;

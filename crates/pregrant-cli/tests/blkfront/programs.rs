@@ -16,7 +16,7 @@ const IMAGE_BYTES: u64 = 48 << 20;
 const FS_KIB: u64 = (IMAGE_BYTES >> 10) / 2;
 
 /// Whether a program is there; says what is skipped.
-fn has(program: &str, package: &str) -> bool {
+pub fn has(program: &str, package: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     if !is_there {

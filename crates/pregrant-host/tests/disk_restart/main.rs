@@ -23,7 +23,7 @@ mod world;
 use guest::{Guest, ask, hammer};
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::FrontConfig;
-use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Interrupt};
+use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
@@ -330,7 +330,7 @@ fn a_discard_reaches_the_file() {
             ask(disk, DiskOp::Write { at: 0, bytes: vec![5; BYTES as usize] }).unwrap();
             ask(disk, DiskOp::Flush).unwrap();
             let before = image.file().metadata().unwrap().blocks();
-            ask(disk, DiskOp::PunchHole { at: 0, len: BYTES / 2, interrupt: Interrupt::default() }).unwrap();
+            ask(disk, DiskOp::PunchHole { at: 0, len: BYTES / 2 }).unwrap();
             let after = image.file().metadata().unwrap();
             assert!(after.blocks() <= before * 3 / 4 && after.len() == BYTES, "{before}: {}", after.blocks());
             assert_eq!(ask(disk, DiskOp::Read { at: BYTES / 2 - 512, len: 1024 }).unwrap()[511..513], [0, 5]);

@@ -60,6 +60,8 @@ pub(in crate::blkfront) struct Request<'a> {
     pub unique: u64,
     /// The file that it is about.
     pub node: u64,
+    /// The thread that asks, or did; 0: it is not in this process' namespace.
+    pub thread: u32,
     pub op: Op<'a>,
 }
 
@@ -75,8 +77,9 @@ impl<'a> Request<'a> {
     /// None: it is no request.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (op, unique, node) = (u32_at(bytes, 4)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+        let thread = u32_at(bytes, 32)?;
         let op = Op::parse(op, bytes.get(HEADER..)?).unwrap_or(Op::Other);
-        Some(Self { unique, node, op })
+        Some(Self { unique, node, thread, op })
     }
 }
 
@@ -128,7 +131,7 @@ mod tests {
         all.extend(77u64.to_ne_bytes());
         all.extend(2u64.to_ne_bytes());
         // Whose it is, and how much more there is.
-        all.extend([0; 16]);
+        [0u32, 0, 4321, 0].into_iter().for_each(|word| all.extend(word.to_ne_bytes()));
         all.extend(body);
         all
     }
@@ -156,7 +159,7 @@ mod tests {
         for (op, body, expected) in cases {
             let all = bytes(op, &body);
             let request = Request::parse(&all).unwrap();
-            assert_eq!(request, Request { unique: 77, node: 2, op: expected });
+            assert_eq!(request, Request { unique: 77, node: 2, thread: 4321, op: expected });
             let parsed = |len: usize| Request::parse(&all[..len]).map(|request| request.op);
             assert_eq!(parsed(HEADER - 1), None);
             assert!(op == 1 || parsed(HEADER) == Some(Op::Other));

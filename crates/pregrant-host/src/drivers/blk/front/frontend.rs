@@ -158,10 +158,14 @@ where
                 Err(fault) => return Err(self.fault(fault)),
             }
         }
+        let interrupted = disk.take_interrupted();
         // Before it was ever connected no one knows how to cut requests.
         if disk.figures().is_some() {
             moved += disk.take_new(new);
             new.drain(..).for_each(|request| schedule.add(request));
+        }
+        if interrupted {
+            schedule.drop_interrupted();
         }
         moved += self.ask();
         self.settle();
@@ -237,6 +241,9 @@ where
         // Whatever comes next: no one answers these any more.
         let lost = self.vbd.take_lost();
         self.repeated += self.schedule.lost(&lost) as u64;
+        if !lost.is_empty() {
+            self.schedule.drop_interrupted();
+        }
         match stepped {
             // One that is closed, and unwanted, writes nothing by which it would notice.
             Ok(_) if events > 0 && self.vbd.state() == XenbusState::Closed && self.end.is_gone() => {

@@ -23,6 +23,9 @@
 //! nothing. Reads wait for no one. A piece is in `ready` or among those that were asked, never in
 //! both. Every request is done once.
 //!
+//! A request that no one waits for any more is interrupted: the pieces that a back has are answered,
+//! those that it has not are never asked, and those that it loses are not asked again.
+//!
 //! Reads, writes and discards may be done twice, so what a back did not answer is simply asked
 //! again, of the next one; a flush follows the changes that it covers as ever. Sectors of another
 //! size, which only another disk has, fail what is in hand. The next back does the part of a range
@@ -106,6 +109,7 @@ struct InHand {
     patch: Vec<u8>,
     /// Of a flush: changes that it covers.
     covers: u64,
+    interrupt: Interrupt,
     zeroes: Option<Zeroes>,
 }
 
@@ -113,7 +117,6 @@ struct InHand {
 struct Zeroes {
     /// It is to take no room.
     hole: bool,
-    interrupt: Interrupt,
     /// The part that is not made a piece yet.
     rest: VecDeque<(PieceOp, Range<u64>)>,
 }
@@ -301,12 +304,12 @@ impl Schedule {
     /// Takes a request in hand.
     pub(super) fn add(&mut self, request: DiskRequest) {
         let share = (1, request.weight());
-        let DiskRequest { op, done } = request;
+        let DiskRequest { op, interrupt, done } = request;
         let (at, len) = match &op {
             DiskOp::Read { at, len } => (*at, *len as u64),
             DiskOp::Write { at, bytes } => (*at, bytes.len() as u64),
             DiskOp::Flush => (0, 0),
-            DiskOp::PunchHole { at, len, .. } | DiskOp::Zero { at, len, .. } => (*at, *len),
+            DiskOp::PunchHole { at, len } | DiskOp::Zero { at, len } => (*at, *len),
         };
         let figures = self.figures.unwrap_or(DiskFigures::of(0));
         let end =
@@ -322,10 +325,10 @@ impl Schedule {
             self.settle(share);
             return done(outcome);
         }
-        let (hole, interrupt) = match op {
-            DiskOp::PunchHole { interrupt, .. } => (true, interrupt),
-            DiskOp::Zero { interrupt, .. } => (false, interrupt),
-            op => return self.take(at..at + len, op, None, done, share),
+        let hole = match op {
+            DiskOp::PunchHole { .. } => true,
+            DiskOp::Zero { .. } => false,
+            op => return self.take(at..at + len, op, None, interrupt, done, share),
         };
         // Whole sectors of it, and the parts of sectors at its edges, which are written.
         let unit = u64::from(figures.sector_size);
@@ -335,18 +338,18 @@ impl Schedule {
         };
         let whole = at.next_multiple_of(unit)..(at + len) / unit * unit;
         if whole.is_empty() {
-            return self.take(at..at + len, written(&(at..at + len)), None, done, share);
+            return self.take(at..at + len, written(&(at..at + len)), None, interrupt, done, share);
         }
         let edges = [at..whole.start, whole.end..at + len];
         let edges = edges.into_iter().filter(|edge| !edge.is_empty());
         let mut dones = joined(done, edges.clone().count() + 1);
         let mut next = || dones.next().unwrap_or_else(|| Box::new(|_| ()));
-        let zeroes = Zeroes { hole, interrupt: interrupt.clone(), rest: VecDeque::new() };
+        let zeroes = Zeroes { hole, rest: VecDeque::new() };
         let (at, len) = (whole.start, whole.end - whole.start);
-        self.take(whole, DiskOp::Zero { at, len, interrupt }, Some(zeroes), next(), share);
+        self.take(whole, DiskOp::Zero { at, len }, Some(zeroes), interrupt.clone(), next(), share);
         for edge in edges {
             let op = written(&edge);
-            self.take(edge, op, None, next(), (0, 0));
+            self.take(edge, op, None, interrupt.clone(), next(), (0, 0));
         }
     }
 
@@ -356,6 +359,7 @@ impl Schedule {
         bytes: Range<u64>,
         op: DiskOp,
         zeroes: Option<Zeroes>,
+        interrupt: Interrupt,
         done: Done,
         share: (usize, usize),
     ) {
@@ -381,6 +385,7 @@ impl Schedule {
             buffer_at: sectors.start,
             patch,
             covers: 0,
+            interrupt,
             zeroes,
             bytes,
             sectors,
@@ -453,7 +458,7 @@ impl Schedule {
         let figures = self.figures.unwrap_or(DiskFigures::of(0));
         let Some(request) = &mut self.places[place] else { return };
         let Some(zeroes) = &mut request.zeroes else { return };
-        if zeroes.interrupt.is_raised() {
+        if request.interrupt.is_raised() {
             request.failed = request.failed.or(Some(IoError::Failed));
         }
         while request.failed.is_none()
@@ -496,14 +501,34 @@ impl Schedule {
         }
     }
 
-    /// No one wants the next piece any more: it is of a range of zeroes that has failed, or was
-    /// interrupted.
-    fn first_is_unwanted(&self) -> bool {
-        let request = self.ready.front().and_then(|piece| self.places[piece.place].as_ref());
-        request.is_some_and(|request| {
-            let zeroes = request.zeroes.as_ref();
-            zeroes.is_some_and(|zeroes| request.failed.is_some() || zeroes.interrupt.is_raised())
+    /// No one wants this piece any more: its request was interrupted, or it is of a range of zeroes
+    /// that has failed.
+    fn is_unwanted(&self, piece: &Piece) -> bool {
+        self.places[piece.place].as_ref().is_some_and(|request| {
+            request.interrupt.is_raised() || request.zeroes.is_some() && request.failed.is_some()
         })
+    }
+
+    /// What no back has of requests that were interrupted is over.
+    pub(super) fn drop_interrupted(&mut self) {
+        let mut k = 0;
+        while let Some(piece) = self.ready.get(k) {
+            if !self.is_unwanted(piece) {
+                k += 1;
+            } else if let Some(piece) = self.ready.remove(k) {
+                // What goes on behind it is ready behind all others.
+                self.over(&piece, Err(IoError::Failed), |_| 0);
+            }
+        }
+        let interrupted =
+            |request: &Option<InHand>| request.as_ref().is_some_and(|request| request.interrupt.is_raised());
+        while let Some(at) = self.waiting.iter().position(|place| interrupted(&self.places[*place])) {
+            let Some(place) = self.waiting.remove(at) else { return };
+            if let Some(request) = &mut self.places[place] {
+                request.failed = Some(IoError::Failed);
+            }
+            self.finish(place);
+        }
     }
 
     /// Has the next piece asked, or as much of it as a request can be: `most` bytes, some whole
@@ -513,8 +538,8 @@ impl Schedule {
         most: usize,
         submit: impl FnOnce(&Ask<'_>, u64) -> Result<(), NotAsked>,
     ) -> Result<(), NotAsked> {
-        if self.first_is_unwanted() {
-            self.skip_first();
+        if self.ready.front().is_some_and(|piece| self.is_unwanted(piece)) {
+            self.fail_first();
             return Ok(());
         }
         let Some(piece) = self.ready.front_mut() else { return Ok(()) };
@@ -569,6 +594,7 @@ impl Schedule {
         copy_out: impl FnOnce(&mut [u8]) -> usize,
     ) {
         let Some(request) = &mut self.places[piece.place] else { return };
+        request.interrupt.moved();
         let is_refused = piece.op == PieceOp::Discard && outcome == Err(IoError::NotSupported);
         if let Some(zeroes) = request.zeroes.as_mut().filter(|zeroes| is_refused && !zeroes.hole) {
             // A disk may discard in one place and not in another: there it is written, as where

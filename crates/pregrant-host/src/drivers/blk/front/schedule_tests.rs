@@ -197,11 +197,11 @@ impl World {
             Op::Read => DiskOp::Read { at, len },
             Op::Write(value) => DiskOp::Write { at, bytes: vec![value; len] },
             Op::Flush => DiskOp::Flush,
-            Op::Punch => DiskOp::PunchHole { at, len: len as u64, interrupt: Interrupt::default() },
-            Op::Zero => DiskOp::Zero { at, len: len as u64, interrupt: Interrupt::default() },
+            Op::Punch => DiskOp::PunchHole { at, len: len as u64 },
+            Op::Zero => DiskOp::Zero { at, len: len as u64 },
         };
         self.ways.push(Way { op, bytes, fate, may_be, later: Vec::new() });
-        self.schedule.add(DiskRequest { op: asked, done });
+        self.schedule.add(DiskRequest { op: asked, interrupt: Interrupt::default(), done });
         let refused = self.ways.last().is_some_and(|way| matches!(*way.fate.lock().unwrap(), Some(Err(_))));
         if refused {
             let discard = self.back.figures.discard.expect("it discards");
@@ -377,12 +377,17 @@ proptest! {
 
 /// How one request ends that is put alone.
 fn fate_of(schedule: &mut Schedule, op: DiskOp) -> Fate {
+    fate_until(schedule, op, &Interrupt::default())
+}
+
+/// The same, with what ends it early.
+fn fate_until(schedule: &mut Schedule, op: DiskOp, interrupt: &Interrupt) -> Fate {
     let fate = Fate::default();
     let report = Arc::clone(&fate);
     let done = Box::new(move |outcome: Result<&[u8], IoError>| {
         report.lock().unwrap().replace(outcome.map(<[u8]>::to_vec));
     });
-    schedule.add(DiskRequest { op, done });
+    schedule.add(DiskRequest { op, interrupt: interrupt.clone(), done });
     fate
 }
 
@@ -400,7 +405,7 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
         assert_eq!(*fate_of(&mut schedule, op).lock().unwrap(), Some(Err(IoError::Failed)));
     }
     // It does not know that the disk discards, nor that zeroes are read then.
-    let punch = || DiskOp::PunchHole { at: 0, len: 4096, interrupt: Interrupt::default() };
+    let punch = || DiskOp::PunchHole { at: 0, len: 4096 };
     assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
     schedule.set_figures(figures(512, 512, false));
     assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
@@ -420,6 +425,7 @@ fn ask_all(schedule: &mut Schedule) -> Vec<(u64, char, u64)> {
                 Ask::Read { sectors, .. } => (tag, 'r', u64::from(*sectors) * SECTOR_BYTES as u64),
                 Ask::Write { bytes, .. } => (tag, 'w', bytes.len() as u64),
                 Ask::Discard { sectors, .. } => (tag, 'd', sectors * SECTOR_BYTES as u64),
+                Ask::Flush => (tag, 'f', 0),
                 _ => unreachable!("nothing else was put"),
             });
             Ok(())
@@ -442,7 +448,7 @@ fn long_disk(zeroes: bool) -> Schedule {
 fn a_hole_of_terabytes_is_a_few_requests_at_a_time_and_nothing_is_read() {
     let mut schedule = long_disk(true);
     let (at, len) = (12_345_678_848, 5 * TIB / 2 + 1024);
-    let fate = fate_of(&mut schedule, DiskOp::PunchHole { at, len, interrupt: Interrupt::default() });
+    let fate = fate_of(&mut schedule, DiskOp::PunchHole { at, len });
     let mut all = Vec::new();
     // Another's pieces come between its own.
     let mut other = ask_all(&mut schedule);
@@ -470,8 +476,8 @@ fn a_range_that_is_interrupted_ends_with_the_parts_that_the_back_has() {
     for (zeroes, op) in [(true, 'd'), (false, 'w')] {
         let mut schedule = long_disk(zeroes);
         let interrupt = Interrupt::default();
-        let range = DiskOp::Zero { at: 4608, len: 2 * TIB, interrupt: interrupt.clone() };
-        let fate = fate_of(&mut schedule, range);
+        let range = DiskOp::Zero { at: 4608, len: 2 * TIB };
+        let fate = fate_until(&mut schedule, range, &interrupt);
         let asked = ask_all(&mut schedule);
         assert!(asked.iter().all(|asked| asked.1 == op), "{asked:?}");
         // One is answered, and the next of it is ready; of another the back knows nothing any more.
@@ -499,8 +505,7 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     let mut schedule = long_disk(true);
     let write = fate_of(&mut schedule, DiskOp::Write { at: 0, bytes: vec![1; 512] });
     let interrupt = Interrupt::default();
-    let range = DiskOp::PunchHole { at: 0, len: TIB, interrupt: interrupt.clone() };
-    let fate = fate_of(&mut schedule, range);
+    let fate = fate_until(&mut schedule, DiskOp::PunchHole { at: 0, len: TIB }, &interrupt);
     let asked = ask_all(&mut schedule);
     assert_eq!(asked.len(), 1);
     interrupt.raise();
@@ -509,13 +514,48 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
+/// A program that is killed while no back answers: what no back has of its requests is over at
+/// once, what one has is answered, and what one loses is not asked again.
+#[test]
+fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
+    let mut schedule = long_disk(true);
+    let interrupt = Interrupt::default();
+    let until = |schedule: &mut Schedule, op| fate_until(schedule, op, &interrupt);
+    let write = |at| DiskOp::Write { at, bytes: vec![1; 512] };
+    let is_over = |fate: &Fate| *fate.lock().unwrap() == Some(Err(IoError::Failed));
+    let asked = [until(&mut schedule, write(0)), until(&mut schedule, DiskOp::Read { at: 0, len: 4096 })];
+    assert_eq!(ask_all(&mut schedule).len(), 2);
+    // It waits for the first; a part of its sector is read before that.
+    let waits = until(&mut schedule, DiskOp::Write { at: 100, bytes: vec![2; 8] });
+    let unasked = [until(&mut schedule, write(512)), until(&mut schedule, DiskOp::Read { at: 0, len: 512 })];
+    let flush = until(&mut schedule, DiskOp::Flush);
+    let (others, others_flush) =
+        (fate_of(&mut schedule, DiskOp::Read { at: 0, len: 512 }), fate_of(&mut schedule, DiskOp::Flush));
+    interrupt.raise();
+    schedule.drop_interrupted();
+    assert!(is_over(&waits) && unasked.iter().all(is_over) && is_over(&flush));
+    assert!(asked.iter().chain([&others, &others_flush]).all(|fate| fate.lock().unwrap().is_none()));
+    // The back had the read, and loses the write.
+    schedule.answered(1, Ok(()), |to| to.len());
+    assert!(asked[1].lock().unwrap().as_ref().is_some_and(Result::is_ok));
+    assert_eq!(schedule.lost(&[0]), 1);
+    schedule.drop_interrupted();
+    assert!(is_over(&asked[0]));
+    let left = ask_all(&mut schedule);
+    assert_eq!(left.iter().map(|asked| (asked.1, asked.2)).collect::<Vec<_>>(), [('r', 512), ('f', 0)]);
+    left.iter().for_each(|(tag, ..)| schedule.answered(*tag, Ok(()), |to| to.len()));
+    assert!(
+        schedule.is_empty() && others.lock().unwrap().is_some() && others_flush.lock().unwrap().is_some()
+    );
+}
+
 /// It was found to discard, and does not here: zeroes are written, and a hole is refused.
 #[test]
 fn a_discard_that_is_refused_is_written_where_zeroes_were_asked_for() {
     let mut schedule = long_disk(true);
     let op = |hole| {
-        let (at, len, interrupt) = (512, 1 << 20, Interrupt::default());
-        if hole { DiskOp::PunchHole { at, len, interrupt } } else { DiskOp::Zero { at, len, interrupt } }
+        let (at, len) = (512, 1 << 20);
+        if hole { DiskOp::PunchHole { at, len } } else { DiskOp::Zero { at, len } }
     };
     for (hole, expected) in [(false, Ok(vec![])), (true, Err(IoError::NotSupported))] {
         let fate = fate_of(&mut schedule, op(hole));

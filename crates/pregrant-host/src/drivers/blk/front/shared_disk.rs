@@ -53,8 +53,6 @@ pub enum DiskOp {
         at: u64,
         /// How many.
         len: u64,
-        /// Ends it early.
-        interrupt: Interrupt,
     },
     /// They read as zeroes, whether that takes room or gives it back.
     Zero {
@@ -62,25 +60,39 @@ pub enum DiskOp {
         at: u64,
         /// How many.
         len: u64,
-        /// Ends it early.
-        interrupt: Interrupt,
     },
 }
 
-/// Ends a long request between two of its parts: those that a back has are answered still, no other
-/// is asked, and the request fails.
+/// Ends a request that no one waits for any more ([`SharedDisk::interrupt`]): the parts that a back
+/// has are answered still, no other is asked, also not again, and the request fails.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<Flags>);
+
+#[derive(Debug, Default)]
+struct Flags {
+    raised: AtomicBool,
+    moved: AtomicBool,
+}
 
 impl Interrupt {
     /// From now on.
-    pub fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    pub(super) fn raise(&self) {
+        self.0.raised.store(true, Ordering::Relaxed);
     }
 
     /// Whether it was.
     pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.raised.load(Ordering::Relaxed)
+    }
+
+    /// A back has answered a part of it.
+    pub fn moved(&self) {
+        self.0.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a back has answered a part of it since the last call.
+    pub fn has_moved(&self) -> bool {
+        self.0.moved.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -104,6 +116,8 @@ pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 pub struct DiskRequest {
     /// The operation.
     pub op: DiskOp,
+    /// Ends it early.
+    pub interrupt: Interrupt,
     /// The receiver of the result.
     pub done: Done,
 }
@@ -116,6 +130,8 @@ struct State {
     ended: bool,
     figures: Option<DiskFigures>,
     users: usize,
+    /// A request was interrupted since the loop asked last.
+    interrupted: bool,
 }
 
 impl State {
@@ -139,7 +155,7 @@ impl fmt::Debug for SharedDisk {
 
 impl SharedDisk {
     /// Of a front that is not connected yet.
-    pub(super) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         Ok(Self { state: Mutex::default(), room: Condvar::new(), waker: Waker::of_thread(0)? })
     }
 
@@ -184,20 +200,39 @@ impl SharedDisk {
     /// Has it done, and waits where too much is on its way. While there is no back it goes on
     /// waiting.
     pub fn put(&self, op: DiskOp, done: Done) {
+        self.put_until(op, &Interrupt::default(), done);
+    }
+
+    /// The same, until the `interrupt` ends it, wherever it is then.
+    pub fn put_until(&self, op: DiskOp, interrupt: &Interrupt, done: Done) {
         let weight = op.weight();
         let mut state = self.state();
-        while !state.ended && !state.has_room(weight) {
+        while !(state.ended || interrupt.is_raised() || state.has_room(weight)) {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.ended {
+        if state.ended || interrupt.is_raised() {
             drop(state);
             return done(Err(IoError::Failed));
         }
         state.requests += 1;
         state.bytes += weight;
-        state.new.push_back(DiskRequest { op, done });
+        state.new.push_back(DiskRequest { op, interrupt: interrupt.clone(), done });
         drop(state);
         self.waker.wake();
+    }
+
+    /// No one waits for these requests any more, wherever they are.
+    pub fn interrupt<'a>(&self, requests: impl IntoIterator<Item = &'a Interrupt>) {
+        requests.into_iter().for_each(Interrupt::raise);
+        // Behind the flags: who waits for room has not looked yet, or is notified.
+        self.state().interrupted = true;
+        self.room.notify_all();
+        self.waker.wake();
+    }
+
+    /// Whether a request was interrupted since the last call.
+    pub(super) fn take_interrupted(&self) -> bool {
+        std::mem::take(&mut self.state().interrupted)
     }
 
     /// Has the front's loop check everything.
@@ -244,7 +279,7 @@ impl SharedDisk {
         let mut state = self.state();
         state.requests += 1;
         state.bytes += op.weight();
-        state.new.push_back(DiskRequest { op, done });
+        state.new.push_back(DiskRequest { op, interrupt: Interrupt::default(), done });
     }
 
     /// Ends the loop's sleep.

@@ -1,0 +1,369 @@
+//! Requests that programs wait for, and what ends one before a back has answered it.
+//!
+//! ```text
+//!   begin: number, reply, Interrupt --> waiting --end----> the reply, for the caller of `end`
+//!                                          |--a signal---> EINTR at once, where a program expects that: fallocate(2)
+//!                                          |--watch: its program is about to end, and it is a second old --> EINTR
+//!                                          '--watch: no back has answered any of it for --timeout ---------> EIO
+//!   signal, before its request has come to begin: kept for it
+//! ```
+//! With the last three its Interrupt is raised: no part of it is asked any more. read(2), write(2)
+//! and fsync(2) of a disk do not end with EINTR where the program lives on, which need not expect
+//! it of them. The kernel lets no program go before its request has an answer, once the server has
+//! read that: what ends it without a back is here, or nowhere.
+//!
+//! Invariants: a request is answered once, by `end`'s caller or by what ended it; of signals
+//! without a request at most [`EARLY_MAX`] are kept, the last ones. The kernel says a signal of any
+//! request, and of most of them that changes nothing.
+
+use super::fuse::Reply;
+use super::program::{Processes, Program};
+use log::Level;
+use pregrant_host::drivers::SharedDisk;
+use pregrant_host::drivers::blk::front::shared_disk::Interrupt;
+use pregrant_host::line_budget::LineBudget;
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Signals that are kept. One may come before the thread that read its request has found it.
+const EARLY_MAX: usize = 256;
+/// Between two checks of those that wait.
+const CHECK: Duration = Duration::from_millis(250);
+/// A request that is younger is left to the back, as a kernel's disk does it: nothing of a program
+/// that is gone is written then.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A request's program, and how it gets its answer.
+pub(super) struct Caller {
+    pub reply: Reply,
+    /// Of the program; 0: unknown.
+    pub thread: u32,
+    /// Any signal ends it.
+    pub expects_eintr: bool,
+}
+
+struct Waiter {
+    caller: Caller,
+    program: Program,
+    interrupt: Interrupt,
+    since: Instant,
+    /// When a back was last seen to have answered some of it, or when it began.
+    moved: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: HashMap<u64, Waiter>,
+    early: VecDeque<u64>,
+    processes: Processes,
+    /// Its thread sleeps until there is a request.
+    idle: bool,
+    closed: bool,
+    /// A back has answered one since the last check.
+    answered: bool,
+    /// The last check at which one had.
+    answered_at: Option<Instant>,
+    silence: Option<Silence>,
+}
+
+/// A back that does not answer.
+struct Silence {
+    since: Instant,
+    /// How many lines say so.
+    said: usize,
+}
+
+/// When the log says that a back does not answer.
+const SAID_AFTER: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(120)];
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Waiting {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The disk, for the log.
+    id: String,
+    timeout: Option<Duration>,
+    lines: LineBudget,
+}
+
+impl Waiting {
+    /// With a thread that watches until it is closed.
+    pub(super) fn watched(
+        id: String,
+        disk: &Arc<SharedDisk>,
+        timeout: Option<Duration>,
+    ) -> io::Result<Arc<Self>> {
+        let waiting = Arc::new(Self { id, timeout, ..Self::default() });
+        let (watched, disk) = (Arc::clone(&waiting), Arc::clone(disk));
+        std::thread::Builder::new().name("waiting".into()).spawn(move || watched.watch(&disk))?;
+        Ok(waiting)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its thread ends.
+    pub(super) fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// A request begins, which its interrupt ends. None: it has ended already.
+    pub(super) fn begin(&self, caller: Caller) -> Option<(u64, Interrupt)> {
+        let unique = caller.reply.unique();
+        let mut state = self.state();
+        if caller.expects_eintr
+            && let Some(at) = state.early.iter().position(|early| *early == unique)
+        {
+            state.early.remove(at);
+            drop(state);
+            caller.reply.error(Errno::INTR);
+            return None;
+        }
+        let (interrupt, since) = (Interrupt::default(), Instant::now());
+        let program = state.processes.program(caller.thread, since);
+        let waiter = Waiter { caller, program, interrupt: interrupt.clone(), since, moved: since };
+        state.waiting.insert(unique, waiter);
+        if std::mem::take(&mut state.idle) {
+            self.changed.notify_one();
+        }
+        Some((unique, interrupt))
+    }
+
+    /// It is done. None: it was answered.
+    pub(super) fn end(&self, unique: u64) -> Option<Reply> {
+        let mut state = self.state();
+        let waiter = state.waiting.remove(&unique)?;
+        state.answered = true;
+        Some(waiter.caller.reply)
+    }
+
+    /// The program that waits for this request has a signal.
+    pub(super) fn signal(&self, unique: u64, disk: &SharedDisk) {
+        let mut state = self.state();
+        match state.waiting.get(&unique) {
+            Some(waiter) if waiter.caller.expects_eintr => {
+                drop(state);
+                self.give_up(&[(unique, Errno::INTR)], disk);
+            }
+            // If it ends its program, that is seen.
+            Some(_) => {}
+            None => {
+                if state.early.len() == EARLY_MAX {
+                    state.early.pop_front();
+                }
+                state.early.push_back(unique);
+            }
+        }
+    }
+
+    /// These get an error, where they have no answer yet.
+    fn give_up(&self, requests: &[(u64, Errno)], disk: &SharedDisk) {
+        let mut state = self.state();
+        let found = requests.iter().filter_map(|(unique, e)| Some((state.waiting.remove(unique)?, *e)));
+        let found: Vec<_> = found.collect();
+        drop(state);
+        // No part of them is asked from here on, so none is asked once a program has the error.
+        disk.interrupt(found.iter().map(|(waiter, _)| &waiter.interrupt));
+        found.into_iter().for_each(|(waiter, e)| waiter.caller.reply.error(e));
+    }
+
+    fn watch(&self, disk: &SharedDisk) {
+        loop {
+            let mut state = self.state();
+            if state.waiting.is_empty() && !state.closed {
+                state.idle = true;
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                state = self.changed.wait_timeout(state, CHECK).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            if state.closed {
+                return;
+            }
+            drop(state);
+            self.check(disk, Instant::now());
+        }
+    }
+
+    /// Ends those whose time is up, or whose programs are about to end.
+    fn check(&self, disk: &SharedDisk, now: Instant) {
+        let (mut over, mut old): (Vec<_>, Vec<_>) = Default::default();
+        let age = |since: Instant| now.saturating_duration_since(since);
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut oldest = now;
+        for (unique, waiter) in &mut state.waiting {
+            if waiter.interrupt.has_moved() {
+                waiter.moved = now;
+                state.answered = true;
+            }
+            oldest = oldest.min(waiter.moved);
+            if self.timeout.is_some_and(|timeout| age(waiter.moved) >= timeout) {
+                over.push((*unique, Errno::IO));
+            } else if age(waiter.since) >= PATIENCE {
+                old.push((*unique, waiter.program));
+            }
+        }
+        self.note_silence(state, oldest, now);
+        drop(guard);
+        let late = over.len();
+        let ending = old.into_iter().filter(|(_, program)| program.is_ending());
+        over.extend(ending.map(|(unique, _)| (unique, Errno::INTR)));
+        if !over.is_empty() {
+            self.give_up(&over, disk);
+        }
+        if late > 0 {
+            let bound = self.timeout.unwrap_or_default();
+            self.lines.warn(format_args!(
+                "{id}: {late} request(s) of programs have failed with EIO: no backend has answered them in {bound:?} (--timeout)",
+                id = self.id
+            ));
+        }
+    }
+
+    /// Says that no back answers, again and again, and that one does again. Since `oldest` a request
+    /// waits.
+    fn note_silence(&self, state: &mut State, oldest: Instant, now: Instant) {
+        let age = |since: Instant| now.saturating_duration_since(since);
+        let (id, waiting) = (&self.id, state.waiting.len());
+        if std::mem::take(&mut state.answered) {
+            state.answered_at = Some(now);
+            if let Some(Silence { since, said: 1.. }) = state.silence.take() {
+                let s = age(since).as_secs();
+                self.lines.say(Level::Info, format_args!("{id}: a backend answers again, after {s} s"));
+            }
+        }
+        // Where no one waits any more no one is to be warned. One slow request is no silence.
+        if waiting == 0 {
+            return;
+        }
+        let since = state.answered_at.map_or(oldest, |answered| oldest.max(answered));
+        let silence = state.silence.get_or_insert(Silence { since, said: 0 });
+        if SAID_AFTER.get(silence.said).is_some_and(|after| age(silence.since) >= *after) {
+            silence.said += 1;
+            self.lines.warn(format_args!(
+                "{id}: no backend has answered for {s} s, and {waiting} request(s) wait: it has ended, or its image hangs",
+                s = age(silence.since).as_secs()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{PipeReader, Read};
+    use std::os::fd::OwnedFd;
+
+    /// Requests, and where their answers arrive.
+    fn replies(numbers: &[u64]) -> (PipeReader, impl FnMut() -> Reply) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let to: Arc<OwnedFd> = Arc::new(writer.into());
+        let mut replies: VecDeque<_> =
+            numbers.iter().map(|unique| Reply::new(Arc::clone(&to), *unique)).collect();
+        (reader, move || replies.pop_front().expect("there is one more"))
+    }
+
+    /// Errors and numbers of all that was answered, once no one can answer any more.
+    fn answers(mut reader: PipeReader) -> Vec<(i32, u64)> {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        let (all, rest) = bytes.as_chunks::<16>();
+        assert!(rest.is_empty());
+        let error = |answer: &[u8; 16]| i32::from_ne_bytes(*answer[4..].first_chunk().unwrap());
+        let number = |answer: &[u8; 16]| u64::from_ne_bytes(*answer[8..].first_chunk().unwrap());
+        all.iter().map(|answer| (error(answer), number(answer))).collect()
+    }
+
+    fn caller(reply: Reply, expects_eintr: bool) -> Caller {
+        Caller { reply, thread: std::process::id(), expects_eintr }
+    }
+
+    const EINTR: i32 = -Errno::INTR.raw_os_error();
+    const EIO: i32 = -Errno::IO.raw_os_error();
+
+    #[test]
+    fn a_request_is_answered_once_by_the_first_to_come() {
+        let (reader, mut reply) = replies(&[1, 2, 3, 4]);
+        let (waiting, disk) = (Waiting::default(), SharedDisk::new().unwrap());
+        // This one's signal comes before it does.
+        waiting.signal(2, &disk);
+        let began = [true, true, true, false].map(|eintr| waiting.begin(caller(reply(), eintr)));
+        let [Some((1, first)), None, Some((3, third)), Some((4, read))] = began else { panic!("{began:?}") };
+        waiting.signal(1, &disk);
+        assert!(waiting.end(1).is_none(), "its signal answered it");
+        waiting.end(3).unwrap().ok();
+        waiting.signal(3, &disk);
+        // A program that lives on need not expect EINTR of a read.
+        waiting.signal(4, &disk);
+        waiting.check(&disk, Instant::now() + 2 * PATIENCE);
+        assert_eq!([first, third, read].map(|of| of.is_raised()), [true, false, false]);
+        waiting.end(4).unwrap().ok();
+        drop((reply, waiting));
+        assert_eq!(answers(reader), [(EINTR, 2), (EINTR, 1), (0, 3), (0, 4)]);
+    }
+
+    #[test]
+    fn a_request_fails_when_no_back_has_answered_any_of_it_for_so_long() {
+        let (reader, mut reply) = replies(&[1, 2]);
+        let timeout = Some(Duration::from_secs(20));
+        let (waiting, disk) = (Waiting { timeout, ..Waiting::default() }, SharedDisk::new().unwrap());
+        let interrupts = [(); 2].map(|()| waiting.begin(caller(reply(), false)).unwrap().1);
+        let began = Instant::now();
+        let at = |s| waiting.check(&disk, began + Duration::from_secs(s));
+        at(10);
+        interrupts[1].moved();
+        at(15);
+        at(21);
+        assert_eq!(interrupts.each_ref().map(Interrupt::is_raised), [true, false]);
+        at(36);
+        assert!(interrupts[1].is_raised() && waiting.end(2).is_none());
+        drop((reply, waiting));
+        assert_eq!(answers(reader), [(EIO, 1), (EIO, 2)]);
+    }
+
+    #[test]
+    fn a_back_that_went_is_said_and_that_it_came_back() {
+        let (_reader, mut reply) = replies(&[1, 2, 3]);
+        let (waiting, disk) = (Waiting::default(), SharedDisk::new().unwrap());
+        let mut caller = || Caller { thread: 0, ..caller(reply(), false) };
+        let (first, _) = waiting.begin(caller()).unwrap();
+        let began = Instant::now();
+        let said = |s| {
+            waiting.check(&disk, began + Duration::from_secs(s));
+            waiting.state().silence.as_ref().map(|silence| silence.said)
+        };
+        assert_eq!([1, 4, 6, 7, 31, 60, 121, 999].map(said), [0, 0, 1, 1, 2, 2, 3, 3].map(Some));
+        // One that was killed says nothing of the back.
+        waiting.give_up(&[(first, Errno::INTR)], &disk);
+        assert_eq!(said(1000), Some(3));
+        let (second, _) = waiting.begin(caller()).unwrap();
+        waiting.end(second).unwrap().ok();
+        assert_eq!(said(1001), None);
+        // A request that takes its time says nothing while others are answered.
+        let _slow = waiting.begin(caller()).unwrap();
+        for s in 1002..1020 {
+            waiting.state().answered = true;
+            assert!(said(s).is_none_or(|said| said == 0));
+        }
+    }
+
+    #[test]
+    fn signals_of_other_requests_are_forgotten() {
+        let (waiting, disk) = (Waiting::default(), SharedDisk::new().unwrap());
+        (0..10_000).for_each(|unique| waiting.signal(unique, &disk));
+        assert_eq!(waiting.state().early.len(), EARLY_MAX);
+        let (reader, mut reply) = replies(&[5, 9999]);
+        for _ in 0..2 {
+            drop(waiting.begin(caller(reply(), true)).map(|(unique, _)| waiting.end(unique)));
+        }
+        // One that no one answers is EIO.
+        drop(reply);
+        assert_eq!(answers(reader), [(EIO, 5), (EINTR, 9999)]);
+    }
+}
