@@ -214,6 +214,14 @@ fn a_disk_in_memory_is_shared_by_its_queues() {
         panic!()
     };
     assert!(why.contains("/dev/shm"), "{why}");
+    // The same one says so, and no other does.
+    let same = image.identity();
+    image.close();
+    open(&mut image, &WRITABLE).unwrap();
+    assert!(same.is_some() && image.identity() == same);
+    let mut other = RamImage::new(1 << 20);
+    open(&mut other, &WRITABLE).unwrap();
+    assert_ne!(other.identity(), same);
 }
 
 #[test]

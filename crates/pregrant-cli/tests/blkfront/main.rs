@@ -12,6 +12,7 @@ mod back;
 #[allow(dead_code)] // other tests use the rest of it
 mod model_disk;
 mod programs;
+mod ram;
 mod ranges;
 #[path = "../served/mod.rs"]
 mod served;

@@ -5,7 +5,7 @@
 //!   NamedImage  with the disk, in the core         ImageFace  with the disk's server: descriptors, words
 //! ```
 //! The image's identity is read again at each connect. An image in memory stays there in between,
-//! under the same name.
+//! under the same name, and is the same one.
 
 use super::file::FileImage;
 use super::ram::RamImage;
@@ -111,7 +111,7 @@ impl Image for NamedImage {
 
     fn identity(&self) -> Option<String> {
         match &self.named.as_ref()?.1 {
-            Kind::Ram(_) => None,
+            Kind::Ram(ram) => ram.identity(),
             Kind::File(file) => file.identity(),
         }
     }

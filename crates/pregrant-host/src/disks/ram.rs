@@ -6,7 +6,8 @@
 //! Invariants: its memory is treated as shared memory is, by copies without references: two queues
 //! may write the same sectors at once, and what is there then is a mixture, as on any disk. It
 //! outlives its guest's connections, and ends with its process: a successor refuses to be taken for
-//! it.
+//! it. Its identity is another each time that it is made, so the guest of a lost one gets no new one
+//! by connecting again either.
 //!
 //! What a guest may do: change mapped bytes while they are copied; it finds either on its disk.
 
@@ -18,12 +19,15 @@ use pregrant::blk::disk::{
 };
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Memory {
     backing: Backing,
     bytes: Mapping,
+    identity: String,
 }
 
 /// See the module.
@@ -44,7 +48,7 @@ impl RamImage {
             let len = usize::try_from(self.bytes).map_err(|_| Errno::NOMEM)?;
             let backing = Backing::sealed("pregrant-disk", len)?;
             let bytes = Mapping::new(&backing, len)?;
-            self.memory = Some(Arc::new(Memory { backing, bytes }));
+            self.memory = Some(Arc::new(Memory { backing, bytes, identity: identity() }));
         }
         self.memory.as_ref().ok_or(Errno::NOMEM)
     }
@@ -55,7 +59,8 @@ impl Image for RamImage {
         if how.is_live && self.memory.is_none() {
             return Err(OpenError::Lost(
                 "the bytes of a ram: disk are lost with the process that served it, and its guest gets no empty disk in its \
-                 place; use a raw file in /dev/shm, which outlives a process"
+                 place, also not by connecting again, until the disk is detached and attached. A raw file in /dev/shm \
+                 outlives a process"
                     .into(),
             ));
         }
@@ -64,6 +69,10 @@ impl Image for RamImage {
             .map_err(|e| OpenError::Failed(format!("no memory for a disk of {bytes} bytes: {e}")))?;
         let discard = Some(Discard { granularity: 4096, alignment: 0, secure: true, zeroes: true });
         Ok(DiskFigures { read_only: !how.writable, discard, ..DiskFigures::of(bytes / SECTOR_BYTES as u64) })
+    }
+
+    fn identity(&self) -> Option<String> {
+        Some(self.memory.as_ref()?.identity.clone())
     }
 
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
@@ -80,6 +89,16 @@ impl fmt::Debug for RamImage {
     }
 }
 
+/// The identity of memory that is made now: as long as the machine runs no other has it, whichever
+/// process makes it, in whichever namespace.
+fn identity() -> String {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    let now = clock_gettime(ClockId::Boottime);
+    let (pid, at) = (std::process::id(), format_args!("{}.{:09}", now.tv_sec, now.tv_nsec));
+    format!("memory {made} of process {pid}, made at {at} and lost with the process")
+}
+
 struct RamDisk {
     memory: Arc<Memory>,
     done: Vec<Done>,
@@ -87,7 +106,7 @@ struct RamDisk {
 
 impl Disk for RamDisk {
     fn submit(&mut self, mut io: Io) {
-        let Memory { backing, bytes } = &*self.memory;
+        let Memory { backing, bytes, .. } = &*self.memory;
         // They are on the disk: that was validated before.
         let at = io.sector * SECTOR_BYTES as u64;
         let good = match io.op {

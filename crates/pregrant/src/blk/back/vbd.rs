@@ -283,6 +283,11 @@ fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
     }
 }
 
+/// First page of queue 0's ring, and its event channel: what a record says of a connection.
+fn connection_of(front: &FrontRequest) -> (u32, u32) {
+    front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0))).unwrap_or_default()
+}
+
 /// The image's name by the toolstack or its script; None: it names none.
 fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
     let named = |name: Option<String>| name.filter(|name| !name.is_empty());
@@ -335,11 +340,15 @@ impl<P: Platform> Vbd<P> {
         }
         let is_live = begin == Begin::Reattach;
         let opening = Opening { params, writable, is_live, native_sectors, is_trial: false };
-        let mut figures = self.image.open(&opening).map_err(|e| match e {
-            OpenError::Busy(who) => ConnectError::Busy(who),
-            OpenError::Failed(why) => not_there(begin, why),
-            OpenError::Lost(why) => ConnectError::Lost(why),
-        })?;
+        let mut figures = match self.image.open(&opening) {
+            Ok(figures) => figures,
+            Err(OpenError::Busy(who)) => return Err(ConnectError::Busy(who)),
+            Err(OpenError::Failed(why)) => return Err(not_there(begin, why)),
+            Err(OpenError::Lost(why)) => {
+                self.note_lost(&front, kept)?;
+                return Err(ConnectError::Unready(why));
+            }
+        };
         figures.read_only |= !writable;
         let name = opening.params.as_deref().unwrap_or_default();
         let same = self.check_image((name, is_cd), &front, begin, &mut *kept);
@@ -365,9 +374,8 @@ impl<P: Platform> Vbd<P> {
         let memory = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new);
         // Also for a new connection: its guest may be one that was refused.
         memory.as_ref().map_or(Ok(true), KeptImage::check)?;
-        let connection = front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0)));
         let identity = self.image.identity().unwrap_or_default();
-        let now = ImageRecord::new(connection.unwrap_or_default(), name, &identity);
+        let now = ImageRecord::new(connection_of(front), name, &identity);
         let was = memory.as_ref().and_then(KeptImage::load).filter(|was| match begin {
             Begin::Reattach => was.connection == now.connection,
             Begin::Fresh => was.refused && !is_cd,
@@ -406,6 +414,18 @@ impl<P: Platform> Vbd<P> {
         };
         keep(&ImageRecord { refused: true, ..was });
         Err(ConnectError::Unready(why))
+    }
+
+    /// The image of this connection's guest is gone: as one that is refused, which may have it
+    /// mounted, it gets no other by connecting again.
+    fn note_lost<E>(&self, front: &FrontRequest, kept: KeptMemory<'_>) -> Result<(), ConnectError<E>> {
+        let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
+        memory.check()?;
+        let connection = connection_of(front);
+        let was = memory.load().filter(|was| was.connection == connection);
+        let was = was.unwrap_or_else(|| ImageRecord::unknown(connection));
+        memory.store(&ImageRecord { refused: true, ..was });
+        Ok(())
     }
 
     /// The same, once the image is open. `published` is what a predecessor's guest knows of it.
