@@ -29,6 +29,7 @@ use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
 use pregrant_lab::usage::Given;
+use rustix::process::configure_io_flusher_behavior;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -128,9 +129,23 @@ pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
         given.refuse("domain", NO_DOMAIN)?;
     }
     mount::check(&args.mount)?;
+    flush_io();
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
         None => xen::run(&args),
+    }
+}
+
+/// Memory that this process asks for is not made free by writing to a disk, which may be its own: a
+/// loop device on the file would wait for this process, and it for the device. Before the first
+/// thread, which inherits it.
+fn flush_io() {
+    if let Err(e) = configure_io_flusher_behavior(true) {
+        // LOG: once, at the start.
+        log::info!(
+            "cannot become an IO_FLUSHER ({e}): if a file system on this disk is written to by programs that share a memory limit \
+             with this process, both may wait for each other; it takes CAP_SYS_RESOURCE and Linux 5.6"
+        );
     }
 }
 

@@ -174,3 +174,25 @@ fn a_request_that_no_back_answers_is_an_error_after_the_bound() {
     front.stop();
     remove_image("bounded");
 }
+
+/// Of all threads of a front: `PF_MEMALLOC_NOIO`, which is what makes an IO_FLUSHER.
+#[test]
+fn a_front_waits_for_no_disk_where_it_lacks_memory() {
+    if !can_mount() {
+        return;
+    }
+    if let Err(e) = rustix::process::configure_io_flusher_behavior(false) {
+        crate::skip::skip(format_args!("an IO_FLUSHER: {e}"));
+        return;
+    }
+    let (_machine, _back, front) = mounted("flusher", &[]);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", front.child.id())).expect("it lives");
+    for task in tasks {
+        let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat")).expect("text");
+        let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
+        let flags: u64 = flags.and_then(|flags| flags.parse().ok()).expect("a number");
+        assert_ne!(flags & 0x8_0000, 0, "{stat}");
+    }
+    front.stop();
+    remove_image("flusher");
+}
