@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 
 /// By which way the child's disk is to go, and whether threads are few before it is connected.
 const CHILD: &str = "PREGRANT_TEST_THREADS";
-/// Nobody.
+/// Another user, without any right.
 const USER: u32 = 65534;
 
 fn ask(disk: &mut dyn Disk, op: IoOp, sector: u64, byte: u8) -> Vec<u8> {

@@ -5,8 +5,9 @@
 //! ```
 //! The mean depth is the time that requests took over the time that passed: what a request waited
 //! is counted when it is answered, so that of a disk that hangs only two gauges tell: `in_flight`
-//! says how many wait, and `oldest_ns` how long the first of them has. A counter that fell, or another process behind the same socket, means that counting
-//! restarted: then there is no rate until the reading after.
+//! says how many wait, and `oldest_ns` how long the first of them has. A counter that fell, or
+//! another process behind the same socket, means that counting restarted: then there is no rate
+//! until the reading after.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DeviceStatus, OperationStatus};

@@ -285,7 +285,7 @@ impl Image for FileImage {
         let Measured { length: Length { sectors, tail }, is_another } = measured.ok()?;
         let opened = self.open.as_mut()?;
         if is_another {
-            // What it is long now is not its guest's business.
+            // The new one's length is not this guest's business.
             opened.file.mark_replaced();
             return None;
         }
@@ -313,7 +313,7 @@ struct Length {
     tail: u64,
 }
 
-/// What is asked of an open image now and then.
+/// An open image's properties that may change meanwhile.
 struct Measured {
     length: Length,
     /// It is not the image that was opened: the same drive has another medium.
@@ -335,7 +335,7 @@ fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
 }
 
 impl Drop for FileImage {
-    /// What the file system may hold up is not closed here.
+    /// The image's thread closes it, for the file system may hold that up.
     fn drop(&mut self) {
         self.close();
     }

@@ -54,7 +54,7 @@ pub(super) struct OpenFile {
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
-    /// What was opened is not there any more: another medium is in its place.
+    /// Another medium is in the place of the one that was opened.
     is_replaced: AtomicBool,
     /// The kernel got a guest's pages, and could not use them.
     cannot_reach: AtomicBool,

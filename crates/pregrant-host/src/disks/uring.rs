@@ -12,9 +12,9 @@
 //! kernel lets go of the open file with the last request, and not with the ring, which may take
 //! longer to go (decision 0030).
 //!
-//! io_uring may do a request no more that it did before: it starts threads of its own for what would
-//! sleep, and may find none (pids.max of a cgroup). Such requests, and all that follow, are done by
-//! the [`pool`](super::pool).
+//! io_uring may do a request no more that it did before: it starts threads of its own for those
+//! that sleep, and may find none (pids.max of a cgroup). Such requests, and all that follow, are
+//! done by the [`pool`](super::pool).
 //!
 //! A process that is killed leaves its requests to the kernel, which carries them out; they hold
 //! the open file, and so its [`lock`](super::lock).
@@ -207,8 +207,8 @@ impl Ring {
         self.have_done(left);
     }
 
-    /// It did not carry out a request, which was none of the storage's. What the kernel has not read
-    /// goes another way; what it has it may still carry out.
+    /// It did not carry out a request, and the storage was not asked. Requests that the kernel has
+    /// not read go another way; those that it has it may still carry out.
     #[cold]
     fn give_up(&mut self, why: Errno) {
         if !std::mem::replace(&mut self.fails, true) {

@@ -20,8 +20,8 @@
 //! A device model that has the image for an emulated disk is none of those: its guest's own disk is
 //! both, until the guest's driver unplugs the emulated one. qemu's own back does the same.
 //!
-//! What a guest may do: nothing here. Whoever administers this domain may be in another mount
-//! namespace, whose mounts are not found; a device that is written to has `O_EXCL` against these.
+//! What a guest may do: nothing here. Services of this domain may have mount namespaces of their
+//! own, whose mounts are not found; a device that is written to has `O_EXCL` against these.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -29,7 +29,7 @@ use rustix::fs::{FileType, Stat, stat};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is to be done with an image.
+/// The use that its guest makes of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Purpose {
     /// Its guest may write.
@@ -142,7 +142,7 @@ impl Image {
         if self.device.is_some_and(|device| device == number) {
             return true;
         }
-        // What is no whole path is a word, or a server's.
+        // Anything else is a word, or a server's path.
         if !named.is_absolute() {
             return false;
         }

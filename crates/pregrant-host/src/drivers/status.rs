@@ -199,8 +199,8 @@ impl From<Operation> for OperationStatus {
 }
 
 impl DeviceStatus {
-    /// How long its oldest request has not been answered. None: it has none, or its backend is older
-    /// than this.
+    /// How long its oldest request has not been answered. None: it has none, or its backend is of a
+    /// version before this gauge.
     pub fn oldest_s(&self) -> Option<f64> {
         self.gauges.get(OLDEST_NS).filter(|ns| **ns > 0).map(|ns| *ns as f64 / 1e9)
     }

@@ -24,7 +24,7 @@ pub(super) struct Overdue {
     most: Duration,
 }
 
-/// What the log is to have.
+/// A line for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum News {
     /// The oldest request has waited so long.

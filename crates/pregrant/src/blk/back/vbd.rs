@@ -558,8 +558,8 @@ impl<P: Platform> Vbd<P> {
         self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
 
-    /// When the oldest of its requests was taken that is not answered, by the platform's clock. None:
-    /// there is none.
+    /// When the oldest of its unanswered requests was taken, by the platform's clock. None: it has
+    /// none.
     pub fn oldest_ns(&self) -> Option<u64> {
         self.shares.iter().filter_map(|share| share.oldest_ns()).min()
     }
