@@ -19,6 +19,8 @@ pub struct BackRing<K, M, J = RedoPage> {
     /// Next response to write. The page's copy is only ever stored, never read back.
     rsp_prod: u32,
     journal: Option<J>,
+    /// It was taken up by a record of it.
+    is_recorded: bool,
     kind: PhantomData<K>,
 }
 
@@ -76,7 +78,27 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     fn attach_at(mem: M, journal: Option<J>, at: Resumed) -> Result<Self, PeerFault> {
         asked(&mem, at.rsp_prod)?;
         let (size, req_cons, rsp_prod) = (mem.size(), at.req_cons, at.rsp_prod);
-        Ok(Self { mem, size, req_cons, req_prod: req_cons, rsp_prod, journal, kind: PhantomData })
+        let is_recorded = at.is_recorded;
+        Ok(Self {
+            mem,
+            size,
+            req_cons,
+            req_prod: req_cons,
+            rsp_prod,
+            journal,
+            is_recorded,
+            kind: PhantomData,
+        })
+    }
+
+    /// Of a live ring that was just taken up: whether there is no record of it, and the next
+    /// request may have an answer over it that was not published. Answers are written in order, so
+    /// that no request has one where this says no. If it does, no one knows how far a predecessor
+    /// that was killed had come. The slot is read once more when it is taken; a guest that changes
+    /// it in between deceives itself alone.
+    pub fn is_doubtful(&self) -> bool {
+        let asks = self.mem.load(Word::ReqProd) != self.rsp_prod;
+        asks && !self.is_recorded && K::may_be_answered(&self.mem, self.rsp_prod)
     }
 
     /// Requests that can be taken. Re-reads the front's index when fewer than `want` are cached.

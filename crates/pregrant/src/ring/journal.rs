@@ -18,12 +18,15 @@ pub struct Resumed {
     pub req_cons: u32,
     /// Whether the front asked to be notified of what was published now.
     pub notify: Notify,
+    /// By a record of this ring, as it is now. Without one no one knows whether a predecessor died
+    /// while it wrote answers.
+    pub is_recorded: bool,
 }
 
 impl Resumed {
     /// Nothing was taken that is not answered.
     pub fn at(rsp_prod: u32, notify: Notify) -> Self {
-        Self { rsp_prod, req_cons: rsp_prod, notify }
+        Self { rsp_prod, req_cons: rsp_prod, notify, is_recorded: false }
     }
 }
 

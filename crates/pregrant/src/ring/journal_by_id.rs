@@ -182,7 +182,7 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
         if left != req_cons.wrapping_sub(intent) || asked(mem, intent)? < left {
             return Err(disagree);
         }
-        Ok(Resumed { rsp_prod: intent, req_cons, notify })
+        Ok(Resumed { rsp_prod: intent, req_cons, notify, is_recorded: true })
     }
 }
 

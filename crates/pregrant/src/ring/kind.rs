@@ -68,6 +68,12 @@ pub trait RingKind {
     fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Rsp;
     /// Writes the response at index `idx`; no byte more than the response has.
     fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &Self::Rsp);
+    /// Whether the slot at index `idx`, of a request that has no published answer, may have one
+    /// over it: a back may have died before it published that. A request that looks like it is rare.
+    fn may_be_answered<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> bool {
+        let _ = (m, idx);
+        false
+    }
     /// The response as its record.
     fn rsp_words(rsp: &Self::Rsp) -> Self::Record;
     /// The response back from its record.
@@ -119,6 +125,11 @@ impl RingKind for NetTx {
     fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &TxResponse) {
         m.write::<1>(idx, [rsp.to_word()]);
     }
+    fn may_be_answered<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> bool {
+        // The answer's id and status are over the request's gref, and the request has its id still.
+        let [first, _, last] = m.read::<3>(idx);
+        first as u16 == last as u16 && matches!((first >> 16) as i16, -2..=1)
+    }
     fn rsp_words(rsp: &TxResponse) -> [u32; 2] {
         [rsp.to_word(), 0]
     }
@@ -129,7 +140,7 @@ impl RingKind for NetTx {
 
 /// Slots of so many words, and answers of so many.
 macro_rules! netif {
-    ($kind:ty, $slot:literal, $req:ty, $answer:literal, $rsp:ty) => {
+    ($kind:ty, $slot:literal, $req:ty, $answer:literal, $rsp:ty, $may_be_answered:expr) => {
         impl RingKind for $kind {
             const SLOT_WORDS: usize = $slot;
             type Req = $req;
@@ -151,6 +162,10 @@ macro_rules! netif {
             fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &$rsp) {
                 m.write::<$answer>(idx, rsp.to_words());
             }
+            fn may_be_answered<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> bool {
+                let may: fn([u32; $slot]) -> bool = $may_be_answered;
+                may(m.read::<$slot>(idx))
+            }
             fn rsp_words(rsp: &$rsp) -> [u32; $answer] {
                 rsp.to_words()
             }
@@ -161,8 +176,12 @@ macro_rules! netif {
     };
 }
 
-netif!(NetRx, 2, RxRequest, 2, RxResponse);
-netif!(NetCtrl, 4, CtrlRequest, 3, CtrlResponse);
+// Flags and a status, which is not 0, are over the request's gref: few of those are as large.
+netif!(NetRx, 2, RxRequest, 2, RxResponse, |[_, flags_status]| {
+    flags_status >> 16 != 0 && flags_status & 0xFFFF < 0x40
+});
+// Its answers are in the control page.
+netif!(NetCtrl, 4, CtrlRequest, 3, CtrlResponse, |_| false);
 
 /// blkif's ring of a front that says `x86_64-abi` or `arm-abi`: slots of 112 bytes, responses
 /// of 16.

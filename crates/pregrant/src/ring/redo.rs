@@ -82,6 +82,8 @@ pub struct RedoPage<W = RedoWords> {
     /// Frames answered, as that pair says.
     answered: u32,
     inherited: InFlight,
+    /// A predecessor wrote it, of the ring as it was found.
+    is_of_ring: bool,
 }
 
 impl RedoPage {
@@ -94,7 +96,7 @@ impl RedoPage {
 impl<W: RedoMem> RedoPage<W> {
     /// A redo page of these words.
     pub fn over(words: W) -> Self {
-        Self { words, pair: 0, answered: 0, inherited: InFlight::default() }
+        Self { words, pair: 0, answered: 0, inherited: InFlight::default(), is_of_ring: false }
     }
 
     /// Whether a predecessor used it.
@@ -127,6 +129,7 @@ impl<W: RedoMem> RedoPage<W> {
         let get = |i: usize| self.words.load(i, Ordering::Relaxed);
         let used = self.check() == Ok(true);
         let known = [0, 1].into_iter().find(|pair| used && get(PAIRS + 2 * pair) == rsp_prod);
+        self.is_of_ring = known.is_some();
         let (pair, answered, inherited) = match known {
             Some(pair) => {
                 let answered = get(PAIRS + 2 * pair + 1);
@@ -227,6 +230,6 @@ impl<K: RingKind, W: RedoMem> Journal<K> for RedoPage<W> {
         let (rsp_prod, notify) = self.replay(mem)?;
         asked(mem, rsp_prod)?;
         self.settle(rsp_prod);
-        Ok(Resumed::at(rsp_prod, notify))
+        Ok(Resumed { is_recorded: self.is_of_ring, ..Resumed::at(rsp_prod, notify) })
     }
 }

@@ -50,6 +50,8 @@ pub enum Begin {
 pub struct Connect<'a> {
     /// How it begins.
     pub begin: Begin,
+    /// Its last back is the kernel's, which ended in good order.
+    pub of_kernel: bool,
     /// Pages that it may have mapped (XSA-300).
     pub page_limit: usize,
     /// Of these, pages that it may take so that they do not come back before it closes, unless it
@@ -397,7 +399,8 @@ impl<D: BackDevice> Back<D> {
         begin: Begin,
         kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        let with = Connect { begin, page_limit: self.page_limit, lasting: self.lasting, kept };
+        let Self { of_kernel, page_limit, lasting, .. } = *self;
+        let with = Connect { begin, of_kernel, page_limit, lasting, kept };
         self.device.connect(p, bus, with)?;
         if core::mem::take(&mut self.reported) {
             bus.recant().map_err(ConnectError::Keys)?;

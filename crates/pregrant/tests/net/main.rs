@@ -25,6 +25,7 @@ mod gso;
 mod guest_copy;
 mod halves;
 mod in_flight;
+mod kept_records;
 mod kept_versions;
 mod lent;
 mod lent_standing;

@@ -423,6 +423,11 @@ impl<P: Platform> RxQueue<P> {
         Arc::clone(&self.stats)
     }
 
+    /// Whether its next request may be an answer ([`BackRing::is_doubtful`]).
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.ring.is_doubtful()
+    }
+
     /// What serves its frames.
     pub fn chain(&self) -> &Chain<P> {
         &self.chain

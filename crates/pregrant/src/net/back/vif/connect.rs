@@ -79,7 +79,7 @@ impl<P: Platform> Vif<P> {
         &mut self,
         p: &P,
         bus: &mut B,
-        Connect { begin, page_limit, lasting, kept }: Connect<'_>,
+        Connect { begin, of_kernel, page_limit, lasting, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         // What a predecessor offered holds for its connection, and for no other: the next one is
         // offered what this back can.
@@ -116,6 +116,9 @@ impl<P: Platform> Vif<P> {
         for (i, (of_queue, redo)) in accepted.into_iter().zip(redo_pages).enumerate() {
             let rest = (&mut *paths, &mut left, &mut active);
             self.connect_queue(p, &front, (i, of_queue), rest, (redo, begin))?;
+            if begin == Begin::Reattach && !of_kernel {
+                self.refuse_doubtful(i, front.queues.len())?;
+            }
         }
         let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
         let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
@@ -181,6 +184,22 @@ impl<P: Platform> Vif<P> {
         let queue = self.queue_of(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
         self.queues.push(queue);
         Ok(())
+    }
+
+    /// A ring is not taken up where no record says whether its next request is one: what it names
+    /// might be sent, which its guest never meant.
+    fn refuse_doubtful<E>(&self, i: usize, n: usize) -> Result<(), ConnectError<E>> {
+        let Some(q) = self.queues.get(i) else { return Ok(()) };
+        let doubts = [("tx-", q.tx.is_doubtful()), ("rx-", q.rx.is_doubtful())];
+        match doubts.iter().find(|(_, is_doubtful)| *is_doubtful) {
+            None => Ok(()),
+            Some((dir, _)) => Err(ConnectError::Lost(format!(
+                "{}{}: the last backend may have died while it wrote answers there, and no record of this \
+                 connection says so (there was no memory for one, or it was removed)",
+                queue_prefix(i, n),
+                ring_key(dir, 0, false)
+            ))),
+        }
     }
 
     #[inline(never)]
@@ -323,9 +342,9 @@ impl<P: Platform> Vif<P> {
         };
         let (tx_ring, tx_notify) = BackRing::attach(tx_mem, tx_redo)?;
         let (rx_ring, rx_notify) = BackRing::attach(rx_mem, rx_redo)?;
+        let live = begin == Begin::Reattach;
         // A predecessor may have died between a batch of answers, which is a ring of them at most,
         // and its notification: a front that waits for one of these still sleeps.
-        let live = begin == Begin::Reattach;
         if tx_notify.wanted() || live && tx_ring.unnotified(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);
         }
