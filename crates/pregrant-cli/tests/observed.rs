@@ -568,7 +568,8 @@ fn a_backend_without_descriptors_rests_and_answers_later() {
     // It keeps those that it has, and no number is left for another.
     let open = |n: &u64| fs::exists(format!("/proc/{}/fd/{n}", back.child.id())).expect("our own child");
     let free = (0..).find(|n| !open(n)).expect("a number");
-    let none = Rlimit { current: Some(free), maximum: Some(1024) };
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum; // as the child has it
+    let none = Rlimit { current: Some(free), maximum };
     let before = rustix::process::prlimit(Some(pid), Resource::Nofile, none).expect("our own child");
     let mut reader = UnixStream::connect(machine.dir.join("back-0.status")).expect("it listens");
     let (began, had) = (Instant::now(), ticks(&back));
