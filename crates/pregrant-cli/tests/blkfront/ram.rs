@@ -52,8 +52,9 @@ impl Drop for Mounted<'_> {
     }
 }
 
-fn backend(machine: &Machine) -> Process {
-    let mut back = Process::start(machine.command(&["blkback"]).env("RUST_LOG", "error"));
+fn backend(machine: &Machine, more: &[&str]) -> Process {
+    let args = [&["blkback"], more].concat();
+    let mut back = Process::start(machine.command(&args).env("RUST_LOG", "error"));
     back.line_with("ready");
     back
 }
@@ -63,12 +64,17 @@ fn a_disk_in_memory_that_is_lost_is_refused_and_not_read_as_zeroes() {
     if !can_mount() {
         return;
     }
-    for signal in [Signal::KILL, Signal::TERM] {
-        let machine = Machine::serving(&format!("ram{}", signal.as_raw()), &["--disk", "5=ram:32M"]);
-        let mut back = backend(&machine);
+    for (name, signal, more) in [
+        ("killed", Signal::KILL, &[][..]),
+        ("ended", Signal::TERM, &[]),
+        ("closed", Signal::TERM, &["--close"]),
+    ] {
+        let machine = Machine::serving(&format!("ram-{name}"), &["--disk", "5=ram:32M"]);
+        let mut back = backend(&machine, more);
         let front = machine.front(&["--timeout", "3"]);
         let at = machine.dir.join("fs");
-        let mounted = Mounted::new(&machine.disk(), &at);
+        // Its errors take their time: once is enough.
+        let mounted = if signal == Signal::KILL { Mounted::new(&machine.disk(), &at) } else { None };
         assert!(mounted.as_ref().is_none_or(Mounted::reads));
         let disk = File::options().read(true).write(true).open(machine.disk()).expect("the disk");
         disk.write_all_at(&[7; 4096], 20 << 20).expect("a write");
@@ -80,7 +86,7 @@ fn a_disk_in_memory_that_is_lost_is_refused_and_not_read_as_zeroes() {
         };
         // Neither of the next one, nor of one behind that.
         for _ in 0..2 {
-            let mut back = backend(&machine);
+            let mut back = backend(&machine, &[]);
             until_text(doctor, "is not the image that its guest was connected to");
             let read = disk.read_exact_at(&mut [0; 4096], 20 << 20).map_err(|e| e.raw_os_error());
             assert_eq!(read, Err(Some(5)), "EIO");

@@ -116,6 +116,10 @@ impl Image for NamedImage {
         }
     }
 
+    fn ends_with_process(&self) -> bool {
+        matches!(self.named, Some((_, Kind::Ram(_))))
+    }
+
     fn sectors(&mut self) -> Option<u64> {
         match &mut self.named.as_mut()?.1 {
             Kind::Ram(_) => None,

@@ -415,6 +415,10 @@ pub trait Image: Send {
     fn identity(&self) -> Option<String> {
         None
     }
+    /// Whether it is lost with this process, so that no other can give it to its guest again.
+    fn ends_with_process(&self) -> bool {
+        false
+    }
     /// How many sectors of 512 bytes it has now, while it is open; None: as many as it had.
     fn sectors(&mut self) -> Option<u64> {
         None

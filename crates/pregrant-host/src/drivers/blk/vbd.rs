@@ -48,11 +48,13 @@ pub(super) struct VbdInstance<P: Platform> {
     /// A warning about its image that is not logged yet.
     strange: Option<String>,
     overdue: Overdue,
+    /// It ends for good, and a record says that its guest gets no other image.
+    given_up: bool,
 }
 
 impl<P: Platform> VbdInstance<P> {
     pub(super) fn new(vbd: BackVbd<P>, face: ImageFace, awaits_scripts: bool) -> Self {
-        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default() }
+        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default(), given_up: false }
     }
 
     /// How long its oldest request has not been answered; None: it has none. The platforms here
@@ -110,7 +112,11 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         self.vbd.detach(p, &mut ())
     }
     fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError> {
+        self.given_up = self.vbd.give_up_image();
         self.vbd.end(p, bus, &mut ())
+    }
+    fn leaves_records(&self) -> bool {
+        self.given_up
     }
 
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {

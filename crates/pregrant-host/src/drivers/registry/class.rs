@@ -179,6 +179,10 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError>;
+    /// Whether what outlives this process of it is a successor's, after its [end](Self::end) too.
+    fn leaves_records(&self) -> bool {
+        false
+    }
 
     /// Makes what stands behind it, before its front sees anything; or finds it again,
     /// where a predecessor left the device connected (`live`). May come again.

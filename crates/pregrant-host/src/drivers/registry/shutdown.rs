@@ -82,7 +82,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             served.log.end();
             let _ = served.device.unwatch_peer(&mut self.xs);
-            if let Some(recovery) = &mut self.config.recovery {
+            if let Some(recovery) = &mut self.config.recovery
+                && !served.served.leaves_records()
+            {
                 recovery.forget(&self.platform, &id);
             }
         }

@@ -104,6 +104,8 @@ pub struct Vbd<P: Platform> {
     allowed: usize,
     /// Whether a flush of this connection has failed.
     flush_failed: Arc<AtomicBool>,
+    /// The record of an image that ends with this process, while it is connected.
+    lasting: Option<(KeptImage, ImageRecord)>,
 }
 
 impl<P: Platform> Back<Vbd<P>> {
@@ -119,6 +121,7 @@ impl<P: Platform> Back<Vbd<P>> {
             shares: Vec::new(),
             allowed: 0,
             flush_failed: Arc::default(),
+            lasting: None,
         };
         Self::around(vbd, of, handle)
     }
@@ -140,6 +143,14 @@ impl<P: Platform> Back<Vbd<P>> {
         };
         self.image.close();
         Ok(Some(tried))
+    }
+
+    /// Before it ends for good: where its image ends with this process, its guest gets no other in
+    /// its place, though it may connect again. True: the record says so, and is to stay.
+    pub fn give_up_image(&mut self) -> bool {
+        let Some((memory, record)) = self.lasting.take() else { return false };
+        memory.store(&ImageRecord { refused: true, ..record });
+        true
     }
 
     /// Checks how long its image is now, and [resizes](Self::resize) it. True: it had another
@@ -220,6 +231,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
         self.shares.clear();
         self.figures = None;
         self.allowed = 0;
+        self.lasting = None;
         self.image.close();
     }
 
@@ -355,6 +367,7 @@ impl<P: Platform> Vbd<P> {
         let connected = same
             .and_then(|()| self.connect_open(p, bus, (front, published, figures), (begin, page_limit), kept));
         if connected.is_err() {
+            self.lasting = None;
             self.image.close();
         }
         connected
@@ -397,6 +410,7 @@ impl<P: Platform> Vbd<P> {
             if !is_kept {
                 keep(&now);
             }
+            self.lasting = memory.filter(|_| self.image.ends_with_process()).map(|memory| (memory, now));
             return Ok(());
         };
         let why = match was.unknown {
