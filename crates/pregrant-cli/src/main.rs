@@ -136,7 +136,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if screen::has_no_reader(&*e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("{}", log_line.last_words(&format_args!("pregrant: {e}")));
+            screen::say(log_line.last_words(&format_args!("pregrant: {e}")));
             if e.is::<Usage>() {
                 return ExitCode::from(WRONG_USAGE);
             }

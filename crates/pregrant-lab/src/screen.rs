@@ -19,6 +19,12 @@ pub fn print(text: impl Display) -> io::Result<()> {
     })
 }
 
+/// Says something beside the results, on standard error. Where that cannot be written, as where it
+/// goes to a full disk, no one is to be reached.
+pub fn say(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Whether a command's error only says that its reader has gone, as `head` does.
 pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)

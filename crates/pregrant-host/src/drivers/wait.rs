@@ -19,6 +19,7 @@
 
 use crate::wake::WakeOn;
 use pregrant::platform::{Events, ReadySet};
+use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -111,7 +112,9 @@ impl Waiter {
                 self.missed_wakeups += 1;
                 let what = what(driver);
                 if lifted {
-                    eprintln!(
+                    // It ends by this whether it can be written or not.
+                    let _ = writeln!(
+                        std::io::stderr(),
                         "pregrant: a wake-up was lost: {what}: waited for {waited:?} and more, and there is work"
                     );
                     std::process::abort();
@@ -123,7 +126,8 @@ impl Waiter {
                 return;
             }
             if waited > SAYS && !std::mem::replace(&mut said, true) {
-                eprintln!("pregrant: process {}: {} for {SAYS:?}", std::process::id(), what(driver));
+                let (pid, what) = (std::process::id(), what(driver));
+                let _ = writeln!(std::io::stderr(), "pregrant: process {pid}: {what} for {SAYS:?}"); // as above
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::limit::{self, Measured, memory, pool, wake};
 use crate::record::published::line_rate;
 use crate::record::repeats::Repeats;
 use crate::record::{Limit, Of, Record};
+use crate::screen;
 use crate::table::{Table, figure, or_dash};
 use std::io;
 use std::process::Command;
@@ -224,7 +225,7 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
         figure(line_rate(40.0, 64) / 1e6)
     ))?;
     for note in &notes {
-        eprintln!("note: {note}");
+        screen::say(format_args!("note: {note}"));
     }
     alive(&mut target)?;
     if rows.iter().all(|(_, records)| records.0.is_empty()) {

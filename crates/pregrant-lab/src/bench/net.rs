@@ -16,6 +16,7 @@ use crate::process::process_command::{
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::record::{Net, Of, Record, WorkingSet};
+use crate::screen;
 use crate::table::{Table, figure, or_dash};
 use crate::usage::{Given, Usage};
 use pregrant::net::batch::Thresholds;
@@ -533,18 +534,24 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
         }
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Rx) && args.dir.contains(&Dir::Rx)) {
-        eprintln!("pregrant: the path {path} serves TX alone (RX is copied): its rows for rx are left out");
+        screen::say(format_args!(
+            "pregrant: the path {path} serves TX alone (RX is copied): its rows for rx are left out"
+        ));
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Tx) && args.dir.contains(&Dir::Tx)) {
-        eprintln!("pregrant: the path {path} serves RX alone: its rows for tx are left out");
+        screen::say(format_args!("pregrant: the path {path} serves RX alone: its rows for tx are left out"));
     }
     if args.rx_only && args.dir.contains(&Dir::Tx) {
-        eprintln!("pregrant: with --rx-only TX has no staging buffers: its rows by staging are left out");
+        screen::say(format_args!(
+            "pregrant: with --rx-only TX has no staging buffers: its rows by staging are left out"
+        ));
     }
     let by_reference = args.rx.contains(&RxWay::Reference) && args.dir.contains(&Dir::Rx);
     for path in args.path.iter().filter(|path| by_reference && path.serves(Dir::Rx) && !path.comes_in_pages())
     {
-        eprintln!("pregrant: frames by {path} come in no pages: its rows for --rx reference are left out");
+        screen::say(format_args!(
+            "pregrant: frames by {path} come in no pages: its rows for --rx reference are left out"
+        ));
     }
     if rows.is_empty() {
         return Err("nothing is left to measure; add --dir tx, another path, or --rx copy".into());

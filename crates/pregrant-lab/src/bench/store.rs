@@ -19,6 +19,7 @@ use crate::cpu_time;
 use crate::limit::{cores, pin};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
+use crate::screen;
 use crate::table::{Table, figure, or_dash};
 use pregrant::DomId;
 use pregrant::wire::xs::{MsgType, TX_NONE};
@@ -271,7 +272,7 @@ pub fn measure(args: &StoreArgs, run: &mut Run) -> Result<()> {
     running.stop()?;
     run.print(method(args, cores))?;
     if cores[0] == cores[1] {
-        eprintln!("note: client and server share one core, since this process may use no other");
+        screen::say("note: client and server share one core, since this process may use no other");
     }
     Ok(())
 }
