@@ -23,6 +23,7 @@ mod vbds;
 mod vifs;
 
 use crate::daemon::Serves;
+use crate::loopback::no_machine;
 use clap::Args;
 use finding::{Finding, Rank};
 use pregrant::xenbus::device::own_domid;
@@ -63,7 +64,10 @@ pub struct DoctorArgs {
 pub fn run(args: &DoctorArgs) -> Result<()> {
     if let Some(vbd) = args.vbd {
         let transport = match &args.loopback {
-            Some(dir) => UnixTransport::connect(store_socket(dir))?,
+            Some(dir) => {
+                Control::connect(&broker_socket(dir)).map_err(|e| no_machine(dir, e))?;
+                UnixTransport::connect(store_socket(dir))?
+            }
             None => UnixTransport::find()?,
         };
         let domid = own_domid(&mut Client::new(transport))?;
@@ -77,7 +81,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let mut findings = Vec::new();
     let store = match &args.loopback {
         Some(dir) => {
-            let tables = Control::connect(&broker_socket(dir)).and_then(|control| control.grant_tables());
+            let control = Control::connect(&broker_socket(dir)).map_err(|e| no_machine(dir, e))?;
+            let tables = control.grant_tables();
             findings.extend(tables.map(|t| Finding::ok(format_args!("loopback, grant tables {}", t.name()))));
             UnixTransport::connect(store_socket(dir))
         }

@@ -232,7 +232,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         );
     }
     if let Some(twice) = guests.iter().enumerate().find(|(i, guest)| guests[..*i].contains(guest)) {
-        let (dir, guest) = (dir.display(), twice.1);
+        let (dir, guest) = (machine::shell_word(dir), twice.1);
         return Err(format!(
             "--guest {guest} is given twice, and a machine has each guest once. For a second vif of it, later: pregrant \
              loopback attach --dir {dir} {guest}"
@@ -263,12 +263,12 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         }
     }
     if !disks.is_empty() {
-        text += &format!("\nfor the disks: pregrant blkback --loopback {}", dir.display());
+        text += &format!("\nfor the disks: pregrant blkback --loopback {}", machine::shell_word(dir));
     }
     text += &format!(
         "\nnext: pregrant back --loopback {0}\nlook: XENSTORED_PATH={1} xenstore-ls",
-        dir.display(),
-        machine::store_socket(dir).display()
+        machine::shell_word(dir),
+        machine::shell_word(&machine::store_socket(dir))
     );
     // Our parent may have closed our output: serving goes on.
     let _ = screen::print(text);
@@ -341,7 +341,7 @@ pub const NO_DOMAIN: &str =
 /// Why a process cannot be on the machine in `dir`, and what to do.
 pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     let dir_shown = dir.display();
-    let remedy = format!("start one first: pregrant loopback serve --dir {dir_shown}");
+    let remedy = format!("start one first: pregrant loopback serve --dir {}", machine::shell_word(dir));
     match why {
         // First: of what is in a directory that may not be entered nothing is known.
         LoopbackError::NoBroker { path, source: source @ (Errno::ACCESS | Errno::PERM) } => format!(
@@ -365,7 +365,7 @@ fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec], vif: Option<&VifSpec>) -
     let handle = (0..).find(|h| !handles.contains(h)).ok_or_else(|| {
         format!(
             "no number for a vif of {guest} is free; detach some: pregrant loopback detach --dir {} {guest}",
-            dir.display()
+            machine::shell_word(dir)
         )
     })?;
     let is_new = handles.is_empty()

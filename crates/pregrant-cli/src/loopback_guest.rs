@@ -103,7 +103,8 @@ fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
         ),
         _ => NotYet::Perhaps(
             format!(
-                "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {shown} {}",
+                "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {} {}",
+                machine::shell_word(dir),
                 domid.0
             )
             .into(),

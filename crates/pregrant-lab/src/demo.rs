@@ -13,6 +13,7 @@ use crate::bench::limit::Ceiling;
 use crate::bench::net::Row;
 use crate::bench::output::{Output, Run};
 use crate::bench::stand::Stand;
+use crate::machine;
 use crate::process::process_command::Dir;
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
@@ -92,7 +93,7 @@ fn transfer_acts(run: &mut Run) -> Result<()> {
     run.print(format_args!("   domain {SERVER}  the same, process {}", stage.server.pid()))?;
     run.print(format_args!(
         "   xenstore  XENSTORED_PATH={} xenstore-ls",
-        stage.testbed.store_socket().display()
+        machine::shell_word(&stage.testbed.store_socket())
     ))?;
 
     run.print("\n2. The handshake: states and keys in xenstore")?;

@@ -29,11 +29,11 @@ pub const MACHINE_ENDED: u8 = 3;
 
 impl std::fmt::Display for MachineEnded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let dir = self.0.display();
         write!(
             f,
-            "the machine in {dir} has ended, and its domains with it; to go on: pregrant loopback serve --dir {dir}, then this \
-             again"
+            "the machine in {} has ended, and its domains with it; to go on: pregrant loopback serve --dir {}, then this again",
+            self.0.display(),
+            shell_word(&self.0)
         )
     }
 }
@@ -49,6 +49,16 @@ pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
         return MachineEnded(dir.into()).into();
     }
     why
+}
+
+/// A path as a word of a command that is to be pasted into a shell.
+pub fn shell_word(path: &Path) -> String {
+    let shown = path.display().to_string();
+    match shlex::try_quote(&shown) {
+        Ok(word) => word.into_owned(),
+        // With a NUL no command can have it.
+        Err(_) => shown,
+    }
 }
 
 /// The domain that serves devices.
@@ -137,4 +147,18 @@ impl Drop for Machine {
 pub fn store_of(platform: &Loopback) -> Result<Client<UnixTransport>> {
     let fd = platform.take_store_fd().ok_or("the broker has no xenstore")?;
     Ok(Client::new(UnixTransport::new(fd)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        let words = ["/tmp/xen", "/tmp/my xen", "/tmp/it's;rm"].map(|path| shell_word(Path::new(path)));
+        assert_eq!(words[0], "/tmp/xen");
+        for (word, path) in words.iter().zip(["/tmp/xen", "/tmp/my xen", "/tmp/it's;rm"]) {
+            assert_eq!(shlex::split(word), Some(vec![path.to_string()]));
+        }
+    }
 }

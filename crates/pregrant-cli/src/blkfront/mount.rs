@@ -16,6 +16,7 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{BlkFrontend, Rest, Work};
 use pregrant_host::wake::WakeOn;
+use pregrant_lab::machine::shell_word;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::error::Error;
@@ -45,7 +46,10 @@ pub(super) fn check(mount: &Path) -> Result<()> {
             log::info!("{shown}: unmounting the stale mount of a process that has ended");
             Ok(rustix::mount::unmount(mount, UnmountFlags::DETACH)?)
         }
-        Err(e) => Err(format!("--mount {shown}: {e}; make the directory first: mkdir -p {shown}").into()),
+        Err(e) => {
+            let word = shell_word(mount);
+            Err(format!("--mount {shown}: {e}; make the directory first: mkdir -p {word}").into())
+        }
     }
 }
 
@@ -112,7 +116,9 @@ where
             }
             Ok(()) | Err(Errno::INVAL) => {}
             // LOG: as above.
-            Err(e) => log::error!("{shown}: cannot unmount: {e}; as root: umount -l {shown}"),
+            Err(e) => {
+                log::error!("{shown}: cannot unmount: {e}; as root: umount -l {}", shell_word(&self.mount))
+            }
         }
     }
 

@@ -83,7 +83,7 @@ impl Attached<Loopback> {
         let Some(owner) = own_loopback(&platform, dir, serves, args.wait, &stop)? else { return Ok(None) };
         let status = StatusPublisher::on_loopback_at(&serves.status(dir, DRIVER.0))?;
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-        let hint = format!("pregrant top --loopback {}", dir.display());
+        let hint = format!("pregrant top --loopback {}", machine::shell_word(dir));
         let (domid, workers) = (DRIVER, 1);
         let attached = Self { platform, xs, serves, domid, config, workers, hint, stop, status };
         Ok(Some((attached.woken()?, owner)))

@@ -19,6 +19,7 @@ use crate::daemon::{RUN_DIR, Serves};
 use crate::status_reader::{self, AS_ITS_USER, Daemon, answers};
 use crate::stop::Stop;
 use clap::Args;
+use pregrant_lab::machine::shell_word;
 use pregrant_lab::screen;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::error::Error;
@@ -107,7 +108,7 @@ fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     let remedy = match e.kind() {
         ErrorKind::PermissionDenied => AS_ITS_USER.into(),
         ErrorKind::NotFound if dir != Path::new(RUN_DIR) => {
-            format!("start a machine first: pregrant loopback serve --dir {}", dir.display())
+            format!("start a machine first: pregrant loopback serve --dir {}", shell_word(dir))
         }
         _ => start(dir),
     };
@@ -121,7 +122,7 @@ fn start(dir: &Path) -> String {
     } else {
         format!(
             "start a backend first: pregrant back --loopback {0}; for disks pregrant blkback --loopback {0}",
-            dir.display()
+            shell_word(dir)
         )
     }
 }

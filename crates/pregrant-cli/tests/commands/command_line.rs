@@ -272,3 +272,31 @@ fn options_without_effect_are_refused() {
         assert!(err.contains(said), "{line}: {err}");
     }
 }
+
+/// Results, and then the error: each on a full disk.
+#[test]
+fn a_command_whose_words_find_no_room_fails_and_does_not_panic() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("there is one");
+    for args in [&["doctor", "--loopback", "/none"][..], &["demo"], &["bench", "limit", "--help"]] {
+        let mut command = Command::new(PREGRANT);
+        let ended = command.args(args).stdout(full()).stderr(full()).status().expect("it starts");
+        assert!(ended.code().is_some_and(|code| code < 2), "{args:?}: {ended}");
+    }
+}
+
+#[test]
+fn doctor_names_the_machine_that_is_not_there() {
+    for args in [
+        &["doctor", "--loopback", "/none of it"][..],
+        &["doctor", "--vbd", "5.51712", "--loopback", "/none of it"],
+    ] {
+        let out = pregrant(args);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1));
+        assert!(said.contains("no such directory, so no machine"), "{said}");
+        assert!(
+            said.contains("pregrant loopback serve --dir '/none of it'") && !said.contains("xenstored"),
+            "{said}"
+        );
+    }
+}

@@ -65,7 +65,7 @@ fn run(
     // To be read before it is waited for, also beside JSON lines.
     if let Some(loaded) = load::check() {
         run.progress.clear();
-        eprintln!("pregrant: {loaded}");
+        screen::say(format_args!("pregrant: {loaded}"));
     }
     let before = Load::now();
     let outcome = measure(&mut run);
@@ -104,7 +104,7 @@ impl Run {
             percent(COMPARED_MOST)
         );
         if self.is_quiet() {
-            eprintln!("pregrant: {text}");
+            screen::say(format_args!("pregrant: {text}"));
         }
         self.print(format_args!("\n{text}"))
     }
