@@ -86,6 +86,20 @@ pub enum LoopbackError {
     },
 }
 
+impl LoopbackError {
+    /// Its number, for a platform's error.
+    pub(super) fn errno(&self) -> Errno {
+        match self {
+            Self::NoBroker { source, .. } | Self::Refused { source, .. } | Self::Os { source, .. } => *source,
+            Self::UnknownDomain { .. } => Errno::NOENT,
+            Self::TooMany { .. } => Errno::USERS,
+            Self::Version { .. } => Errno::PROTONOSUPPORT,
+            Self::Held { .. } => Errno::BUSY,
+            Self::Gone { .. } => Errno::PIPE,
+        }
+    }
+}
+
 /// Names the step that failed.
 pub(super) trait Step<T> {
     /// `what` in plain words, as "map the memory of the domain".

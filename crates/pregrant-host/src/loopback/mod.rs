@@ -248,7 +248,7 @@ impl Platform for Loopback {
             static LINES: LineBudget = LineBudget::new();
             let text = format_args!("loopback: no further handle of {}: {e}", self.core.user.domid);
             LINES.say(log::Level::Error, text);
-            errno("attach one more thread to the domain", Errno::USERS)
+            errno("attach one more thread to the domain", e.errno())
         })
     }
 }

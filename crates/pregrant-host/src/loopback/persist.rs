@@ -49,8 +49,9 @@ pub struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         match self.core.call(&named(Op::Disown, &self.name)) {
-            // The broker went first: nothing is owned any more.
-            Ok(_) | Err(Errno::PIPE) => {}
+            // The broker went first, or the domain, as one that is detached does: nothing is owned
+            // any more.
+            Ok(_) | Err(Errno::PIPE | Errno::PERM | Errno::NOENT) => {}
             Err(e) => {
                 static LINES: LineBudget = LineBudget::new();
                 LINES.warn(format_args!(
