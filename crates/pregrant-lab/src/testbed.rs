@@ -27,7 +27,8 @@ use std::error::Error;
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -165,6 +166,7 @@ impl TestbedDir {
         if base.as_os_str().len() > DIR_NAME_MAX {
             base = PathBuf::from("/tmp"); // sockets of a longer path cannot be bound
         }
+        remove_stale(&base);
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("pregrant-{}-{number}", std::process::id()));
@@ -181,6 +183,23 @@ impl Drop for TestbedDir {
     fn drop(&mut self) {
         directories().retain(|p| *p != self.path);
         let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes directories of programs that were killed: such a program is there no more, and no one
+/// listens at its broker's socket.
+fn remove_stale(base: &Path) {
+    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let numbers = name.to_str().and_then(|name| name.strip_prefix("pregrant-")?.split_once('-'));
+        let owner = numbers.and_then(|(pid, n)| n.parse().ok().and_then(|_: u32| pid.parse::<u32>().ok()));
+        if owner.is_none_or(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
+            continue;
+        }
+        let answer = UnixStream::connect(machine::broker_socket(&path));
+        if answer.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_dir_all(&path); // somebody else's stays
+        }
     }
 }
 
@@ -356,5 +375,41 @@ impl Drop for Process {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_directory_of_a_program_that_was_killed_goes_with_the_next_one() {
+        let base = std::env::temp_dir().join(format!("pregrant-stale-{}", std::process::id()));
+        let make = |name: String| {
+            let dir = base.join(name);
+            std::fs::create_dir_all(&dir).unwrap();
+            UnixListener::bind(machine::broker_socket(&dir)).unwrap()
+        };
+        let (dead, this) = (u32::MAX, std::process::id());
+        drop(make(format!("pregrant-{dead}-0")));
+        // One that lives in another namespace, one that begins, and what is no testbed's.
+        let _listens = make(format!("pregrant-{dead}-1"));
+        drop(make(format!("pregrant-{this}-0")));
+        drop(make(format!("pregrant-m-{dead}-name")));
+        std::fs::create_dir(base.join(format!("pregrant-{dead}-2"))).unwrap();
+        remove_stale(&base);
+        let left = std::fs::read_dir(&base).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut left: Vec<_> = left.map(|name| name.into_string().unwrap()).collect();
+        left.sort();
+        let mut expected = [
+            format!("pregrant-{dead}-1"),
+            format!("pregrant-{dead}-2"),
+            format!("pregrant-{this}-0"),
+            format!("pregrant-m-{dead}-name"),
+        ];
+        expected.sort();
+        assert_eq!(left, expected);
+        std::fs::remove_dir_all(&base).unwrap();
     }
 }
