@@ -80,6 +80,15 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
             below.push(format!("vif {front}.{handle} was closed {times} time(s), last: {}", plain(why)));
         }
     }
+    for device in loads.iter().map(|load| &load.device) {
+        let named = format!("{} {}.{}", plain(&device.class), device.front, device.handle);
+        if let Some(why) = &device.waits_for {
+            below.push(format!("{named} waits: {}", plain(why)));
+        }
+        if let Some(why) = &device.last_failure {
+            below.push(format!("{named} was closed {} time(s), last: {}", device.faults, plain(why)));
+        }
+    }
     for back in backs.iter().filter(|back| back.process.missed_wakeups > 0) {
         let (domain, missed) = (back.domain, back.process.missed_wakeups);
         below.push(format!(
@@ -167,11 +176,6 @@ fn others(loads: &[Load]) -> Vec<String> {
             name => format!("{} {n}", plain(name)),
         });
         let counted: Vec<_> = counted.chain(throttled).collect();
-        let waits = device.waits_for.as_ref().map(|why| format!("; waits: {}", plain(why)));
-        let last = device
-            .last_failure
-            .as_ref()
-            .map(|why| format!("; closed {} time(s), last: {}", device.faults, plain(why)));
         table.row([
             format!("{} {}.{}", plain(&device.class), device.front, device.handle),
             load.domain.to_string(),
@@ -184,7 +188,7 @@ fn others(loads: &[Load]) -> Vec<String> {
             device.gauges.get(IN_FLIGHT).map_or("-".into(), u64::to_string),
             device.oldest_s().map_or("-".into(), time),
             plain(&device.what),
-            counted.join(", ") + &waits.unwrap_or_default() + &last.unwrap_or_default(),
+            counted.join(", "),
         ]);
     }
     if loads.is_empty() {
@@ -397,10 +401,15 @@ vbd 5.51712     0  Connected       15.0k         0        61.4M   400 us   6.00 
         let lines = with(|back| back.devices = vec![sample::device()]);
         let golden = "\
 device    back  state   requests/s  read B/s  written B/s  latency  depth  waiting  oldest  what   counted
---------  ----  ------  ----------  --------  -----------  -------  -----  -------  ------  -----  --------------------------------------------------------------------
-vtoy 5.0     0  Closed           -         -            -        -      -        -       -  a toy  answered 100, throttled 3; closed 1 time(s), last: it ?[31mran ahead";
+--------  ----  ------  ----------  --------  -----------  -------  -----  -------  ------  -----  -------------------------
+vtoy 5.0     0  Closed           -         -            -        -      -        -       -  a toy  answered 100, throttled 3";
         assert_eq!(lines[1..4].join("\n"), golden);
-        assert_eq!(lines.len(), with(|_| {}).len() + 3);
+        // However long it is, no other row is as wide.
+        assert!(
+            lines.contains(&"vtoy 5.0 was closed 1 time(s), last: it ?[31mran ahead".into()),
+            "{lines:?}"
+        );
+        assert_eq!(lines.len(), with(|_| {}).len() + 4);
     }
 
     #[test]

@@ -215,3 +215,51 @@ fn an_image_that_is_not_there_is_one_line_and_is_served_once_it_is() {
     front.line_with(&machine.disk().display().to_string());
     front.stop();
 }
+
+#[test]
+fn an_image_that_shrinks_under_its_guest_is_a_warning() {
+    if !can_mount() {
+        return;
+    }
+    let machine = Machine::start("shrinks");
+    let image = machine.dir.join("image");
+    let file = File::create(&image).expect("it may");
+    let becomes = |kib: u64| file.set_len(kib << 10).expect("it may");
+    becomes(1024);
+    let (_back, log) = attached(&machine, &image);
+    let front = machine.front(&[]);
+    let line = |part: &str| read(&log).lines().find(|line| line.contains(part)).map(String::from);
+    for (kib, says, level) in [
+        (2048, "size has changed from 1 MiB to 2 MiB", "INFO"),
+        (512, "size has changed from 2 MiB to 512 KiB: what its guest has beyond that is lost", "WARN"),
+    ] {
+        becomes(kib);
+        until_text(|| read(&log), says);
+        assert!(line(says).is_some_and(|line| line.contains(level)), "{}", read(&log));
+    }
+    front.stop();
+}
+
+#[test]
+fn a_guest_that_is_detached_leaves_no_warning() {
+    if !can_mount() {
+        return;
+    }
+    let image = std::env::temp_dir().join(format!("pregrant-d-{}.img", std::process::id()));
+    File::create(&image).and_then(|file| file.set_len(1 << 20)).expect("it may");
+    let machine = Machine::with_disk("detached", &image);
+    let (_back, log) = backend(&machine);
+    let front_log = machine.dir.join("front.log");
+    let mut command = machine.blkfront(&[]);
+    command.env("RUST_LOG", "info").stderr(File::create(&front_log).expect("it may"));
+    let mut front = Process::start(&mut command);
+    front.line_with(&machine.disk().display().to_string());
+    let mut detach = crate::served::pregrant();
+    let detached = detach.args(["loopback", "detach", "5", "--dir"]).arg(&machine.dir).output();
+    assert!(detached.expect("it starts").status.success());
+    front.child.wait().expect("it ends");
+    for log in [&log, &front_log] {
+        assert!(!read(log).contains("WARN"), "{}", read(log));
+    }
+    std::fs::remove_file(&image).expect("it is there");
+}

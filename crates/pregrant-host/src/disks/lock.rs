@@ -49,7 +49,7 @@ fn holder(file: impl AsFd) -> String {
             "this process, for another disk or its last requests".into()
         }
         Some(pid) if Path::new(&format!("/proc/{pid}")).exists() => format!("process {pid}"),
-        Some(pid) => format!("process {pid}, which has ended, and its last requests have not"),
+        Some(pid) => format!("process {pid} (it has ended, and its last requests have not)"),
         None => "another process".into(),
     }
 }

@@ -207,9 +207,20 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
 
     fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
         self.say_overdue(log);
+        let sectors = |vbd: &BackVbd<P>| vbd.figures().map_or(0, |figures| figures.sectors);
+        let before = sectors(&self.vbd);
         if self.vbd.check_length(bus)? {
-            let sectors = self.vbd.figures().map_or(0, |figures| figures.sectors);
-            log.say(Level::Info, &format_args!("the image's size has changed: {}", size(sectors)));
+            let now = sectors(&self.vbd);
+            let (level, what) = match now < before {
+                true => (
+                    Level::Warn,
+                    ": what its guest has beyond that is lost; stop the guest, make the image as long as it was, and check its \
+                     file systems",
+                ),
+                false => (Level::Info, ""),
+            };
+            let (before, now) = (size(before), size(now));
+            log.say(level, &format_args!("the image's size has changed from {before} to {now}{what}"));
         }
         Ok(())
     }
