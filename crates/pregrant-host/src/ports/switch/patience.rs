@@ -30,8 +30,8 @@ pub const MOST: Duration = Duration::from_millis(200);
 /// Bytes that a guest takes for a millisecond more: at 16 MiB a second it is waited for without an
 /// end.
 pub const BYTES_PER_MS: u64 = 16 * 1024;
-/// Of a new queue: a millisecond for each [`BYTES_PER_MS`] that it holds when it is full. So a guest
-/// that connects again and again costs its senders no more than one that takes little.
+/// Of a new queue: a millisecond for each [`BYTES_PER_MS`] that it holds when it is full. So a
+/// guest that connects again and again costs its senders no more than one that takes little.
 pub const FIRST: Duration = Duration::from_millis(32);
 /// A sender that waits asks after this time at the latest.
 pub const STEP: Duration = Duration::from_millis(10);
