@@ -94,6 +94,7 @@ impl LoopbackError {
             Self::UnknownDomain { .. } => Errno::NOENT,
             Self::TooMany { .. } => Errno::USERS,
             Self::Version { .. } => Errno::PROTONOSUPPORT,
+            Self::NoDescriptor { .. } => Errno::MFILE,
             Self::Held { .. } => Errno::BUSY,
             Self::Gone { .. } => Errno::PIPE,
         }

@@ -5,7 +5,7 @@ use crate::load::{self, COMPARED_MOST, Load, percent};
 use crate::record::stats::LOADED;
 use crate::record::{Record, RecordWriter};
 use crate::report::Report;
-use crate::screen::{Progress, print};
+use crate::screen::{self, Progress, print};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
