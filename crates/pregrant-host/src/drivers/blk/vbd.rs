@@ -54,7 +54,15 @@ pub(super) struct VbdInstance<P: Platform> {
 
 impl<P: Platform> VbdInstance<P> {
     pub(super) fn new(vbd: BackVbd<P>, face: ImageFace, awaits_scripts: bool) -> Self {
-        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default(), given_up: false }
+        Self {
+            vbd,
+            face,
+            readable: Vec::new(),
+            awaits_scripts,
+            strange: None,
+            overdue: Overdue::default(),
+            given_up: false,
+        }
     }
 
     /// How long its oldest request has not been answered; None: it has none. The platforms here
