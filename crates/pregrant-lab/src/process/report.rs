@@ -246,6 +246,12 @@ impl Latencies {
         let most_ns = histogram.last().map_or(0, |(bound, _)| *bound);
         Self { p50_ns: at(0.5), p99_ns: at(0.99), most_ns, histogram }
     }
+
+    /// The same, where the longest is known exactly: a bucket's bound may be above it.
+    pub fn with_most(self, most_ns: u64) -> Self {
+        let [p50_ns, p99_ns] = [self.p50_ns, self.p99_ns].map(|ns| ns.min(most_ns));
+        Self { p50_ns, p99_ns, most_ns, ..self }
+    }
 }
 
 /// A guest's account of a transfer.
@@ -322,5 +328,7 @@ mod tests {
             (coarse[3].0, coarse.last().unwrap().0),
             "of 8 the 4th and the last"
         );
+        let known = again.with_most(all.max());
+        assert!(known.p99_ns == all.max() && known.p99_ns < coarse.last().unwrap().0, "{known:?}");
     }
 }

@@ -150,7 +150,7 @@ impl Guests {
             }
         }
         let most_ns = sum.latency.most_ns;
-        sum.latency = Latencies { most_ns, ..Latencies::of_buckets(buckets.into_iter().collect()) };
+        sum.latency = Latencies::of_buckets(buckets.into_iter().collect()).with_most(most_ns);
         Ok(Report::Rested(Box::new(sum)))
     }
 }
