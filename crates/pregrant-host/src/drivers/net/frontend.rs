@@ -34,11 +34,17 @@ const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two checks for its answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
+/// Bytes 4 to 12 of a frame's header of which the source is the last six, as one word.
+const SOURCE: u64 = u64::from_ne_bytes([0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
+
 /// Whether a frame says that it comes from another station. One without a whole Ethernet header
-/// does not: it is a bad frame, which a back counts as such.
+/// does not: it is a bad frame, which a back counts as such. One load and one comparison, for it is
+/// asked of each frame.
 #[inline(always)]
-fn has_other_source(frame: &[u8], mac: MacAddr) -> bool {
-    frame.get(6..12).is_some_and(|source| source != mac.0)
+fn has_other_source(frame: &[u8], MacAddr([a, b, c, d, e, f]): MacAddr) -> bool {
+    let own = u64::from_ne_bytes([0, 0, a, b, c, d, e, f]);
+    let there = frame.get(4..).and_then(|rest| rest.first_chunk());
+    there.is_some_and(|bytes| u64::from_ne_bytes(*bytes) & SOURCE != own)
 }
 
 /// One vif of the own domain.
