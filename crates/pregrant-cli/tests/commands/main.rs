@@ -14,6 +14,7 @@ mod front_hook;
 mod hotplug;
 mod inherited_signals;
 mod killed_backend;
+mod pages;
 mod report;
 #[path = "../served/mod.rs"]
 mod served;
