@@ -78,7 +78,7 @@ fn commands(text: &str, is_page: bool) -> Vec<(usize, Vec<&str>)> {
         };
         for piece in pieces {
             for (at, name) in piece.match_indices("pregrant ") {
-                // The program itself, and no text about it: at the start, or where a shell has a command.
+                // The program itself, and no text about it: where a shell has a command.
                 let before = piece[..at].trim_end_matches("/usr/local/bin/").trim_end();
                 let is_command = match is_page {
                     true => before.is_empty() || before.ends_with(['|', ';', '(', '&']),
