@@ -471,6 +471,7 @@ fn a_disk_is_observed() {
             ("bytes_total", ",op=\"write\"", "262144"),
             ("request_duration_seconds_count", ",op=\"write\"", "64"),
             ("in_flight_requests", "", "0"),
+            ("oldest_request_age_seconds", "", "0"),
         ] {
             let line = format!("pregrant_device_{name}{{{labels}{more}}} {value}");
             assert!(scraped.lines().any(|l| l == line), "no {line}\n{scraped}");
