@@ -388,7 +388,7 @@ vif 5.0 keeps 100 page(s) mapped, may keep 512 (--persistent-grants, --gref-mapp
         (write.requests, write.bytes) = (write.requests + 30_000, write.bytes + 122_880_000);
         write.latency_sum_ns += 12_000_000_000;
         write.latency[3].requests += 30_000;
-        let lines = render(&Rates::between(&daemons(&before), &daemons(&now)), 200, 50);
+        let lines = render(&Rates::between(&daemons(&before), &daemons(&now)), 220, 50);
         let golden = "\
 device       back  state      requests/s  read B/s  written B/s  latency  depth  waiting  oldest  what                           counted
 -----------  ----  ---------  ----------  --------  -----------  -------  -----  -------  ------  -----------------------------  ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ use super::wake_fd::WakeFd;
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{IoOp, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, FileType, Stat};
+use rustix::fs::{FallocateFlags, FileType, RawMode, Stat};
 use rustix::io::Errno;
 use std::fmt::Arguments;
 use std::path::{Path, PathBuf};
@@ -27,9 +27,14 @@ pub(super) struct ImageNumber(u64, u64);
 
 impl ImageNumber {
     pub(super) fn of(stat: &Stat) -> Self {
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::BlockDevice => Self(stat.st_rdev, 0),
-            _ => Self(stat.st_dev, stat.st_ino),
+        Self::from_parts(stat.st_mode, stat.st_rdev, (stat.st_dev, stat.st_ino))
+    }
+
+    /// Of a device its number, of a file its file system and inode.
+    pub(super) fn from_parts(mode: RawMode, device: u64, (file_system, inode): (u64, u64)) -> Self {
+        match FileType::from_raw_mode(mode) {
+            FileType::BlockDevice => Self(device, 0),
+            _ => Self(file_system, inode),
         }
     }
 }

@@ -23,9 +23,13 @@
 //! What a guest may do: nothing here. Services of this domain may have mount namespaces of their
 //! own, whose mounts are not found; a device that is written to has `O_EXCL` against these.
 
+use super::open_file::ImageNumber;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
-use rustix::fs::{FileType, Stat, stat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, makedev, openat2, stat, statx,
+};
+use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -120,8 +124,8 @@ fn is_with_device_model(path: &Path) -> bool {
 
 /// An open image, as others name it.
 struct Image {
-    /// Its file system and inode; of a device, its number.
-    file: Option<(u64, u64)>,
+    number: ImageNumber,
+    /// Its number, where it is a device.
     device: Option<u64>,
     /// Where its descriptor leads.
     path: Option<PathBuf>,
@@ -131,7 +135,7 @@ impl Image {
     fn new(fd: BorrowedFd<'_>, stat: &Stat) -> Self {
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         Self {
-            file: (!is_device).then_some((stat.st_dev, stat.st_ino)),
+            number: ImageNumber::of(stat),
             device: is_device.then_some(stat.st_rdev),
             path: fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok(),
         }
@@ -146,14 +150,29 @@ impl Image {
         if !named.is_absolute() {
             return false;
         }
-        match stat(named) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice => {
-                self.device == Some(stat.st_rdev)
-            }
-            Ok(stat) => self.file == Some((stat.st_dev, stat.st_ino)),
+        match number_of(named) {
+            Ok(number) => number == self.number,
             // Out of this process' sight: under the name that it had.
             Err(_) => self.path.as_deref() == Some(named),
         }
+    }
+}
+
+/// The file at a path, as the kernel has it in memory: who has it open keeps it there. A file
+/// system that hangs is not asked, and holds up the images of no other.
+fn number_of(path: &Path) -> Result<ImageNumber, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(found) => {
+            let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let said = statx(&found, "", how, StatxFlags::TYPE | StatxFlags::INO)?;
+            let device = makedev(said.stx_rdev_major, said.stx_rdev_minor);
+            let file_system = makedev(said.stx_dev_major, said.stx_dev_minor);
+            Ok(ImageNumber::from_parts(said.stx_mode.into(), device, (file_system, said.stx_ino)))
+        }
+        // A kernel before 5.12.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => stat(path).map(|stat| ImageNumber::of(&stat)),
+        Err(e) => Err(e),
     }
 }
 
@@ -192,7 +211,7 @@ impl LoopDevice {
 /// `7:0`, as sysfs and mountinfo have a device's number.
 fn number(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// A mounted file system.
@@ -247,7 +266,7 @@ mod tests {
             source: source.into(),
             writes,
         };
-        let (disk, fuse) = (rustix::fs::makedev(98, 0), rustix::fs::makedev(0, 44));
+        let (disk, fuse) = (makedev(98, 0), makedev(0, 44));
         assert_eq!(
             Mount::all(text),
             [mount(disk, "/a b", "/dev/x", false), mount(fuse, "/c", "/d.img", true)]
