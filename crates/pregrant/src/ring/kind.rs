@@ -69,7 +69,7 @@ pub trait RingKind {
     /// Writes the response at index `idx`; no byte more than the response has.
     fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &Self::Rsp);
     /// Whether the slot at index `idx`, of a request that has no published answer, may have one
-    /// over it: a back may have died before it published that. A request that looks like it is rare.
+    /// over it: a back may have died before it published that. Few requests look like it.
     fn may_be_answered<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> bool {
         let _ = (m, idx);
         false
