@@ -6,7 +6,7 @@
 //!   fallocate          punch a hole: DiskOp::PunchHole       zero a range: DiskOp::Zero      a signal ends them
 //!   stat               the disk's length as its back says it now
 //! ```
-//! What ends one that a back does not answer is in waiting.rs.
+//! waiting.rs has the ends of those that a back does not answer.
 //!
 //! It is opened with `direct_io`: nothing is kept in a page cache, where a write would be answered
 //! ahead of the disk, and what another wrote to the image would not be seen. Shared writable

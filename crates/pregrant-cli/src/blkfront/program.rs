@@ -1,7 +1,7 @@
 //! The program that waits for a request, and whether it is about to end, as `/proc` has it.
 //!
 //! ```text
-//!   /proc/TID/status           signals that wait: SIGKILL, or another that nobody handles and that ends a process
+//!   /proc/TID/status           signals that wait: SIGKILL, or another that is not handled and ends a process
 //!   /proc/TGID/task/*/stat     all of its threads are ending: it waits for asynchronous requests of its own (exit_aio)
 //! ```
 //! The kernel tells a FUSE server of the first signal only, whichever that was, and of none for
@@ -88,7 +88,7 @@ fn has_fatal_signal(status: &str) -> bool {
     let mask = |name| field(status, name).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
     let waiting = mask("SigPnd") | mask("ShdPnd");
     let held = mask("SigBlk") | mask("SigIgn") | mask("SigCgt") | HARMLESS;
-    // What becomes of another signal is its tracer's to say.
+    // Of another signal its tracer says what becomes of it.
     let traced = field(status, "TracerPid").is_some_and(|tracer| tracer != "0");
     waiting & KILL != 0 || !traced && waiting & !held != 0
 }

@@ -226,8 +226,8 @@ impl Waiting {
         }
     }
 
-    /// Says that no back answers, again and again, and that one does again. Since `oldest` a request
-    /// waits.
+    /// Says that no back answers, again and again, and that one does again. A request waits since
+    /// `oldest`.
     fn note_silence(&self, state: &mut State, oldest: Instant, now: Instant) {
         let age = |since: Instant| now.saturating_duration_since(since);
         let (id, waiting) = (&self.id, state.waiting.len());

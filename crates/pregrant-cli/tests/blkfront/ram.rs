@@ -1,4 +1,4 @@
-//! A disk in memory, whose process ends under a running guest: it is refused, and nobody reads
+//! A disk in memory, whose process ends under a running guest: it is refused, and no one reads
 //! zeroes.
 //!
 //! ```text

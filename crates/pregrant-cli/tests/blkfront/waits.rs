@@ -121,7 +121,7 @@ fn a_program_that_waits_for_a_back_ends_when_it_is_killed() {
     remove_image("killed");
 }
 
-/// What it asked for by libaio is waited for where the process ends.
+/// A process that ends waits for its requests by libaio.
 #[test]
 fn a_program_with_asynchronous_requests_ends_when_it_is_killed() {
     if !can_mount() || !programs::has("fio", "fio") {

@@ -6,7 +6,7 @@
 //! Invariants: its memory is treated as shared memory is, by copies without references: two queues
 //! may write the same sectors at once, and what is there then is a mixture, as on any disk. It
 //! outlives its guest's connections, and ends with its process: a successor refuses to be taken for
-//! it. Its identity is another each time that it is made, so the guest of a lost one gets no new one
+//! it. Its identity is another each time that it is made: the guest of a lost one gets no new one
 //! by connecting again either.
 //!
 //! What a guest may do: change mapped bytes while they are copied; it finds either on its disk.

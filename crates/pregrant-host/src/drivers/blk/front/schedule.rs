@@ -23,8 +23,8 @@
 //! nothing. Reads wait for no one. A piece is in `ready` or among those that were asked, never in
 //! both. Every request is done once.
 //!
-//! A request that no one waits for any more is interrupted: the pieces that a back has are answered,
-//! those that it has not are never asked, and those that it loses are not asked again.
+//! A request that no one waits for any more is interrupted: the pieces that a back has are
+//! answered, those that it has not are never asked, and those that it loses are not asked again.
 //!
 //! Reads, writes and discards may be done twice, so what a back did not answer is simply asked
 //! again, of the next one; a flush follows the changes that it covers as ever. Sectors of another
@@ -509,14 +509,14 @@ impl Schedule {
         })
     }
 
-    /// What no back has of requests that were interrupted is over.
+    /// Pieces of requests that were interrupted are over, where no back has them.
     pub(super) fn drop_interrupted(&mut self) {
         let mut k = 0;
         while let Some(piece) = self.ready.get(k) {
             if !self.is_unwanted(piece) {
                 k += 1;
             } else if let Some(piece) = self.ready.remove(k) {
-                // What goes on behind it is ready behind all others.
+                // Pieces that begin by that are ready behind all others.
                 self.over(&piece, Err(IoError::Failed), |_| 0);
             }
         }
