@@ -181,9 +181,14 @@ impl<P: Platform> Vif<P> {
             let lent = path.lend(&mut self.accepting(p, front, *left), i);
             of_queue.add(lent, path.active_key(front, i), (&mut *left, &mut *active));
         }
-        let queue = self.queue_of(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
-        self.queues.push(queue);
+        self.add_queue(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
         Ok(())
+    }
+
+    #[inline(never)] // a queue is large, and its rings lie on the caller's stack
+    fn add_queue(&mut self, p: &P, rings: AttachedRings<P>, paths: QueuePaths<P>, ring_pages: usize) {
+        let queue = self.queue_of(p, rings, paths, ring_pages);
+        self.queues.push(queue);
     }
 
     /// A ring is not taken up where no record says whether its next request is one: what it names
