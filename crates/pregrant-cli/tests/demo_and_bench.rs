@@ -758,7 +758,7 @@ fn an_end_that_is_killed_is_named_and_nothing_stays() {
 
 #[test]
 fn a_program_that_is_stopped_takes_everything_with_it() {
-    for (signal, keeps_dir) in [("-INT", false), ("-TERM", false), ("-KILL", true)] {
+    for signal in ["-INT", "-TERM", "-KILL"] {
         let (mut child, processes, testbed) = long_bench();
         kill(child.id(), signal);
         child.wait().expect("it ends");
@@ -767,8 +767,9 @@ fn a_program_that_is_stopped_takes_everything_with_it() {
                 (!PathBuf::from(format!("/proc/{pid}")).exists()).then_some(())
             });
         }
-        assert_eq!(testbed.exists(), keeps_dir, "{signal}");
-        let _ = std::fs::remove_dir_all(testbed); // no one can clean up after SIGKILL
+        // After SIGKILL the next testbed removes it, perhaps another test's beside.
+        assert!(signal == "-KILL" || !testbed.exists(), "{signal}");
+        let _ = std::fs::remove_dir_all(testbed);
     }
 }
 
