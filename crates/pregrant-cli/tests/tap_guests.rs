@@ -385,7 +385,8 @@ fn a_machine_of_the_loopback_has_taps_bridges_and_scripts() {
     // From the end of the guest's last process on, its vif is made again as it was. Meanwhile there
     // may be no such directory, which is an error.
     guest.front.stop();
-    let listed = || machine.command(&["store", "ls", "/local/domain/0/backend/vif"]).output().expect("it runs");
+    let listed =
+        || machine.command(&["store", "ls", "/local/domain/0/backend/vif"]).output().expect("it runs");
     while !String::from_utf8_lossy(&listed().stdout).contains("bridge = \"br0\"") {}
     back.stop();
     std::fs::remove_file(machine.dir.join("ran")).expect("it is there");

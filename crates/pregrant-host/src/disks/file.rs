@@ -79,6 +79,8 @@ struct Opened {
     /// Bytes behind its last sector.
     tail: u64,
     identity: Option<String>,
+    /// The count of its drive's media.
+    medium: Option<String>,
     /// The format that its bytes seem to have; they are served as they are.
     format: Option<&'static str>,
     /// Its file is in memory: workers do its transfers.
@@ -272,11 +274,11 @@ impl Image for FileImage {
     }
 
     fn sectors(&mut self) -> Option<u64> {
-        let Opened { file, figures, identity, .. } = self.open.as_ref()?;
-        let (file, sector_size, identity) = (Arc::clone(file), figures.sector_size, identity.clone());
+        let Opened { file, figures, medium, .. } = self.open.as_ref()?;
+        let (file, sector_size, medium) = (Arc::clone(file), figures.sector_size, medium.clone());
         let mut answer = match (self.measuring.take(), &self.thread) {
             (Some(answer), _) => answer,
-            (None, thread) => thread.as_ref()?.ask(move || measure(&file, sector_size, identity)),
+            (None, thread) => thread.as_ref()?.ask(move || measure(&file, sector_size, medium)),
         };
         let Some(measured) = answer.wait() else {
             self.measuring = Some(answer);
@@ -320,10 +322,11 @@ struct Measured {
     is_another: bool,
 }
 
-fn measure(file: &OpenFile, sector_size: u32, identity: Option<String>) -> Result<Measured, Errno> {
+fn measure(file: &OpenFile, sector_size: u32, medium: Option<String>) -> Result<Measured, Errno> {
     let length = length(file.fd(), sector_size)?;
-    // A file stays the one that was opened.
-    let is_another = file.is_device() && identity::of(file.fd(), true) != identity;
+    // A file stays the one that was opened; where the kernel does not say, so does a medium.
+    let now = medium.as_ref().and_then(|_| identity::medium(file.fd()));
+    let is_another = now.is_some() && now != medium;
     Ok(Measured { length, is_another })
 }
 
@@ -452,11 +455,12 @@ fn open(
     }
     let kind = is_device.then_some(sector_size);
     let identity = identity::of(fd.as_fd(), is_device);
+    let medium = is_device.then(|| identity::medium(fd.as_fd())).flatten();
     let format = format::of(fd.as_fd(), sectors);
     let direct = Direct::new(is_direct, access, refused);
     let file = OpenFile::new((fd, number), path, kind, !writable, direct, lines);
     let figures = DiskFigures { sectors, ..served };
-    Ok(Opened { file: Arc::new(file), figures, tail, identity, format, in_memory, pool: None })
+    Ok(Opened { file: Arc::new(file), figures, tail, identity, medium, format, in_memory, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.

@@ -16,6 +16,9 @@ use super::device;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, fstatvfs, major, minor, statx};
 
+/// The major number of loop devices.
+const LOOP: u32 = 7;
+
 /// Of an open file, or of a block device. None: the kernel does not say.
 pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     let stat = fstat(fd).ok()?;
@@ -31,6 +34,15 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
         text += &format!(", made at {}.{:09}", said.stx_btime.tv_sec, said.stx_btime.tv_nsec);
     }
     Some(text)
+}
+
+/// The kernel's count of the media in a drive that may get another while it is open: a removable
+/// device, or a loop device. None: it is no such drive, or the kernel does not say now. Of other
+/// devices the count may change with their length (ZFS).
+pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
+    let number = fstat(fd).ok()?.st_rdev;
+    let changes = major(number) == LOOP || device::sysfs_value(number, "removable")? == "1";
+    device::sysfs_value(number, "diskseq").filter(|_| changes)
 }
 
 fn file_system(fd: BorrowedFd<'_>, device: u64) -> String {

@@ -43,6 +43,8 @@ pub(super) struct Purpose {
 }
 
 /// Qemu's bytes: who has a lock of the first writes; of the second, lets no one else write.
+/// Theirs begin here.
+const FIRST_BYTE: i64 = 100;
 const WRITES: i64 = 101;
 const NO_OTHER_WRITES: i64 = 201;
 
@@ -90,10 +92,12 @@ pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
     }
 }
 
-/// Whether another open file has a lock of this byte.
+/// Whether another open file has a lock of this byte, as qemu has it: not one of the whole file,
+/// which is what others' [`lock`](super::lock) is on NFS.
 fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
     let mut lock = lock_of(byte, libc::F_WRLCK);
-    fcntl(fd, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok() && lock.l_type != libc::F_UNLCK as libc::c_short
+    let is_there = fcntl(fd, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok();
+    is_there && lock.l_type != libc::F_UNLCK as libc::c_short && lock.l_start >= FIRST_BYTE
 }
 
 fn lock_of(byte: i64, kind: libc::c_int) -> libc::flock {

@@ -129,10 +129,11 @@ impl Inbox {
         self.discharge(frames, bytes);
     }
 
-    /// Whether senders are to wait; one that waits [already](Registered) does so for longer.
+    /// Whether a sender is to wait; one that waits already, and was not woken, does so for longer.
     #[inline(always)]
-    pub fn is_full(&self, is_waiting: bool) -> bool {
-        self.bytes() > if is_waiting { LOW_BYTES } else { FULL_BYTES }
+    pub fn is_full(&self, is_waiting: bool, by: &Registered) -> bool {
+        let bytes = self.bytes();
+        bytes > FULL_BYTES || is_waiting && bytes > LOW_BYTES && self.patience.is_registered(by)
     }
 
     /// It is full: for how long its sender may wait before it asks again, unless it is woken. None:

@@ -15,12 +15,16 @@
 //! Invariants: a sender that is registered is woken by the next [`end`](Patience::end), or asks
 //! again after [`STEP`]. The lock is taken where a queue is full, by no one else.
 //!
+//! A sender does not wait for longer than [`MOST`] between two bursts, however the queue fares:
+//! others may keep it full, and its guest may take what they send.
+//!
 //! What a guest may do: take nothing, or little. Who sends to it stands for [`MOST`], and after
 //! that for a millisecond for each [`BYTES_PER_MS`] that the guest takes: it gets these, so its
 //! senders have that rate at least. No one else waits for it.
 
 use super::mailbox::Waiting;
 use pregrant::port::QueueWaker;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,8 +52,6 @@ struct State {
     since: Option<Instant>,
     /// Bytes that the guest had taken then.
     taken: u64,
-    /// Counts the ends.
-    ends: u64,
     waiting: Vec<Arc<dyn QueueWaker>>,
 }
 
@@ -72,14 +74,16 @@ impl State {
 /// See the module.
 pub struct Patience {
     is_waited_for: Waiting,
+    /// Counts the ends; written under the lock.
+    ends: AtomicU64,
     state: Mutex<State>,
 }
 
 impl Default for Patience {
     fn default() -> Self {
         let (left, waiting) = (FIRST, Vec::new());
-        let state = State { left, is_over: false, since: None, taken: 0, ends: 0, waiting };
-        Self { is_waited_for: Waiting::default(), state: Mutex::new(state) }
+        let state = State { left, is_over: false, since: None, taken: 0, waiting };
+        Self { is_waited_for: Waiting::default(), ends: AtomicU64::new(0), state: Mutex::new(state) }
     }
 }
 
@@ -87,6 +91,12 @@ impl Patience {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every state that a panic could leave is a legal one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this sender waits, and was not woken yet. Who was woken has a place before those who
+    /// begin to wait: it needs no more room than who did not wait.
+    pub fn is_registered(&self, by: &Registered) -> bool {
+        by.0 == Some(self.ends.load(Ordering::Relaxed))
     }
 
     /// The guest has taken so many bytes, and too many wait: how long this sender may wait before
@@ -110,8 +120,8 @@ impl Patience {
             return None;
         }
         state.since = Some(now);
-        if by.0 != Some(state.ends) {
-            by.0 = Some(state.ends);
+        if !self.is_registered(by) {
+            by.0 = Some(self.ends.load(Ordering::Relaxed));
             state.waiting.push(Arc::clone(waker));
         }
         // Under the lock: who ends it finds this sender there, or this sender finds the room. Its
@@ -131,7 +141,7 @@ impl Patience {
         let mut state = self.state();
         state.account(now, taken);
         state.since = None;
-        state.ends += 1;
+        self.ends.fetch_add(1, Ordering::Relaxed);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.iter().for_each(|waker| waker.ring());

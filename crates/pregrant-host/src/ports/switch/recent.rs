@@ -4,9 +4,10 @@
 //! ports get name none.
 
 use super::inbox::Inbox;
-use super::patience::Registered;
+use super::patience::{MOST, Registered, STEP};
 use pregrant::port::{QueueWaker, Room};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 struct Queue {
     inbox: Arc<Inbox>,
@@ -19,6 +20,9 @@ pub struct Recent {
     queues: Vec<Queue>,
     /// It had no room when it was asked last.
     is_waiting: bool,
+    /// For how long it has had none, and when it was asked last.
+    waited: Duration,
+    asked: Option<Instant>,
 }
 
 impl Recent {
@@ -26,26 +30,44 @@ impl Recent {
     #[inline(always)]
     pub fn room(&mut self, waker: &Arc<dyn QueueWaker>) -> Room {
         let is_waiting = self.is_waiting;
-        if self.queues.iter().any(|queue| queue.inbox.is_full(is_waiting)) {
+        if self.queues.iter().any(|queue| queue.inbox.is_full(is_waiting, &queue.registered)) {
             return self.wait(waker);
         }
-        self.is_waiting = false;
+        if is_waiting {
+            self.go_on();
+        }
         Room::Now
     }
 
     #[cold]
+    fn go_on(&mut self) {
+        (self.is_waiting, self.waited, self.asked) = (false, Duration::ZERO, None);
+    }
+
+    #[cold]
     fn wait(&mut self, waker: &Arc<dyn QueueWaker>) -> Room {
-        let is_waiting = self.is_waiting;
-        let full = self.queues.iter_mut().filter(|queue| queue.inbox.is_full(is_waiting));
+        let (is_waiting, now) = (self.is_waiting, Instant::now());
+        // As patience counts it: not the time in which its worker did not run.
+        let since = self.asked.replace(now).map_or(Duration::ZERO, |asked| now.duration_since(asked));
+        self.waited += since.min(2 * STEP);
+        let full = self.queues.iter_mut().filter(|queue| queue.inbox.is_full(is_waiting, &queue.registered));
         let wait = full.filter_map(|queue| queue.inbox.wait(&mut queue.registered, waker)).min();
-        self.is_waiting = wait.is_some();
-        wait.map_or(Room::Now, |wait| Room::Later(wait.as_nanos() as u64))
+        match wait.filter(|_| self.waited < MOST) {
+            Some(wait) => {
+                self.is_waiting = true;
+                Room::Later(wait.as_nanos() as u64)
+            }
+            None => {
+                self.go_on();
+                Room::Now
+            }
+        }
     }
 
     /// It is another worker that is to be woken.
     pub fn forget(&mut self) {
         self.queues.clear();
-        self.is_waiting = false;
+        self.go_on();
     }
 
     /// A burst was for these.

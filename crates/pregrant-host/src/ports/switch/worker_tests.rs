@@ -420,6 +420,45 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
     assert!(senders.iter_mut().all(|port| port.room() == Room::Now));
 }
 
+/// Who was woken sends before the queue is full again, and who finds it full each time sends after
+/// a while: the guest takes enough for others to be waited for without an end.
+#[test]
+fn a_sender_has_its_turn_though_others_fill_the_queue_again() {
+    let switch = Switch::new();
+    let mut to = pinned(&switch, 9, ALL);
+    let mut senders: Vec<_> = (0..2).map(|n| pinned(&switch, n, ALL)).collect();
+    for (worker, port) in senders.iter_mut().enumerate() {
+        port.owned_by(&PortOwner { worker, waker: Arc::<Alarm>::default() });
+    }
+    let (mut out, mut into) = (Arena::new(), Arena::new());
+    let mut take = |to: &mut SwitchPort| {
+        into.clear();
+        to.rx_burst(&mut into)
+    };
+    fill(&mut senders[0], &mut out, 9, 0);
+    while to.incoming.inbox().bytes() > 256 * 1024 {
+        assert!(take(&mut to) > 0);
+    }
+    // The other sends without a look at the room.
+    while to.incoming.inbox().bytes() <= 256 * 1024 {
+        send(&mut senders[1], &mut out, &burst(4, mac(9), mac(1), 65_000), NONE);
+    }
+    assert!(to.incoming.inbox().bytes() <= 512 * 1024);
+    assert_eq!(senders[0].room(), Room::Now);
+    fill(&mut senders[0], &mut out, 9, 0);
+    let mut asked = 0;
+    while let Room::Later(ns) = senders[0].room() {
+        std::thread::sleep(Duration::from_nanos(ns));
+        assert!(take(&mut to) > 0);
+        while to.incoming.inbox().bytes() <= 512 * 1024 {
+            send(&mut senders[1], &mut out, &burst(4, mac(9), mac(1), 65_000), NONE);
+        }
+        asked += 1;
+        assert!(asked < 100, "it stands");
+    }
+    assert!(asked > 1);
+}
+
 /// A guest that takes nothing is waited for once, by who sends to it, and for no longer than its
 /// queue's patience lasts; no one else waits for it.
 #[test]
