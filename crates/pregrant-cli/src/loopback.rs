@@ -25,7 +25,7 @@ use pregrant_lab::table::{Align, Table};
 use pregrant_lab::toolstack::{self, DiskSpec, Removal, VifSpec};
 use rustix::io::Errno;
 use std::error::Error;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -359,6 +359,39 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
+/// Refuses a machine's directory that is not this user's, or in which others may put another
+/// machine's sockets: its store names scripts and bridges, and whoever serves it writes them.
+pub fn only_ours(dir: &Path) -> Result<()> {
+    let shown = dir.display();
+    let user = rustix::process::geteuid().as_raw();
+    let of_ours = |found: std::io::Result<std::fs::Metadata>| -> Result<std::fs::Metadata> {
+        let found = found.map_err(|e| format!("{shown}: {e}, so nobody knows whose machine it has"))?;
+        if found.uid() == user {
+            return Ok(found);
+        }
+        let other = found.uid();
+        Err(format!(
+            "{shown}: refused, for it is user {other}'s and this process is user {user}'s: who owns a machine's directory \
+             may have this process run programs as user {user}; run this as user {other}, or name a directory of your own that \
+             only you may write to"
+        )
+        .into())
+    };
+    // First: the owner of a symbolic link may have it lead elsewhere after this.
+    of_ours(dir.symlink_metadata())?;
+    let found = of_ours(dir.metadata())?;
+    if found.mode() & 0o022 != 0 {
+        return Err(format!(
+            "{shown}: refused, for others may write there (mode {:04o}), and could put a machine of theirs into it, which may \
+             have this process run programs as user {user}; chmod go-w {}, or name a directory that only you may write to",
+            found.mode() & 0o7777,
+            machine::shell_word(dir)
+        )
+        .into());
+    }
+    Ok(())
+}
+
 fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec], vif: Option<&VifSpec>) -> Result<()> {
     let (control, mut xs) = running(dir)?;
     let handles: Vec<u32> = toolstack::vifs_of(&mut xs, guest)?.iter().map(|id| id.handle).collect();
@@ -482,7 +515,10 @@ impl MachineDir {
     fn make(dir: &Path) -> Result<Self> {
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => Ok(Self { path: dir.into(), made: true, started: false }),
-            Err(_) if dir.is_dir() => Ok(Self { path: dir.into(), made: false, started: false }),
+            Err(_) if dir.is_dir() => {
+                only_ours(dir)?;
+                Ok(Self { path: dir.into(), made: false, started: false })
+            }
             Err(e) => {
                 Err(format!("cannot make {}: {e}; choose a directory that you may write to", dir.display())
                     .into())
@@ -508,6 +544,7 @@ impl Drop for MachineDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     /// One that may not be entered, one that is not there, one without a machine.
     #[test]
@@ -525,6 +562,42 @@ mod tests {
         }
         assert!(of(Path::new("/nonexistent/xen"), Errno::NOENT).contains("no such directory"));
         assert!(of(&here, Errno::CONNREFUSED).contains("no machine runs here"));
+    }
+
+    /// One that others may write, one of another user's, one that a link leads to; by `serve` too.
+    #[test]
+    fn a_directory_that_others_may_change_is_refused() {
+        let dir = std::env::temp_dir().join(format!("pregrant-only-ours-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        let of = |mode| {
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+            let served = MachineDir::make(&dir).map(drop).map_err(|e| e.to_string());
+            assert_eq!(served, only_ours(&dir).map_err(|e| e.to_string()));
+            served
+        };
+        for mode in [0o700, 0o755, 0o1750] {
+            assert_eq!(of(mode), Ok(()), "{mode:o}");
+        }
+        for mode in [0o777, 0o1777, 0o770, 0o702] {
+            let why = of(mode).unwrap_err();
+            for part in [&*dir.to_string_lossy(), &*format!("mode {mode:04o}"), "chmod go-w"] {
+                assert!(why.contains(part), "no {part:?} in {why}");
+            }
+        }
+        let link = dir.with_extension("link");
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        assert!(only_ours(&link).is_err(), "what it leads to counts");
+        of(0o700).unwrap();
+        only_ours(&link).unwrap();
+        // Root may give them away.
+        if std::os::unix::fs::lchown(&link, Some(1), None).is_ok() {
+            let why = only_ours(&link).unwrap_err().to_string();
+            assert!(why.contains("user 1's") && why.contains("run this as user 1"), "{why}");
+            std::os::unix::fs::chown(&dir, Some(1), None).unwrap();
+            assert!(of(0o700).unwrap_err().contains("user 1's"), "root has no part in it");
+        }
+        std::fs::remove_file(&link).unwrap();
+        std::fs::remove_dir(&dir).unwrap();
     }
 
     #[test]

@@ -4,14 +4,26 @@
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;
 use crate::daemon::attachment::Attached;
+use crate::loopback::{no_machine, only_ours};
 use crate::stop::Stop;
 use pregrant_host::drivers::Hotplug;
+use pregrant_host::loopback::LoopbackError;
 use pregrant_host::ports::switch::Switch;
 use pregrant_lab::machine;
+use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::path::Path;
 
 pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
+    if args.port(true) == Port::Tap {
+        // Scripts that this process runs, as root, are named in that machine's store.
+        if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+            let (path, source) = (machine::broker_socket(dir), Errno::NOENT);
+            return Err(no_machine(dir, LoopbackError::NoBroker { path, source }));
+        }
+        only_ours(dir)?;
+    }
     let files = capture_files(args)?;
     let attached = Attached::on_loopback(dir, Serves::Vifs, &args.daemon, stop)?;
     let Some((mut attached, _owner)) = attached else { return Ok(()) };

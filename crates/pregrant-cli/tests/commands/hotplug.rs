@@ -59,3 +59,25 @@ fn one_request_is_one_process() {
     assert!(out.status.code() == Some(1) && error.contains("pregrant-hotplug.socket"), "{error}");
     let _ = std::fs::remove_dir_all(&dir);
 }
+
+/// Its store would name the script, and this process would run it.
+#[test]
+fn no_taps_are_made_for_a_machine_that_others_may_change() {
+    let dir = std::env::temp_dir().join(format!("pregrant-not-ours-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let shown = dir.display().to_string();
+    let refused = |args: &[&str], why: &str| {
+        let out = crate::pregrant(args);
+        let error = crate::text(&out.stderr);
+        assert!(out.status.code() == Some(1) && error.contains(why) && error.contains(&shown), "{error}");
+    };
+    refused(&["back", "--loopback", &shown, "--port", "tap"], "chmod go-w");
+    refused(&["loopback", "serve", "--dir", &shown], "chmod go-w");
+    // The switch runs nothing.
+    refused(&["back", "--loopback", &shown], "no machine runs here");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    refused(&["back", "--loopback", &shown, "--port", "tap"], "no machine runs here");
+    std::fs::remove_dir(&dir).unwrap();
+    refused(&["back", "--loopback", &shown, "--port", "tap"], "no such directory");
+}
