@@ -307,9 +307,10 @@ impl From<HotplugBy> for Hotplug {
 }
 
 /// Each vif as a tap of this machine.
-fn taps(args: &BackArgs) -> Result<Box<dyn PortProvider>> {
+fn taps(args: &BackArgs, hotplug: Hotplug) -> Result<Box<dyn PortProvider>> {
     let mut taps = Taps::new()?;
     taps.set_way(args.tap_way);
+    taps.set_hotplug(hotplug);
     if let Some(socket) = &args.hotplug_socket {
         taps.ask_for_scripts_at(socket.clone());
     }

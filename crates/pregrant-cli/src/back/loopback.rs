@@ -30,11 +30,12 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     attached.say_missing(&args.vif)?;
     let switch = Switch::new();
     // No toolstack runs scripts here, unless the operator does what one would.
-    let (provider, usual) = match args.port(true) {
-        Port::Switch => (at_switch(&switch, args), Hotplug::None),
-        Port::Tap => (taps(args)?, Hotplug::Own),
-    };
+    let usual = if args.port(true) == Port::Tap { Hotplug::Own } else { Hotplug::None };
     let hotplug = args.hotplug.map_or(usual, Into::into);
+    let provider = match args.port(true) {
+        Port::Switch => at_switch(&switch, args),
+        Port::Tap => taps(args, hotplug)?,
+    };
     let classes = classes(args, hotplug, args.vif.clone(), captured(provider, files, args)?);
     let mut daemon = attached.daemon(&args.daemon, classes, Some(switch), None)?;
     daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))

@@ -60,9 +60,11 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let taken = Rc::clone(&take);
     attached.leave(Box::new(move |id| had_by_kernel(&KernelBack::of(Class::VIF), &taken.borrow(), id)));
     let switch = Switch::new();
+    let usual = if domid == TOOLSTACKS { Hotplug::Toolstack } else { Hotplug::Own };
+    let hotplug = args.hotplug.map_or(usual, Into::into);
     let provider: Box<dyn PortProvider> = match args.port(false) {
         Port::Switch => at_switch(&switch, args),
-        Port::Tap => taps(args)?,
+        Port::Tap => taps(args, hotplug)?,
     };
     let provider = captured(provider, files, args)?;
     let provider = Box::new(Taken {
@@ -72,8 +74,6 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         taken: Vec::new(),
         inner: provider,
     });
-    let usual = if domid == TOOLSTACKS { Hotplug::Toolstack } else { Hotplug::Own };
-    let hotplug = args.hotplug.map_or(usual, Into::into);
     if hotplug != Hotplug::Own && args.hotplug_socket.is_some() {
         // LOG: once, at the start.
         log::info!(

@@ -7,10 +7,11 @@ use pregrant::DomId;
 use pregrant::port::{Arena, FramePort, Offload};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::net::port_provider::Ports;
-use pregrant_host::drivers::{HotplugConfig, PortProvider, RemoteSide, Taps};
+use pregrant_host::drivers::{Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::tap::{Tap, TapPort, Whereabouts};
 use std::net::UdpSocket;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -193,6 +194,48 @@ fn a_vif_whose_interface_is_removed_is_served_by_another() {
         drop(ports);
         taps.removed(&ID).unwrap();
         assert!(!ip("link show vif7.0"));
+    });
+}
+
+/// A bridge that the toolstack names is one that a script was to use, or nobody: the interface stays
+/// out of it, down, and the log says what to do.
+#[test]
+fn an_interface_that_a_script_plugged_in_is_made_again_and_not_put_elsewhere() {
+    apart(|| {
+        if !bridge() {
+            return skip("`ip` does not run; apt-get install iproute2");
+        }
+        for (hotplug, script, words) in [
+            (Hotplug::Own, Some("/bin/true"), "detach the vif and attach it again, for its script /bin/true"),
+            (Hotplug::Toolstack, Some("/bin/true"), "is not run again"),
+            (Hotplug::None, None, "ip link set vif7.0 up"),
+            (Hotplug::None, Some("/bin/true"), "--hotplug none"),
+        ] {
+            let mut taps = Taps::new().unwrap();
+            taps.set_hotplug(hotplug);
+            let place = HotplugConfig { script: script.map(String::from), ..place() };
+            taps.found(&ID, &place, true).unwrap();
+            assert!(ip("link del vif7.0"));
+            let notes = taps.check(&ID);
+            let [(log::Level::Warn, text)] = &notes[..] else { panic!("{notes:?}") };
+            assert!(text.contains("made again, down and in no bridge;") && text.contains(words), "{text}");
+            let interface = Interface::new("vif7.0").unwrap();
+            assert!(!interface.is_up().unwrap(), "{hotplug:?} {script:?}");
+            assert!(!Path::new("/sys/class/net/br7/brif/vif7.0").exists(), "{hotplug:?} {script:?}");
+            taps.removed(&ID).unwrap();
+            while taps.due().is_some() {
+                taps.turn();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // Where there is no such script, its bridge is what plugs it in.
+        let mut taps = Taps::new().unwrap();
+        let place = HotplugConfig { script: Some("/nonexistent/vif-script".into()), ..place() };
+        taps.found(&ID, &place, true).unwrap();
+        assert!(ip("link del vif7.0"));
+        assert!(taps.check(&ID)[0].1.contains("is made again, in bridge br7"));
+        assert!(Interface::new("vif7.0").unwrap().is_up().unwrap());
+        taps.removed(&ID).unwrap();
     });
 }
 

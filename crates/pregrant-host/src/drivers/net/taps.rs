@@ -6,7 +6,8 @@
 //!   plug       runs `script` (see `hotplug`), or joins `bridge`   (where this process is asked to)
 //!   connected  a port for each queue
 //!   link       the carrier: frames for a guest that takes none are dropped before they come here
-//!   check      was it renamed, moved, removed? the first two are noted, and a removed one is made again
+//!   check      was it renamed, moved, removed? the first two are noted, and a removed one is made again,
+//!              in its `bridge` where neither a script nor the operator had plugged it in
 //!   closed     the link is down
 //!   removed    vif5.0 is gone; its script runs once there is room for it, and `failures` has what that came to
 //! ```
@@ -18,7 +19,7 @@
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
-use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, Ports, usual_name};
+use super::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider, Ports, usual_name};
 use crate::drivers::registry::RemoteSide;
 use crate::ports::mtu_limit::{MtuChange, MtuLimit};
 use crate::ports::netdev_ioctl::Interface;
@@ -55,6 +56,8 @@ pub struct Taps {
     /// When the service last took none.
     refused: Option<Instant>,
     way: TransportKind,
+    /// Who plugs vifs in.
+    hotplug: Hotplug,
     /// Where another process runs scripts, if this one does not.
     scripts: Option<PathBuf>,
 }
@@ -111,10 +114,10 @@ impl Placed {
     }
 
     /// What became of its interface since the last call.
-    fn check(&mut self) -> Notes {
+    fn check(&mut self, hotplug: Hotplug) -> Notes {
         let now = self.tap.whereabouts();
         if now == Whereabouts::Gone {
-            return self.make_again();
+            return self.make_again(hotplug);
         }
         if now == self.seen {
             return Notes::new();
@@ -136,8 +139,9 @@ impl Placed {
     }
 
     /// Its interface was removed: another takes its place, by the same descriptors, which the
-    /// workers have.
-    fn make_again(&mut self) -> Notes {
+    /// workers have. It is plugged in as the vif's `bridge` says, unless a script did that, or it is
+    /// nobody's to do.
+    fn make_again(&mut self, hotplug: Hotplug) -> Notes {
         let name = self.tap.name();
         if let Err(e) = self.tap.make_again() {
             let text = format!(
@@ -151,17 +155,35 @@ impl Placed {
         // Its MTU is the toolstack's again; the guest's bound follows.
         self.mtu_limit = MtuLimit::default();
         let interface = self.tap.interface();
+        let script = script_of(&self.place);
+        let is_plugged_in = script.is_none() && hotplug != Hotplug::None;
         let set_up = || -> io::Result<()> {
             self.tap.persist(true)?;
             prepare(&interface, &self.place)?;
-            plug_in(&interface, &self.place)?;
+            if is_plugged_in {
+                plug_in(&interface, &self.place)?;
+            }
             self.tap.carrier(self.is_up)
         };
         let rest = match (set_up(), &self.place.bridge) {
             (Err(e), _) => format!("; {e}"),
-            (Ok(()), Some(bridge)) => format!(", in bridge {bridge}"),
-            (Ok(()), None) => String::new(),
+            (Ok(()), Some(bridge)) if is_plugged_in => format!(", in bridge {bridge}"),
+            (Ok(()), _) => String::new(),
         };
+        if hotplug == Hotplug::None {
+            let text = format!(
+                "its interface {name} was removed, and is made again, down and in no bridge{rest}; set its bridge, addresses, \
+                 routes and rules again, and take it up (ip link set {name} up), for with --hotplug none this process does not"
+            );
+            return vec![(log::Level::Warn, text)];
+        }
+        if let Some(script) = script {
+            let text = format!(
+                "its interface {name} was removed, and is made again, down and in no bridge{rest}; to plug it in, detach the vif \
+                 and attach it again, for its script {script} is not run again"
+            );
+            return vec![(log::Level::Warn, text)];
+        }
         let text = format!(
             "its interface {name} was removed, and is made again{rest}; set its addresses, routes and rules again, or detach \
              the vif and attach it again"
@@ -176,7 +198,7 @@ impl Placed {
             self.scripted = run.has_started();
             self.script = None;
         }
-        let script = self.place.script.as_deref().filter(|script| Path::new(script).exists())?;
+        let script = script_of(&self.place)?;
         let run = || Run::new(script, &self.place, What::Offline, scripts.cloned());
         std::mem::take(&mut self.scripted).then(run)
     }
@@ -195,8 +217,8 @@ impl Taps {
             return Err(io::Error::new(e.kind(), text));
         }
         let (taps, ending, failures) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let (way, patience) = (TransportKind::default(), FORWARDS);
-        Ok(Self { taps, patience, ending, failures, refused: None, way, scripts: None })
+        let (way, hotplug, patience) = (TransportKind::default(), Hotplug::Own, FORWARDS);
+        Ok(Self { taps, patience, ending, failures, refused: None, way, hotplug, scripts: None })
     }
 
     /// Which way bursts take to vifs found from now on, and from them. Where it is to be measured,
@@ -204,6 +226,11 @@ impl Taps {
     pub fn set_way(&mut self, way: TransportKind) {
         way.measure();
         self.way = way;
+    }
+
+    /// Who plugs vifs in: this process, unless this is called.
+    pub fn set_hotplug(&mut self, hotplug: Hotplug) {
+        self.hotplug = hotplug;
     }
 
     /// Scripts are run by the service at this socket, and not by this process.
@@ -335,6 +362,11 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, Notes)> {
     Ok((tap, notes))
 }
 
+/// The script that plugs a vif in; None: it joins its `bridge`.
+fn script_of(place: &HotplugConfig) -> Option<&str> {
+    place.script.as_deref().filter(|script| Path::new(script).exists())
+}
+
 /// Joins the bridge that the toolstack names, and takes the interface up.
 ///
 /// # Errors
@@ -408,11 +440,11 @@ impl PortProvider for Taps {
             return Plugged::No("it has no interface".into());
         };
         if placed.script.is_none() {
-            match &place.script {
-                Some(script) if Path::new(script).exists() => {
+            match script_of(place) {
+                Some(script) => {
                     placed.script = Some(Run::new(script, place, What::Online, self.scripts.clone()));
                 }
-                _ => {
+                None => {
                     return plug_in(&placed.tap.interface(), place)
                         .map_or_else(|e| Plugged::No(e.to_string()), |()| Plugged::Yes);
                 }
@@ -473,8 +505,9 @@ impl PortProvider for Taps {
     }
 
     fn check(&mut self, id: &DeviceId) -> Notes {
+        let hotplug = self.hotplug;
         let placed = self.taps.get_mut(&(id.front.0, id.handle));
-        placed.map_or_else(Notes::new, Placed::check)
+        placed.map_or_else(Notes::new, |placed| placed.check(hotplug))
     }
 
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
