@@ -63,7 +63,8 @@ pub struct BackArgs {
     /// netback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vif: Vec<DeviceChoice>,
-    /// Take a running guest's vif from the kernel's netback and serve it; may be repeated
+    /// Take a running guest's vif from the kernel's netback and serve it, and beside it nothing but
+    /// what --take and --vif name; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
     take: Vec<DeviceChoice>,
     /// Give vifs to the kernel's netback: with --take at the end, else at once those that a stopped
