@@ -360,12 +360,12 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
 }
 
 /// Refuses a machine's directory that is not this user's, or in which others may put another
-/// machine's sockets: its store names scripts and bridges, and whoever serves it writes them.
+/// machine's sockets: its store names scripts and bridges, and the one who serves it writes them.
 pub fn only_ours(dir: &Path) -> Result<()> {
     let shown = dir.display();
     let user = rustix::process::geteuid().as_raw();
     let of_ours = |found: std::io::Result<std::fs::Metadata>| -> Result<std::fs::Metadata> {
-        let found = found.map_err(|e| format!("{shown}: {e}, so nobody knows whose machine it has"))?;
+        let found = found.map_err(|e| format!("{shown}: {e}, so it cannot be said whose machine it has"))?;
         if found.uid() == user {
             return Ok(found);
         }

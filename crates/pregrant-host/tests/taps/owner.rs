@@ -197,8 +197,8 @@ fn a_vif_whose_interface_is_removed_is_served_by_another() {
     });
 }
 
-/// A bridge that the toolstack names is one that a script was to use, or nobody: the interface stays
-/// out of it, down, and the log says what to do.
+/// A bridge that the toolstack names is one that a script was to use, or no one: the interface
+/// stays out of it, down, and the log says what to do.
 #[test]
 fn an_interface_that_a_script_plugged_in_is_made_again_and_not_put_elsewhere() {
     apart(|| {
