@@ -139,8 +139,8 @@ impl Placed {
     }
 
     /// Its interface was removed: another takes its place, by the same descriptors, which the
-    /// workers have. It is plugged in as the vif's `bridge` says, unless a script did that, or it is
-    /// for no one to do.
+    /// workers have. It is plugged in as the vif's `bridge` says, unless a script did that, or it
+    /// is for no one to do.
     fn make_again(&mut self, hotplug: Hotplug) -> Notes {
         let name = self.tap.name();
         if let Err(e) = self.tap.make_again() {
