@@ -45,7 +45,7 @@ impl ImageFace {
 
 enum Kind {
     Ram(RamImage),
-    File(FileImage),
+    File(Box<FileImage>),
 }
 
 /// See the module.
@@ -88,7 +88,7 @@ impl Image for NamedImage {
             _ => {
                 let kind = match &spec {
                     ImageSpec::Ram(bytes) => Kind::Ram(RamImage::new(*bytes)),
-                    ImageSpec::Path(path) => Kind::File(FileImage::new(path, self.config)),
+                    ImageSpec::Path(path) => Kind::File(Box::new(FileImage::new(path, self.config))),
                 };
                 (spec, kind)
             }
