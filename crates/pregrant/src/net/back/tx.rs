@@ -35,7 +35,6 @@ use crate::wire::netif::TxResponse;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::num::NonZeroU32;
 
 /// The memory of a ring `K` in a peer's pages.
 pub type PeerRing<K, P> = RingPages<K, <<P as Platform>::Peer as PeerMem>::Map>;
@@ -57,9 +56,8 @@ pub struct TxQueue<P: Platform> {
     completions: Option<Arc<dyn Completions>>,
     /// The port keeps frames now.
     keeps: bool,
-    /// The port had no room when it was asked last, and is asked again after so many nanoseconds
-    /// (four bytes, for a kernel's stack): nothing was taken from the ring.
-    stands: Option<NonZeroU32>,
+    /// What its port said last; without room nothing was taken from the ring.
+    room: Room,
     completed: Vec<Token>,
 }
 
@@ -110,7 +108,7 @@ impl<P: Platform> TxQueue<P> {
             stats,
             completions: None,
             keeps: false,
-            stands: None,
+            room: Room::Now,
             completed: Vec::new(),
         }
     }
@@ -135,14 +133,8 @@ impl<P: Platform> TxQueue<P> {
         if !self.late.is_empty() {
             self.answer_late(p, chan);
         }
-        self.stands = match port.room() {
-            Room::Now => None,
-            Room::Later(ns) => {
-                let ns = u32::try_from(ns).unwrap_or(u32::MAX);
-                Some(NonZeroU32::new(ns).unwrap_or(NonZeroU32::MIN))
-            }
-        };
-        if self.stands.is_some() {
+        self.room = port.room();
+        if self.room != Room::Now {
             return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
         }
         let todo = if control.is_limited() {
@@ -311,17 +303,20 @@ impl<P: Platform> TxQueue<P> {
 
     /// Before sleeping; true: there is work. With no room in the port, it asks for no event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
-        Ok(self.is_late() || self.stands.is_none() && self.ring.final_check(1)?)
+        Ok(self.is_late() || self.room == Room::Now && self.ring.final_check(1)?)
     }
 
     /// Its port had no room when it was asked last: after how many nanoseconds it is asked again.
     pub fn stands(&self) -> Option<u64> {
-        self.stands.map(|ns| ns.get().into())
+        match self.room {
+            Room::Now => None,
+            Room::Later(ns) => Some(ns),
+        }
     }
 
     /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
     pub fn is_pending(&mut self) -> bool {
-        self.is_late() || self.stands.is_none() && self.ring.available(1) != Ok(0)
+        self.is_late() || self.room == Room::Now && self.ring.available(1) != Ok(0)
     }
 
     /// Frames that the port may get twice, because a predecessor died; None: unknown.

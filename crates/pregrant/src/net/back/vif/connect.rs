@@ -347,9 +347,9 @@ impl<P: Platform> Vif<P> {
         };
         let (tx_ring, tx_notify) = BackRing::attach(tx_mem, tx_redo)?;
         let (rx_ring, rx_notify) = BackRing::attach(rx_mem, rx_redo)?;
-        let live = begin == Begin::Reattach;
         // A predecessor may have died between a batch of answers, which is a ring of them at most,
         // and its notification: a front that waits for one of these still sleeps.
+        let live = begin == Begin::Reattach;
         if tx_notify.wanted() || live && tx_ring.unnotified(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);
         }
