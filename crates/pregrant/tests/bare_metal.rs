@@ -377,8 +377,9 @@ impl StoreChannel for TestChannel {
     fn notify(&mut self) {
         self.0.borrow_mut().rung += 1;
     }
-    fn wait(&mut self, _: Option<Duration>) {
+    fn wait(&mut self, max: Option<Duration>) -> Option<Duration> {
         self.0.borrow_mut().turn();
+        max.map(|max| max.saturating_sub(Duration::from_millis(1)))
     }
 }
 
@@ -427,7 +428,9 @@ fn indices_that_cannot_be_end_xenstores_ring() {
     struct Silent;
     impl StoreChannel for Silent {
         fn notify(&mut self) {}
-        fn wait(&mut self, _: Option<Duration>) {}
+        fn wait(&mut self, max: Option<Duration>) -> Option<Duration> {
+            max
+        }
     }
     let (xen, _) = machine();
     for (at, wrong) in [(2048, 5), (2048, u32::MAX - 1024), (2060, 1025), (2060, u32::MAX)] {

@@ -31,8 +31,8 @@ pub trait StoreChannel {
     /// Sends an event to xenstored.
     fn notify(&mut self);
     /// Sleeps until an event of the channel came, at most so long (None: for ever). It may return
-    /// early.
-    fn wait(&mut self, max: Option<Duration>);
+    /// early; it returns what is left of the time (of None: None).
+    fn wait(&mut self, max: Option<Duration>) -> Option<Duration>;
 }
 
 /// See the module.
@@ -138,7 +138,7 @@ impl<S: SharedBytes, B: StoreChannel> Transport for DomainRing<S, B> {
     }
 
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, DomainRingError> {
-        let mut waited = false;
+        let mut left = wait;
         loop {
             let came = distance(self.index(RSP_PROD)?, self.rsp_cons)?;
             let (at, n) = run(self.rsp_cons, buf.len().min(came as usize));
@@ -150,12 +150,11 @@ impl<S: SharedBytes, B: StoreChannel> Transport for DomainRing<S, B> {
                 self.publish(RSP_CONS, self.rsp_cons)?;
                 return Ok(n);
             }
-            // Events without bytes do not prolong the wait.
-            if buf.is_empty() || wait == Some(Duration::ZERO) || (waited && wait.is_some()) {
+            if buf.is_empty() || left == Some(Duration::ZERO) {
                 return Ok(0);
             }
-            self.channel.wait(wait);
-            waited = true;
+            // Events without bytes do not prolong it.
+            left = self.channel.wait(left);
         }
     }
 }
