@@ -42,6 +42,7 @@
 #![deny(missing_docs)]
 
 mod backing;
+mod byte_lock;
 mod choice;
 mod clock;
 pub mod conformance;

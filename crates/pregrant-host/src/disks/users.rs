@@ -24,7 +24,7 @@
 //! own, whose mounts are not found; a device that is written to has `O_EXCL` against these.
 
 use super::open_file::ImageNumber;
-use nix::fcntl::{FcntlArg, fcntl};
+use crate::byte_lock;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, makedev, openat2, stat, statx,
@@ -42,9 +42,9 @@ pub(super) struct Purpose {
     pub is_live: bool,
 }
 
-/// Qemu's bytes: who has a lock of the first writes; of the second, lets no one else write.
-/// Theirs begin here.
+/// Qemu's bytes begin here.
 const FIRST_BYTE: i64 = 100;
+/// Who has a lock of the first writes; of the second, lets no one else write.
 const WRITES: i64 = 101;
 const NO_OTHER_WRITES: i64 = 201;
 
@@ -88,26 +88,14 @@ pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: P
 /// Takes qemu's locks. A file system that has none of these has the other [`lock`](super::lock).
 pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
     for byte in [writable.then_some(WRITES), Some(NO_OTHER_WRITES)].into_iter().flatten() {
-        let _ = fcntl(fd, FcntlArg::F_OFD_SETLK(&lock_of(byte, libc::F_RDLCK)));
+        let _ = byte_lock::take(fd, byte..byte + 1, byte_lock::Kind::Shared);
     }
 }
 
 /// Whether another open file has a lock of this byte, as qemu has it: not one of the whole file,
 /// which is what others' [`lock`](super::lock) is on NFS.
 fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
-    let mut lock = lock_of(byte, libc::F_WRLCK);
-    let is_there = fcntl(fd, FcntlArg::F_OFD_GETLK(&mut lock)).is_ok();
-    is_there && lock.l_type != libc::F_UNLCK as libc::c_short && lock.l_start >= FIRST_BYTE
-}
-
-fn lock_of(byte: i64, kind: libc::c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: byte,
-        l_len: 1,
-        l_pid: 0,
-    }
+    byte_lock::other(fd, byte..byte + 1).is_some_and(|first| first >= FIRST_BYTE)
 }
 
 /// Whether a device model, which says its guest's number, names the image among its arguments.

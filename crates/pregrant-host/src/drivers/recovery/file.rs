@@ -18,8 +18,8 @@
 
 use super::{KeptBytes, Recovery, device_of, name};
 use crate::backing::Backing;
+use crate::byte_lock;
 use crate::mapping::Mapping;
-use nix::fcntl::FcntlArg;
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -37,6 +37,8 @@ pub struct FileRecovery {
 
 /// A device's lock, in its directory.
 const LOCK: &str = "lock";
+/// Bytes of a lock that is for all of the file.
+const ALL: std::ops::Range<i64> = 0..i64::MAX;
 
 /// A file that this process has locked; free again on drop, or when the process dies.
 ///
@@ -73,9 +75,8 @@ impl Lock {
     pub fn owner(path: &Path) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
-        let mut lock = whole(libc::F_WRLCK);
-        nix::fcntl::fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock)).ok()?;
-        (i32::from(lock.l_type) != libc::F_UNLCK).then(|| owner_in(&mut file))
+        byte_lock::other(&file, ALL)?;
+        Some(owner_in(&mut file))
     }
 
     /// Locks the file `path`, which is made where it is not there, and writes this process' number
@@ -102,7 +103,7 @@ impl Lock {
             let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
             if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
                 // It is free, or flock would have said so.
-                let _ = nix::fcntl::fcntl(&file, FcntlArg::F_OFD_SETLK(&whole(libc::F_WRLCK)));
+                let _ = byte_lock::take(&file, ALL, byte_lock::Kind::Exclusive);
                 // For the next one's error alone: on a full file system there is none.
                 let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                 return Ok(Self(file));
@@ -119,11 +120,6 @@ fn owner_in(file: &mut File) -> String {
         "" => "of an unknown number".into(),
         number => number.into(),
     }
-}
-
-/// A lock of this kind, of all bytes.
-fn whole(kind: i32) -> libc::flock {
-    libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
 /// Opens or makes a file that only this user reads; no link is followed.
