@@ -115,6 +115,10 @@ const TUN: &str = "/dev/net/tun";
 pub struct Tap {
     /// Of the name that it had last.
     interface: RefCell<Interface>,
+    /// As it was when it could be asked last.
+    seen: RefCell<Whereabouts>,
+    /// Queues that were attached to an interface that is being [made again](Tap::make_again).
+    attached: Cell<usize>,
     first: Arc<OwnedFd>,
     /// The queues behind the first one that it has had, and whether each has frames: they are kept,
     /// for more can be made in this process' network namespace alone.
@@ -193,6 +197,8 @@ impl Tap {
         Ok(Self {
             first: Arc::new(queue(name)?),
             interface: RefCell::new(Interface::new(name)?),
+            seen: RefCell::new(Whereabouts::Here(name.into())),
+            attached: Cell::new(0),
             others: RefCell::default(),
             offloads: Cell::new(0),
             way: TransportKind::default(),
@@ -283,17 +289,29 @@ impl Tap {
     /// its ports go on by that one, which is down.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// As for [`open`](Self::open). Until another call has done the rest it stays gone.
     pub fn make_again(&self) -> io::Result<()> {
         let name = self.name();
-        attach(&self.first, &name, IFF_MULTI_QUEUE)?;
+        if Whereabouts::of(&self.first) == Some(Whereabouts::Gone) {
+            self.attached.set(0);
+        }
+        if self.attached.get() == 0 {
+            attach(&self.first, &name, IFF_MULTI_QUEUE)?;
+            self.attached.set(1);
+        }
         self.set_offloads()?;
-        for (fd, has_frames) in self.others.borrow().iter() {
+        for (fd, has_frames) in self.others.borrow().iter().skip(self.attached.get() - 1) {
+            // By a name that it no longer has another interface would be made.
+            if Whereabouts::of(&self.first) != Some(Whereabouts::Here(name.clone())) {
+                return Err(io::Error::other(format!("tap {name}: it was renamed or moved this moment")));
+            }
             attach(fd, &name, IFF_MULTI_QUEUE)?;
             if !has_frames {
                 set_queue(&name, fd, false)?;
             }
+            self.attached.set(self.attached.get() + 1);
         }
+        self.attached.set(0);
         Ok(())
     }
 
@@ -304,11 +322,15 @@ impl Tap {
 
     /// What became of its interface.
     pub fn whereabouts(&self) -> Whereabouts {
-        let whereabouts = Whereabouts::of(&self.first);
+        if self.attached.get() > 0 {
+            return Whereabouts::Gone;
+        }
+        let Some(whereabouts) = Whereabouts::of(&self.first) else { return self.seen.borrow().clone() };
         if let Whereabouts::Here(name) = &whereabouts {
             let called = self.interface.borrow().called(name, None);
             *self.interface.borrow_mut() = called;
         }
+        self.seen.replace(whereabouts.clone());
         whereabouts
     }
 

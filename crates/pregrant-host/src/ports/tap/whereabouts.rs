@@ -9,6 +9,7 @@
 
 use crate::ports::netdev_ioctl::text;
 use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Updater};
 use std::ffi::c_void;
 
@@ -42,29 +43,34 @@ pub enum Whereabouts {
 }
 
 impl Whereabouts {
-    /// Of the interface to which this descriptor was attached.
-    pub(super) fn of(fd: impl AsFd) -> Self {
+    /// Of the interface to which this descriptor was attached. None: it cannot be asked now, for want
+    /// of a descriptor, say.
+    pub(super) fn of(fd: impl AsFd) -> Option<Self> {
         let mut request = IfReq { name: [0; 16], flags: 0, rest: [0; 22] };
         // SAFETY: TUNGETIFF writes one ifreq, 40 bytes.
         let asked = unsafe { rustix::ioctl::ioctl(fd.as_fd(), Updater::<GET_IFF, IfReq>::new(&mut request)) };
         if asked.is_err() {
-            return Self::Gone;
+            return Some(Self::Gone);
         }
-        let namespace = [namespace::<GET_INTERFACES_NAMESPACE>(&fd), namespace::<GET_OWN_NAMESPACE>(&fd)];
-        match namespace {
-            // A kernel before 5.4 does not say it; then a name is all there is.
-            [Some(interfaces), Some(own)] if interfaces != own => Self::Elsewhere,
-            _ => Self::Here(text(&request.name)),
+        let own = namespace::<GET_OWN_NAMESPACE>(&fd);
+        match (namespace::<GET_INTERFACES_NAMESPACE>(&fd), own) {
+            (Ok(interfaces), Ok(own)) if interfaces != own => Some(Self::Elsewhere),
+            (Ok(_), Ok(_)) => Some(Self::Here(text(&request.name))),
+            // A kernel before 5.4 does not know the question; then a name is all there is.
+            (Err(Errno::NOTTY | Errno::INVAL), _) | (_, Err(Errno::NOTTY | Errno::INVAL)) => {
+                Some(Self::Here(text(&request.name)))
+            }
+            _ => None,
         }
     }
 }
 
-/// A network namespace, by the number of its file. None: the kernel does not say.
-fn namespace<const OPCODE: Opcode>(fd: impl AsFd) -> Option<(u64, u64)> {
+/// A network namespace, by the number of its file.
+fn namespace<const OPCODE: Opcode>(fd: impl AsFd) -> Result<(u64, u64), Errno> {
     // SAFETY: both operations take no argument, and return a new descriptor.
-    let file = unsafe { rustix::ioctl::ioctl(fd.as_fd(), NamespaceOf::<OPCODE>) }.ok()?;
-    let stat = rustix::fs::fstat(file).ok()?;
-    Some((stat.st_dev, stat.st_ino))
+    let file = unsafe { rustix::ioctl::ioctl(fd.as_fd(), NamespaceOf::<OPCODE>) }?;
+    let stat = rustix::fs::fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// An operation whose result is a descriptor.
