@@ -32,8 +32,9 @@ const KILL: u64 = bit(9);
 /// What ends no process by default: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG,
 /// SIGWINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
-/// Of a thread's flags in `/proc/TID/stat`: PF_EXITING.
-const EXITING: u64 = 4;
+/// Of a thread's flags in `/proc/TID/stat`: PF_EXITING; and PF_POSTCOREDUMP (Linux 5.16), which it
+/// has while it waits for its requests by io_uring.
+const EXITING: u64 = 4 | 8;
 
 /// Processes that threads belong to: read once for many requests, and again now and then, for
 /// numbers are given again.
@@ -69,8 +70,10 @@ impl Processes {
 impl Program {
     /// Whether it is about to end, and only waits for its requests.
     pub(super) fn is_ending(&self) -> bool {
-        // One that has no thread of this number any more may go on with others.
-        status(self.thread).is_some_and(|status| has_fatal_signal(&status))
+        // One that has no thread of this number any more may go on with others; signals of the
+        // process are in the status of each.
+        let threads = [Some(self.thread), self.process];
+        threads.into_iter().flatten().filter_map(status).any(|status| has_fatal_signal(&status))
             || self.process.is_some_and(all_threads_end)
     }
 }
@@ -140,7 +143,12 @@ mod tests {
     #[test]
     fn a_thread_that_ends_is_known_by_its_flags() {
         let stat = |flags: u64| format!("7 (a) b (c)) D 1 7 7 0 -1 {flags} 1 2 3");
-        assert!(is_exiting(&stat(0x40_0004)) && !is_exiting(&stat(0x40_0000)) && !is_exiting("7 (dd"));
+        assert!(
+            is_exiting(&stat(0x40_0004))
+                && is_exiting(&stat(0x40_0008))
+                && !is_exiting(&stat(0x40_0000))
+                && !is_exiting("7 (dd")
+        );
     }
 
     #[test]

@@ -196,9 +196,13 @@ where
 
     fn sleep(&mut self) -> Result<()> {
         if !self.is_live() {
-            // Without an interface it is tried again.
-            let due = self.guest.vif().is_live().then_some(CHECK);
-            return Ok(self.guest.sleep(false, due)?);
+            if self.guest.vif().is_live() {
+                // Without an interface, which is tried again. The back's answers, which no one
+                // takes meanwhile, would end a sleep at once.
+                std::thread::sleep(STANDS);
+                return Ok(self.guest.sleep(false, Some(Duration::ZERO))?);
+            }
+            return Ok(self.guest.sleep(false, None)?);
         }
         // In this order: what comes after is seen by the round below, or wakes.
         self.arrivals.take(|_| {});
@@ -390,21 +394,21 @@ where
 
     fn make_again(&mut self) {
         let name = self.tap.name();
-        let made = || -> std::io::Result<()> {
-            self.tap.make_again()?;
+        let set_up = || -> std::io::Result<()> {
             let interface = self.tap.interface();
             interface.set_address(self.mac)?;
             interface.set_mtu(self.mtu)?;
             self.tap.carrier(!self.ports.is_empty())
         };
-        match made() {
+        match self.tap.make_again() {
             Ok(()) => {
+                let rest = set_up().map_or_else(|e| format!(" ({e})"), |()| String::new());
                 (self.check.failed, self.check.seen) = (None, Whereabouts::Here(name.clone()));
                 self.mtu_limit = MtuLimit::default();
                 self.limit_mtu();
                 // LOG: once for each time that this guest's root removes it.
                 log::warn!(
-                    "interface {name} was removed, and is made again; it is down and has no addresses: ip link set {name} up, and set its addresses and routes again"
+                    "interface {name} was removed, and is made again{rest}; it is down and has no addresses: ip link set {name} up, and set its addresses and routes again"
                 );
             }
             Err(e) => {

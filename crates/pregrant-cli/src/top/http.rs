@@ -130,6 +130,11 @@ impl Client {
         while self.answer.is_none() {
             let mut piece = [0; 1024];
             match self.stream.read(&mut piece)? {
+                // One that only looks whether somebody listens is done.
+                0 if self.head.is_empty() => {
+                    self.answer = Some(Vec::new());
+                    return Ok(());
+                }
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 n => self.head.extend_from_slice(&piece[..n]),
             }
