@@ -155,6 +155,8 @@ pub struct Model {
     pub hangs: bool,
     /// How the next orders end.
     pub outcome: Result<(), IoError>,
+    /// A flush of this connection failed, and the back has seen that: its others fail too.
+    flush_failed: bool,
     /// Which orders of a way that is dropped are done all the same, by its bits.
     pub lands: u8,
     reads: u64,
@@ -185,6 +187,7 @@ impl ModelDisk {
             at_once: false,
             hangs: false,
             outcome: Ok(()),
+            flush_failed: false,
             lands: 0,
             reads: 0,
         })
@@ -276,6 +279,7 @@ impl Model {
         if self.names_ring.take() {
             self.forget_memory();
         }
+        self.flush_failed = false;
         self.rings.clear();
     }
 
@@ -623,20 +627,24 @@ impl shared_disk::Model for Model {
         if self.names_ring() {
             return done.extend(new);
         }
+        let failed = Err(IoError::Failed);
+        self.flush_failed |= new.iter().any(|one| one.io.op == IoOp::Flush && one.outcome == failed);
         let this = &mut self.lanes[lane];
         for one in &new {
+            let fails = self.flush_failed && one.io.op == IoOp::Flush && one.outcome.is_ok();
+            let outcome = if fails { failed } else { one.outcome };
             let active = this.active.get_mut(&one.io.token).expect("an order of its own");
             active.step += 1;
-            if one.outcome.is_ok() && active.step < active.ops.len() {
+            if outcome.is_ok() && active.step < active.ops.len() {
                 continue;
             }
             let mut active = this.active.remove(&one.io.token).expect("as above");
-            active.answer.status = match one.outcome {
+            active.answer.status = match outcome {
                 Ok(()) => RSP_OKAY,
                 Err(IoError::Failed) => RSP_ERROR,
                 Err(IoError::NotSupported) => RSP_EOPNOTSUPP,
             };
-            let lands = one.outcome.is_ok() && one.io.op == IoOp::Read && active.copies;
+            let lands = outcome.is_ok() && one.io.op == IoOp::Read && active.copies;
             this.ended.push((active, lands));
         }
         done.extend(new);
