@@ -43,8 +43,8 @@ pub enum Whereabouts {
 }
 
 impl Whereabouts {
-    /// Of the interface to which this descriptor was attached. None: it cannot be asked now, for want
-    /// of a descriptor, say.
+    /// Of the interface to which this descriptor was attached. None: it cannot be asked now, for
+    /// want of a descriptor, say.
     pub(super) fn of(fd: impl AsFd) -> Option<Self> {
         let mut request = IfReq { name: [0; 16], flags: 0, rest: [0; 22] };
         // SAFETY: TUNGETIFF writes one ifreq, 40 bytes.
