@@ -16,7 +16,8 @@ use std::path::Path;
 
 pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
-    if args.port(true) == Port::Tap {
+    let port = args.port(true);
+    if port == Port::Tap {
         // Scripts that this process runs, as root, are named in that machine's store.
         if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
             let (path, source) = (machine::broker_socket(dir), Errno::NOENT);
@@ -30,9 +31,9 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     attached.say_missing(&args.vif)?;
     let switch = Switch::new();
     // No toolstack runs scripts here, unless the operator does what one would.
-    let usual = if args.port(true) == Port::Tap { Hotplug::Own } else { Hotplug::None };
+    let usual = if port == Port::Tap { Hotplug::Own } else { Hotplug::None };
     let hotplug = args.hotplug.map_or(usual, Into::into);
-    let provider = match args.port(true) {
+    let provider = match port {
         Port::Switch => at_switch(&switch, args),
         Port::Tap => taps(args, hotplug)?,
     };

@@ -21,6 +21,7 @@ use super::program::{Processes, Program};
 use log::Level;
 use pregrant_host::drivers::SharedDisk;
 use pregrant_host::drivers::blk::front::shared_disk::Interrupt;
+use pregrant_host::drivers::blk::overdue::{News, Overdue};
 use pregrant_host::line_budget::LineBudget;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -66,18 +67,10 @@ struct State {
     answered: bool,
     /// The last check at which one had.
     answered_at: Option<Instant>,
-    silence: Option<Silence>,
+    /// Since when no back answers, and what of that the log has.
+    silent_since: Option<Instant>,
+    overdue: Overdue,
 }
-
-/// A back that does not answer.
-struct Silence {
-    since: Instant,
-    /// How many lines say so.
-    said: usize,
-}
-
-/// When the log says that a back does not answer.
-const SAID_AFTER: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(120)];
 
 /// See the module.
 #[derive(Default)]
@@ -233,8 +226,9 @@ impl Waiting {
         let (id, waiting) = (&self.id, state.waiting.len());
         if std::mem::take(&mut state.answered) {
             state.answered_at = Some(now);
-            if let Some(Silence { since, said: 1.. }) = state.silence.take() {
-                let s = age(since).as_secs();
+            state.silent_since = None;
+            if let Some(News::Over(silence)) = state.overdue.check(None) {
+                let s = silence.as_secs();
                 self.lines.say(Level::Info, format_args!("{id}: a backend answers again, after {s} s"));
             }
         }
@@ -243,12 +237,11 @@ impl Waiting {
             return;
         }
         let since = state.answered_at.map_or(oldest, |answered| oldest.max(answered));
-        let silence = state.silence.get_or_insert(Silence { since, said: 0 });
-        if SAID_AFTER.get(silence.said).is_some_and(|after| age(silence.since) >= *after) {
-            silence.said += 1;
+        let silence = age(*state.silent_since.get_or_insert(since));
+        if let Some(News::Waits(silence)) = state.overdue.check(Some(silence)) {
             self.lines.warn(format_args!(
                 "{id}: no backend has answered for {s} s, and {waiting} request(s) wait: it has ended, or its image hangs",
-                s = age(silence.since).as_secs()
+                s = silence.as_secs()
             ));
         }
     }
@@ -336,7 +329,8 @@ mod tests {
         let began = Instant::now();
         let said = |s| {
             waiting.check(&disk, began + Duration::from_secs(s));
-            waiting.state().silence.as_ref().map(|silence| silence.said)
+            let state = waiting.state();
+            state.silent_since.map(|_| state.overdue.said())
         };
         assert_eq!([1, 4, 6, 7, 31, 60, 121, 999].map(said), [0, 0, 1, 1, 2, 2, 3, 3].map(Some));
         // One that was killed says nothing of the back.

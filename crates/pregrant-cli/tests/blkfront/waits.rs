@@ -77,6 +77,7 @@ fn waits(child: &Child, there: &str) {
 
 const FOR_AN_ANSWER: &str = "request_wait_answer";
 const FOR_ASYNCHRONOUS_ONES: &str = "read_events";
+const FOR_RINGS: &str = "io_cqring_wait";
 
 #[test]
 fn a_program_that_waits_for_a_back_ends_when_it_is_killed() {
@@ -121,7 +122,8 @@ fn a_program_that_waits_for_a_back_ends_when_it_is_killed() {
     remove_image("killed");
 }
 
-/// A process that ends waits for its requests by libaio.
+/// A process that ends waits for its requests: by libaio behind PF_EXITING, by io_uring before. A
+/// signal that dumps core is taken off the process first.
 #[test]
 fn a_program_with_asynchronous_requests_ends_when_it_is_killed() {
     if !can_mount() || !programs::has("fio", "fio") {
@@ -130,13 +132,16 @@ fn a_program_with_asynchronous_requests_ends_when_it_is_killed() {
     let (machine, back, front) = mounted("async", &[]);
     drop(back);
     let file = format!("--filename={}", machine.disk().display());
-    let mut fio = start(
-        "fio",
-        &["--name=t", &file, "--ioengine=libaio", "--iodepth=8", "--direct=1", "--rw=randread", "--thread"],
-    );
-    waits(&fio, FOR_ASYNCHRONOUS_ONES);
-    signal(&fio, Signal::KILL);
-    assert_eq!(end(&mut fio).signal(), Some(9));
+    for (engine, there) in [("libaio", FOR_ASYNCHRONOUS_ONES), ("io_uring", FOR_RINGS)] {
+        for by in [Signal::KILL, Signal::QUIT] {
+            let engine = format!("--ioengine={engine}");
+            let args = ["--name=t", &file, &engine, "--iodepth=8", "--direct=1", "--rw=randread", "--thread"];
+            let mut fio = start("fio", &args);
+            waits(&fio, there);
+            signal(&fio, by);
+            assert_eq!(end(&mut fio).signal(), Some(by.as_raw()), "{engine}");
+        }
+    }
     // The file is closed: there is a signal for the front, and an end of it.
     let _back = backend(&machine);
     front.stop();

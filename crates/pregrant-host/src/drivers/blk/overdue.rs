@@ -1,4 +1,5 @@
-//! Requests that an image does not answer: how long the oldest waits, and what of that the log has.
+//! Requests that an image, or a front's back, does not answer: how long the oldest waits, and what
+//! of that the log has.
 //!
 //! ```text
 //!   each check: age of the oldest --5 s, 30 s, 120 s, each once--> a warning --younger than 5 s again--> a line that it is over
@@ -17,7 +18,7 @@ const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_se
 
 /// See the module.
 #[derive(Default, Debug)]
-pub(super) struct Overdue {
+pub struct Overdue {
     /// Of [`AGES`], those that the log has.
     said: usize,
     /// The oldest that was seen since it has one.
@@ -26,7 +27,7 @@ pub(super) struct Overdue {
 
 /// A line for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum News {
+pub enum News {
     /// The oldest request has waited so long.
     Waits(Duration),
     /// All of them are answered, or young. One had waited so long, at least.
@@ -34,8 +35,14 @@ pub(super) enum News {
 }
 
 impl Overdue {
+    /// How many warnings the log has since it is overdue.
+    #[must_use]
+    pub fn said(&self) -> usize {
+        self.said
+    }
+
     /// The oldest request is so old now; None: there is none.
-    pub(super) fn check(&mut self, age: Option<Duration>) -> Option<News> {
+    pub fn check(&mut self, age: Option<Duration>) -> Option<News> {
         let age = age.unwrap_or_default();
         if age < OVERDUE {
             let most = std::mem::take(self).most;
