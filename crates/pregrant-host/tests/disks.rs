@@ -13,7 +13,8 @@ use pregrant::blk::disk::{
 };
 use pregrant::shm::SharedBytes;
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay, NamedImage, RamImage};
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fdatasync};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -411,12 +412,23 @@ struct Mounted(PathBuf);
 impl Mounted {
     /// None: it was said why.
     fn new(device: &Path) -> Option<Self> {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mounted-{}", std::process::id()));
+        let mut make = Command::new("mkfs.ext4");
+        make.arg("-q").arg(device);
+        Self::mount("device", Some(make), Command::new("mount").args(["-t", "ext4"]).arg(device))
+    }
+
+    /// A file system in memory with room for so many bytes.
+    fn in_memory(bytes: u64) -> Option<Self> {
+        let size = format!("size={bytes}");
+        Self::mount("memory", None, Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]))
+    }
+
+    fn mount(name: &str, mut make: Option<Command>, mount: &mut Command) -> Option<Self> {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let dir = dir.join(format!("mounted-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        for command in [
-            Command::new("mkfs.ext4").arg("-q").arg(device),
-            Command::new("mount").args(["-t", "ext4"]).arg(device).arg(&dir),
-        ] {
+        mount.arg(&dir);
+        for command in make.iter_mut().chain([mount]) {
             match command.output() {
                 Ok(out) if out.status.success() => {}
                 Ok(out) => {
@@ -437,6 +449,51 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).output();
         let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Its open file that is written through, as another's flush has it.
+fn written_through(path: &Path) -> OwnedFd {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+    let of_image = fds.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path));
+    let fds = of_image.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap());
+    // SAFETY: the image has it open, until the test closes it.
+    let mut fds = fds.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    let writes = |fd: &BorrowedFd<'_>| fcntl_getfl(fd).unwrap().contains(OFlags::RDWR);
+    fds.find(writes).unwrap().try_clone_to_owned().unwrap()
+}
+
+/// Linux says once to an open file that its writes are gone, and perhaps to a flush that ends later
+/// than one that it then confirms.
+#[test]
+fn a_flush_beside_one_that_failed_fails_too() {
+    for io in IoWay::ALL {
+        let config = DiskConfig { io, direct: false };
+        let Some(memory) = Mounted::in_memory(256 << 10) else { return };
+        let file = Scratch::at(&memory.0, "full", 4 << 20);
+        let Some(device) = loop_device(&file.0, &[]) else { return };
+        let mut image = FileImage::new(&device.0, config);
+        while open(&mut image, &WRITABLE).is_err() {
+            std::thread::yield_now(); // udev checks it
+        }
+        let mut queues = [image.queue().unwrap(), image.queue().unwrap()];
+        write(&mut *queues[0], 0, &[1; 1 << 20], private).unwrap();
+        fdatasync(written_through(&device.0)).expect_err("there is no room for it");
+        for k in [1, 0, 1] {
+            let done = run(&mut *queues[k], IoOp::Flush, 0, 0, IoMemory::default());
+            assert_eq!(done.outcome, Err(IoError::Failed), "{config:?}");
+        }
+        drop(queues);
+        // One that is opened again flushes again.
+        while open(&mut image, &WRITABLE).is_err() {
+            std::thread::yield_now();
+        }
+        let mut again = image.queue().unwrap();
+        let done = run(&mut *again, IoOp::Flush, 0, 0, IoMemory::default());
+        assert_eq!(done.outcome, Ok(()), "{config:?}");
+        drop(again);
+        image.close();
+        drop((device, file));
     }
 }
 

@@ -26,6 +26,7 @@ const PLACES: &[&str] = &[
     "pregrant-host/src/disks/device.rs",
     "pregrant-host/src/disks/transfer.rs",
     "pregrant-host/src/disks/uring.rs",
+    "pregrant-host/src/disks/writeback.rs",
     "pregrant-host/src/ports/netdev_ioctl.rs",
     "pregrant-host/src/ports/switch/lent_burst.rs",
     "pregrant-host/src/ports/tap/",

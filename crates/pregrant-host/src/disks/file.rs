@@ -31,6 +31,7 @@ use super::pool::Pool;
 use super::uring::UringDisk;
 use super::users::{self, Purpose};
 use super::wake_fd::WakeFd;
+use super::writeback::Writeback;
 use super::{DiskConfig, IoWay, THREADS, device, format, identity};
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
@@ -458,7 +459,13 @@ fn open(
     let medium = is_device.then(|| identity::medium(fd.as_fd())).flatten();
     let format = format::of(fd.as_fd(), sectors);
     let direct = Direct::new(is_direct, access, refused);
-    let file = OpenFile::new((fd, number), path, kind, !writable, direct, lines);
+    let writeback = match writable && !in_memory {
+        true => Writeback::of(fd.as_fd()).map_err(|e| {
+            failed(format!("cannot open it a second time, which shows writes that are lost: {e}"))
+        })?,
+        false => Writeback::none(),
+    };
+    let file = OpenFile::new((fd, number), path, kind, !writable, (direct, writeback), lines);
     let figures = DiskFigures { sectors, ..served };
     Ok(Opened { file: Arc::new(file), figures, tail, identity, medium, format, in_memory, pool: None })
 }

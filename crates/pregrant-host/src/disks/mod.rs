@@ -35,6 +35,7 @@ mod transfer;
 mod uring;
 mod users;
 mod wake_fd;
+mod writeback;
 
 pub use file::FileImage;
 pub use image::{ImageFace, NamedImage};

@@ -8,6 +8,7 @@
 
 use super::direct::{Direct, Refused, Submitter};
 use super::wake_fd::WakeFd;
+use super::writeback::Writeback;
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{IoOp, SECTOR_BYTES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -59,6 +60,7 @@ pub(super) struct OpenFile {
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
+    writeback: Writeback,
     /// Another medium is in the place of the one that was opened.
     is_replaced: AtomicBool,
     /// The kernel got a guest's pages, and could not use them.
@@ -75,7 +77,7 @@ impl OpenFile {
         path: &Path,
         device_sectors: Option<u32>,
         is_shared: bool,
-        direct: Direct,
+        (direct, writeback): (Direct, Writeback),
         lines: Arc<LineBudget>,
     ) -> Self {
         let [is_replaced, cannot_reach] = [false; 2].map(AtomicBool::new);
@@ -86,6 +88,7 @@ impl OpenFile {
             device_sectors,
             is_shared,
             direct,
+            writeback,
             is_replaced,
             cannot_reach,
             lines,
@@ -136,6 +139,11 @@ impl OpenFile {
     #[inline]
     pub(super) fn idle(&self, submitter: &Submitter) {
         self.direct.idle(self.fd(), submitter);
+    }
+
+    /// [`Writeback::flushed`].
+    pub(super) fn flushed(&self, outcome: Result<(), Errno>) -> Result<(), Errno> {
+        self.writeback.flushed(outcome)
     }
 
     /// The kernel refused a transfer. True: since it went directly, which no transfer of this image

@@ -217,7 +217,7 @@ impl Transfer {
                 self.advance(self.discard_piece() as usize);
                 if self.left > 0 { Ended::Again } else { Ended::Over(Ok(())) }
             }
-            Ok(_) => Ended::Over(Ok(())),
+            Ok(_) => self.flushed(file, Ok(())),
             // Nothing was done. io_uring cancels what a thread submitted that ends now.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) if self.tries < TRIES => {
                 self.tries += 1;
@@ -238,6 +238,14 @@ impl Transfer {
             {
                 Ended::Over(Err(IoError::NotSupported))
             }
+            Err(e) if matches!(self.io.op, IoOp::Flush) => self.flushed(file, Err(e)),
+            Err(e) => self.failed(file, e),
+        }
+    }
+
+    fn flushed(&self, file: &OpenFile, outcome: Result<(), Errno>) -> Ended {
+        match file.flushed(outcome) {
+            Ok(()) => Ended::Over(Ok(())),
             Err(e) => self.failed(file, e),
         }
     }
@@ -286,6 +294,7 @@ impl Transfer {
 mod tests {
     use super::super::direct::Direct;
     use super::super::open_file::ImageNumber;
+    use super::super::writeback::Writeback;
     use super::*;
     use crate::line_budget::LineBudget;
     use rustix::fs::OFlags;
@@ -300,7 +309,8 @@ mod tests {
         let direct = Direct::new(false, OFlags::RDWR, Arc::default());
         let lines = Arc::new(LineBudget::new());
         let number = ImageNumber::of(&rustix::fs::fstat(&fd).unwrap());
-        let file = OpenFile::new((fd, number), Path::new("/pieces"), None, false, direct, lines);
+        let ways = (direct, Writeback::none());
+        let file = OpenFile::new((fd, number), Path::new("/pieces"), None, false, ways, lines);
         let (sector, sectors) = (12_345, (5 << 40) / 2 / SECTOR_BYTES as u64);
         let op = IoOp::Discard { secure: false };
         let io = Io { token: 1, op, sector, sectors, memory: IoMemory::default() };
