@@ -11,7 +11,7 @@ guest() {
 	type = "$type"
 	kernel = "/rig/vmlinux"
 	ramdisk = "$ramdisk"
-	extra = "console=hvc0 quiet loglevel=5 mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
+	extra = "console=hvc0 quiet loglevel=5 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
 	memory = $memory
 	vcpus = $vcpus
 	on_poweroff = "destroy"
