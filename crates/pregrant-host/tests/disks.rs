@@ -7,6 +7,7 @@ mod log_lines;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
+use pregrant::DomId;
 use pregrant::blk::disk::{
     Buffer, Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, MappedPiece, OpenError, Opening,
     SECTOR_BYTES,
@@ -147,8 +148,14 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|k| (k * 7 + k / 512 + seed) as u8).collect()
 }
 
-const WRITABLE: Opening =
-    Opening { params: None, writable: true, is_live: false, native_sectors: false, is_trial: false };
+const WRITABLE: Opening = Opening {
+    guest: DomId(5),
+    params: None,
+    writable: true,
+    is_live: false,
+    native_sectors: false,
+    is_trial: false,
+};
 const READ_ONLY: Opening = Opening { writable: false, ..WRITABLE };
 
 fn ways() -> Vec<DiskConfig> {
@@ -455,8 +462,8 @@ impl Drop for Mounted {
 /// Its open file that is written through, as another's flush has it.
 fn written_through(path: &Path) -> OwnedFd {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
-    let of_image = fds.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path));
-    let fds = of_image.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap());
+    let fds = fds.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path));
+    let fds = fds.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap());
     // SAFETY: the image has it open, until the test closes it.
     let mut fds = fds.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
     let writes = |fd: &BorrowedFd<'_>| fcntl_getfl(fd).unwrap().contains(OFlags::RDWR);
@@ -473,9 +480,7 @@ fn a_flush_beside_one_that_failed_fails_too() {
         let file = Scratch::at(&memory.0, "full", 4 << 20);
         let Some(device) = loop_device(&file.0, &[]) else { return };
         let mut image = FileImage::new(&device.0, config);
-        while open(&mut image, &WRITABLE).is_err() {
-            std::thread::yield_now(); // udev checks it
-        }
+        opened(&mut image, &WRITABLE);
         let mut queues = [image.queue().unwrap(), image.queue().unwrap()];
         write(&mut *queues[0], 0, &[1; 1 << 20], private).unwrap();
         fdatasync(written_through(&device.0)).expect_err("there is no room for it");
@@ -484,14 +489,9 @@ fn a_flush_beside_one_that_failed_fails_too() {
             assert_eq!(done.outcome, Err(IoError::Failed), "{config:?}");
         }
         drop(queues);
-        // One that is opened again flushes again.
-        while open(&mut image, &WRITABLE).is_err() {
-            std::thread::yield_now();
-        }
-        let mut again = image.queue().unwrap();
-        let done = run(&mut *again, IoOp::Flush, 0, 0, IoMemory::default());
-        assert_eq!(done.outcome, Ok(()), "{config:?}");
-        drop(again);
+        opened(&mut image, &WRITABLE);
+        let done = run(&mut *image.queue().unwrap(), IoOp::Flush, 0, 0, IoMemory::default());
+        assert_eq!(done.outcome, Ok(()), "{config:?}, opened again");
         image.close();
         drop((device, file));
     }

@@ -5,6 +5,7 @@
 mod skip;
 
 use nix::fcntl::{FcntlArg, fcntl};
+use pregrant::DomId;
 use pregrant::blk::disk::{Buffer, Disk, DiskFigures, Image, Io, IoMemory, IoOp, OpenError, Opening};
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay};
 use std::fs::{File, OpenOptions};
@@ -14,8 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-const READ: Opening =
-    Opening { params: None, writable: false, is_live: false, native_sectors: false, is_trial: false };
+const READ: Opening = Opening {
+    guest: DomId(5),
+    params: None,
+    writable: false,
+    is_live: false,
+    native_sectors: false,
+    is_trial: false,
+};
 const WRITE: Opening = Opening { writable: true, ..READ };
 const WRITE_ON: Opening = Opening { is_live: true, ..WRITE };
 
@@ -157,6 +164,30 @@ fn what_is_mounted_here_is_not_written_to_nor_read_where_the_mount_writes() {
     }
 }
 
+/// A loop device with a partition of 8 MiB, and the path of that. None: it was said why.
+fn with_partition(file: &Path, more: &[&str]) -> Option<(Undo, PathBuf)> {
+    let device = loop_device(file, &[&["--partscan"], more].concat())?;
+    // The kernel may know no partition tables.
+    output(Command::new("addpart").arg(&device.1).args(["1", "2048", "16384"]))?;
+    let part = PathBuf::from(format!("{}p1", device.1.display()));
+    Some((device, part))
+}
+
+/// Its guest would read what the mount writes.
+#[test]
+fn a_device_with_a_mounted_partition_is_not_read() {
+    let (file, dir) = (Scratch::file(), Scratch::name());
+    std::fs::create_dir(&dir.0).unwrap();
+    let Some((device, part)) = with_partition(&file.0, &[]) else { return };
+    if output(Command::new("mkfs.ext4").arg("-q").arg(&part)).is_none() {
+        return;
+    }
+    let Some(mounted) = mount(&part, &dir.0, "rw") else { return };
+    refused(&device.1, &READ, &["for writing", dir.0.to_str().unwrap()]);
+    drop(mounted);
+    opens(&device.1, &READ);
+}
+
 fn qemus_lock(byte: i64, kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
@@ -214,9 +245,10 @@ fn qemu_and_a_guest_exclude_each_other() {
 #[test]
 fn another_medium_is_not_read_through_what_was_opened_before() {
     let (first, second) = (Scratch::file(), Scratch::file());
-    for io in IoWay::ALL {
-        let Some(device) = loop_device(&first.0, &["--read-only"]) else { return };
-        let mut image = FileImage::new(&device.1, DiskConfig { io, direct: true });
+    for (io, of_partition) in IoWay::ALL.into_iter().flat_map(|io| [(io, false), (io, true)]) {
+        let Some((device, part)) = with_partition(&first.0, &["--read-only"]) else { return };
+        let path = if of_partition { &part } else { &device.1 };
+        let mut image = FileImage::new(path, DiskConfig { io, direct: true });
         let open = |image: &mut FileImage| {
             while image.open(&READ).is_err() {
                 std::thread::yield_now();
@@ -242,7 +274,7 @@ fn another_medium_is_not_read_through_what_was_opened_before() {
             done[0].outcome
         };
         let mut disk = image.queue().unwrap();
-        assert_eq!(read(&mut *disk), Ok(()), "{io}");
+        assert_eq!(read(&mut *disk), Ok(()), "{io} {of_partition}");
         let before = image.identity();
         let drive = File::open(&device.1).unwrap();
         // LOOP_CHANGE_FD
@@ -257,11 +289,15 @@ fn another_medium_is_not_read_through_what_was_opened_before() {
             image.sectors();
             std::thread::yield_now();
         }
-        assert!(read(&mut *disk).is_err() && image.sectors().is_none(), "{io}");
+        assert!(read(&mut *disk).is_err() && image.sectors().is_none(), "{io} {of_partition}");
         drop(disk);
         image.close();
         open(&mut image);
-        assert_eq!(read(&mut *image.queue().unwrap()), Ok(()), "{io}: the medium of the next connection");
+        assert_eq!(
+            read(&mut *image.queue().unwrap()),
+            Ok(()),
+            "{io} {of_partition}: the medium of the next connection"
+        );
     }
 }
 

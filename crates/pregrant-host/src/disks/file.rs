@@ -35,7 +35,7 @@ use super::writeback::Writeback;
 use super::{DiskConfig, IoWay, THREADS, device, format, identity};
 use crate::line_budget::LineBudget;
 use pregrant::blk::disk::{Discard, Disk, DiskFigures, Image, OpenError, Opening, SECTOR_BYTES};
-use pregrant::{PAGE_SIZE, PlatformError};
+use pregrant::{DomId, PAGE_SIZE, PlatformError};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_setfl, fstat, seek};
 use rustix::io::Errno;
@@ -68,6 +68,7 @@ pub struct FileImage {
 /// The purpose for which an image is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct How {
+    guest: DomId,
     writable: bool,
     native_sectors: bool,
     is_live: bool,
@@ -237,8 +238,8 @@ impl FileImage {
 
 impl Image for FileImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        let Opening { writable, native_sectors, is_live, is_trial, .. } = *how;
-        let how = How { writable, native_sectors, is_live, is_trial };
+        let Opening { guest, writable, native_sectors, is_live, is_trial, .. } = *how;
+        let how = How { guest, writable, native_sectors, is_live, is_trial };
         self.close_file();
         let mut answer = match self.opening.take() {
             Some((asked, answer)) if asked == how && answer.want() => answer,
@@ -348,7 +349,7 @@ impl Drop for FileImage {
 fn open(
     path: &Path,
     config: DiskConfig,
-    How { writable, native_sectors, is_live, is_trial }: How,
+    How { guest, writable, native_sectors, is_live, is_trial }: How,
     refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 ) -> Result<Opened, OpenError> {
@@ -410,7 +411,7 @@ fn open(
             )));
         }
     }
-    if let Some(who) = users::excluding(fd.as_fd(), &stat, path, Purpose { writable, is_live }) {
+    if let Some(who) = users::excluding(fd.as_fd(), &stat, path, Purpose { guest, writable, is_live }) {
         let what = if writable { "" } else { " for writing" };
         return Err(OpenError::Busy(format!("{shown} is in use{what}: {who}")));
     }
@@ -461,7 +462,7 @@ fn open(
     let direct = Direct::new(is_direct, access, refused);
     let writeback = match writable && !in_memory {
         true => Writeback::of(fd.as_fd()).map_err(|e| {
-            failed(format!("cannot open it a second time, which shows writes that are lost: {e}"))
+            failed(format!("cannot open it a second time, by which lost writes show: {e}; if too many files are open, raise LimitNOFILE of the unit, or ulimit -n"))
         })?,
         false => Writeback::none(),
     };

@@ -41,8 +41,14 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
 /// devices the count may change with their length (ZFS).
 pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
     let number = fstat(fd).ok()?.st_rdev;
-    let changes = major(number) == LOOP || device::sysfs_value(number, "removable")? == "1";
-    device::sysfs_value(number, "diskseq").filter(|_| changes)
+    let is_removable = || of_disk(number, "removable").is_some_and(|removable| removable == "1");
+    let changes = major(number) == LOOP || of_disk(number, "loop/backing_file").is_some() || is_removable();
+    of_disk(number, "diskseq").filter(|_| changes)
+}
+
+/// What sysfs has of a disk, also for its partitions.
+fn of_disk(number: u64, name: &str) -> Option<String> {
+    device::sysfs_value(number, name).or_else(|| device::sysfs_value(number, &format!("../{name}")))
 }
 
 fn file_system(fd: BorrowedFd<'_>, device: u64) -> String {
@@ -58,8 +64,9 @@ fn of_device(number: u64) -> String {
         return format!("volume {uuid}");
     }
     let mut text = format!("device {}:{}", major(number), minor(number));
-    let count = device::sysfs_value(number, "diskseq").or_else(|| device::sysfs_value(number, "../diskseq"));
-    for (name, value) in [("disk", count), ("from sector", device::sysfs_value(number, "start"))] {
+    for (name, value) in
+        [("disk", of_disk(number, "diskseq")), ("from sector", device::sysfs_value(number, "start"))]
+    {
         if let Some(value) = value {
             text += &format!(", {name} {value}");
         }

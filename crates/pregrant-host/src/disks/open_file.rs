@@ -52,6 +52,8 @@ pub(super) fn is_left_behind(number: ImageNumber) -> bool {
 
 /// See the module.
 pub(super) struct OpenFile {
+    /// Closed first: who gets the lock may have the device alone.
+    writeback: Writeback,
     fd: OwnedFd,
     number: ImageNumber,
     path: PathBuf,
@@ -60,7 +62,6 @@ pub(super) struct OpenFile {
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
-    writeback: Writeback,
     /// Another medium is in the place of the one that was opened.
     is_replaced: AtomicBool,
     /// The kernel got a guest's pages, and could not use them.
@@ -82,13 +83,13 @@ impl OpenFile {
     ) -> Self {
         let [is_replaced, cannot_reach] = [false; 2].map(AtomicBool::new);
         Self {
+            writeback,
             fd,
             number,
             path: path.into(),
             device_sectors,
             is_shared,
             direct,
-            writeback,
             is_replaced,
             cannot_reach,
             lines,

@@ -71,7 +71,15 @@ impl Pool {
         };
         let pool = Self(shared(None));
         for number in 0..threads {
-            let (shared_here, submitter_here) = (Arc::clone(&pool.0), submitter()?);
+            let submitter_here = match submitter() {
+                Ok(submitter) => submitter,
+                Err(e) if number > 0 => {
+                    file.lacks_threads(number, threads, &e.into());
+                    break;
+                }
+                Err(e) => return Err(e.into()),
+            };
+            let shared_here = Arc::clone(&pool.0);
             let started = std::thread::Builder::new()
                 .name(format!("disk {number}"))
                 .spawn(move || shared_here.serve(&submitter_here));

@@ -71,7 +71,9 @@ struct Ring {
     refused: bool,
     /// It is not given more, though it would take it: it did not carry out what it had.
     fails: bool,
-    /// For what io_uring does not know.
+    /// A thread for what io_uring does not know.
+    discards: Option<PoolQueue>,
+    /// Threads for all, where io_uring does nothing more.
     others: Option<PoolQueue>,
     done: Vec<Done>,
     ended: Vec<(usize, i32)>,
@@ -118,6 +120,7 @@ impl UringDisk {
             in_kernel: 0,
             refused: false,
             fails: false,
+            discards: None,
             others: None,
             done: Vec::new(),
             ended: Vec::new(),
@@ -229,14 +232,21 @@ impl Ring {
     }
 
     fn by_thread(&mut self, transfer: Transfer) {
-        if self.others.is_none() {
-            // Where io_uring does nothing more it is to do all.
-            let threads = if self.fails || self.refused { super::THREADS } else { 1 };
-            let pool = Pool::new(Arc::clone(&self.file), threads, &self.image);
-            self.others = pool.ok().map(|pool| pool.queue(Arc::clone(&self.wake)));
+        let (queue, threads) = match self.fails || self.refused {
+            true => (&mut self.others, super::THREADS),
+            false => (&mut self.discards, 1),
+        };
+        if queue.is_none() {
+            match Pool::new(Arc::clone(&self.file), threads, &self.image) {
+                Ok(pool) => *queue = Some(pool.queue(Arc::clone(&self.wake))),
+                Err(e) => self.file.complain(format_args!(
+                    "cannot make a descriptor for a thread ({e}): what io_uring does not carry out fails; raise LimitNOFILE of \
+                     the unit, or ulimit -n"
+                )),
+            }
         }
-        match &mut self.others {
-            Some(others) => others.take(transfer),
+        match queue {
+            Some(queue) => queue.take(transfer),
             None => self.done.push(transfer.into_done(Err(IoError::Failed)).0),
         }
     }
@@ -260,8 +270,8 @@ impl Ring {
             self.ended = ended;
             self.report_idle();
         }
-        if let Some(others) = &mut self.others {
-            others.complete(&mut self.done);
+        for queue in [&mut self.discards, &mut self.others].into_iter().flatten() {
+            queue.complete(&mut self.done);
         }
     }
 
@@ -307,7 +317,7 @@ impl Ring {
     fn is_busy(&self) -> bool {
         self.in_kernel > 0
             || !self.waiting.is_empty()
-            || self.others.as_ref().is_some_and(|others| others.in_flight() > 0)
+            || [&self.discards, &self.others].into_iter().flatten().any(|queue| queue.in_flight() > 0)
     }
 
     fn wait(&mut self) -> bool {

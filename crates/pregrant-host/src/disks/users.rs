@@ -17,17 +17,19 @@
 //! Like [`lock`](super::lock) they belong to the open file, so that requests of a dead process hold
 //! them.
 //!
-//! A device model that has the image for an emulated disk is none of those: its guest's own disk is
-//! both, until the guest's driver unplugs the emulated one. qemu's own back does the same.
+//! The guest's own device model, which has the image for an emulated disk, is none of those: the
+//! disk is both, until the guest's driver unplugs the emulated one. qemu's own back does the same.
 //!
 //! What a guest may do: nothing here. Services of this domain may have mount namespaces of their
 //! own, whose mounts are not found; a device that is written to has `O_EXCL` against these.
 
 use super::open_file::ImageNumber;
 use crate::byte_lock;
+use pregrant::DomId;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, makedev, openat2, stat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, major, makedev, minor, openat2,
+    stat, statx,
 };
 use rustix::io::Errno;
 use std::fs;
@@ -36,6 +38,7 @@ use std::path::{Path, PathBuf};
 /// The use that its guest makes of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Purpose {
+    pub guest: DomId,
     /// Its guest may write.
     pub writable: bool,
     /// Its guest was connected to it before this process.
@@ -78,7 +81,7 @@ pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: P
         }
     }
     let excluded = has(fd, WRITES) || purpose.writable && has(fd, NO_OTHER_WRITES);
-    if excluded && !is_with_device_model(path) {
+    if excluded && !is_with_device_model(path, purpose.guest) {
         let does = if has(fd, WRITES) { "writes to it" } else { "reads it and lets no one write" };
         return Some(format!("a qemu or qemu-img {does} (fuser -v {} says which); end that", path.display()));
     }
@@ -98,27 +101,29 @@ fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
     byte_lock::other(fd, byte..byte + 1).is_some_and(|first| first >= FIRST_BYTE)
 }
 
-/// Whether a device model, which says its guest's number, names the image among its arguments.
-fn is_with_device_model(path: &Path) -> bool {
+/// Whether this guest's device model names the image among its arguments.
+fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     let Some(path) = path.to_str() else { return false };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok()).any(|line| {
-        let mut arguments = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        let named = |argument: &str| argument.split([',', '=', '"']).any(|part| part == path);
-        let (mut serves_guest, mut names_it) = (false, false);
-        arguments.by_ref().for_each(|argument| {
-            serves_guest |= argument == "-xen-domid";
-            names_it |= named(&argument);
-        });
-        serves_guest && names_it
-    })
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.into_iter().any(|line| is_device_model(&line, path, guest))
+}
+
+/// Whether a process with these arguments is this guest's device model, and has an image of this
+/// name.
+fn is_device_model(cmdline: &[u8], path: &str, guest: DomId) -> bool {
+    let arguments: Vec<_> = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let number = guest.0.to_string();
+    let serves = arguments.array_windows().any(|[name, value]| name == "-xen-domid" && *value == number);
+    let names_it = |argument: &str| argument.split([',', '=', '"']).any(|part| part == path);
+    serves && arguments.iter().any(|argument| names_it(argument))
 }
 
 /// An open image, as others name it.
 struct Image {
     number: ImageNumber,
-    /// Its number, where it is a device.
-    device: Option<u64>,
+    /// Its number and those of its partitions, where it is a device.
+    devices: Vec<u64>,
     /// Where its descriptor leads.
     path: Option<PathBuf>,
 }
@@ -128,14 +133,14 @@ impl Image {
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         Self {
             number: ImageNumber::of(stat),
-            device: is_device.then_some(stat.st_rdev),
+            devices: if is_device { with_partitions(stat.st_rdev) } else { Vec::new() },
             path: fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok(),
         }
     }
 
     /// Whether somebody who names this path, or the device of this number, means it. 0: none.
     fn is(&self, named: &Path, number: u64) -> bool {
-        if self.device.is_some_and(|device| device == number) {
+        if self.devices.contains(&number) {
             return true;
         }
         // Anything else is a word, or a server's path.
@@ -148,6 +153,20 @@ impl Image {
             Err(_) => self.path.as_deref() == Some(named),
         }
     }
+}
+
+/// A block device's number, and those of its partitions.
+fn with_partitions(device: u64) -> Vec<u64> {
+    let at = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let mut numbers = numbers_in(Path::new(&at));
+    numbers.push(device);
+    numbers
+}
+
+/// The numbers of the devices below a device's directory of sysfs.
+fn numbers_in(at: &Path) -> Vec<u64> {
+    let parts = fs::read_dir(at).into_iter().flatten().flatten();
+    parts.filter_map(|part| number(&fs::read_to_string(part.path().join("dev")).ok()?)).collect()
 }
 
 /// The file at a path, as the kernel has it in memory: who has it open keeps it there. A file
@@ -183,14 +202,13 @@ impl LoopDevice {
         there.filter_map(|entry| {
             let at = entry.path();
             let file = fs::read_to_string(at.join("loop/backing_file")).ok()?;
-            let parts = fs::read_dir(&at).into_iter().flatten().flatten().map(|part| part.path());
-            let numbers =
-                parts.chain([at.clone()]).filter_map(|at| number(&fs::read_to_string(at.join("dev")).ok()?));
+            let mut numbers = numbers_in(&at);
+            numbers.extend(fs::read_to_string(at.join("dev")).ok().and_then(|text| number(&text)));
             Some(Self {
                 name: format!("/dev/{}", entry.file_name().to_string_lossy()),
                 file: PathBuf::from(file.trim_end_matches('\n')),
                 writable: fs::read_to_string(at.join("ro")).is_ok_and(|ro| ro.trim() == "0"),
-                numbers: numbers.collect(),
+                numbers,
             })
         })
     }
@@ -263,6 +281,15 @@ mod tests {
             Mount::all(text),
             [mount(disk, "/a b", "/dev/x", false), mount(fuse, "/c", "/d.img", true)]
         );
+    }
+
+    #[test]
+    fn a_device_model_is_its_own_guests_and_names_the_image() {
+        let line = b"qemu-system-i386\0-xen-domid\05\0-drive\0file=/d/a,b.img,if=ide\0-drive\0file=/d/c.img,if=ide\0";
+        let is = |path, guest| is_device_model(line, path, DomId(guest));
+        assert!(is("/d/c.img", 5));
+        assert!(!is("/d/c.img", 55) && !is("/d/c.img", 0) && !is("/d/c", 5) && !is("/d/other.img", 5));
+        assert!(!is_device_model(b"qemu-img\0convert\0/d/c.img\0-xen-domid\0", "/d/c.img", DomId(5)));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and
 //! believe that it saw the same. Sector ranges, lengths and alignment were validated before.
 
+use crate::DomId;
 use crate::error::PlatformError;
 use crate::shm::{Piece, SharedBytes};
 use alloc::boxed::Box;
@@ -361,6 +362,8 @@ pub trait Disk: Send {
 /// An image as it is known before it is opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Opening {
+    /// Whose disk it is.
+    pub guest: DomId,
     /// Its name by the toolstack (`params`), or the one that a script has put in its place; None:
     /// there is none.
     pub params: Option<String>,

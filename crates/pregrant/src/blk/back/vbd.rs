@@ -134,8 +134,8 @@ impl<P: Platform> Back<Vbd<P>> {
         }
         let writable = mode_writes(bus.own_text(MODE)?.as_deref());
         let native_sectors = self.config.native_sectors;
-        let opening =
-            Opening { params: image_name(bus)?, writable, is_live: false, native_sectors, is_trial: true };
+        let (guest, params) = (self.of, image_name(bus)?);
+        let opening = Opening { guest, params, writable, is_live: false, native_sectors, is_trial: true };
         let tried = match self.image.open(&opening) {
             Ok(_) => Tried::Opened { strange: self.image.strange() },
             Err(OpenError::Busy(why)) => Tried::Busy(why),
@@ -350,8 +350,8 @@ impl<P: Platform> Vbd<P> {
             // wait for.
             return Err(ConnectError::Unready(String::from("its medium was taken out while no backend ran")));
         }
-        let is_live = begin == Begin::Reattach;
-        let opening = Opening { params, writable, is_live, native_sectors, is_trial: false };
+        let (guest, is_live) = (self.of, begin == Begin::Reattach);
+        let opening = Opening { guest, params, writable, is_live, native_sectors, is_trial: false };
         let mut figures = match self.image.open(&opening) {
             Ok(figures) => figures,
             Err(OpenError::Busy(who)) => return Err(ConnectError::Busy(who)),
