@@ -21,7 +21,7 @@ use super::program::{Processes, Program};
 use log::Level;
 use pregrant_host::drivers::SharedDisk;
 use pregrant_host::drivers::blk::front::shared_disk::Interrupt;
-use pregrant_host::drivers::blk::overdue::{News, Overdue};
+use pregrant_host::drivers::overdue::{News, Overdue};
 use pregrant_host::line_budget::LineBudget;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
@@ -67,8 +67,11 @@ struct State {
     answered: bool,
     /// The last check at which one had.
     answered_at: Option<Instant>,
-    /// Since when no back answers, and what of that the log has.
+    /// Since when no back answers, without the time in which no one waited, and what of that the
+    /// log has.
     silent_since: Option<Instant>,
+    /// Since when no one waits.
+    unused_since: Option<Instant>,
     overdue: Overdue,
 }
 
@@ -234,7 +237,12 @@ impl Waiting {
         }
         // Where no one waits any more no one is to be warned. One slow request is no silence.
         if waiting == 0 {
+            state.unused_since.get_or_insert(now);
             return;
+        }
+        if let Some(unused) = state.unused_since.take() {
+            let pause = oldest.saturating_duration_since(unused);
+            state.silent_since = state.silent_since.map(|since| since + pause);
         }
         let since = state.answered_at.map_or(oldest, |answered| oldest.max(answered));
         let silence = age(*state.silent_since.get_or_insert(since));
@@ -345,6 +353,30 @@ mod tests {
             waiting.state().answered = true;
             assert!(said(s).is_none_or(|said| said == 0));
         }
+    }
+
+    /// Nor is the time in which no one asked.
+    #[test]
+    fn a_back_that_no_one_asks_is_not_silent() {
+        let (_reader, mut reply) = replies(&[1, 2]);
+        let (waiting, disk) = (Waiting::default(), SharedDisk::new().unwrap());
+        let mut caller = || Caller { thread: 0, ..caller(reply(), false) };
+        let began = Instant::now();
+        let at = |s| began + Duration::from_secs(s);
+        let (first, _) = waiting.begin(caller()).unwrap();
+        waiting.check(&disk, at(1));
+        waiting.give_up(&[(first, Errno::INTR)], &disk);
+        waiting.check(&disk, at(2));
+        let (second, _) = waiting.begin(caller()).unwrap();
+        for waiter in waiting.state().waiting.values_mut() {
+            (waiter.since, waiter.moved) = (at(3600), at(3600));
+        }
+        waiting.check(&disk, at(3600));
+        assert_eq!(waiting.state().overdue.said(), 0);
+        // Two seconds before, and three now.
+        waiting.check(&disk, at(3603));
+        assert_eq!(waiting.state().overdue.said(), 1);
+        waiting.end(second).unwrap().ok();
     }
 
     #[test]

@@ -12,7 +12,7 @@ use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, FEATURE_PERSISTENT, PARA
 use pregrant::xenbus::back::HOTPLUG_STATUS;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
-use pregrant_host::drivers::blk::overdue::OVERDUE;
+use pregrant_host::drivers::overdue::OVERDUE;
 use pregrant_host::drivers::status::{DeviceStatus, FLUSH_FAILED, blk_socket_path};
 use std::path::Path;
 

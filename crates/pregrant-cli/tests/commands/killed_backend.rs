@@ -19,8 +19,9 @@ use pregrant_host::ports::sequence::{self, Head};
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::machine::{broker_socket, store_of};
 use pregrant_lab::toolstack;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::Duration;
 
 /// Backends that are killed.
@@ -140,4 +141,32 @@ fn frames_that_wait_for_the_next_backend_arrive() {
     drop(guests);
     serving.stop();
     machine.end();
+}
+
+/// Nothing else says so: the next backend takes the same rings up.
+#[test]
+fn a_front_says_that_its_backend_answers_nothing_and_that_it_does_again() {
+    let machine = Served::start("silent", &["--guest", "5"]);
+    let start = || {
+        let mut serving = back(&machine, ["--workers", "1"]);
+        assert!(serving.line().contains("ready"));
+        serving
+    };
+    let mut serving = start();
+    let args = ["front", "--domain", "5", "--ping", "10.0.0.6", "--interval", "0.2"];
+    let mut front = Process::start(machine.command(&args).stderr(Stdio::piped()));
+    let mut lines = BufReader::new(front.child.stderr.take().expect("its log")).lines();
+    let mut line_with = |what: &str| {
+        let line = lines.by_ref().map(|line| line.expect("text")).find(|line| line.contains(what));
+        line.unwrap_or_else(|| panic!("it ended without {what:?}"))
+    };
+    line_with("connected to");
+    serving.child.kill().expect("it lives");
+    serving.child.wait().expect("it is dead");
+    let silent = line_with("has answered none of ");
+    assert!(silent.contains("vif 0 of domain 5") && silent.contains("for the next one"), "{silent}");
+    serving = start();
+    line_with("a backend answers again, after ");
+    front.signal(rustix::process::Signal::TERM);
+    serving.stop();
 }

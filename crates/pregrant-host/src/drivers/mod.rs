@@ -23,6 +23,7 @@ mod device_choice;
 pub mod fair_scheduler;
 mod front_device;
 pub mod net;
+pub mod overdue;
 pub mod poll_controller;
 pub mod poll_loop;
 pub mod recovery;

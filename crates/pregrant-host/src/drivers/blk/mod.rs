@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!   vbd          one vbd that is served: its handshake, and its image      queue  one of its queues: what workers have
-//!   overdue      how long its image has not answered
 //!   front        one vbd of the own domain: a guest's end
 //! ```
 //! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it,
@@ -10,7 +9,6 @@
 //! names it in the vbd's own directory.
 
 pub mod front;
-pub mod overdue;
 mod queue;
 mod vbd;
 

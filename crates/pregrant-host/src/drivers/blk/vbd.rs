@@ -10,10 +10,10 @@
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
-use super::overdue::{News, Overdue};
 use super::queue::VbdQueue;
 use crate::clock::MonotonicClock;
 use crate::disks::ImageFace;
+use crate::drivers::overdue::{News, Overdue};
 use crate::drivers::registry::{
     AnyBack, DeviceLog, Figures, Notes, Operation, ServedDevice, ServedQueue, Trial,
 };

@@ -9,9 +9,12 @@
 
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::net::rx_coalescing::{RX_DELAY, RxCoalescing};
+use crate::drivers::net::silent_back::{self, SilentBack, Traffic};
+use crate::drivers::overdue::News;
 use crate::drivers::wait::Waiter;
 use crate::line_budget::LineBudget;
 use crate::wake::WakeOn;
+use log::Level;
 use pregrant::net::features::ActiveLists;
 use pregrant::net::front::{
     Diverted, FrontConfig, FrontQueue, FrontStep, FrontVif, HookAction, HookFrame, Lent, NotOffered,
@@ -27,7 +30,7 @@ use pregrant::xenbus::front::FrontError;
 use pregrant::xenbus::{Class, Device, DeviceError, KeyError, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a new connection waits for the back's word on pages that are to stay mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
@@ -63,6 +66,9 @@ pub struct Frontend<P: Platform, T: Transport> {
     /// The log does not have yet how frames travel: the back has still to say which pages it keeps
     /// mapped.
     is_path_due: bool,
+    silent_back: SilentBack,
+    /// Lines about what its backs did.
+    lines: LineBudget,
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
@@ -96,6 +102,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             mac,
             forged_source: 0,
             is_path_due: false,
+            silent_back: SilentBack::default(),
+            lines: LineBudget::new(),
         })
     }
 
@@ -161,6 +169,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if self.is_path_due && self.vif.is_live() && !self.vif.is_announcing() {
             self.log_path();
         }
+        self.check_silence(Instant::now());
         // No event came, so nothing has changed: asking would cost a round trip to
         // xenstored, on real Xen through another domain, each time that a loop sleeps.
         if events == 0
@@ -187,6 +196,42 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
+    /// Says that its back answers nothing, and that it does again, as often as that is news.
+    fn check_silence(&mut self, now: Instant) {
+        if !self.silent_back.is_due(now) {
+            return;
+        }
+        let traffic = self.vif.is_live().then(|| self.traffic());
+        let id = self.end.device.id();
+        match self.silent_back.check(now, traffic) {
+            None => {}
+            Some(News::Waits(silence)) => self.lines.warn(format_args!(
+                "{id}: the backend has answered none of {out} TX request(s) for {s} s, they wait for it, or for the next one; check in {back} \
+                 that it runs, and that its interface takes frames (pregrant doctor)",
+                out = traffic.unwrap_or_default().out,
+                s = silence.as_secs(),
+                back = self.end.device.peer_domid(),
+            )),
+            Some(News::Over(silence)) => self.lines.say(
+                Level::Info,
+                format_args!("{id}: a backend answers again, after {} s", silence.as_secs()),
+            ),
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        let queues = (0..self.vif.nr_queues()).filter_map(|i| Some((i, self.vif.queue(i)?.stats())));
+        queues.fold(Traffic::default(), |all, (i, (tx, rx))| Traffic {
+            out: all.out + self.vif.in_flight(i),
+            sent: all.sent + tx.frames,
+            came: all.came + rx.frames,
+        })
+    }
+
+    fn waits_for_answers(&self) -> bool {
+        (0..self.vif.nr_queues()).any(|i| self.vif.in_flight(i) > 0)
+    }
+
     /// How long a vif waits before it restarts: then [`control`](Self::control) is to be called,
     /// whatever else there is to sleep for.
     pub fn begins_in(&self) -> Option<Duration> {
@@ -196,16 +241,16 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// Waits until frames can travel, at most so long. False: not in time. And until the back has
     /// said which pages it keeps mapped, but not for long: frames travel meanwhile.
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
-        let mut until = std::time::Instant::now() + most;
+        let mut until = Instant::now() + most;
         while !self.vif.is_live() {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
             self.control(left.min(RETRY))?;
         }
-        until = until.min(std::time::Instant::now() + ANNOUNCE_PATIENCE);
-        while self.vif.is_announcing() && std::time::Instant::now() < until {
+        until = until.min(Instant::now() + ANNOUNCE_PATIENCE);
+        while self.vif.is_announcing() && Instant::now() < until {
             self.control(ANNOUNCE_POLL)?;
         }
         Ok(self.vif.is_live())
@@ -220,9 +265,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             }
             reported => reported?,
         }
-        let until = std::time::Instant::now() + most;
+        let until = Instant::now() + most;
         while !self.vif.is_closed() {
-            let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
@@ -359,7 +404,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         // No event says when a back lets go of pages.
         let retry = self.vif.awaits_release().then_some(RETRY);
         let delay = (ahead > 1).then_some(RX_DELAY);
-        let due = [due, self.begins_in(), retry, delay].into_iter().flatten().min();
+        let check = self.waits_for_answers().then_some(silent_back::EACH);
+        let due = [due, self.begins_in(), retry, delay, check].into_iter().flatten().min();
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |front: &Self| {
             let (id, answers) = (front.end.device.id(), if tx_too { "answers, " } else { "" });

@@ -6,7 +6,7 @@
 //!   port_provider    what stands behind the vifs of a backend: taps, interfaces of this machine; or stations, a switch
 //!   capture          the same, and some vifs' frames in a file
 //!   hotplug          the scripts of vifs, run here or by a service that may do more than this process
-//!   frontend         one vif of the own domain
+//!   frontend         one vif of the own domain      silent_back  whether its back answers
 //! ```
 //! [`Net`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vifs through it,
 //! as devices of any class.
@@ -19,6 +19,7 @@ pub mod port_provider;
 mod queue;
 mod report;
 pub mod rx_coalescing;
+mod silent_back;
 pub mod stations;
 pub mod taps;
 mod vif;
