@@ -11,6 +11,7 @@ use crate::blkfront::ring_order;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::KeptOff;
 use crate::daemon::{DaemonArgs, Serves, chosen};
+use crate::loopback::only_ours;
 use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::blk::back::VbdConfig;
@@ -139,6 +140,8 @@ pub fn run(args: &BlkBackArgs, given: &Given) -> Result<()> {
 }
 
 fn on_loopback(dir: &Path, args: &BlkBackArgs) -> Result<()> {
+    // Images that this process opens are named in that machine's store.
+    only_ours(dir, "read and write files")?;
     let attached = Attached::on_loopback(dir, SERVES, &args.daemon, Stop::on_signals()?)?;
     let Some((mut attached, _owner)) = attached else { return Ok(()) };
     attached.say_missing(&args.vbd)?;

@@ -25,6 +25,7 @@ use pregrant_lab::table::{Align, Table};
 use pregrant_lab::toolstack::{self, DiskSpec, Removal, VifSpec};
 use rustix::io::Errno;
 use std::error::Error;
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -359,10 +360,18 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
+/// For [`only_ours`]: scripts.
+pub const RUN_PROGRAMS: &str = "run programs";
+
 /// Refuses a machine's directory that is not this user's, or in which others may put another
-/// machine's sockets: its store names scripts and bridges, and the one who serves it writes them.
-pub fn only_ours(dir: &Path) -> Result<()> {
+/// machine's sockets: its store names scripts, bridges and images, and the one who serves it writes
+/// them. `does` is what this process does with these names.
+pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     let shown = dir.display();
+    if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        let (path, source) = (machine::broker_socket(dir), Errno::NOENT);
+        return Err(no_machine(dir, LoopbackError::NoBroker { path, source }));
+    }
     let user = rustix::process::geteuid().as_raw();
     let of_ours = |found: std::io::Result<std::fs::Metadata>| -> Result<std::fs::Metadata> {
         let found = found.map_err(|e| format!("{shown}: {e}, so it cannot be said whose machine it has"))?;
@@ -372,7 +381,7 @@ pub fn only_ours(dir: &Path) -> Result<()> {
         let other = found.uid();
         Err(format!(
             "{shown}: refused, for it is user {other}'s and this process is user {user}'s: who owns a machine's directory \
-             may have this process run programs as user {user}; run this as user {other}, or name a directory of your own that \
+             may have this process {does} as user {user}; run this as user {other}, or name a directory of your own that \
              only you may write to"
         )
         .into())
@@ -383,7 +392,7 @@ pub fn only_ours(dir: &Path) -> Result<()> {
     if found.mode() & 0o022 != 0 {
         return Err(format!(
             "{shown}: refused, for others may write there (mode {:04o}), and could put a machine of theirs into it, which may \
-             have this process run programs as user {user}; chmod go-w {}, or name a directory that only you may write to",
+             have this process {does} as user {user}; chmod go-w {}, or name a directory that only you may write to",
             found.mode() & 0o7777,
             machine::shell_word(dir)
         )
@@ -516,7 +525,7 @@ impl MachineDir {
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => Ok(Self { path: dir.into(), made: true, started: false }),
             Err(_) if dir.is_dir() => {
-                only_ours(dir)?;
+                only_ours(dir, RUN_PROGRAMS)?;
                 Ok(Self { path: dir.into(), made: false, started: false })
             }
             Err(e) => {
@@ -572,7 +581,7 @@ mod tests {
         let of = |mode| {
             std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
             let served = MachineDir::make(&dir).map(drop).map_err(|e| e.to_string());
-            assert_eq!(served, only_ours(&dir).map_err(|e| e.to_string()));
+            assert_eq!(served, only_ours(&dir, RUN_PROGRAMS).map_err(|e| e.to_string()));
             served
         };
         for mode in [0o700, 0o755, 0o1750] {
@@ -586,12 +595,12 @@ mod tests {
         }
         let link = dir.with_extension("link");
         std::os::unix::fs::symlink(&dir, &link).unwrap();
-        assert!(only_ours(&link).is_err(), "what it leads to counts");
+        assert!(only_ours(&link, RUN_PROGRAMS).is_err(), "what it leads to counts");
         of(0o700).unwrap();
-        only_ours(&link).unwrap();
+        only_ours(&link, RUN_PROGRAMS).unwrap();
         // Root may give them away.
         if std::os::unix::fs::lchown(&link, Some(1), None).is_ok() {
-            let why = only_ours(&link).unwrap_err().to_string();
+            let why = only_ours(&link, RUN_PROGRAMS).unwrap_err().to_string();
             assert!(why.contains("user 1's") && why.contains("run this as user 1"), "{why}");
             std::os::unix::fs::chown(&dir, Some(1), None).unwrap();
             assert!(of(0o700).unwrap_err().contains("user 1's"), "root has no part in it");

@@ -4,14 +4,11 @@
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;
 use crate::daemon::attachment::Attached;
-use crate::loopback::{no_machine, only_ours};
+use crate::loopback::{RUN_PROGRAMS, only_ours};
 use crate::stop::Stop;
 use pregrant_host::drivers::Hotplug;
-use pregrant_host::loopback::LoopbackError;
 use pregrant_host::ports::switch::Switch;
 use pregrant_lab::machine;
-use rustix::io::Errno;
-use std::io::ErrorKind;
 use std::path::Path;
 
 pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
@@ -19,11 +16,7 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     let port = args.port(true);
     if port == Port::Tap {
         // Scripts that this process runs, as root, are named in that machine's store.
-        if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-            let (path, source) = (machine::broker_socket(dir), Errno::NOENT);
-            return Err(no_machine(dir, LoopbackError::NoBroker { path, source }));
-        }
-        only_ours(dir)?;
+        only_ours(dir, RUN_PROGRAMS)?;
     }
     let files = capture_files(args)?;
     let attached = Attached::on_loopback(dir, Serves::Vifs, &args.daemon, stop)?;

@@ -60,9 +60,9 @@ fn one_request_is_one_process() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Its store would name the script, and this process would run it.
+/// Its store would name the script that this process runs, or the image that it opens.
 #[test]
-fn no_taps_are_made_for_a_machine_that_others_may_change() {
+fn a_machine_that_others_may_change_has_nothing_run_or_opened() {
     let dir = std::env::temp_dir().join(format!("pregrant-not-ours-{}", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -73,11 +73,13 @@ fn no_taps_are_made_for_a_machine_that_others_may_change() {
         assert!(out.status.code() == Some(1) && error.contains(why) && error.contains(&shown), "{error}");
     };
     refused(&["back", "--loopback", &shown, "--port", "tap"], "chmod go-w");
+    refused(&["blkback", "--loopback", &shown], "chmod go-w");
     refused(&["loopback", "serve", "--dir", &shown], "chmod go-w");
     // The switch runs nothing.
     refused(&["back", "--loopback", &shown], "no machine runs here");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-    refused(&["back", "--loopback", &shown, "--port", "tap"], "no machine runs here");
+    let served = [&["back", "--loopback", &*shown, "--port", "tap"][..], &["blkback", "--loopback", &shown]];
+    served.iter().for_each(|args| refused(args, "no machine runs here"));
     std::fs::remove_dir(&dir).unwrap();
-    refused(&["back", "--loopback", &shown, "--port", "tap"], "no such directory");
+    served.iter().for_each(|args| refused(args, "no such directory"));
 }
