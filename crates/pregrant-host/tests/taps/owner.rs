@@ -10,7 +10,9 @@ use pregrant_host::drivers::net::port_provider::Ports;
 use pregrant_host::drivers::{Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::tap::{Tap, TapPort, Whereabouts};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -169,6 +171,31 @@ fn a_removed_interface_is_made_again_below_its_ports() {
     });
 }
 
+/// Half of its queues have the new one when there is no descriptor left to ask what became of it.
+#[test]
+fn one_that_is_renamed_while_it_is_made_again_is_finished() {
+    apart(|| {
+        let tap = Tap::open("vif7.0").unwrap();
+        drop(tap.ports(2, BOTH).unwrap());
+        if !ip("link del vif7.0") {
+            return skip("`ip` does not run; apt-get install iproute2");
+        }
+        let before = getrlimit(Resource::Nofile);
+        let lowest = std::fs::File::open("/dev/null").unwrap();
+        let none_left = Rlimit { current: Some(lowest.as_raw_fd() as u64), ..before };
+        drop(lowest);
+        setrlimit(Resource::Nofile, none_left).unwrap();
+        let made = tap.make_again();
+        setrlimit(Resource::Nofile, before).unwrap();
+        made.expect_err("it could not ask");
+        assert!(ip("link set vif7.0 name other7"));
+        tap.make_again().unwrap();
+        assert_eq!(tap.whereabouts(), Whereabouts::Here("other7".into()));
+        assert!(!ip("link show vif7.0"), "another one was made");
+        assert_eq!(tap.ports(2, BOTH).unwrap().len(), 2);
+    });
+}
+
 /// The vif's frames go on by ports that a worker has, in the bridge that the toolstack names, and
 /// the log has a line.
 #[test]
@@ -219,6 +246,17 @@ fn an_interface_that_a_script_plugged_in_is_made_again_and_not_put_elsewhere() {
             let notes = taps.check(&ID);
             let [(log::Level::Warn, text)] = &notes[..] else { panic!("{notes:?}") };
             assert!(text.contains("made again, down and in no bridge;") && text.contains(words), "{text}");
+            let interface = Interface::new("vif7.0").unwrap();
+            assert!(!interface.is_up().unwrap(), "{hotplug:?} {script:?}");
+            assert!(!Path::new("/sys/class/net/br7/brif/vif7.0").exists(), "{hotplug:?} {script:?}");
+            // Nor by the next backend.
+            let interface = taps.interface_number(&ID);
+            drop(taps);
+            let mut taps = Taps::new().unwrap();
+            taps.set_hotplug(hotplug);
+            let notes = taps.found(&ID, &HotplugConfig { interface, ..place }, true).unwrap();
+            let [(log::Level::Warn, text)] = &notes[..] else { panic!("{notes:?}") };
+            assert!(text.contains("vif7.0 is down") && text.contains("ip link set vif7.0 up"), "{text}");
             let interface = Interface::new("vif7.0").unwrap();
             assert!(!interface.is_up().unwrap(), "{hotplug:?} {script:?}");
             assert!(!Path::new("/sys/class/net/br7/brif/vif7.0").exists(), "{hotplug:?} {script:?}");

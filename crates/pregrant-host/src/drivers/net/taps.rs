@@ -310,6 +310,28 @@ impl Taps {
         self.patience = self.patience.saturating_sub(began.elapsed());
     }
 
+    /// Plugs in an interface that is down, of a guest that was connected before: where that was by
+    /// the kernel's netback, whose interface went, for no script comes for this one; and one that
+    /// was made now. What a predecessor or the operator left down stays so.
+    fn plug_in_live(
+        &self,
+        interface: &Interface,
+        place: &HotplugConfig,
+        was_there: bool,
+    ) -> io::Result<Notes> {
+        let is_netbacks = place.interface.is_none();
+        let joins = self.hotplug != Hotplug::None && script_of(place).is_none();
+        if is_netbacks || joins && !was_there {
+            return plug_in(interface, place).map(|()| Notes::new());
+        }
+        let text = format!(
+            "its interface {name} is down, and this process does not plug it in: its guest has no network; set its bridge, \
+             addresses and routes, and take it up (ip link set {name} up), or detach the vif and attach it again",
+            name = interface.name()
+        );
+        Ok(vec![(log::Level::Warn, text)])
+    }
+
     fn of(&self, id: &DeviceId) -> Option<&Placed> {
         self.taps.get(&(id.front.0, id.handle))
     }
@@ -334,15 +356,16 @@ fn prepare(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
 }
 
 /// The interface of a vif: the one that a predecessor made, by its number, where it was renamed;
-/// else that of the toolstack's name, which is made if there is none. Beside it what is to be said.
-fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, Notes)> {
+/// else that of the toolstack's name, which is made if there is none. Whether it was there, and
+/// what is to be said.
+fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     let is_there = Interface::new(&place.name)?.index().is_ok();
     let former = place.interface.and_then(|number| Interface::numbered(number).ok());
     if let Some(former) = former.filter(|former| former.name() != place.name) {
         match Tap::open(former.name()) {
             Ok(tap) => {
                 let text = format!("its interface is called {} now, and stays in use", former.name());
-                return Ok((tap, vec![(log::Level::Info, text)]));
+                return Ok((tap, true, vec![(log::Level::Info, text)]));
             }
             // A predecessor that has not ended; else the number is another interface's by now.
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Err(e),
@@ -359,7 +382,7 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, Notes)> {
         );
         notes.push((log::Level::Warn, text));
     }
-    Ok((tap, notes))
+    Ok((tap, is_there, notes))
 }
 
 /// The script that plugs a vif in; None: it joins its `bridge`.
@@ -393,7 +416,7 @@ impl PortProvider for Taps {
             return Ok(Notes::new());
         }
         let made = || -> io::Result<(Tap, Notes)> {
-            let (mut tap, notes) = open(place, live)?;
+            let (mut tap, was_there, mut notes) = open(place, live)?;
             tap.set_way(self.way);
             tap.persist(true)?;
             // A predecessor's is up, and keeps what was set.
@@ -401,9 +424,7 @@ impl PortProvider for Taps {
             if !interface.is_up()? {
                 prepare(&interface, place)?;
                 if live {
-                    // Taken from the kernel's netback, whose interface went: no script comes for
-                    // this one.
-                    plug_in(&interface, place)?;
+                    notes.extend(self.plug_in_live(&interface, place, was_there)?);
                 }
             }
             // Frames for a live vif wait in the tap. (Before Linux 5.0 the link cannot be set; it

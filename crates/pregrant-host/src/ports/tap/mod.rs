@@ -265,7 +265,8 @@ impl Tap {
         while others.len() < queues {
             let refused = |why: &str| {
                 io::Error::other(format!(
-                    "tap {}: {why}, so that it gets no more queues than {}; move it back, or detach the vif and attach it again",
+                    "tap {}: {why}, so that it gets no more queues than {}, and its guest has no network until its front connects \
+                     again; move it back before that, or move it once its guest is connected",
                     self.name(),
                     others.len() + 1
                 ))
@@ -291,10 +292,23 @@ impl Tap {
     /// # Errors
     /// As for [`open`](Self::open). Until another call has done the rest it stays gone.
     pub fn make_again(&self) -> io::Result<()> {
-        let name = self.name();
-        if Whereabouts::of(&self.first) == Some(Whereabouts::Gone) {
-            self.attached.set(0);
+        match Whereabouts::of(&self.first) {
+            // It was renamed when a part of its queues had it.
+            Some(Whereabouts::Here(name)) if self.attached.get() > 0 => {
+                let called = self.interface.borrow().called(&name, None);
+                *self.interface.borrow_mut() = called;
+            }
+            Some(Whereabouts::Elsewhere) if self.attached.get() > 0 => {
+                return Err(io::Error::other(format!(
+                    "tap {}: {}; move it back, or delete it where it is",
+                    self.name(),
+                    whereabouts::ELSEWHERE
+                )));
+            }
+            Some(Whereabouts::Gone) => self.attached.set(0),
+            _ => {}
         }
+        let name = self.name();
         if self.attached.get() == 0 {
             attach(&self.first, &name, IFF_MULTI_QUEUE)?;
             self.attached.set(1);
