@@ -57,7 +57,7 @@ impl Disk for InPlaceDisk {
     fn start(&mut self) {
         for mut transfer in self.waiting.drain(..) {
             let outcome = loop {
-                if let Ended::Over(outcome) = transfer.perform_here(&self.file) {
+                if let Ended::Over(outcome) = transfer.perform(&self.file) {
                     break outcome;
                 }
             };

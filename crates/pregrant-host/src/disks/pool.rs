@@ -23,7 +23,10 @@ use pregrant::blk::disk::{Disk, Done, Io, IoError};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Between two tries of the image's thread to begin a transfer.
+const TURN: Duration = Duration::from_millis(1);
 
 /// Transfers that came back for one queue.
 struct Lane {
@@ -119,13 +122,17 @@ impl Shared {
                 }
             };
             drop(transfers);
+            self.file.wait_to_begin(submitter);
             self.perform(lane, transfer, submitter);
         }
     }
 
-    /// Does what one call does of a transfer. True: there is more of it, behind those that wait.
+    /// Does what one call does of a transfer, which may begin. True: there is more of it, behind
+    /// those that wait.
     fn perform(&self, lane: Arc<Lane>, mut transfer: Transfer, submitter: &Submitter) -> bool {
-        match transfer.perform(&self.file, submitter) {
+        let ended = transfer.perform(&self.file);
+        self.file.idle(submitter);
+        match ended {
             Ended::Again => {
                 let mut transfers = lock(&self.transfers);
                 // A queue that is gone has started nothing more.
@@ -149,9 +156,17 @@ impl Shared {
         let shared = Arc::clone(self);
         image.later(move || {
             let Some((_, submitter)) = &shared.one_by_one else { return };
+            // Others' transfers may be waited for by this thread, behind this one.
+            if !shared.file.may_begin(submitter) {
+                std::thread::sleep(TURN);
+                return shared.notify();
+            }
             let next = lock(&shared.transfers).waiting.pop_front();
-            // None: its queue is gone.
-            if next.is_some_and(|(lane, transfer)| shared.perform(lane, transfer, submitter)) {
+            let Some((lane, transfer)) = next else {
+                // Its queue is gone.
+                return shared.file.idle(submitter);
+            };
+            if shared.perform(lane, transfer, submitter) {
                 shared.notify();
             }
         });

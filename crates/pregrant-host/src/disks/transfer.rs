@@ -24,7 +24,6 @@
 //! not in a page that its guest uses for something else by now.
 
 use super::device;
-use super::direct::Submitter;
 use super::open_file::{HOLE, OpenFile};
 use io_uring::{opcode, squeue, types};
 use libc::iovec;
@@ -150,17 +149,8 @@ impl Transfer {
         self.left.min(DISCARD_PIECE - self.at % DISCARD_PIECE)
     }
 
-    /// Does what the kernel does of it in one call, and sleeps as long as that takes. The submitter
-    /// is the thread's.
-    pub(super) fn perform(&mut self, file: &OpenFile, submitter: &Submitter) -> Ended {
-        file.wait_to_begin(submitter);
-        let ended = self.perform_here(file);
-        file.idle(submitter);
-        ended
-    }
-
-    /// The same of a file whose transfers wait for no other.
-    pub(super) fn perform_here(&mut self, file: &OpenFile) -> Ended {
+    /// Does what the kernel does of it in one call, and sleeps as long as that takes.
+    pub(super) fn perform(&mut self, file: &OpenFile) -> Ended {
         let result = self.call(file);
         self.ended(file, result)
     }
