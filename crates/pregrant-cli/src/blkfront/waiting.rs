@@ -373,8 +373,8 @@ mod tests {
         }
         waiting.check(&disk, at(3600));
         assert_eq!(waiting.state().overdue.said(), 0);
-        // Two seconds before, and three now.
-        waiting.check(&disk, at(3603));
+        // Two seconds before, and four now.
+        waiting.check(&disk, at(3604));
         assert_eq!(waiting.state().overdue.said(), 1);
         waiting.end(second).unwrap().ok();
     }

@@ -133,7 +133,7 @@ fn a_program_with_asynchronous_requests_ends_when_it_is_killed() {
     drop(back);
     let file = format!("--filename={}", machine.disk().display());
     for (engine, there) in [("libaio", FOR_ASYNCHRONOUS_ONES), ("io_uring", FOR_RINGS)] {
-        for by in [Signal::KILL, Signal::QUIT] {
+        for by in [Signal::KILL, Signal::ABORT] {
             let engine = format!("--ioengine={engine}");
             let args = ["--name=t", &file, &engine, "--iodepth=8", "--direct=1", "--rw=randread", "--thread"];
             let mut fio = start("fio", &args);

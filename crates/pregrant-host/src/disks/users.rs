@@ -285,8 +285,9 @@ mod tests {
 
     #[test]
     fn a_device_model_is_its_own_guests_and_names_the_image() {
-        let line = b"qemu-system-i386\0-xen-domid\05\0-drive\0file=/d/a,b.img,if=ide\0-drive\0file=/d/c.img,if=ide\0";
-        let is = |path, guest| is_device_model(line, path, DomId(guest));
+        let line = "qemu-system-i386 -xen-domid 5 -drive file=/d/a,b.img,if=ide -drive file=/d/c.img,if=ide ";
+        let line = line.replace(' ', "\0");
+        let is = |path, guest| is_device_model(line.as_bytes(), path, DomId(guest));
         assert!(is("/d/c.img", 5));
         assert!(!is("/d/c.img", 55) && !is("/d/c.img", 0) && !is("/d/c", 5) && !is("/d/other.img", 5));
         assert!(!is_device_model(b"qemu-img\0convert\0/d/c.img\0-xen-domid\0", "/d/c.img", DomId(5)));
