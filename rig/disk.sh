@@ -66,7 +66,7 @@ disk_guest() {
 	_who=$1; shift
 	cat /rig/guest.cpio /rig/disk.cpio > /run/disk-guest.cpio
 	_rings="${QUEUES:+rig.disk_queues=$QUEUES} ${RING_ORDER:+rig.ring_order=$RING_ORDER}"
-	# The larger file system has no room in half of what other guests have.
+	# Its larger file system is in memory, twice while it is unpacked.
 	guest "$_who" job=orders memory=256 ramdisk=/run/disk-guest.cpio more="$_rings" "$@" || fail "xl create $_who"
 	up "$_who" || fail "$_who does not come up"
 }

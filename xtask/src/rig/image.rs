@@ -76,7 +76,7 @@ const GUEST_MODULES: [&str; 13] = [
 
 /// A guest with a disk has these besides.
 const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
-const DISK_MODULES: [&str; 3] = ["xen-blkfront", "ext4", "fuse"];
+const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "fuse", "loop"];
 /// ext4 asks for it by name; from 6.16 on it is a function of the kernel.
 const CRC32C: &str = "crc32c_generic";
 

@@ -1,0 +1,26 @@
+# shows: `pregrant blkfront`, a loop device on its file and a program that writes to a file system there, all in one memory cgroup of 96 MiB: all is written
+# seconds: 400
+image one 192
+blk
+disk_guest one more=rig.blkfront=no "disk='$(vbd /disks/one xvda)'"
+group=/tmp/group/way
+ask one "modprobe loop && modprobe ext4 && mkdir /tmp/group && mount -t cgroup2 group /tmp/group && echo +memory > /tmp/group/cgroup.subtree_control && mkdir $group && echo 96M > $group/memory.max" || fail "no memory cgroup: $ANSWER"
+# in_group COMMAND: it and all that it starts.
+in_group="echo 0 > $group/cgroup.procs"
+ask one "modprobe fuse; mkdir -p /mnt /files; (${in_group}; RUST_LOG=info exec pregrant blkfront --mount /mnt) > /tmp/blkfront.log 2>&1 & echo \$! > /tmp/blkfront.pid"
+ask one "within 30 [ -e /mnt/disk ]; cat /tmp/blkfront.log; [ -e /mnt/disk ]" || fail "no file: $ANSWER"
+ask one '! grep -i "IO_FLUSHER" /tmp/blkfront.log' || fail "it is no IO_FLUSHER: $ANSWER"
+ask one "/sbin/mke2fs -q -F -t ext4 /mnt/disk && losetup /dev/loop0 /mnt/disk && mount -t ext4 /dev/loop0 /files" || fail "ext4: $ANSWER"
+# Half as much again as the group may have, so that it waits for its own writeback.
+for round in 1 2 3; do
+	ask one "(${in_group}; yes $round | head -c 144m > /files/$round && sync; echo \$? > /tmp/wrote$round) > /tmp/writer 2>&1 &"
+	ASK_SECONDS=200 ask one "within 150 [ -e /tmp/wrote$round ]; cat /tmp/writer $group/memory.events; ps -o pid,stat,comm | grep ' D'; cat /tmp/wrote$round" || { ask one "cat /tmp/blkfront.log; dmesg | tail -n 12"; fail "round $round: not written: $ANSWER"; }
+	ask one "yes $round | head -c 144m | cmp - /files/$round && rm /files/$round" || fail "round $round: other bytes: $ANSWER"
+done
+ask one "tr '\n' ' ' < $group/memory.events; cat $group/memory.peak"
+note "144 MiB three times; the group: $ANSWER"
+ask one 'umount /files && losetup -d /dev/loop0; kill $(cat /tmp/blkfront.pid); within 20 eval "! kill -0 $(cat /tmp/blkfront.pid)"; cat /tmp/blkfront.log; [ ! -e /mnt/disk ]' || fail "it does not end: $ANSWER"
+ask one '! grep -E "WARN|ERROR|panicked" /tmp/blkfront.log' || fail "it complains: $ANSWER"
+ask one end
+over one || fail "the guest does not end"
+end_blk || fail "the daemon ends with $?"
