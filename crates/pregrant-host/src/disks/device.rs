@@ -91,7 +91,12 @@ fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
 
 /// A number that sysfs has of a device's queue, which a partition has of its disk.
 fn of_queue(number: u64, name: &str) -> Option<u32> {
-    sysfs(number, &format!("queue/{name}")).or_else(|| sysfs(number, &format!("../queue/{name}")))
+    of_disk(number, &format!("queue/{name}"))?.parse().ok()
+}
+
+/// What sysfs has of a disk, also for its partitions.
+pub(super) fn of_disk(number: u64, name: &str) -> Option<String> {
+    sysfs_value(number, name).or_else(|| sysfs_value(number, &format!("../{name}")))
 }
 
 /// A number that sysfs has of it.

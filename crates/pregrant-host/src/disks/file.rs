@@ -462,7 +462,10 @@ fn open(
     let direct = Direct::new(is_direct, access, refused);
     let writeback = match writable && !in_memory {
         true => Writeback::of(fd.as_fd()).map_err(|e| {
-            failed(format!("cannot open it a second time, by which lost writes show: {e}; if too many files are open, raise LimitNOFILE of the unit, or ulimit -n"))
+            failed(format!(
+                "cannot open it a second time, by which lost writes show: {e}; if too many files are open, raise LimitNOFILE of \
+                 the unit, or ulimit -n"
+            ))
         })?,
         false => Writeback::none(),
     };

@@ -41,14 +41,10 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
 /// devices the count may change with their length (ZFS).
 pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
     let number = fstat(fd).ok()?.st_rdev;
-    let is_removable = || of_disk(number, "removable").is_some_and(|removable| removable == "1");
-    let changes = major(number) == LOOP || of_disk(number, "loop/backing_file").is_some() || is_removable();
-    of_disk(number, "diskseq").filter(|_| changes)
-}
-
-/// What sysfs has of a disk, also for its partitions.
-fn of_disk(number: u64, name: &str) -> Option<String> {
-    device::sysfs_value(number, name).or_else(|| device::sysfs_value(number, &format!("../{name}")))
+    let is_removable = || device::of_disk(number, "removable").is_some_and(|removable| removable == "1");
+    let changes =
+        major(number) == LOOP || device::of_disk(number, "loop/backing_file").is_some() || is_removable();
+    device::of_disk(number, "diskseq").filter(|_| changes)
 }
 
 fn file_system(fd: BorrowedFd<'_>, device: u64) -> String {
@@ -65,7 +61,7 @@ fn of_device(number: u64) -> String {
     }
     let mut text = format!("device {}:{}", major(number), minor(number));
     for (name, value) in
-        [("disk", of_disk(number, "diskseq")), ("from sector", device::sysfs_value(number, "start"))]
+        [("disk", device::of_disk(number, "diskseq")), ("from sector", device::sysfs_value(number, "start"))]
     {
         if let Some(value) = value {
             text += &format!(", {name} {value}");

@@ -105,8 +105,8 @@ fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
 fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     let Some(path) = path.to_str() else { return false };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
-    lines.into_iter().any(|line| is_device_model(&line, path, guest))
+    let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.any(|line| is_device_model(&line, path, guest))
 }
 
 /// Whether a process with these arguments is this guest's device model, and has an image of this
@@ -133,7 +133,7 @@ impl Image {
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         Self {
             number: ImageNumber::of(stat),
-            devices: if is_device { with_partitions(stat.st_rdev) } else { Vec::new() },
+            devices: if is_device { numbers_of(stat.st_rdev) } else { Vec::new() },
             path: fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok(),
         }
     }
@@ -156,17 +156,16 @@ impl Image {
 }
 
 /// A block device's number, and those of its partitions.
-fn with_partitions(device: u64) -> Vec<u64> {
+fn numbers_of(device: u64) -> Vec<u64> {
     let at = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    let mut numbers = numbers_in(Path::new(&at));
-    numbers.push(device);
-    numbers
+    [vec![device], numbers_at(Path::new(&at))].concat()
 }
 
-/// The numbers of the devices below a device's directory of sysfs.
-fn numbers_in(at: &Path) -> Vec<u64> {
-    let parts = fs::read_dir(at).into_iter().flatten().flatten();
-    parts.filter_map(|part| number(&fs::read_to_string(part.path().join("dev")).ok()?)).collect()
+/// The same of the device that has this directory of sysfs.
+fn numbers_at(at: &Path) -> Vec<u64> {
+    let parts = fs::read_dir(at).into_iter().flatten().flatten().map(|part| part.path());
+    let all = parts.chain([at.into()]);
+    all.filter_map(|at| number(&fs::read_to_string(at.join("dev")).ok()?)).collect()
 }
 
 /// The file at a path, as the kernel has it in memory: who has it open keeps it there. A file
@@ -202,13 +201,11 @@ impl LoopDevice {
         there.filter_map(|entry| {
             let at = entry.path();
             let file = fs::read_to_string(at.join("loop/backing_file")).ok()?;
-            let mut numbers = numbers_in(&at);
-            numbers.extend(fs::read_to_string(at.join("dev")).ok().and_then(|text| number(&text)));
             Some(Self {
                 name: format!("/dev/{}", entry.file_name().to_string_lossy()),
                 file: PathBuf::from(file.trim_end_matches('\n')),
                 writable: fs::read_to_string(at.join("ro")).is_ok_and(|ro| ro.trim() == "0"),
-                numbers,
+                numbers: numbers_at(&at),
             })
         })
     }

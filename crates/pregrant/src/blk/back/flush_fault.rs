@@ -8,8 +8,8 @@
 //! ```
 //! Linux tells of a write that was answered and could not be written back once for each open file,
 //! and then forgets it. The next flush succeeds, on another queue or by another process, although
-//! what the guest wrote is gone. Of two flushes at a time on one open file the image itself has
-//! both fail, where the kernel lets it.
+//! what the guest wrote is gone. Of two flushes at a time on one open file Linux gives the error to
+//! one; that the other fails too is for the image to see to.
 //!
 //! Invariant: the mark is in the kept memory before the answer is on the ring. What a guest may do:
 //! nothing; it connects again to have its flushes tried again.
