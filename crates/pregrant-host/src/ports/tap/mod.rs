@@ -265,8 +265,7 @@ impl Tap {
         while others.len() < queues {
             let refused = |why: &str| {
                 io::Error::other(format!(
-                    "tap {}: {why}, so that it gets no more queues than {}, and its guest has no network until its front connects \
-                     again; move it back before that, or move it once its guest is connected",
+                    "tap {}: {why}, so that it gets no more queues than {}; where it was moved, move it back, and have its front connect again",
                     self.name(),
                     others.len() + 1
                 ))
