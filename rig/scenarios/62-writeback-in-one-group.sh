@@ -5,7 +5,7 @@ blk
 disk_guest one more=rig.blkfront=no "disk='$(vbd /disks/one xvda)'"
 group=/tmp/group/way
 ask one "modprobe loop; modprobe -q crc32c_generic; modprobe ext4; mkdir /tmp/group && mount -t cgroup2 group /tmp/group && echo +memory > /tmp/group/cgroup.subtree_control && mkdir $group && echo 96M > $group/memory.max" || fail "no memory cgroup: $ANSWER"
-# in_group COMMAND: it and all that it starts.
+# The shell that does this is in the group, and so is all that it starts.
 in_group="echo 0 > $group/cgroup.procs"
 ask one "modprobe fuse; mkdir -p /mnt /files; (${in_group}; RUST_LOG=info exec pregrant blkfront --mount /mnt) > /tmp/blkfront.log 2>&1 & echo \$! > /tmp/blkfront.pid"
 ask one "within 30 [ -e /mnt/disk ]; cat /tmp/blkfront.log; [ -e /mnt/disk ]" || fail "no file: $ANSWER"
