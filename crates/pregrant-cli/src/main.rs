@@ -1,5 +1,6 @@
 //! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to
 //! do), 2 wrong usage, 3 the machine that the process was on has ended.
+#![forbid(unsafe_code)]
 
 mod back;
 mod blkback;

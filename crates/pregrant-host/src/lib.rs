@@ -40,6 +40,7 @@
 //! # }
 //! ```
 #![deny(missing_docs)]
+#![deny(unsafe_code)]
 
 mod backing;
 mod byte_lock;

@@ -4,6 +4,7 @@
 //! [`Mapping`] stays put until it is dropped; words of it are only touched as atomics.
 //!
 //! What a peer may do: change any byte at any time. It cannot change the size.
+#![expect(unsafe_code, reason = "mmap of memory that processes share")]
 
 use crate::backing::Backing;
 use crate::line_budget::LineBudget;

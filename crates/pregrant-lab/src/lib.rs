@@ -41,6 +41,7 @@
 //! # }
 //! ```
 #![deny(missing_docs)]
+#![deny(unsafe_code)]
 
 pub mod bench;
 pub mod choice;

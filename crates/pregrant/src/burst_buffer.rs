@@ -7,7 +7,7 @@
 //! ```
 //! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
 //! owner is. No peer can write them.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "private memory with an owner, which a platform gives for bursts")]
 
 use alloc::boxed::Box;
 use alloc::vec;

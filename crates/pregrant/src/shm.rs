@@ -12,7 +12,7 @@
 //! safe code, which would be a SIGSEGV. What a peer may do: change any byte at any time. So
 //! whatever was copied out is validated as a copy, and nothing is read twice. A [`Piece`] of it may
 //! also be named to the kernel, which then copies in our place.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "the only access to memory that a peer can write")]
 
 use crate::units::PAGE_SIZE;
 use core::marker::PhantomData;

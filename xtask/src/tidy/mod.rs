@@ -1,5 +1,4 @@
-//! The rules that the compiler does not know: names, lengths, import directions, where `unsafe` may
-//! stand, links of pages.
+//! The rules that the compiler does not know: names, lengths, import directions, links of pages.
 //!
 //! ```text
 //!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom),
@@ -19,7 +18,6 @@ mod path_name;
 mod section;
 mod status;
 pub mod token;
-mod unsafety;
 mod wall;
 mod word;
 
@@ -68,7 +66,6 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(claim::check(&page(claim::PAGE)?, &functions));
     let protocol = others.iter().filter(|page| page.path.starts_with(claim::PROTOCOL));
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
-    offences.extend(unsafety::check_table(&page(unsafety::PAGE)?, &sources));
     offences.extend(pair::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(path_name::check(&sources));
@@ -126,7 +123,6 @@ fn check(source: &Source) -> Vec<String> {
         offences.push(format!("{path}: `{name}` names no noun; say what is in it"));
     }
     let tokens = tokens(&source.text);
-    offences.extend(unsafety::check(source));
     offences.extend(forbidden_modules(path, &tokens));
     offences.extend(own_skips(source));
     offences.extend(wall::check(path, &tokens));

@@ -1,5 +1,6 @@
 //! A block device's properties and its discards, by ioctls of the kernel's block layer and by
 //! sysfs; and a file's generation, by an ioctl.
+#![expect(unsafe_code, reason = "ioctls on a block device, and on a file for its generation")]
 
 use pregrant::blk::disk::Discard;
 use rustix::fd::{AsFd, BorrowedFd};

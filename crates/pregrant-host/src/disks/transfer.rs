@@ -22,6 +22,10 @@
 //! (it says so once), and in reads of an image that others may have open too: there a process that
 //! is dead may have reads on their way that no lock tells of, and these end in its own buffer and
 //! not in a page that its guest uses for something else by now.
+#![expect(
+    unsafe_code,
+    reason = "preadv and pwritev name an I/O's memory, which may be a guest's mapped pages"
+)]
 
 use super::device;
 use super::open_file::{HOLE, OpenFile};

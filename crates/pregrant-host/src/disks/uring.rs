@@ -18,6 +18,10 @@
 //!
 //! A process that is killed leaves its requests to the kernel, which carries them out; they hold
 //! the open file, and so its [`lock`](super::lock).
+#![expect(
+    unsafe_code,
+    reason = "requests of io_uring name an I/O's memory, and outlive the call that makes them"
+)]
 
 use super::PATIENCE;
 use super::blocking_calls::BlockingCalls;

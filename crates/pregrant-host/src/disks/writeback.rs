@@ -16,6 +16,7 @@
 //!
 //! Invariant: elsewhere a flush is confirmed only where neither open file has reported lost writes
 //! since the image was opened. What a guest may do: nothing.
+#![expect(unsafe_code, reason = "sync_file_range, which no library wraps")]
 
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};

@@ -15,6 +15,10 @@
 //! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted
 //! (`shm` reads them), may revoke nothing that is mapped, and may send events at any rate (each end
 //! stays masked until it is unmasked).
+#![expect(
+    unsafe_code,
+    reason = "ioctls and mmap of gntdev, gntalloc, evtchn; a hypercall through privcmd; the platform's traits"
+)]
 
 mod bounce;
 mod burst_buffers;

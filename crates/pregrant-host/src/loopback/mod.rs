@@ -22,6 +22,10 @@
 //! its unmap is a signal.
 //!
 //! This is no security boundary: who can reach the broker's socket may read every domain.
+#![expect(
+    unsafe_code,
+    reason = "mmap, userfaultfd, process_vm_readv, process_madvise; the platform's traits"
+)]
 
 mod attachment;
 mod broker;

@@ -1,5 +1,6 @@
 //! A network interface of this machine: its MTU, state, address, bridge. By ioctl, for the few
 //! things a vif needs.
+#![expect(unsafe_code, reason = "ioctls on a network interface")]
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -11,7 +11,7 @@
 //! Each runs for a given time on given cores and returns what it counted. Two threads that hand
 //! lines to each other have a core each and never sleep; with fewer than two cores that is not
 //! measured, see [`cores`].
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "bare memory between two threads or two processes, without the platforms")]
 
 use std::io;
 

@@ -11,7 +11,7 @@
 //! `reading` nor `writing` is set; pages whose grant stands are given back to no one.
 //!
 //! What a peer may do: keep a page mapped, and so its memory; send events at any rate.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "a guest's own pages and its grant table, where no operating system is")]
 
 use super::{
     Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,

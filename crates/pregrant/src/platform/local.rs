@@ -10,7 +10,7 @@
 //! and it is as strict as the loopback (wrong domain, read-only, double unmap, revoke while
 //! mapped). A mapping is the granter's own memory, so one limit: a list can be mapped only if its
 //! pages are next to each other, as those of one allocation are.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "the allocation that stands for a domain's pages")]
 
 use super::{
     Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,

@@ -13,7 +13,7 @@
 //! Implementations: [`local`] (one process, for Miri, fuzzing and tests), and in `pregrant-host`
 //! the loopback Xen and Linux's `/dev/xen`. All pass one conformance suite. [`bare`] is for guests
 //! without an operating system.
-#![allow(unsafe_code)] // `unsafe trait` lines only
+#![expect(unsafe_code, reason = "`unsafe trait` lines alone: a wrong implementation breaks memory safety")]
 
 use crate::burst_buffer::BurstBuffer;
 use crate::error::PlatformError;

@@ -3,7 +3,7 @@
 //! Invariant: what a ring's slots are is part of its memory's type ([`RingMem::Kind`]). So the size
 //! of a slot with which the number of slots was computed is the one with which each slot is found,
 //! and no index reaches past the pages.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "words of the ring's pages, at computed places")]
 
 use super::kind::{RingKind, RingMem, Word};
 use crate::shm::{SharedBytes, prefetchw};

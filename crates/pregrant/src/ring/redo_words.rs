@@ -1,7 +1,7 @@
 //! The redo page's words in memory: pages that outlive the process, or what a test records.
 //!
 //! Invariant: no number of a word reaches past the page, whatever is asked.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "words of the redo page, at computed places")]
 
 use crate::shm::SharedBytes;
 use alloc::boxed::Box;

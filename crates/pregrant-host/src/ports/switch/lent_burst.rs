@@ -17,6 +17,7 @@
 //!
 //! What a guest may do: change the payload, which no one parses. As the receiver: nothing; its
 //! worker reads, also where it has no slots (`inbox.rs`).
+#![expect(unsafe_code, reason = "a guest's mapped pages, which another guest's worker reads")]
 
 use super::mailbox::Waiting;
 use pregrant::port::{Completions, Lender, LentPiece, Loan, QueueWaker, Token, ZeroCopyBurst};

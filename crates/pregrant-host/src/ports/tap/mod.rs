@@ -48,6 +48,10 @@
 //! What a guest may do: send any frame, as it could on a wire; the kernel checks the header once
 //! more. Lent payload it may change until the kernel has copied it: that is what it sent then. What
 //! the kernel cannot take (its queue is full) is dropped and counted.
+#![expect(
+    unsafe_code,
+    reason = "ioctls on a tap and on vhost-net; io_uring, virtqueues, writev and readv name memory"
+)]
 
 mod cut_frames;
 mod gather;

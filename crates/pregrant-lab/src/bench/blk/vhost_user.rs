@@ -9,7 +9,7 @@
 //! ([`load`](crate::process::disks::load)). Invariant: a place's memory is the server's from its
 //! request until its completion; no reference to it is made, and what came is copied before it is
 //! checked.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "memory shared with a vhost-user-blk server")]
 
 use super::anchors::Played;
 use crate::bench::Result;
