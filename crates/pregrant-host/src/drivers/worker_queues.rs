@@ -22,8 +22,8 @@
 //! What a guest may do: fire events at any rate. An event makes its queue active, which costs the
 //! worker one poll of that queue and, at the device's expense, one turn.
 
+use super::device_class::{RingFault, ServedQueue};
 use super::fair_scheduler::{FairScheduler, Turn};
-use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_CHECKS;
 use super::worker_pool::rx_context::RxContext;
 use super::worker_pool::waker::{QueueDoorbell, Waker};

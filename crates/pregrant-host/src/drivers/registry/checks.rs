@@ -14,8 +14,8 @@
 //! What a guest may do: nothing here.
 
 use super::Backend;
-use super::class::Trial;
-use super::devices::Busy;
+use super::devices::{Busy, Instance};
+use crate::drivers::device_class::Trial;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::bus::StoreBus;
@@ -61,7 +61,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if served.is_connected() || served.busy.is_some() || served.behind.due().is_some() {
             return;
         }
-        let tried = served.served.try_ahead(&mut StoreBus { device: &served.device, xs: &mut self.xs });
+        let Some(backing) = served.served.backing() else { return served.behind.is_there() };
+        let tried = backing.try_ahead(&mut StoreBus { device: &served.device, xs: &mut self.xs });
         let (trial, quiet) = match tried {
             Ok(tried) => tried,
             Err(e) => return served.say(Level::Warn, &e),
@@ -107,22 +108,22 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         self.checked = now;
         self.rescan |= self.is_one_free();
-        for served in self.devices.iter_mut().filter(|s| s.is_connected() && s.served.wants_checks()) {
+        for served in self.devices.iter_mut().filter(|s| s.is_connected()) {
+            let Some(changes) = served.served.periodic_check() else { continue };
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-            if let Err(e) = served.served.check(&mut bus, &served.log) {
+            if let Err(e) = changes.check(&mut bus, &served.log) {
                 served.say(Level::Warn, &e);
             }
         }
     }
 
     /// When the next check is due, from now.
-    pub(super) fn check_due(&self) -> Option<Duration> {
+    pub(super) fn check_due(&mut self) -> Option<Duration> {
         let now = Instant::now();
+        let checks = !self.left_alone.is_empty() || self.devices.iter_mut().any(Instance::wants_checks);
         let busy = self.devices.iter().filter_map(|served| served.busy.as_ref().map(|busy| busy.next));
         let behind = self.devices.iter().filter_map(|served| served.behind.due());
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
-        let checks = !self.left_alone.is_empty()
-            || self.devices.iter().any(|s| s.is_connected() && s.served.wants_checks());
         let draining = self.devices.iter().filter_map(|s| s.stage.drain_check());
         let first = busy
             .chain(behind)

@@ -42,10 +42,11 @@ impl ControlRings {
     pub(super) fn update_live<P: Platform, T: Transport + 'static>(
         &mut self,
         p: &P,
-        devices: &Devices<P, T>,
+        devices: &mut Devices<P, T>,
     ) {
-        let live = devices.iter().filter(|served| served.is_connected());
-        let own = live.filter_map(|served| Some((served.served.own_channel(p)?, served.device.id())));
+        let live = devices.iter_mut().filter(|served| served.is_connected());
+        let own =
+            live.filter_map(|served| Some((served.served.control_ring()?.channel(p)?, served.device.id())));
         let before = std::mem::replace(&mut self.by_port, own.collect());
         // One that has reconnected has another channel, or is as good as new.
         self.active.retain(|id| self.by_port.values().any(|live| live == id));
@@ -134,7 +135,9 @@ impl ControlRings {
             !self.paused.contains_key(id)
                 && devices
                     .get_mut(id)
-                    .is_some_and(|served| !served.stage.is_waited_for() && served.served.is_pending())
+                    .filter(|served| !served.stage.is_waited_for())
+                    .and_then(|served| served.served.control_ring())
+                    .is_some_and(|ring| ring.is_pending())
         });
         self.active.extend(found);
         found.is_some()

@@ -38,9 +38,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let Some(served) = self.devices.get_mut(id).filter(|served| !served.stage.is_waited_for()) else {
                 continue;
             };
+            let Some(ring) = served.served.control_ring() else { continue };
             let start = Instant::now();
-            match served.served.turn(&self.platform, id, &served.log) {
-                Ok(true) => asked.push((*id, start.elapsed(), served.served.comes_with_connection())),
+            match ring.turn(&self.platform, id, &served.log) {
+                Ok(true) => asked.push((*id, start.elapsed(), ring.part_of_connecting())),
                 Ok(false) => {}
                 Err(e) => fault = Some((*id, e)),
             }
@@ -100,17 +101,20 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.poll_control_rings();
         let Self { control_rings, devices, platform, .. } = self;
         let (mut work, mut fault) = (false, None);
-        let mut arm = |served: &mut Instance<P, T>| match served.served.arm(platform) {
-            Ok(more) => {
-                work |= more;
-                more
-            }
-            Err(e) => {
-                // One is reported at a time: another stays active, and is reported in its next
-                // turn.
-                fault = Some((served.device.id(), e));
-                true
-            }
+        let mut arm = |served: &mut Instance<P, T>| match served.served.control_ring() {
+            None => false,
+            Some(ring) => match ring.arm(platform) {
+                Ok(more) => {
+                    work |= more;
+                    more
+                }
+                Err(e) => {
+                    // One is reported at a time: another stays active, and is reported in its next
+                    // turn.
+                    fault = Some((served.device.id(), e));
+                    true
+                }
+            },
         };
         control_rings.active.retain(|id| {
             devices.get_mut(id).is_some_and(|served| served.stage.is_waited_for() || arm(served))

@@ -1,11 +1,12 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
-use super::class::ServedDevice;
-use super::device_log::DeviceLog;
 use super::obstacle::Behind;
 use super::stage::Stage;
+use crate::drivers::device_class::ServedDevice;
+use crate::drivers::device_log::DeviceLog;
 use log::Level;
 use pregrant::platform::Platform;
+use pregrant::xenbus::back::{Connection, PageUse};
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
@@ -154,10 +155,20 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.served.back().is_connected()
+        self.served.back().connection() != Connection::None
+    }
+
+    /// Whether this process plugs it in, or out.
+    pub(super) fn has_hotplug(&mut self) -> bool {
+        self.served.hotplug().is_some_and(|script| script.is_pending())
+    }
+
+    pub(super) fn wants_checks(&mut self) -> bool {
+        self.is_connected() && self.served.periodic_check().is_some()
     }
 
     pub(super) fn report(&self) -> DeviceReport {
+        let PageUse { needed, allowed, .. } = self.served.back().pages();
         DeviceReport {
             id: self.device.id(),
             state: self.served.back().state(),
@@ -171,8 +182,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
             worker_ns: self.worker_ns.load(Ordering::Relaxed),
             reattached: self.reattached,
             connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),
-            pages_needed: self.served.back().needed_pages(),
-            pages_allowed: self.served.back().allowed_pages(),
+            pages_needed: needed,
+            pages_allowed: allowed,
         }
     }
 }

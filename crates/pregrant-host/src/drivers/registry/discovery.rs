@@ -13,18 +13,18 @@
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::checks::busy_pause;
-use super::class::ServedDevice;
-use super::device_log::DeviceLog;
 use super::devices::{Held, Instance, unwatch, watch};
 use super::obstacle::Behind;
 use super::stage::{Stage, Then};
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
+use crate::drivers::device_class::{ServedDevice, Takeover};
+use crate::drivers::device_log::DeviceLog;
 use crate::drivers::recovery::Recovery;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::shm::SharedBytes;
-use pregrant::xenbus::back::PreviousState;
+use pregrant::xenbus::back::{Begin, PreviousState};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
@@ -67,8 +67,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // Another token: a front's key, of a device that is not served, or not yet. Its path is as
         // the guest likes.
         let is_of = |class: Class| event.token.strip_prefix("backend/") == Some(class.name());
-        let class = self.classes.iter().find(|c| is_of(c.class()));
-        class.map_or(Changed::Nothing, |c| below_watch(event, self.platform.domid(), c.class(), c.own_keys()))
+        let rules = self.classes.iter().map(|class| class.rules()).find(|rules| is_of(rules.class));
+        rules.map_or(Changed::Nothing, |rules| below_watch(event, self.platform.domid(), &rules))
+    }
+
+    /// The part of a device's class for what a predecessor serves.
+    fn takeover(&mut self, id: &DeviceId) -> Option<&mut dyn Takeover<T>> {
+        self.classes.iter_mut().find(|class| class.rules().class == id.class)?.takeover()
     }
 
     /// Finds devices that are new, and forgets those whose directory is gone.
@@ -76,7 +81,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut seen = Vec::new();
         let back = self.platform.domid();
         for class in &self.classes {
-            seen.extend(toolstack::backs_of(&mut self.xs, back, class.class())?);
+            seen.extend(toolstack::backs_of(&mut self.xs, back, class.rules().class)?);
         }
         seen.retain(|id| self.serves(id));
         let gone: Vec<_> =
@@ -106,9 +111,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // A worker serves the first of them before the last is taken up: what its guest sends to
         // that one's is not to be lost.
         new.iter().for_each(|id| self.reserve(id));
-        let class = |id: &DeviceId| self.classes.iter().find(|c| c.class() == id.class);
-        let (served, new): (Vec<_>, Vec<_>) =
-            new.into_iter().partition(|id| class(id).is_some_and(|class| class.changes_hands(id)));
+        let (served, new): (Vec<_>, Vec<_>) = new
+            .into_iter()
+            .partition(|id| self.takeover(id).is_some_and(|takeover| takeover.is_served_until_placed(id)));
         let placed: Vec<_> = new.into_iter().map(|id| (id, self.place(id))).collect();
         placed.into_iter().for_each(|(id, placed)| self.take_up(id, placed));
         served.into_iter().for_each(|id| self.find(id));
@@ -120,9 +125,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if self.config.recovery.is_none() || self.held.get(id).is_some_and(|held| held.given_up) {
             return;
         }
-        let device = Device::new(*id, Side::Back);
-        if let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) {
-            class.reserve(&device, &mut self.xs);
+        let class = self.classes.iter_mut().find(|class| class.rules().class == id.class);
+        if let Some(takeover) = class.and_then(|class| class.takeover()) {
+            takeover.reserve(&Device::new(*id, Side::Back), &mut self.xs);
         }
     }
 
@@ -141,7 +146,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
         self.forgot = true;
         for class in &self.classes {
-            for id in recovery.kept(&self.platform, class.class(), self.platform.domid()) {
+            for id in recovery.kept(&self.platform, class.rules().class, self.platform.domid()) {
                 let dir = format!("{}/{}/{}", watch_of(id.class), id.front.0, id.handle);
                 if self.xs.read_if_there(&dir)?.is_none() {
                     recovery.forget(&self.platform, &id);
@@ -174,8 +179,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Lets go of what waits for a device's guest, where the device is not connected.
     fn release(&mut self, id: &DeviceId) {
-        let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) else { return };
-        let lost = class.release(id);
+        let Some(takeover) = self.takeover(id) else { return };
+        let lost = takeover.release(id);
         if lost > 0
             && let Some(log) = self.logs.get(id)
         {
@@ -218,8 +223,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 return None;
             }
         };
-        let class = self.classes.iter_mut().find(|c| c.class() == id.class)?;
-        let front_keys = class.front_keys();
+        let class = self.classes.iter_mut().find(|class| class.rules().class == id.class)?;
+        let front_keys = class.rules().front_keys;
         if let Err(e) = watch(&device, front_keys, &mut self.xs) {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return None;
@@ -270,7 +275,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Placed { device, front_keys, mut served, log, owned, left, live, misplaced } = placed;
         // The features that a predecessor accepted are accepted again, whatever a new connection
         // would get.
-        served.back_mut().limit_pages(self.room_for(&id).limit);
+        served.back_mut().limit_pages(self.room_for(&id).limit, usize::MAX);
         let taken = if live {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, log.clone());
             let mut bus = StoreBus { device: &device, xs: &mut self.xs };
@@ -324,13 +329,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             _owned: owned,
         };
         match left {
-            _ if live => {
-                let had = instance.served.interrupted();
-                instance.say(
-                    Level::Info,
-                    &format_args!("re-attached to the live rings that an earlier backend left{had}"),
-                );
-            }
+            // The class says so, with what its predecessor left unfinished.
+            _ if live => {}
             PreviousState::Closed(Some(why)) => {
                 instance
                     .say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
@@ -341,19 +341,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if !live {
             instance.behind.begin(Instant::now());
         }
-        self.hotplugs |= instance.served.has_hotplug();
+        self.hotplugs |= instance.has_hotplug();
         self.devices.insert(instance);
         // Places of others may have moved.
         self.update_live();
         match taken {
             _ if let Some(why) = misplaced => self.fail(id, &why),
-            Ok(true) => self.connected(id),
+            Ok(true) => self.connected(id, Begin::Reattach),
             Ok(false) => {}
             Err(e) if e.is_of_ended_guest() => self.guest_has_ended(id, &e),
             Err(e) => {
                 // A front that comes again is to find it as it was found here, and the log has it
                 // then.
-                if e.is_behind()
+                if e.is_of_backing()
                     && let Some(served) = self.devices.get_mut(&id)
                 {
                     let why = e.to_string();
@@ -384,8 +384,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         // No one listens to its front: what that writes is not to keep this process awake.
         if held.given_up {
-            let keys =
-                self.classes.iter().find(|c| c.class() == id.class).map_or(&[][..], |c| c.front_keys());
+            let class = self.classes.iter().find(|class| class.rules().class == id.class);
+            let keys = class.map_or(&[][..], |class| class.rules().front_keys);
             // xenstore is gone, then
             let _ = unwatch(&Device::new(id, Side::Back), keys, &mut self.xs);
         }

@@ -3,14 +3,14 @@
 //! A failure closes that device alone, with a line that says why; the store has the same text.
 
 use super::Backend;
-use super::class::{HotplugStep, RingFault};
 use super::devices::Instance;
 use super::discovery::keeper;
 use super::stage::Then;
 use super::watch::watch_of;
+use crate::drivers::device_class::{HotplugStep, RingFault};
 use log::Level;
 use pregrant::platform::Platform;
-use pregrant::xenbus::back::{BackStep, HOTPLUG_STATUS};
+use pregrant::xenbus::back::{BackStep, Begin, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::{DeviceError, DeviceId, XenbusState};
@@ -29,9 +29,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         let mut out = Vec::new();
-        for served in self.devices.iter_mut().filter(|s| s.served.has_hotplug()) {
+        for served in self.devices.iter_mut() {
             let id = served.device.id();
-            match served.served.plug(&id) {
+            let Some(script) = served.served.hotplug().filter(|script| script.is_pending()) else { continue };
+            match script.turn(&id) {
                 None => {}
                 Some(HotplugStep::In(status, why)) => {
                     if let Some(why) = why {
@@ -60,7 +61,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove_directory(&id);
             }
         }
-        self.hotplugs = self.devices.iter().any(|served| served.served.has_hotplug());
+        self.hotplugs = self.devices.iter_mut().any(Instance::has_hotplug);
     }
 
     /// Whether the toolstack has made another device in the directory of one that was over, before
@@ -76,15 +77,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let is_connected = self.devices.get(&id).is_some_and(|s| s.is_connected());
         let room = (!is_connected).then(|| self.room_for(&id));
         // A device that is being unplugged is over, whatever is made in its place.
-        let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
+        let Some(served) = self.devices.get_mut(&id) else { return };
+        if served.served.hotplug().is_some_and(|script| script.is_undone()) {
+            return;
+        }
         if served.stage.is_draining() {
             return served.stage.wait_with(Then::Step);
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let back = served.served.back_mut();
         if let Some(room) = room {
-            back.limit_pages(room.limit);
-            back.limit_lasting(room.lasting);
+            back.limit_pages(room.limit, room.lasting);
         }
         back.pause(served.behind.is_paused(Instant::now()));
         let came_to = {
@@ -92,7 +95,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             back.step(&self.platform, &mut bus, &mut kept)
         };
         match came_to {
-            Ok(BackStep::Connected) => self.connected(id),
+            Ok(BackStep::Connected) => self.connected(id, Begin::Fresh),
             Ok(BackStep::Closed) => {
                 served.served.closed(&id, &served.log);
                 served.say(Level::Info, &"closed: the frontend has disconnected it");
@@ -116,7 +119,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 served.served.closed(&id, &served.log);
                 served.behind.is_over();
                 if self.config.removes {
-                    if served.served.unplug() {
+                    if served.served.hotplug().is_some_and(|script| script.begin_undo()) {
                         self.hotplugs = true;
                     } else {
                         self.remove_directory(&id);
@@ -146,7 +149,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             ConnectError::Keys(e) => e.to_string(),
             e if e.is_of_ended_guest() => return self.guest_has_ended(id, &e),
             e => {
-                let (is_behind, why) = (e.is_behind(), e.to_string());
+                let (is_behind, why) = (e.is_of_backing(), e.to_string());
                 let text = format!("{}: {why}", id.front_dir());
                 if is_behind && let Some(served) = self.devices.get_mut(&id) {
                     served.behind.fails(Instant::now(), &why, true);
@@ -161,8 +164,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// A device is live: what stands behind it is made, its front sees that, and the log says it.
-    pub(super) fn connected(&mut self, id: DeviceId) {
+    /// A device is live: its ports are made, its front sees that, and the log has a line.
+    pub(super) fn connected(&mut self, id: DeviceId, begin: Begin) {
         if let Some(served) = self.devices.get_mut(&id) {
             served.announced_pages = None;
         }
@@ -171,11 +174,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         served.failed = None;
         served.behind.is_over();
         served.connected_at = Some(Instant::now());
-        served.served.connected(&served.device, &served.log);
+        served.served.connected(begin, &served.device, &served.log);
         // Only now: frames that come at once for it, or from it, by another worker, find its ports.
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         match served.served.back_mut().say_connected(&mut bus) {
-            Ok(()) => self.lend(&id),
+            Ok(()) => self.hand_out_queues(&id),
             Err(e) => self.failed_to_connect(id, ConnectError::Keys(e)),
         }
     }
@@ -187,7 +190,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Err(e) = served.served.back_mut().own_key_changed(&self.platform, &mut bus, key) {
             served.say(Level::Warn, &e);
         }
-        served.served.key_changed(&served.device, &served.log);
+        served.served.own_key_changed(&served.device, &served.log);
         if !served.is_connected() {
             // It may be another thing altogether.
             served.busy = None;
@@ -280,7 +283,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             let Instance { log, served, .. } = served;
             drop(served);
-            let class = self.classes.iter().find(|c| c.class() == id.class);
+            let class = self.classes.iter().find(|c| c.rules().class == id.class);
             let is_ending = class.and_then(|class| class.remote()).is_some_and(|mut remote| {
                 log.failed(Level::Warn, remote.removed(&id));
                 remote.is_ending(&id)
@@ -322,7 +325,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn update_live(&mut self) {
         let connected = self.devices.iter().filter(|s| s.is_connected());
         self.live = connected.count();
-        self.control_rings.update_live(&self.platform, &self.devices);
+        self.control_rings.update_live(&self.platform, &mut self.devices);
         self.even_out();
     }
 }

@@ -4,16 +4,16 @@
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
 //!   workers             their threads, or none: then round() is one worker's round, in this thread
-//!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
-//!   watch   what an event of xenstore means
-//!   discovery  which devices there are      step  one device is connected, closed, removed or failed
+//!   devices    one device, and its report (its class is in drivers/device_class/)
+//!   watch      what an event of xenstore means
+//!   discovery  which devices there are      lifecycle  one device is connected, closed, removed or failed
 //!   stage   where a device's queues are     reclaim  queues go to workers and come back
 //!   checks  what is polled, as no event comes for it      obstacle  why a device's remote port or image cannot be had
 //!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
 //!   pages   what each device of a guest may have mapped         shared_pages  who gets to know it when
 //!   throttling  whose front asks for too many steps
 //!   worker_sleep  until there may be something to do
-//!   shutdown  all of them left or closed    device_log  what the log says of one
+//!   shutdown  all of them left or closed
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings
 //! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
@@ -27,10 +27,8 @@
 //! [`throttle`]: crate::drivers::throttle
 
 mod checks;
-mod class;
 mod control_rings;
 mod control_turns;
-mod device_log;
 mod devices;
 mod discovery;
 mod lifecycle;
@@ -46,14 +44,11 @@ mod throttling;
 mod watch;
 mod worker_sleep;
 
-pub use class::{
-    AnyBack, DeviceClass, Figures, HotplugStep, Notes, Operation, RemoteSide, RingFault, ServedDevice,
-    ServedQueue, Trial,
-};
-pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
 
+use super::device_class::{DeviceClass, ServedDevice};
+use super::device_log::{DeviceLog, DeviceLogs};
 use super::poll_controller::Mode;
 use super::recovery::Recovery;
 use super::throttle::Throttle;
@@ -188,7 +183,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     ) -> Result<Self, BackendError> {
         for class in &classes {
             // Guests may read there and not write: its paths are the toolstack's and ours.
-            let watch = watch_of(class.class());
+            let watch = watch_of(class.rules().class);
             xs.watch_each(&watch, &watch)?;
         }
         Ok(Self {
@@ -325,7 +320,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Whether this device is to be served, if there is one.
     fn serves(&self, id: &DeviceId) -> bool {
-        self.classes.iter().any(|c| c.class() == id.class && c.serves(id.front.0, id.handle))
+        self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }
 
     /// A control turn of the queues that this thread serves, and what follows from it.

@@ -1,10 +1,10 @@
 //! Queues go to workers and come back: what a device has to wait with until they are here.
 //!
 //! ```text
-//!   connected --lend--> workers
+//!   connected --hand_out_queues--> workers
 //!   a step that closes, a failure, a directory that is gone:  has_returned? no: reclaimed, and then it is done;
 //!                                                             is_drained? no: checked again, for as long as its class says
-//!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed again
+//!   pump: queues came --all of a device--> take_back_queues --> what waited;  or, where nothing did, they are placed again
 //! ```
 //! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
 //!
@@ -18,6 +18,7 @@ use log::Level;
 use pregrant::PlatformError;
 use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
+use pregrant::xenbus::back::Connection;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
@@ -42,9 +43,9 @@ fn not_bound(e: &PlatformError) -> (Level, String) {
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Gives a connected device's queues to the workers.
-    pub(super) fn lend(&mut self, id: &DeviceId) {
+    pub(super) fn hand_out_queues(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get_mut(id) else { return };
-        let queues = served.served.lend();
+        let queues = served.served.hand_out_queues();
         served.stage.hand_out(queues.len());
         if let Some(note) = self.pool.hand_out(&self.platform, *id, queues, &served.worker_ns) {
             served.say(Level::Warn, &note);
@@ -70,7 +71,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// is asked again.
     fn is_drained(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(id) else { return true };
-        served.stage.is_drained(|| served.served.under_way(&self.platform))
+        served.stage.is_drained(|| served.served.backing()?.under_way(&self.platform))
     }
 
     /// Queues that a worker returned. Its device has all of them again once this was the last.
@@ -108,7 +109,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
             }
         }
-        served.served.take_back(queues);
+        served.served.take_back_queues(queues);
         true
     }
 
@@ -154,18 +155,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         // A step may have found that there is nothing to close after all.
-        if self
-            .devices
-            .get(&id)
-            .is_some_and(|s| s.is_connected() && !s.stage.is_handed_out() && !s.served.back().is_handed_out())
-        {
+        if self.devices.get(&id).is_some_and(|s| {
+            s.is_connected() && !s.stage.is_handed_out() && s.served.back().connection() == Connection::Here
+        }) {
             self.hand_out_again(&id);
         }
     }
 
     /// Hands out queues that were here, and does what the device was not asked about meanwhile.
     fn hand_out_again(&mut self, id: &DeviceId) {
-        self.lend(id);
+        self.hand_out_queues(id);
         self.turn_device(*id);
         // One device moves at a time: others may be to follow.
         self.even_out();
@@ -177,7 +176,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         else {
             return;
         };
-        match served.served.turn(&self.platform, &id, &served.log) {
+        let turned = match served.served.control_ring() {
+            Some(ring) => ring.turn(&self.platform, &id, &served.log),
+            None => Ok(false),
+        };
+        match turned {
             Ok(true) => {
                 self.pool.wake_queues(id);
                 // Work in turns goes on, though its guest shows nothing new.
@@ -200,9 +203,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Has all queues here, for the end.
     pub(super) fn reclaim_all(&mut self) {
-        let lent: Vec<_> =
+        let handed_out: Vec<_> =
             self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();
-        for id in lent {
+        for id in handed_out {
             if let Some(came) = self.pool.reclaim(id) {
                 self.queues_returned(came);
             }

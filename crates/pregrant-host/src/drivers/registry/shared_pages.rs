@@ -16,6 +16,7 @@ use super::devices::Instance;
 use super::pages::{PAGES_PER_GUEST, PageBudget, lasting, room, shares};
 use pregrant::platform::Platform;
 use pregrant::units::DomId;
+use pregrant::xenbus::back::PageShare;
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 
@@ -29,9 +30,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
-        let least = others().map(|s| s.served.back().least_pages()).sum();
+        let least = others().map(|s| s.served.back().pages().least).sum();
         let connected = others().filter(|s| s.is_connected());
-        let requests: Vec<_> = connected.map(|s| s.served.back().requested_pages()).collect();
+        let requests: Vec<_> = connected.map(|s| s.served.back().pages().requested).collect();
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
@@ -53,14 +54,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let limit = self.config.page_limit;
         let (own, strangers): (Vec<_>, Vec<_>) =
             self.devices.iter().partition(|s| s.device.id().front == front);
-        let allowed = |s: &&Instance<P, T>| s.served.back().allowed_pages();
-        let single = |s: &&Instance<P, T>| s.served.back().single_pages();
-        let theirs = strangers.iter().map(|s| allowed(s) + single(s)).sum::<usize>()
-            + own.iter().map(single).sum::<usize>();
-        let least = own.iter().map(|s| s.served.back().least_pages()).sum();
+        let of_strangers = strangers.iter().map(|s| s.served.back().pages());
+        let of_own: Vec<_> = own.iter().map(|s| s.served.back().pages()).collect();
+        let theirs = of_strangers.map(|pages| pages.allowed + pages.single).sum::<usize>()
+            + of_own.iter().map(|pages| pages.single).sum::<usize>();
+        let least = of_own.iter().map(|pages| pages.least).sum();
         let left = limit.saturating_sub(least).min(PERSISTENT_PAGES.saturating_sub(theirs));
         let connected = || own.iter().filter(|s| s.is_connected());
-        let requests: Vec<_> = connected().map(|s| s.served.back().requested_pages()).collect();
+        let requests: Vec<_> = connected().map(|s| s.served.back().pages().requested).collect();
         let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &requests, waiting);
         let shares = shares(left, &requests);
@@ -73,10 +74,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         for ((served, (share, for_long)), requested) in own.zip(shares).zip(requests) {
             served.requested_pages = requested;
             let back = served.served.back_mut();
-            let announced = (share, back.least_pages() + for_long);
+            let announced = (share, back.pages().least + for_long);
             if served.announced_pages.replace(announced) != Some(announced) {
-                back.limit_lasting(announced.1);
-                back.allow_pages(&self.platform, share);
+                let (pages, lasting) = announced;
+                back.allow_pages(&self.platform, PageShare { pages, lasting });
                 self.pool.wake_queues(served.device.id());
             }
         }
@@ -84,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The same, if a device requests other pages than when they were shared out.
     pub(super) fn share_as_requested(&mut self, id: &DeviceId) {
-        let now = |s: &Instance<P, T>| s.served.back().requested_pages();
+        let now = |s: &Instance<P, T>| s.served.back().pages().requested;
         if self.devices.get(id).is_some_and(|s| s.is_connected() && now(s) > s.requested_pages) {
             self.share_pages(id.front);
         }

@@ -8,6 +8,7 @@ use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::back::Drained;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenstore::Transport;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long fronts have to follow when all vifs are closed.
@@ -36,12 +37,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// data.
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
-        let mut drained = Drained::default();
+        let (mut drained, mut keeps_records) = (Drained::default(), BTreeSet::new());
         for served in self.devices.iter_mut() {
+            if served.served.backing().is_some_and(|backing| backing.give_up()) {
+                keeps_records.insert(served.device.id());
+            }
+            drained += served.served.detach(&self.platform);
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-            match served.served.end(&self.platform, &mut bus) {
-                Ok(more) => drained += more,
-                Err(e) => served.say(Level::Info, &e), // its directory may be gone
+            if let Err(e) = served.served.back_mut().end_detached(&mut bus) {
+                served.say(Level::Info, &e); // its directory may be gone
             }
         }
         self.update_live();
@@ -61,7 +65,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
             }
         }
-        let stays = |s: &Instance<P, T>| closing(s) && s.served.back().serves_closing();
+        let stays = |s: &Instance<P, T>| closing(s) && s.served.back().rules().serves_closing;
         n -= self.devices.iter().filter(|s| stays(s)).count();
         self.ended(n, "closed", drained);
         for mut served in std::mem::take(&mut self.devices).into_all() {
@@ -83,7 +87,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.log.end();
             let _ = served.device.unwatch_peer(&mut self.xs);
             if let Some(recovery) = &mut self.config.recovery
-                && !served.served.leaves_records()
+                && !keeps_records.contains(&id)
             {
                 recovery.forget(&self.platform, &id);
             }

@@ -15,7 +15,7 @@
 //! What a guest may do: nothing here; the registry asks.
 
 use super::checks::BUSY_CHECK;
-use super::class::{RingFault, ServedQueue};
+use crate::drivers::device_class::{RingFault, ServedQueue};
 use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
 //!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is served again
 //!          a ring that is paused has turns again           a script that runs is checked
-//!          what a class says                             what stands behind a device is checked
+//!          what a class says                             a device's backing is checked
 //! ```
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what
 //! sets it.
@@ -80,7 +80,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// When something is due, from now, that no event reports.
-    fn due(&self) -> Option<Duration> {
+    fn due(&mut self) -> Option<Duration> {
         let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.remote()?.due()).min();
