@@ -13,7 +13,6 @@
 
 use super::Backend;
 use super::devices::Instance;
-use super::throttling::is_to_be_said;
 use crate::drivers::wait::is_lifted;
 use log::Level;
 use pregrant::platform::{Events, Platform};
@@ -87,12 +86,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(pause) = pause.filter(|_| self.config.limits_steps) else { return };
         let Some(served) = self.devices.get_mut(&id) else { return };
         self.control_rings.pause(id, pause);
-        served.ring_pauses += 1;
-        if is_to_be_said(&mut served.paused_said, Instant::now()) {
-            served.say(
-                Level::Warn,
-                &format_args!("{PAUSED} ({times} time(s) in all)", times = served.ring_pauses),
-            );
+        if served.throttle.ring.again(Instant::now()) {
+            let times = served.throttle.ring.times;
+            served.say(Level::Warn, &format_args!("{PAUSED} ({times} time(s) in all)"));
         }
     }
 

@@ -6,16 +6,18 @@
 //!                                     each of them: own it, watch its front, make its remote side's place
 //!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
-//!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
+//!   somebody else still has it: tried again for a second; its backing: for as long as that takes
 //!   what is kept of it is of another version: as one whose last owner does not die: the next backend's, rings and all
 //!   somebody else has it and keeps it (the kernel): left alone, and checked now and then (checks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
-use super::checks::busy_pause;
-use super::devices::{Held, Instance, unwatch, watch};
-use super::obstacle::Behind;
-use super::stage::{Stage, Then};
+use super::backing_state::BackingState;
+use super::devices::{Held, History, Instance, unwatch, watch};
+use super::queues::Then;
+use super::retry_interval::retry_interval;
+use super::stage::Stage;
+use super::throttling::DeviceThrottle;
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::device_class::{ServedDevice, Takeover};
@@ -30,7 +32,6 @@ use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits for
@@ -50,14 +51,13 @@ pub(super) fn keeper<'a, P>(
 /// A device that is this process' and has its place, and whose rings were not checked yet.
 struct Placed<P: Platform, T: Transport + 'static> {
     device: Device,
-    front_keys: &'static [&'static str],
     served: Box<dyn ServedDevice<P, T>>,
     log: DeviceLog,
     owned: Option<Box<dyn Any>>,
     left: PreviousState,
     /// It may be gone on with what is left.
     live: bool,
-    /// There is no place for it, and why.
+    /// Why its port or image cannot be made; None: it was.
     misplaced: Option<String>,
 }
 
@@ -258,7 +258,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             self.hold(id, &why, false);
             return None;
         }
-        Some(Placed { device, front_keys, served, log, owned, left, live, misplaced })
+        Some(Placed { device, served, log, owned, left, live, misplaced })
     }
 
     /// Goes on with the rings that a predecessor left, or waits for the front.
@@ -272,7 +272,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     fn take_up_placed(&mut self, id: DeviceId, placed: Placed<P, T>) {
-        let Placed { device, front_keys, mut served, log, owned, left, live, misplaced } = placed;
+        let Placed { device, mut served, log, owned, left, live, misplaced } = placed;
         // The features that a predecessor accepted are accepted again, whatever a new connection
         // would get.
         served.back_mut().limit_pages(self.room_for(&id).limit, usize::MAX);
@@ -305,42 +305,26 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         self.held.remove(&id);
         let live = matches!(taken, Ok(true));
+        let now = Instant::now();
+        let mut stage = Stage::Waiting(BackingState::found(now));
+        match left {
+            // Its class logs that, with what the predecessor left unfinished.
+            _ if live => stage.connect(now),
+            PreviousState::Closed(Some(why)) => {
+                log.say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
+                stage.fail(why);
+            }
+            _ => log.say(Level::Info, &"found in xenstore: waiting for its frontend"),
+        }
         let mut instance = Instance {
             device,
-            front_keys,
             served,
             log,
-            failed: None,
-            faults: 0,
-            throttled: 0,
-            throttled_said: None,
-            ring_pauses: 0,
-            paused_said: None,
-            last_failure: None,
-            reattached: live,
-            connected_at: None,
-            worker_ns: Arc::default(),
-            stage: Stage::default(),
-            requested_pages: 0,
-            announced_pages: None,
-            throttled_until: None,
-            busy: None,
-            behind: Behind::default(),
+            stage,
+            throttle: DeviceThrottle::default(),
+            history: History { reattached: live, ..History::default() },
             _owned: owned,
         };
-        match left {
-            // The class says so, with what its predecessor left unfinished.
-            _ if live => {}
-            PreviousState::Closed(Some(why)) => {
-                instance
-                    .say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
-                instance.failed = Some(why);
-            }
-            _ => instance.say(Level::Info, &"found in xenstore: waiting for its frontend"),
-        }
-        if !live {
-            instance.behind.begin(Instant::now());
-        }
         self.hotplugs |= instance.has_hotplug();
         self.devices.insert(instance);
         // Places of others may have moved.
@@ -355,10 +339,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 // then.
                 if e.is_of_backing()
                     && let Some(served) = self.devices.get_mut(&id)
+                    && let Some(backing) = served.stage.backing_mut()
                 {
                     let why = e.to_string();
-                    served.behind.fails(Instant::now(), &why, true);
-                    let _ = served.behind.is_news(&why);
+                    backing.fails(Instant::now(), &why, true);
+                    let _ = backing.is_news(&why);
                 }
                 self.fail(id, &format!("cannot re-attach to the guest's live rings: {e}"));
             }
@@ -366,15 +351,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Somebody else still has the device: it is tried again for a second, and after that when the
-    /// directory changes. Or, `busy`, what stands behind it, which a process that is dead may have
-    /// for long, or is not there yet: its guest waits for it.
+    /// directory changes. `busy`: its backing is locked by a dying process, or missing; it is tried
+    /// again for as long as its guest waits.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
         let first =
             Held { since: now, why: String::new(), next: now, said: false, given_up: false, made: None };
         let held = self.held.entry(id).or_insert(first);
         held.why = why.to_string();
-        held.next = if busy { now + busy_pause(held.since, now) } else { now };
+        held.next = if busy { now + retry_interval(held.since, now) } else { now };
         let is_long = now.duration_since(held.since) >= DYING;
         held.given_up = !busy && is_long;
         if is_long && !std::mem::replace(&mut held.said, true) {

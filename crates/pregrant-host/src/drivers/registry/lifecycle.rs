@@ -5,7 +5,9 @@
 use super::Backend;
 use super::devices::Instance;
 use super::discovery::keeper;
-use super::stage::Then;
+use super::pages::PageBudget;
+use super::queues::Then;
+use super::stage::Stage;
 use super::watch::watch_of;
 use crate::drivers::device_class::{HotplugStep, RingFault};
 use log::Level;
@@ -74,38 +76,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Takes one device's steps; a failure closes that device alone.
     pub(super) fn step(&mut self, id: DeviceId) {
-        let is_connected = self.devices.get(&id).is_some_and(|s| s.is_connected());
-        let room = (!is_connected).then(|| self.room_for(&id));
-        // A device that is being unplugged is over, whatever is made in its place.
-        let Some(served) = self.devices.get_mut(&id) else { return };
-        if served.served.hotplug().is_some_and(|script| script.is_undone()) {
-            return;
-        }
-        if served.stage.is_draining() {
-            return served.stage.wait_with(Then::Step);
-        }
-        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-        let back = served.served.back_mut();
-        if let Some(room) = room {
-            back.limit_pages(room.limit, room.lasting);
-        }
-        back.pause(served.behind.is_paused(Instant::now()));
-        let came_to = {
-            let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
-            back.step(&self.platform, &mut bus, &mut kept)
-        };
+        let Some(came_to) = self.step_of_stage(id) else { return };
         match came_to {
             Ok(BackStep::Connected) => self.connected(id, Begin::Fresh),
             Ok(BackStep::Closed) => {
-                served.served.closed(&id, &served.log);
-                served.say(Level::Info, &"closed: the frontend has disconnected it");
+                if self.closed(id) {
+                    self.say(id, Level::Info, &"closed: the frontend has disconnected it");
+                }
                 self.share_pages(id.front);
             }
             // Its front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
-                let text = "the frontend is closing the device; serving it until that is done";
-                served.say(Level::Info, &text);
+                self.say(id, Level::Info, &"the frontend is closing the device; serving it until that is done");
             }
             Ok(BackStep::Recall) => {
                 if self.has_returned(&id, Then::Step) {
@@ -113,27 +96,73 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
                 return;
             }
-            // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
-            // directory, and `scan` misses it. To forget it now would be to find it again at once.
-            Ok(BackStep::Removed) => {
-                served.served.closed(&id, &served.log);
-                served.behind.is_over();
-                if self.config.removes {
-                    if served.served.hotplug().is_some_and(|script| script.begin_undo()) {
-                        self.hotplugs = true;
-                    } else {
-                        self.remove_directory(&id);
-                    }
-                }
-                self.share_pages(id.front);
-            }
+            Ok(BackStep::Removed) => self.over(id),
             Err(e) if e.is_busy() => return self.wait_for_busy(id, e),
             Err(e) => return self.failed_to_connect(id, e),
         }
-        if let Some(served) = self.devices.get_mut(&id) {
-            served.busy = None;
+        if let Some(backing) = self.devices.get_mut(&id).and_then(|served| served.stage.backing_mut()) {
+            backing.end_busy();
         }
         self.update_live();
+    }
+
+    /// The steps of its handshake that its stage allows. None: none for now.
+    fn step_of_stage(&mut self, id: DeviceId) -> Option<Result<BackStep, ConnectError<DeviceError>>> {
+        let room = match self.devices.get(&id)?.stage {
+            Stage::Waiting(_) | Stage::Failed { .. } => self.room_for(&id),
+            Stage::Connected(_) => PageBudget::default(),
+        };
+        let served = self.devices.get_mut(&id)?;
+        // A device that is being unplugged is over, whatever is made in its place.
+        if served.served.hotplug().is_some_and(|script| script.is_undone()) {
+            return None;
+        }
+        let back = served.served.back_mut();
+        match &mut served.stage {
+            Stage::Waiting(backing) | Stage::Failed { backing, .. } => {
+                back.limit_pages(room.limit, room.lasting);
+                back.pause(backing.is_paused(Instant::now()));
+            }
+            Stage::Connected(connected) if connected.queues.is_draining() => {
+                connected.queues.wait_with(Then::Step);
+                return None;
+            }
+            Stage::Connected(_) => back.pause(false),
+        }
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
+        Some(back.step(&self.platform, &mut bus, &mut kept))
+    }
+
+    /// Its front is connected no longer. False: there is no such device.
+    fn closed(&mut self, id: DeviceId) -> bool {
+        let Some(served) = self.devices.get_mut(&id) else { return false };
+        served.stage.close();
+        served.served.closed(&id, &served.log);
+        true
+    }
+
+    /// Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
+    /// directory, and `scan` misses it. To forget it now would be to find it again at once.
+    fn over(&mut self, id: DeviceId) {
+        self.closed(id);
+        if self.config.removes
+            && let Some(served) = self.devices.get_mut(&id)
+        {
+            if served.served.hotplug().is_some_and(|script| script.begin_undo()) {
+                self.hotplugs = true;
+            } else {
+                self.remove_directory(&id);
+            }
+        }
+        self.share_pages(id.front);
+    }
+
+    /// A line in the log of a device that is served.
+    fn say(&self, id: DeviceId, level: Level, text: &dyn Display) {
+        if let Some(served) = self.devices.get(&id) {
+            served.say(level, text);
+        }
     }
 
     /// A device's step, or its connect, failed.
@@ -149,11 +178,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             ConnectError::Keys(e) => e.to_string(),
             e if e.is_of_ended_guest() => return self.guest_has_ended(id, &e),
             e => {
-                let (is_behind, why) = (e.is_of_backing(), e.to_string());
+                let (is_of_backing, why) = (e.is_of_backing(), e.to_string());
                 let text = format!("{}: {why}", id.front_dir());
-                if is_behind && let Some(served) = self.devices.get_mut(&id) {
-                    served.behind.fails(Instant::now(), &why, true);
-                    let is_news = served.behind.is_news(&why);
+                if is_of_backing
+                    && let Some(served) = self.devices.get_mut(&id)
+                    && let Some(backing) = served.stage.backing_mut()
+                {
+                    backing.fails(Instant::now(), &why, true);
+                    let is_news = backing.is_news(&why);
                     self.fail_with(id, &text, is_news.then_some(Level::Warn));
                     return self.update_live();
                 }
@@ -167,13 +199,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// A device is live: its ports are made, its front sees that, and the log has a line.
     pub(super) fn connected(&mut self, id: DeviceId, begin: Begin) {
         if let Some(served) = self.devices.get_mut(&id) {
-            served.announced_pages = None;
+            served.stage.connect(Instant::now());
         }
         self.share_pages(id.front);
         let Some(served) = self.devices.get_mut(&id) else { return };
-        served.failed = None;
-        served.behind.is_over();
-        served.connected_at = Some(Instant::now());
         served.served.connected(begin, &served.device, &served.log);
         // Only now: frames that come at once for it, or from it, by another worker, find its ports.
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
@@ -191,10 +220,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.say(Level::Warn, &e);
         }
         served.served.own_key_changed(&served.device, &served.log);
-        if !served.is_connected() {
+        if let Some(backing) = served.stage.backing_mut() {
             // It may be another thing altogether.
-            served.busy = None;
-            served.behind.begin(Instant::now());
+            backing.changed(Instant::now());
         }
         self.pool.wake_queues(*id);
     }
@@ -254,9 +282,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.say(Level::Info, &e);
         }
         served.served.closed(&id, &served.log);
-        served.faults += 1;
-        served.last_failure = Some(text.clone());
-        served.failed = Some(text);
+        served.history.failures += 1;
+        served.history.last_failure = Some(text.clone());
+        served.stage.fail(text);
         self.share_pages(id.front);
         self.update_live();
     }

@@ -7,8 +7,9 @@
 //!   devices    one device, and its report (its class is in drivers/device_class/)
 //!   watch      what an event of xenstore means
 //!   discovery  which devices there are      lifecycle  one device is connected, closed, removed or failed
-//!   stage   where a device's queues are     reclaim  queues go to workers and come back
-//!   checks  what is polled, as no event comes for it      obstacle  why a device's remote port or image cannot be had
+//!   stage      the stages of a device: Waiting, Connected, Failed, and what exists in each
+//!   queues     where a connected device's queues are     reclaim  queues go to workers and come back
+//!   checks     what is polled, as no event comes for it  backing_state  whether a device's backing is there
 //!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
 //!   pages   what each device of a guest may have mapped         shared_pages  who gets to know it when
 //!   throttling  whose front asks for too many steps
@@ -26,15 +27,17 @@
 //!
 //! [`throttle`]: crate::drivers::throttle
 
+mod backing_state;
 mod checks;
 mod control_rings;
 mod control_turns;
 mod devices;
 mod discovery;
 mod lifecycle;
-mod obstacle;
 mod pages;
+mod queues;
 mod reclaim;
+mod retry_interval;
 mod shared_pages;
 mod shutdown;
 mod stage;
@@ -274,7 +277,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             events += 1;
             match self.devices.iter().find(|s| s.is_about(&event)) {
                 // It gets what it missed when its watches are set again.
-                Some(served) if served.throttled_until.is_some() => {}
+                Some(served) if served.throttle.until.is_some() => {}
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {
                     Changed::Devices => scan = true,

@@ -23,7 +23,7 @@ pub const PAGES_PER_GUEST: usize = 16 * 1024;
 const SPARE: usize = 16;
 
 /// The pages that a device may have mapped when it connects.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PageBudget {
     /// All that its guest's other devices can do without.
     pub(super) limit: usize,
@@ -53,8 +53,8 @@ pub(super) fn shares(left: usize, requests: &[usize]) -> Vec<usize> {
     // Those that request little first: what they leave is the others'.
     let mut order: Vec<_> = (0..requests.len()).collect();
     order.sort_by_key(|&at| requests[at]);
-    for (behind, at) in (1..=requests.len()).rev().zip(order) {
-        shares[at] = requests[at].min(left / behind);
+    for (unserved, at) in (1..=requests.len()).rev().zip(order) {
+        shares[at] = requests[at].min(left / unserved);
         left -= shares[at];
     }
     shares

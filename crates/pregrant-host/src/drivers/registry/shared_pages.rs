@@ -14,6 +14,7 @@
 use super::Backend;
 use super::devices::Instance;
 use super::pages::{PAGES_PER_GUEST, PageBudget, lasting, room, shares};
+use super::stage::AnnouncedPages;
 use pregrant::platform::Platform;
 use pregrant::units::DomId;
 use pregrant::xenbus::back::PageShare;
@@ -40,9 +41,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// guests that it leaves to others that were short of them.
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
-        let is_short = |s: &&Instance<P, T>| {
-            s.is_connected() && s.announced_pages.is_some_and(|(share, _)| share < s.requested_pages)
-        };
+        let is_short =
+            |s: &&Instance<P, T>| announced(s).is_some_and(|pages| pages.share.pages < pages.requested);
         let mut short: Vec<_> = self.devices.iter().filter(is_short).map(|s| s.device.id().front).collect();
         short.sort_unstable();
         short.dedup();
@@ -65,19 +65,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &requests, waiting);
         let shares = shares(left, &requests);
-        let announced = connected().map(|s| s.announced_pages.map_or(0, |(share, _)| share)).sum::<usize>();
-        if for_more && shares.iter().sum::<usize>() <= announced {
+        let before = connected().filter_map(|s| announced(s)).map(|pages| pages.share.pages).sum::<usize>();
+        if for_more && shares.iter().sum::<usize>() <= before {
             return;
         }
         let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
         let shares = shares.into_iter().zip(for_long);
-        for ((served, (share, for_long)), requested) in own.zip(shares).zip(requests) {
-            served.requested_pages = requested;
+        for ((served, (pages, for_long)), requested) in own.zip(shares).zip(requests) {
+            let Some(connected) = served.stage.connected_mut() else { continue };
             let back = served.served.back_mut();
-            let announced = (share, back.pages().least + for_long);
-            if served.announced_pages.replace(announced) != Some(announced) {
-                let (pages, lasting) = announced;
-                back.allow_pages(&self.platform, PageShare { pages, lasting });
+            let share = PageShare { pages, lasting: back.pages().least + for_long };
+            let before = connected.pages.replace(AnnouncedPages { requested, share });
+            if before.is_none_or(|before| before.share != share) {
+                back.allow_pages(&self.platform, share);
                 self.pool.wake_queues(served.device.id());
             }
         }
@@ -85,11 +85,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The same, if a device requests other pages than when they were shared out.
     pub(super) fn share_as_requested(&mut self, id: &DeviceId) {
-        let now = |s: &Instance<P, T>| s.served.back().pages().requested;
-        if self.devices.get(id).is_some_and(|s| s.is_connected() && now(s) > s.requested_pages) {
+        let Some(served) = self.devices.get(id).filter(|served| served.is_connected()) else { return };
+        let before = announced(served).map_or(0, |pages| pages.requested);
+        if served.served.back().pages().requested > before {
             self.share_pages(id.front);
         }
     }
+}
+
+/// What was announced to a device that is connected.
+fn announced<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> Option<AnnouncedPages> {
+    served.stage.connected()?.pages
 }
 
 /// Whether a device is not connected, and its front may be soon.

@@ -47,6 +47,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             if let Err(e) = served.served.back_mut().end_detached(&mut bus) {
                 served.say(Level::Info, &e); // its directory may be gone
             }
+            served.stage.close();
         }
         self.update_live();
         self.wake_all();

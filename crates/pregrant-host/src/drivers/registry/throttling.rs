@@ -21,16 +21,44 @@ use std::time::{Duration, Instant};
 
 /// The log line for a device that is throttled, once in a while.
 const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
-/// How soon it says so again of the same device.
-const SAID_AGAIN: Duration = Duration::from_secs(3600);
+/// How soon the log has the line again of the same device.
+const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
 
-/// Whether something that goes on and on is to be said: it was not, for long.
-pub(super) fn is_to_be_said(said: &mut Option<Instant>, now: Instant) -> bool {
-    let is_due = said.is_none_or(|at| now.duration_since(at) >= SAID_AGAIN);
-    if is_due {
-        *said = Some(now);
+/// The bounds that a device has reached, whatever its stage.
+#[derive(Default)]
+pub(super) struct DeviceThrottle {
+    /// Its front is not watched before.
+    pub(super) until: Option<Instant>,
+    /// How often its front was not watched.
+    pub(super) steps: Repeated,
+    /// How often its control ring was paused.
+    pub(super) ring: Repeated,
+}
+
+impl DeviceThrottle {
+    /// How often it reached a bound.
+    pub(super) fn times(&self) -> u64 {
+        self.steps.times + self.ring.times
     }
-    is_due
+}
+
+/// Something that happens again and again, and that the log has once in a while.
+#[derive(Default)]
+pub(super) struct Repeated {
+    pub(super) times: u64,
+    logged: Option<Instant>,
+}
+
+impl Repeated {
+    /// It happens once more. True: the log must have a line.
+    pub(super) fn again(&mut self, now: Instant) -> bool {
+        self.times += 1;
+        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);
+        if is_due {
+            self.logged = Some(now);
+        }
+        is_due
+    }
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -42,7 +70,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let now = Instant::now();
         let throttle = self.throttle.entry(id.front.0).or_default();
         let pause = throttle.step(now.duration_since(self.began), now.duration_since(start));
-        let Some(pause) = pause.filter(|_| self.config.limits_steps && served.throttled_until.is_none())
+        let Some(pause) = pause.filter(|_| self.config.limits_steps && served.throttle.until.is_none())
         else {
             return;
         };
@@ -52,14 +80,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         throttle.spend(self.began.elapsed(), now.elapsed());
         let until = now + pause;
-        served.throttled_until = Some(until);
+        served.throttle.until = Some(until);
         self.resumes_at = Some(self.resumes_at.map_or(until, |at| at.min(until)));
-        served.throttled += 1;
-        if is_to_be_said(&mut served.throttled_said, now) {
-            served.say(
-                Level::Warn,
-                &format_args!("{THROTTLED} ({times} time(s) in all)", times = served.throttled),
-            );
+        if served.throttle.steps.again(now) {
+            let times = served.throttle.steps.times;
+            served.say(Level::Warn, &format_args!("{THROTTLED} ({times} time(s) in all)"));
         }
     }
 
@@ -79,12 +104,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return false;
         }
         let mut woke = false;
-        let is_over = |s: &Instance<P, T>| s.throttled_until.is_some_and(|until| until <= end);
+        let is_over = |s: &Instance<P, T>| s.throttle.until.is_some_and(|until| until <= end);
         for served in self.devices.iter_mut().filter(|s| is_over(s)) {
             let throttle = self.throttle.entry(served.device.id().front.0).or_default();
             woke = true;
             let start = Instant::now();
-            served.throttled_until = match served.watch(&mut self.xs) {
+            served.throttle.until = match served.watch(&mut self.xs) {
                 Ok(()) => None,
                 Err(e) => {
                     served.say(Level::Warn, &e);
@@ -93,7 +118,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             };
             throttle.spend(self.began.elapsed(), start.elapsed());
         }
-        self.resumes_at = self.devices.iter().filter_map(|s| s.throttled_until).min();
+        self.resumes_at = self.devices.iter().filter_map(|s| s.throttle.until).min();
         woke
     }
 
