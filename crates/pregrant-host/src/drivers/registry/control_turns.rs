@@ -78,8 +78,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// comes `once` with each connection, so many thousandths of it, counts with its steps: who
     /// connects without end is throttled for that.
     fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
-        let throttle = self.throttle.entry(id.front.0).or_default();
-        let now = self.began.elapsed();
+        let (throttle, now) = self.throttles.of(id.front);
         let once = took * once / 1000;
         throttle.spend(now, once);
         let pause = throttle.work(now, took.saturating_sub(once));

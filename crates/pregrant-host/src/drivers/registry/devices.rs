@@ -197,18 +197,26 @@ pub(super) fn unwatch<T: Transport>(
     keys.into_iter().collect()
 }
 
-/// By their numbers: a place holds until one comes or goes.
-pub(super) struct Devices<P: Platform, T: Transport + 'static>(Vec<Instance<P, T>>);
+/// The devices that are served, by their numbers: a position holds until one comes or goes.
+pub(super) struct Devices<P: Platform, T: Transport + 'static> {
+    served: Vec<Instance<P, T>>,
+    /// How many came and went.
+    pub(super) removed: u64,
+}
 
 impl<P: Platform, T: Transport + 'static> Default for Devices<P, T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { served: Vec::new(), removed: 0 }
     }
 }
 
 impl<P: Platform, T: Transport + 'static> Devices<P, T> {
     fn find(&self, id: &DeviceId) -> Result<usize, usize> {
-        self.0.binary_search_by_key(id, |served| served.device.id())
+        self.served.binary_search_by_key(id, |served| served.device.id())
+    }
+
+    pub(super) fn nr_connected(&self) -> usize {
+        self.served.iter().filter(|served| served.is_connected()).count()
     }
 
     pub(super) fn has(&self, id: &DeviceId) -> bool {
@@ -216,33 +224,34 @@ impl<P: Platform, T: Transport + 'static> Devices<P, T> {
     }
 
     pub(super) fn get(&self, id: &DeviceId) -> Option<&Instance<P, T>> {
-        self.find(id).ok().map(|at| &self.0[at])
+        self.find(id).ok().map(|at| &self.served[at])
     }
 
     pub(super) fn get_mut(&mut self, id: &DeviceId) -> Option<&mut Instance<P, T>> {
-        self.find(id).ok().map(|at| &mut self.0[at])
+        self.find(id).ok().map(|at| &mut self.served[at])
     }
 
     pub(super) fn insert(&mut self, served: Instance<P, T>) {
         match self.find(&served.device.id()) {
-            Ok(at) => self.0[at] = served,
-            Err(at) => self.0.insert(at, served),
+            Ok(at) => self.served[at] = served,
+            Err(at) => self.served.insert(at, served),
         }
     }
 
     pub(super) fn remove(&mut self, id: &DeviceId) -> Option<Instance<P, T>> {
-        self.find(id).ok().map(|at| self.0.remove(at))
+        self.find(id).ok().map(|at| self.served.remove(at))
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, Instance<P, T>> {
-        self.0.iter()
+        self.served.iter()
     }
 
-    pub(super) fn into_all(self) -> Vec<Instance<P, T>> {
-        self.0
+    /// All of them, which are served no longer.
+    pub(super) fn take_all(&mut self) -> Vec<Instance<P, T>> {
+        std::mem::take(&mut self.served)
     }
 
     pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Instance<P, T>> {
-        self.0.iter_mut()
+        self.served.iter_mut()
     }
 }

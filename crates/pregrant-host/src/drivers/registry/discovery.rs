@@ -31,6 +31,7 @@ use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,24 @@ pub(super) fn keeper<'a, P>(
     log: DeviceLog,
 ) -> impl FnMut(&str, usize) -> Option<Box<dyn SharedBytes + Send>> + 'a {
     move |name, bytes| log.failed(Level::Warn, recovery.as_mut()?.page(p, &id, name, bytes))?
+}
+
+/// What is known of the domain's backend directory, and of devices in it that are not served.
+pub(super) struct Discovery<P: Platform, T: Transport + 'static> {
+    /// A directory may have come that was not checked.
+    pub(super) rescan: bool,
+    /// Memory that the recovery kept of devices that are gone is freed: that is done once.
+    forgot: bool,
+    /// Devices that another still holds, and that are tried again.
+    pub(super) held: BTreeMap<DeviceId, Held<P, T>>,
+    /// Devices that another has, and keeps.
+    pub(super) left_alone: BTreeSet<DeviceId>,
+}
+
+impl<P: Platform, T: Transport + 'static> Default for Discovery<P, T> {
+    fn default() -> Self {
+        Self { rescan: false, forgot: false, held: BTreeMap::new(), left_alone: BTreeSet::new() }
+    }
 }
 
 /// A device that is this process' and has its place, and whose rings were not checked yet.
@@ -91,17 +110,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove(id);
             }
         }
-        let gone: Vec<_> = self.held.keys().filter(|id| !seen.contains(id)).copied().collect();
+        let gone: Vec<_> = self.discovery.held.keys().filter(|id| !seen.contains(id)).copied().collect();
         gone.iter().for_each(|id| self.release(id));
-        self.held.retain(|id, _| seen.contains(id));
-        self.left_alone.retain(|id| seen.contains(id));
-        self.logs.retain(|id, log| {
-            let stays = seen.contains(id);
-            if !stays {
-                log.end();
-            }
-            stays
-        });
+        self.discovery.held.retain(|id, _| seen.contains(id));
+        self.discovery.left_alone.retain(|id| seen.contains(id));
+        self.logs.retain(|id| seen.contains(id));
         let mut new = Vec::new();
         for id in seen {
             if !self.devices.has(&id) && self.is_announced(&id)? {
@@ -122,7 +135,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Has what comes for a device's guest wait, if a predecessor left it connected.
     fn reserve(&mut self, id: &DeviceId) {
-        if self.config.recovery.is_none() || self.held.get(id).is_some_and(|held| held.given_up) {
+        if self.config.recovery.is_none() || self.discovery.held.get(id).is_some_and(|held| held.given_up) {
             return;
         }
         let class = self.classes.iter_mut().find(|class| class.rules().class == id.class);
@@ -143,15 +156,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Once: devices that the toolstack took away while no one was there to see it.
     fn forget_gone(&mut self) -> Result<(), BackendError> {
-        let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
-        self.forgot = true;
+        let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.discovery.forgot) else { return Ok(()) };
+        self.discovery.forgot = true;
         for class in &self.classes {
             for id in recovery.kept(&self.platform, class.rules().class, self.platform.domid()) {
                 let dir = format!("{}/{}/{}", watch_of(id.class), id.front.0, id.handle);
                 if self.xs.read_if_there(&dir)?.is_none() {
                     recovery.forget(&self.platform, &id);
                     let removed = class.remote().map_or(Ok(()), |mut remote| remote.removed(&id));
-                    self.device_logs.of(id).failed(Level::Warn, removed);
+                    self.logs.of_any(id).failed(Level::Warn, removed);
                 }
             }
         }
@@ -161,12 +174,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Whether somebody else has a device and keeps it; that is logged once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
-            self.left_alone.remove(&id);
+            self.discovery.left_alone.remove(&id);
             return false;
         };
-        if self.left_alone.insert(id) {
-            let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
-            log.say(Level::Warn, &format_args!("not served by this backend: {why}"));
+        if self.discovery.left_alone.insert(id) {
+            self.logs.of(id).say(Level::Warn, &format_args!("not served by this backend: {why}"));
         }
         true
     }
@@ -174,7 +186,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Whether one of those is free now: no event reports it.
     pub(super) fn is_one_free(&self) -> bool {
         let Some(had) = &self.config.had_by_others else { return false };
-        self.left_alone.iter().any(|id| had(id).is_none())
+        self.discovery.left_alone.iter().any(|id| had(id).is_none())
     }
 
     /// Lets go of what waits for a device's guest, where the device is not connected.
@@ -200,10 +212,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Makes a device this process' own, and its place. None: that is not to be had, or not yet.
     fn place(&mut self, id: DeviceId) -> Option<Placed<P, T>> {
         if self.is_left_alone(id) {
-            self.held.remove(&id);
+            self.discovery.held.remove(&id);
             return None;
         }
-        let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
+        let log = self.logs.of(id).clone();
         let device = Device::new(id, Side::Back);
         // As the toolstack wrote it: what is kept is of a former device of this number, which went
         // while no one was here to see it.
@@ -229,7 +241,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return None;
         }
-        let mut served = self.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
+        let mut served = self.discovery.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
             class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
         });
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
@@ -266,7 +278,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Some(placed) = placed {
             self.take_up_placed(id, placed);
         }
-        if self.held.get(&id).is_none_or(|held| held.given_up) {
+        if self.discovery.held.get(&id).is_none_or(|held| held.given_up) {
             self.release(&id);
         }
     }
@@ -292,18 +304,18 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         if let Err(e) = &taken
             && (e.is_busy()
-                || e.is_too_early() && self.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
+                || e.is_too_early() && self.discovery.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
         {
             self.hold(id, e, e.is_busy());
             if e.is_busy()
-                && let Some(held) = self.held.get_mut(&id)
+                && let Some(held) = self.discovery.held.get_mut(&id)
             {
                 // It goes on waiting, where it would start again.
                 held.made = Some(served);
             }
             return;
         }
-        self.held.remove(&id);
+        self.discovery.held.remove(&id);
         let live = matches!(taken, Ok(true));
         let now = Instant::now();
         let mut stage = Stage::Waiting(BackingState::found(now));
@@ -325,7 +337,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             history: History { reattached: live, ..History::default() },
             _owned: owned,
         };
-        self.hotplugs |= instance.has_hotplug();
+        self.polls.hotplugs |= instance.has_hotplug();
         self.devices.insert(instance);
         // Places of others may have moved.
         self.update_live();
@@ -357,15 +369,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let now = Instant::now();
         let first =
             Held { since: now, why: String::new(), next: now, said: false, given_up: false, made: None };
-        let held = self.held.entry(id).or_insert(first);
+        let held = self.discovery.held.entry(id).or_insert(first);
         held.why = why.to_string();
         held.next = if busy { now + retry_interval(held.since, now) } else { now };
         let is_long = now.duration_since(held.since) >= DYING;
         held.given_up = !busy && is_long;
         if is_long && !std::mem::replace(&mut held.said, true) {
-            let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
             let how = if busy { "its guest waits" } else { "not served" };
-            log.say(Level::Warn, &format_args!("{how}: {why}"));
+            self.logs.of(id).say(Level::Warn, &format_args!("{how}: {why}"));
         }
         // No one listens to its front: what that writes is not to keep this process awake.
         if held.given_up {
@@ -380,7 +391,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
         let is_due = |held: &Held<P, T>| !held.given_up && held.next <= now;
-        let due: Vec<_> = self.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
+        let due: Vec<_> = self.discovery.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
         for &id in &due {
             self.find(id);
             if self.devices.has(&id) {
@@ -388,6 +399,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         // Those that wait for long are due by time.
-        self.held.values().any(|held| !held.given_up && held.next <= Instant::now())
+        self.discovery.held.values().any(|held| !held.given_up && held.next <= Instant::now())
     }
 }

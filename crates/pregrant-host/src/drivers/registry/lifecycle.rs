@@ -27,7 +27,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Goes on with what is being plugged in by this process, or out; the directory of a device
     /// that is out goes.
     pub(super) fn turn_plugs(&mut self) {
-        if !self.hotplugs {
+        if !self.polls.hotplugs {
             return;
         }
         let mut out = Vec::new();
@@ -63,7 +63,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove_directory(&id);
             }
         }
-        self.hotplugs = self.devices.iter_mut().any(Instance::has_hotplug);
+        self.polls.hotplugs = self.devices.iter_mut().any(Instance::has_hotplug);
     }
 
     /// Whether the toolstack has made another device in the directory of one that was over, before
@@ -150,7 +150,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             && let Some(served) = self.devices.get_mut(&id)
         {
             if served.served.hotplug().is_some_and(|script| script.begin_undo()) {
-                self.hotplugs = true;
+                self.polls.hotplugs = true;
             } else {
                 self.remove_directory(&id);
             }
@@ -316,17 +316,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 log.failed(Level::Warn, remote.removed(&id));
                 remote.is_ending(&id)
             });
-            self.removed += 1;
+            self.devices.removed += 1;
             if !self.devices.iter().any(|s| s.device.id().front == id.front) {
-                self.throttle.remove(&id.front.0);
+                self.throttles.forget(id.front);
             }
             log.say(Level::Info, &"removed");
-            if is_ending {
-                self.ending.push(log);
-            } else {
-                log.end();
-            }
-            self.logs.remove(&id);
+            self.logs.removed(&id, log, is_ending);
             self.share_pages(id.front);
         }
         self.update_live();
@@ -337,22 +332,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn report_failures(&mut self) {
         let remotes = || self.classes.iter().filter_map(|class| class.remote());
         for (id, why) in remotes().flat_map(|mut remote| remote.failures()) {
-            let log = self.ending.iter().find(|log| log.id() == id);
-            let log = log.or_else(|| self.logs.get(&id)).cloned();
-            log.unwrap_or_else(|| self.device_logs.of(id)).say(Level::Warn, &why);
+            self.logs.of_any(id).say(Level::Warn, &why);
         }
-        self.ending.retain(|log| {
-            let stays = remotes().any(|mut remote| remote.is_ending(&log.id()));
-            if !stays {
-                log.end();
-            }
-            stays
-        });
+        self.logs.retain_ending(|id| remotes().any(|mut remote| remote.is_ending(id)));
     }
 
     pub(super) fn update_live(&mut self) {
-        let connected = self.devices.iter().filter(|s| s.is_connected());
-        self.live = connected.count();
         self.control_rings.update_live(&self.platform, &mut self.devices);
         self.even_out();
     }

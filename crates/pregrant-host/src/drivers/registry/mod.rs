@@ -12,7 +12,7 @@
 //!   checks     what is polled, as no event comes for it  backing_state  whether a device's backing is there
 //!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
 //!   pages   what each device of a guest may have mapped         shared_pages  who gets to know it when
-//!   throttling  whose front asks for too many steps
+//!   throttling  whose front asks for too many steps       logs  the log lines of each device
 //!   worker_sleep  until there may be something to do
 //!   shutdown  all of them left or closed
 //! ```
@@ -21,7 +21,7 @@
 //! it. A device that a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, break the protocol, come back again and again. Its own
-//! device is closed with a line that says why (lines of each device are [bounded](DeviceLog)); the
+//! device is closed with a line that says why (lines of each device are [bounded](crate::drivers::device_log)); the
 //! others go on. A guest that writes its state without end is served in turns
 //! ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
 //!
@@ -34,6 +34,7 @@ mod control_turns;
 mod devices;
 mod discovery;
 mod lifecycle;
+mod logs;
 mod pages;
 mod queues;
 mod reclaim;
@@ -51,27 +52,29 @@ pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
 
 use super::device_class::{DeviceClass, ServedDevice};
-use super::device_log::{DeviceLog, DeviceLogs};
 use super::poll_controller::Mode;
 use super::recovery::Recovery;
-use super::throttle::Throttle;
-use super::wait::Waiter;
 use super::worker_pool::placement::{Carried, Placement};
 use super::worker_pool::rx_context::RxContext;
 use super::worker_pool::thread::{self, EachStart, EachTurn, Start};
 use super::worker_pool::waker::Waker;
 use super::worker_pool::{Threads, WorkerPool};
 use crate::wake::WakeOn;
+use checks::Polls;
 use control_rings::ControlRings;
-use devices::{Devices, Held};
+use devices::Devices;
+use discovery::Discovery;
+use logs::Logs;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use throttling::Throttles;
 use watch::{Changed, watch_of};
+use worker_sleep::Sleeper;
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;
@@ -142,38 +145,17 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     config: BackendConfig<P>,
     classes: Vec<Box<dyn DeviceClass<P, T>>>,
     /// Memory of former devices in the recovery is gone.
-    forgot: bool,
+    /// The devices that are served.
     devices: Devices<P, T>,
-    /// The log's budget, over all devices.
-    device_logs: DeviceLogs,
-    /// The log of each, also of those that somebody else holds.
-    logs: BTreeMap<DeviceId, DeviceLog>,
-    /// Those of devices that are gone, as long as their class has something under way for them.
-    ending: Vec<DeviceLog>,
-    /// Devices that somebody else still holds.
-    held: BTreeMap<DeviceId, Held<P, T>>,
-    /// Devices that somebody else has, and keeps.
-    left_alone: BTreeSet<DeviceId>,
-    /// How many are connected.
-    live: usize,
+    /// What is known of the directory, and of devices that are not served.
+    discovery: Discovery<P, T>,
+    logs: Logs,
+    throttles: Throttles,
     control_rings: ControlRings,
-    /// Some are being plugged in, or out.
-    hotplugs: bool,
-    /// When the first of those that are throttled is to be served again.
-    resumes_at: Option<Instant>,
+    polls: Polls,
+    /// Who has the queues: workers, or this thread.
     pool: WorkerPool<P>,
-    /// The number of its ports' descriptor among what wakes this thread, where this thread serves
-    /// queues.
-    arrivals: Option<usize>,
-    /// A directory may have come that was not checked.
-    rescan: bool,
-    /// By guest.
-    throttle: BTreeMap<u16, Throttle>,
-    began: Instant,
-    /// When what stands behind devices was checked.
-    checked: Instant,
-    removed: u64,
-    waiter: Waiter,
+    sleeper: Sleeper,
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -194,25 +176,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             xs,
             config,
             classes,
-            forgot: false,
             devices: Devices::default(),
-            device_logs: DeviceLogs::default(),
-            logs: BTreeMap::new(),
-            ending: Vec::new(),
-            held: BTreeMap::new(),
-            left_alone: BTreeSet::new(),
-            live: 0,
+            discovery: Discovery::default(),
+            logs: Logs::default(),
+            throttles: Throttles::default(),
             control_rings: ControlRings::default(),
-            hotplugs: false,
-            resumes_at: None,
+            polls: Polls::default(),
             pool: WorkerPool::inline(),
-            arrivals: None,
-            rescan: false,
-            throttle: BTreeMap::new(),
-            began: Instant::now(),
-            checked: Instant::now(),
-            removed: 0,
-            waiter: Waiter::default(),
+            sleeper: Sleeper::default(),
         })
     }
 
@@ -268,7 +239,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
         let mut news = self.pump();
-        let mut scan = std::mem::take(&mut self.rescan);
+        let mut scan = std::mem::take(&mut self.discovery.rescan);
         // On whose behalf: a front's steps are at its own expense, the toolstack's at no one's.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
@@ -282,7 +253,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 None => match self.meaning_of(&event) {
                     Changed::Devices => scan = true,
                     // Another backend that has it may write its state without end.
-                    Changed::State(id) if self.left_alone.contains(&id) => {}
+                    Changed::State(id) if self.discovery.left_alone.contains(&id) => {}
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
                     Changed::Toolstack(id) => drop(by_toolstack.insert(id)),
                     Changed::Own(id, key) => {
@@ -318,7 +289,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // A stalled queue's port that was drained there may have read frames of other queues.
         let came = self.turn_classes() || came;
         self.report_failures();
-        Ok(held || events > 0 || woke || asked || came || news || self.rescan)
+        Ok(held || events > 0 || woke || asked || came || news || self.discovery.rescan)
     }
 
     /// Whether this device is to be served, if there is one.
@@ -365,7 +336,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The status of all devices, of any class; and the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
-        let waiting = self.held.iter().filter_map(|(id, held)| {
+        let waiting = self.discovery.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.
             let served = held.made.as_deref()?;
             Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))
@@ -375,7 +346,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Devices that are connected.
     pub fn nr_live(&self) -> usize {
-        self.live
+        self.devices.nr_connected()
     }
 
     /// By worker thread: the queues that it carries, of each device.
@@ -385,6 +356,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Devices that came and went.
     pub fn removed(&self) -> u64 {
-        self.removed
+        self.devices.removed
     }
 }

@@ -164,7 +164,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Remove if self.has_returned(&id, Then::Remove) => {
                     self.remove(id);
                     // The toolstack may have made it again meanwhile.
-                    self.rescan = true;
+                    self.discovery.rescan = true;
                 }
                 Then::Remove => {}
             }

@@ -1,7 +1,7 @@
 //! How a backend ends: its devices left to a successor, or closed.
 
 use super::Backend;
-use super::devices::{Devices, Instance};
+use super::devices::Instance;
 use log::{Level, log};
 use pregrant::platform::Platform;
 use pregrant::xenbus::XenbusState;
@@ -26,7 +26,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         self.ended(self.devices.iter().count(), "left to a successor", drained);
         self.devices.iter().for_each(|served| served.log.end());
-        self.devices = Devices::default();
+        drop(self.devices.take_all());
         self.update_live();
         drained
     }
@@ -69,7 +69,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let stays = |s: &Instance<P, T>| closing(s) && s.served.back().rules().serves_closing;
         n -= self.devices.iter().filter(|s| stays(s)).count();
         self.ended(n, "closed", drained);
-        for mut served in std::mem::take(&mut self.devices).into_all() {
+        for mut served in self.devices.take_all() {
             let id = served.device.id();
             if stays(&served) {
                 let text =
@@ -98,7 +98,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     pub(super) fn ended(&mut self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
         self.report_failures();
-        for log in self.ending.drain(..) {
+        for log in self.logs.take_ending() {
             log.say(Level::Warn, &"exiting before its hotplug script (offline) finished");
             log.end();
         }

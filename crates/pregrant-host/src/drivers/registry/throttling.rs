@@ -12,17 +12,45 @@
 
 use super::Backend;
 use super::devices::Instance;
-use crate::drivers::throttle::LONGEST_THROTTLE;
+use crate::drivers::throttle::{LONGEST_THROTTLE, Throttle};
 use log::Level;
 use pregrant::platform::Platform;
+use pregrant::units::DomId;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The log line for a device that is throttled, once in a while.
 const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
 /// How soon the log has the line again of the same device.
 const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
+
+/// What guests have spent of the control thread's time.
+pub(super) struct Throttles {
+    by_guest: BTreeMap<DomId, Throttle>,
+    began: Instant,
+    /// When the first of the devices that are throttled is served again.
+    resumes_at: Option<Instant>,
+}
+
+impl Default for Throttles {
+    fn default() -> Self {
+        Self { by_guest: BTreeMap::new(), began: Instant::now(), resumes_at: None }
+    }
+}
+
+impl Throttles {
+    /// A guest's account, and the present time by its clock.
+    pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
+        (self.by_guest.entry(guest).or_default(), self.began.elapsed())
+    }
+
+    /// A guest has no device any more.
+    pub(super) fn forget(&mut self, guest: DomId) {
+        self.by_guest.remove(&guest);
+    }
+}
 
 /// The bounds that a device has reached, whatever its stage.
 #[derive(Default)]
@@ -68,8 +96,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         what(self);
         let Some(served) = self.devices.get_mut(&id) else { return };
         let now = Instant::now();
-        let throttle = self.throttle.entry(id.front.0).or_default();
-        let pause = throttle.step(now.duration_since(self.began), now.duration_since(start));
+        let (throttle, at) = self.throttles.of(id.front);
+        let pause = throttle.step(at, now.duration_since(start));
         let Some(pause) = pause.filter(|_| self.config.limits_steps && served.throttle.until.is_none())
         else {
             return;
@@ -78,10 +106,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             // one of its watches may be gone: they are set again in any case
             served.say(Level::Warn, &e);
         }
-        throttle.spend(self.began.elapsed(), now.elapsed());
+        let (throttle, at) = self.throttles.of(id.front);
+        throttle.spend(at, now.elapsed());
         let until = now + pause;
         served.throttle.until = Some(until);
-        self.resumes_at = Some(self.resumes_at.map_or(until, |at| at.min(until)));
+        let first = &mut self.throttles.resumes_at;
+        *first = Some(first.map_or(until, |at| at.min(until)));
         if served.throttle.steps.again(now) {
             let times = served.throttle.steps.times;
             served.say(Level::Warn, &format_args!("{THROTTLED} ({times} time(s) in all)"));
@@ -100,13 +130,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     fn wake_those_until(&mut self, end: Instant) -> bool {
-        if self.resumes_at.is_none_or(|at| at > end) {
+        if self.throttles.resumes_at.is_none_or(|at| at > end) {
             return false;
         }
         let mut woke = false;
         let is_over = |s: &Instance<P, T>| s.throttle.until.is_some_and(|until| until <= end);
         for served in self.devices.iter_mut().filter(|s| is_over(s)) {
-            let throttle = self.throttle.entry(served.device.id().front.0).or_default();
             woke = true;
             let start = Instant::now();
             served.throttle.until = match served.watch(&mut self.xs) {
@@ -116,14 +145,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     Some(start + LONGEST_THROTTLE)
                 }
             };
-            throttle.spend(self.began.elapsed(), start.elapsed());
+            let (throttle, at) = self.throttles.of(served.device.id().front);
+            throttle.spend(at, start.elapsed());
         }
-        self.resumes_at = self.devices.iter().filter_map(|s| s.throttle.until).min();
+        self.throttles.resumes_at = self.devices.iter().filter_map(|s| s.throttle.until).min();
         woke
     }
 
     /// When the first of those that are throttled is to be watched again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
-        self.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
+        self.throttles.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
     }
 }

@@ -11,7 +11,7 @@
 //! sets it.
 
 use super::Backend;
-use crate::drivers::wait::is_lifted;
+use crate::drivers::wait::{Waiter, is_lifted};
 use crate::drivers::worker_pool::WorkerPool;
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
@@ -20,6 +20,15 @@ use std::time::Duration;
 
 /// Between two checks of a hotplug script that runs.
 const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
+
+/// How this thread sleeps.
+#[derive(Default)]
+pub(super) struct Sleeper {
+    waiter: Waiter,
+    /// The number of the descriptor of its ports among what wakes this thread, where this thread
+    /// serves queues.
+    arrivals: Option<usize>,
+}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Sleeps until there may be something to do, and at most until `due`, for the caller's own
@@ -32,14 +41,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         let due = self.due().into_iter().chain(due).min();
-        if let (None, WorkerPool::Inline(load)) = (self.arrivals, &self.pool)
+        if let (None, WorkerPool::Inline(load)) = (self.sleeper.arrivals, &self.pool)
             && let Some(fd) = load.wakes()
         {
-            self.arrivals = self.platform.events().also_wake_on(fd).ok();
+            self.sleeper.arrivals = self.platform.events().also_wake_on(fd).ok();
         }
-        let mut waiter = std::mem::take(&mut self.waiter);
+        let mut waiter = std::mem::take(&mut self.sleeper.waiter);
         let what = |backend: &Self| {
-            let (own, live) = (backend.platform.domid(), backend.live);
+            let (own, live) = (backend.platform.domid(), backend.nr_live());
             format!(
                 "the backend of {own} waits for frames or slots of {live} live device(s), or for xenstore"
             )
@@ -57,7 +66,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 threads.waker().awake(true);
             }
         }
-        self.waiter = waiter;
+        self.sleeper.waiter = waiter;
     }
 
     /// Says to workers that this thread sleeps. False: one has just said something.
@@ -70,7 +79,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Waits that ended with work pending, whose event did not come.
     pub fn missed_wakeups(&self) -> u64 {
-        self.waiter.missed_wakeups() + self.pool.missed_wakeups()
+        self.sleeper.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
 
     /// Whether a guest has published work. An event has reported it, or will.
@@ -81,7 +90,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// When something is due, from now, that no event reports.
     fn due(&mut self) -> Option<Duration> {
-        let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
+        let hotplugs = self.polls.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.remote()?.due()).min();
         let others = [self.throttle_left(), self.control_rings.due(), self.check_due()];
