@@ -1,5 +1,5 @@
-//! `vtoy`, a class of devices: its front counts in a page that it granted, and its back answers with
-//! the count that it has reached.
+//! `vtoy`, a class of devices: its front counts in a page that it granted, and its back answers
+//! with the count that it has reached.
 //!
 //! ```text
 //!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked; word 2: the toy is at work
@@ -40,8 +40,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub const VTOY: Class = Class::new("vtoy");
-/// The words of the page: where the front counts, where the back answers, and whether the toy is at
-/// work for its front.
+/// The words of the page: where the front counts, where the back answers, and whether the toy is
+/// at work for its front.
 pub const ASKED: usize = 0;
 pub const ANSWERED: usize = 4;
 pub const AT_WORK: usize = 8;

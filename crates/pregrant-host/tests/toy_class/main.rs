@@ -5,13 +5,13 @@
 //! The binary starts itself as `back BROKER DIR`, a backend of both classes that tells its status
 //! in DIR. It is killed with SIGKILL, or ends in good order when its standard input does.
 
-#[path = "../../examples/device_class/front.rs"]
-mod front;
+#[path = "../../examples/device_class/main.rs"]
+mod example;
 #[path = "../machine/mod.rs"]
 mod machine;
-#[path = "../../examples/device_class/vtoy.rs"]
-mod vtoy;
 
+use example::front;
+use example::vtoy::{MOST, Toys, VTOY};
 use machine::guest::{Guest, exchange, ordinary};
 use machine::{BACK, Machine, Test, until};
 use pregrant::DomId;
@@ -36,7 +36,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vtoy::{MOST, Toys, VTOY};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -46,6 +45,7 @@ fn main() {
         return serve(Path::new(broker), Path::new(dir));
     }
     const TESTS: &[Test] = &[
+        ("the_example_runs", || example::main().unwrap()),
         ("a_toy_outlives_its_back_beside_vifs", a_toy_outlives_its_back_beside_vifs),
         ("a_toy_s_front_is_bounded", a_toy_s_front_is_bounded),
         (
