@@ -5,8 +5,8 @@
 //!   front        one vbd of the own domain: a guest's end
 //! ```
 //! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it,
-//! as devices of any class. The image of a vbd is in [`disks`](crate::disks); the toolstack names it
-//! in the vbd's own directory.
+//! as devices of any class. The image of a vbd is in [`disks`](crate::disks); the toolstack names
+//! it in the vbd's own directory.
 
 pub mod front;
 mod queue;

@@ -8,8 +8,8 @@
 //!                  there is none: ControlRing, HotplugScript, DeviceBacking, PeriodicCheck
 //!   ServedQueue    one for each queue of a connected device; a worker has it
 //! ```
-//! The registry calls all but the last, in the control thread, when a device connects, steps or has
-//! an event. A worker calls queues.
+//! The registry calls all but the last, in the control thread, when a device connects, steps or
+//! has an event. A worker calls queues.
 //!
 //! `examples/device_class` is a class, to be copied.
 //!
@@ -58,8 +58,8 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     }
 }
 
-/// A class whose devices have traffic queued for their guests while a predecessor's device is taken
-/// over.
+/// A class whose devices have traffic queued for their guests while a predecessor's device is
+/// taken over.
 pub trait Takeover<T: Transport + 'static> {
     /// Whether another driver serves the device's guest until this process makes its port: then it
     /// is made at the last moment, and the rings are taken up right after.
@@ -69,7 +69,8 @@ pub trait Takeover<T: Transport + 'static> {
     /// reported when it is placed.
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>);
     /// The device is connected, or was not taken up after all: drops what was
-    /// [reserved](Self::reserve) and is not in use. Returns how many queued frames are lost with it.
+    /// [reserved](Self::reserve) and is not in use. Returns how many queued frames are lost with
+    /// it.
     fn release(&mut self, id: &DeviceId) -> usize;
 }
 
@@ -81,7 +82,8 @@ pub trait RemoteSide {
     fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         None
     }
-    /// A device is gone that this process has not served, or serves still: remove all of its state.
+    /// A device is gone that this process has not served, or serves still: remove all of its
+    /// state.
     ///
     /// # Errors
     /// In words for the log: what could not be removed.
@@ -103,8 +105,8 @@ pub trait RemoteSide {
     fn due(&mut self) -> Option<Duration> {
         self.inner_remote()?.due()
     }
-    /// Between batches, once in a while, and before sleeping. True: something has come that was not
-    /// checked, so do not sleep.
+    /// Between batches, once in a while, and before sleeping. True: something has come that was
+    /// not checked, so do not sleep.
     fn turn(&mut self) -> bool {
         self.inner_remote().is_some_and(|inner| inner.turn())
     }
@@ -148,8 +150,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// # Errors
     /// In words for the log and the store. The device is not served.
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String>;
-    /// It is connected, with new rings or a predecessor's: makes what its queues need, and logs how
-    /// it is connected; [`log_reattached`] comes first where the rings are a predecessor's.
+    /// It is connected, with new rings or a predecessor's: makes what its queues need, and logs
+    /// how it is connected; [`log_reattached`] comes first where the rings are a predecessor's.
     fn connected(&mut self, begin: Begin, device: &Device, log: &DeviceLog);
     /// It is connected no longer.
     fn closed(&mut self, id: &DeviceId, log: &DeviceLog);
@@ -246,9 +248,9 @@ pub trait DeviceBacking<P: Platform, T: Transport + 'static> {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError>;
-    /// The device's queues are here, and it is about to be closed: how long at most its close waits
-    /// for requests that the backing still works on. None: there are none. It is called again
-    /// meanwhile, and begins nothing.
+    /// The device's queues are here, and it is about to be closed: how long at most its close
+    /// waits for requests that the backing still works on. None: there are none. It is called
+    /// again meanwhile, and begins nothing.
     fn under_way(&mut self, p: &P) -> Option<Duration>;
     /// The device is about to end for good. True: what is kept of it must stay for a successor.
     fn give_up(&mut self) -> bool;

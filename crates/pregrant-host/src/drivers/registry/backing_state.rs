@@ -1,4 +1,4 @@
-//! What is known of the backing of a device that is not connected, and when it is tried again.
+//! The backing of a device that is not connected: whether it is there, and when it is tried again.
 //!
 //! ```text
 //!   state     its front                                when it is tried, with no front or for the one that waits
@@ -21,7 +21,7 @@ const PAUSE_MOST: Duration = Duration::from_secs(10);
 /// How long a backing may be in use by another before it counts as missing.
 pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
 
-/// See the module. What is known of the backing of a device that has closed is the default.
+/// See the module. The default is for a device that has just closed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BackingState {
     known: Known,
@@ -52,7 +52,7 @@ enum Known {
     },
 }
 
-/// What follows where another has the backing of a device whose front is about to connect.
+/// The consequence for a front that is about to connect where another has the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Busy {
     /// The front waits, from now on.
@@ -92,7 +92,8 @@ impl BackingState {
         matches!(self.known, Known::Missing { until, .. } if now < until)
     }
 
-    /// The toolstack has changed what it is: what was known means nothing, and it is tried at once.
+    /// The toolstack has changed what it is: what was known means nothing, and it is tried at
+    /// once.
     pub(super) fn changed(&mut self, now: Instant) {
         *self = Self { logged: self.logged.take(), ..Self::found(now) };
     }

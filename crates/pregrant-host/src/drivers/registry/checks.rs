@@ -29,28 +29,6 @@ use std::time::{Duration, Instant};
 /// Between two checks of the backings of devices that are connected.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// What the control thread polls of all devices.
-pub(super) struct Polls {
-    /// When the backings of connected devices were checked.
-    checked: Instant,
-    /// Whether hotplug scripts of some devices are under way.
-    pub(super) hotplugs: bool,
-}
-
-impl Default for Polls {
-    fn default() -> Self {
-        Self { checked: Instant::now(), hotplugs: false }
-    }
-}
-
-#[cfg(test)]
-impl Polls {
-    /// The next check comes earlier by this time.
-    pub(super) fn hurry(&mut self, by: Duration) {
-        self.checked -= by;
-    }
-}
-
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// A front is about to connect, and another has the device's backing: it waits.
     pub(super) fn wait_for_busy(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
@@ -112,7 +90,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         self.polls.checked = now;
-        self.discovery.rescan |= self.is_one_free();
+        self.directory.rescan |= self.is_one_free();
         for served in self.devices.iter_mut().filter(|s| s.is_connected()) {
             let Some(changes) = served.served.periodic_check() else { continue };
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
@@ -131,13 +109,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// When the next check is due, from now.
     pub(super) fn check_due(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        let checks = !self.discovery.left_alone.is_empty() || self.devices.iter_mut().any(Instance::wants_checks);
+        let checks =
+            !self.directory.left_alone.is_empty() || self.devices.iter_mut().any(Instance::wants_checks);
         let of_device = |stage: &Stage<P>| match stage {
             Stage::Waiting(backing) | Stage::Failed { backing, .. } => backing.busy_check().or(backing.due()),
             Stage::Connected(connected) => connected.queues.drain_check(),
         };
         let devices = self.devices.iter().filter_map(|served| of_device(&served.stage));
-        let held = self.discovery.held.values().filter(|held| !held.given_up).map(|held| held.next);
+        let held = self.directory.held.values().filter_map(|held| held.next);
         let first = devices.chain(held).chain(checks.then(|| self.polls.checked + CHECK)).min()?;
         Some(first.saturating_duration_since(now))
     }

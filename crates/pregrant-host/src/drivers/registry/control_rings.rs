@@ -11,7 +11,7 @@
 //! Rings that are armed cost a control turn nothing, however many there are.
 //!
 //! What a guest may do: ask without end, and be paused. Its ring is neither checked nor armed
-//! then, so that its events wake no one.
+//! then, so that its events do not wake this thread.
 
 use super::devices::Devices;
 use crate::drivers::wait::PENDING_CHECKS;
@@ -32,7 +32,7 @@ pub(super) struct ControlRings {
     paused: BTreeMap<DeviceId, Instant>,
     /// Where the next check for lost wake-ups begins.
     checked: usize,
-    /// No one has asked what fired since control had its last turn.
+    /// This thread has not polled what fired since its last control turn.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }
@@ -71,7 +71,7 @@ impl ControlRings {
     }
 
     /// It has a turn, unless it is paused.
-    pub(super) fn rouse(&mut self, id: DeviceId) {
+    pub(super) fn wake(&mut self, id: DeviceId) {
         if !self.paused.contains_key(&id) {
             self.active.insert(id);
         }
@@ -98,13 +98,13 @@ impl ControlRings {
         });
     }
 
-    /// It has no turn for so long.
+    /// It has no turn for the time of this pause.
     pub(super) fn pause(&mut self, id: DeviceId, pause: Duration) {
         self.active.remove(&id);
         self.paused.insert(id, Instant::now() + pause);
     }
 
-    /// Whether there are any.
+    /// Whether no device has such a ring.
     pub(super) fn is_empty(&self) -> bool {
         self.by_port.is_empty()
     }

@@ -5,9 +5,9 @@
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
-//! What a guest may do: ask without end. It may make the requests that each connection brings, such
-//! as filling tables once; beyond that it is served within its account ([`Throttle::work`]), and
-//! its device has a line in the log for that, once in a while.
+//! What a guest may do: ask without end. It may make the requests that each connection brings,
+//! such as filling tables once; beyond that it is served within its account ([`Throttle::work`]),
+//! and its device has a line in the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
@@ -74,9 +74,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Takes so much from the guest's account, and pauses the ring where there is no more. What
-    /// comes `once` with each connection, so many thousandths of it, counts with its steps: who
-    /// connects without end is throttled for that.
+    /// Charges this time to the guest's account, and pauses the ring where the account is empty.
+    /// The part that comes `once` with each connection, in thousandths, is charged to its account
+    /// of steps: a front that connects without end is throttled for that.
     fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
         let (throttle, now) = self.throttles.of(id.front);
         let once = took * once / 1000;

@@ -2,26 +2,26 @@
 
 use super::backing_state::BackingState;
 use super::stage::Stage;
-use super::throttling::DeviceThrottle;
+use super::throttles::DeviceThrottle;
 use crate::drivers::device_class::ServedDevice;
 use crate::drivers::device_log::DeviceLog;
 use log::Level;
 use pregrant::platform::Platform;
-use pregrant::xenbus::back::PageUse;
+use pregrant::xenbus::back::{Connection, PageUse};
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One device as others see it, whatever its class.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Which.
+    /// Class, guest and number.
     pub id: DeviceId,
-    /// Our state.
+    /// The back's state.
     pub state: XenbusState,
     /// Why it was closed by us, if it was.
     pub failed: Option<String>,
@@ -72,21 +72,6 @@ impl DeviceReport {
     }
 }
 
-/// A device whose last owner still holds it, or its backing.
-pub(super) struct Held<P: Platform, T: Transport + 'static> {
-    pub(super) since: Instant,
-    /// The owner, or what is missing.
-    pub(super) why: String,
-    /// Not to be tried before.
-    pub(super) next: Instant,
-    /// Given up, or for as long as it takes, and said so.
-    pub(super) said: bool,
-    /// Given up.
-    pub(super) given_up: bool,
-    /// The device as it was made, where it waits for its backing.
-    pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
-}
-
 /// One device that is served.
 pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) device: Device,
@@ -99,7 +84,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) _owned: Option<Box<dyn Any>>,
 }
 
-/// What has happened to a device since it was found, for its report.
+/// The history of a device since it was found, for its report.
 #[derive(Default)]
 pub(super) struct History {
     /// How often it was closed from this end.
@@ -119,24 +104,28 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.device.is_peer_event(event) || self.front_keys().iter().any(is_about)
     }
 
-    /// Asks for an event whenever the front changes its state or another key that we watch, and
-    /// now.
+    /// Watches its front's state and the other keys that may change; there is one event at once.
     pub(super) fn watch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         watch(&self.device, self.front_keys(), xs)
     }
 
-    /// No more.
+    /// Ends these watches.
     pub(super) fn unwatch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         unwatch(&self.device, self.front_keys(), xs)
     }
 
-    /// A line in the log, if it is not one too many.
+    /// Writes a line to the log, within the device's budget.
     pub(super) fn say(&self, level: Level, text: &dyn Display) {
         self.log.say(level, text);
     }
 
     pub(super) fn is_connected(&self) -> bool {
         self.stage.is_connected()
+    }
+
+    /// The invariant of [`stage`](super::stage).
+    pub(super) fn is_stage_right(&self) -> bool {
+        self.is_connected() == (self.served.back().connection() != Connection::None)
     }
 
     /// Keys of its front that may change while it is connected.
@@ -185,7 +174,7 @@ pub(super) fn watch<T: Transport>(device: &Device, keys: &[&str], xs: &mut Clien
     keys.iter().try_for_each(|key| device.watch_peer_key(xs, key))
 }
 
-/// No more.
+/// Ends these watches.
 pub(super) fn unwatch<T: Transport>(
     device: &Device,
     keys: &[&str],

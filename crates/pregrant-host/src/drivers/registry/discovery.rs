@@ -1,23 +1,24 @@
-//! Finding a domain's devices: which there are in its backend directory, which of them are new, and
-//! what a predecessor left.
+//! Finding a domain's devices: which there are in its backend directory, which of them are new,
+//! and what a predecessor left.
 //!
 //! ```text
 //!   event below backend/CLASS --scan--> new, all of them: what comes for a predecessor's guests waits from now on
 //!                                     each of them: own it, watch its front, make its remote side's place
 //!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
-//!   somebody else still has it: tried again for a second; its backing: for as long as that takes
-//!   what is kept of it is of another version: as one whose last owner does not die: the next backend's, rings and all
-//!   somebody else has it and keeps it (the kernel): left alone, and checked now and then (checks)
+//!   its last owner still has it: tried again for a second; its backing: for as long as that takes
+//!   what is kept of it is of another version: left to the next backend, with its rings, as if its last owner lived
+//!   another has it and keeps it (the kernel): left alone, and checked now and then (checks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
 use super::backing_state::BackingState;
-use super::devices::{Held, History, Instance, unwatch, watch};
+use super::devices::{History, Instance, unwatch, watch};
+use super::directory::Held;
 use super::queues::Then;
 use super::retry_interval::retry_interval;
 use super::stage::Stage;
-use super::throttling::DeviceThrottle;
+use super::throttles::DeviceThrottle;
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::device_class::{ServedDevice, Takeover};
@@ -31,12 +32,11 @@ use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits for
-/// it meanwhile.
+/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits
+/// for it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Memory of a device that outlives the process; what cannot be had is logged at its expense.
@@ -47,24 +47,6 @@ pub(super) fn keeper<'a, P>(
     log: DeviceLog,
 ) -> impl FnMut(&str, usize) -> Option<Box<dyn SharedBytes + Send>> + 'a {
     move |name, bytes| log.failed(Level::Warn, recovery.as_mut()?.page(p, &id, name, bytes))?
-}
-
-/// What is known of the domain's backend directory, and of devices in it that are not served.
-pub(super) struct Discovery<P: Platform, T: Transport + 'static> {
-    /// A directory may have come that was not checked.
-    pub(super) rescan: bool,
-    /// Memory that the recovery kept of devices that are gone is freed: that is done once.
-    forgot: bool,
-    /// Devices that another still holds, and that are tried again.
-    pub(super) held: BTreeMap<DeviceId, Held<P, T>>,
-    /// Devices that another has, and keeps.
-    pub(super) left_alone: BTreeSet<DeviceId>,
-}
-
-impl<P: Platform, T: Transport + 'static> Default for Discovery<P, T> {
-    fn default() -> Self {
-        Self { rescan: false, forgot: false, held: BTreeMap::new(), left_alone: BTreeSet::new() }
-    }
 }
 
 /// A device that is this process' and has its place, and whose rings were not checked yet.
@@ -110,10 +92,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove(id);
             }
         }
-        let gone: Vec<_> = self.discovery.held.keys().filter(|id| !seen.contains(id)).copied().collect();
+        let gone: Vec<_> = self.directory.held.keys().filter(|id| !seen.contains(id)).copied().collect();
         gone.iter().for_each(|id| self.release(id));
-        self.discovery.held.retain(|id, _| seen.contains(id));
-        self.discovery.left_alone.retain(|id| seen.contains(id));
+        self.directory.held.retain(|id, _| seen.contains(id));
+        self.directory.left_alone.retain(|id| seen.contains(id));
         self.logs.retain(|id| seen.contains(id));
         let mut new = Vec::new();
         for id in seen {
@@ -133,9 +115,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.forget_gone()
     }
 
-    /// Has what comes for a device's guest wait, if a predecessor left it connected.
+    /// Queues traffic for a device's guest, if a predecessor left it connected.
     fn reserve(&mut self, id: &DeviceId) {
-        if self.config.recovery.is_none() || self.discovery.held.get(id).is_some_and(|held| held.given_up) {
+        if self.config.recovery.is_none() || self.directory.held.get(id).is_some_and(Held::is_given_up) {
             return;
         }
         let class = self.classes.iter_mut().find(|class| class.rules().class == id.class);
@@ -144,9 +126,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether a directory is a device's already. Where it is written key by key, by hand or by a
-    /// script, `state` comes last, and what is written there before would have the permissions of a
-    /// directory that is not the guest's yet.
+    /// Whether the toolstack has finished a device's directory. Where it is written key by key, by
+    /// hand or by a script, `state` comes last, and what is written there before would have the
+    /// permissions of a directory that is not the guest's yet.
     fn is_announced(&mut self, id: &DeviceId) -> Result<bool, XsError> {
         Ok(self
             .xs
@@ -154,10 +136,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             .is_some())
     }
 
-    /// Once: devices that the toolstack took away while no one was there to see it.
+    /// Frees, once, what is kept of devices that the toolstack removed while no backend ran.
     fn forget_gone(&mut self) -> Result<(), BackendError> {
-        let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.discovery.forgot) else { return Ok(()) };
-        self.discovery.forgot = true;
+        let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.directory.has_cleared) else {
+            return Ok(());
+        };
+        self.directory.has_cleared = true;
         for class in &self.classes {
             for id in recovery.kept(&self.platform, class.rules().class, self.platform.domid()) {
                 let dir = format!("{}/{}/{}", watch_of(id.class), id.front.0, id.handle);
@@ -171,13 +155,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// Whether somebody else has a device and keeps it; that is logged once.
+    /// Whether another has a device and keeps it; that is logged once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
-            self.discovery.left_alone.remove(&id);
+            self.directory.left_alone.remove(&id);
             return false;
         };
-        if self.discovery.left_alone.insert(id) {
+        if self.directory.left_alone.insert(id) {
             self.logs.of(id).say(Level::Warn, &format_args!("not served by this backend: {why}"));
         }
         true
@@ -186,10 +170,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Whether one of those is free now: no event reports it.
     pub(super) fn is_one_free(&self) -> bool {
         let Some(had) = &self.config.had_by_others else { return false };
-        self.discovery.left_alone.iter().any(|id| had(id).is_none())
+        self.directory.left_alone.iter().any(|id| had(id).is_none())
     }
 
-    /// Lets go of what waits for a device's guest, where the device is not connected.
+    /// Drops what is queued for a device's guest, where the device is not connected.
     fn release(&mut self, id: &DeviceId) {
         let Some(takeover) = self.takeover(id) else { return };
         let lost = takeover.release(id);
@@ -209,16 +193,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.take_up(id, placed);
     }
 
-    /// Makes a device this process' own, and its place. None: that is not to be had, or not yet.
+    /// Locks a device for this process, and makes its port or checks its image. None: that fails,
+    /// or must be tried again.
     fn place(&mut self, id: DeviceId) -> Option<Placed<P, T>> {
         if self.is_left_alone(id) {
-            self.discovery.held.remove(&id);
+            self.directory.held.remove(&id);
             return None;
         }
         let log = self.logs.of(id).clone();
         let device = Device::new(id, Side::Back);
-        // As the toolstack wrote it: what is kept is of a former device of this number, which went
-        // while no one was here to see it.
+        // As the toolstack wrote it: what is kept is of a former device of this number, which was
+        // removed while no backend ran.
         if let Some(recovery) = &mut self.config.recovery
             && matches!(
                 StoreBus { device: &device, xs: &mut self.xs }.own_state(),
@@ -241,9 +226,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return None;
         }
-        let mut served = self.discovery.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
-            class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
-        });
+        let mut served =
+            self.directory.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
+                class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
+            });
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
             Ok(left) => left,
             Err(e) => {
@@ -278,7 +264,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Some(placed) = placed {
             self.take_up_placed(id, placed);
         }
-        if self.discovery.held.get(&id).is_none_or(|held| held.given_up) {
+        if self.directory.held.get(&id).is_none_or(Held::is_given_up) {
             self.release(&id);
         }
     }
@@ -304,18 +290,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         if let Err(e) = &taken
             && (e.is_busy()
-                || e.is_too_early() && self.discovery.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
+                || e.is_too_early()
+                    && self.directory.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
         {
             self.hold(id, e, e.is_busy());
             if e.is_busy()
-                && let Some(held) = self.discovery.held.get_mut(&id)
+                && let Some(held) = self.directory.held.get_mut(&id)
             {
                 // It goes on waiting, where it would start again.
                 held.made = Some(served);
             }
             return;
         }
-        self.discovery.held.remove(&id);
+        self.directory.held.remove(&id);
         let live = matches!(taken, Ok(true));
         let now = Instant::now();
         let mut stage = Stage::Waiting(BackingState::found(now));
@@ -362,24 +349,27 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Somebody else still has the device: it is tried again for a second, and after that when the
-    /// directory changes. `busy`: its backing is locked by a dying process, or missing; it is tried
-    /// again for as long as its guest waits.
+    /// Its last owner still has the device: it is tried again for a second, and after that when
+    /// the directory changes. `busy`: its backing is locked by a dying process, or missing; it is
+    /// tried again for as long as its guest waits.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
-        let first =
-            Held { since: now, why: String::new(), next: now, said: false, given_up: false, made: None };
-        let held = self.discovery.held.entry(id).or_insert(first);
+        let first = Held { since: now, why: String::new(), next: Some(now), is_logged: false, made: None };
+        let held = self.directory.held.entry(id).or_insert(first);
         held.why = why.to_string();
-        held.next = if busy { now + retry_interval(held.since, now) } else { now };
         let is_long = now.duration_since(held.since) >= DYING;
-        held.given_up = !busy && is_long;
-        if is_long && !std::mem::replace(&mut held.said, true) {
+        held.next = match busy {
+            true => Some(now + retry_interval(held.since, now)),
+            false if is_long => None,
+            false => Some(now),
+        };
+        let is_given_up = held.is_given_up();
+        if is_long && !std::mem::replace(&mut held.is_logged, true) {
             let how = if busy { "its guest waits" } else { "not served" };
             self.logs.of(id).say(Level::Warn, &format_args!("{how}: {why}"));
         }
-        // No one listens to its front: what that writes is not to keep this process awake.
-        if held.given_up {
+        // It is not served: what its front writes must not keep this process awake.
+        if is_given_up {
             let class = self.classes.iter().find(|class| class.rules().class == id.class);
             let keys = class.map_or(&[][..], |class| class.rules().front_keys);
             // xenstore is gone, then
@@ -390,8 +380,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Tries again what a dying process still had. True: check again soon.
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
-        let is_due = |held: &Held<P, T>| !held.given_up && held.next <= now;
-        let due: Vec<_> = self.discovery.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
+        let is_due = |held: &Held<P, T>| held.next.is_some_and(|at| at <= now);
+        let due: Vec<_> =
+            self.directory.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
         for &id in &due {
             self.find(id);
             if self.devices.has(&id) {
@@ -399,6 +390,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         // Those that wait for long are due by time.
-        self.discovery.held.values().any(|held| !held.given_up && held.next <= Instant::now())
+        self.directory.held.values().any(|held| held.next.is_some_and(|at| at <= Instant::now()))
     }
 }

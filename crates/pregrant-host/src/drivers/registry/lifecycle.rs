@@ -24,8 +24,8 @@ use std::time::Instant;
 pub(super) type Fault = (DeviceId, RingFault);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Goes on with what is being plugged in by this process, or out; the directory of a device
-    /// that is out goes.
+    /// Goes on with the hotplug scripts that this process runs; the directory of a device that is
+    /// unplugged is removed.
     pub(super) fn turn_plugs(&mut self) {
         if !self.polls.hotplugs {
             return;
@@ -88,7 +88,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             // Its front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
-                self.say(id, Level::Info, &"the frontend is closing the device; serving it until that is done");
+                self.say(
+                    id,
+                    Level::Info,
+                    &"the frontend is closing the device; serving it until that is done",
+                );
             }
             Ok(BackStep::Recall) => {
                 if self.has_returned(&id, Then::Step) {
@@ -168,7 +172,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// A device's step, or its connect, failed.
     pub(super) fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let text = match e {
-            // The toolstack was faster than our step: no fault of anybody's.
+            // The toolstack removed the directory before this step, which is not a fault.
             ConnectError::Keys(_) if self.is_gone(&id) => {
                 if self.has_returned(&id, Then::Remove) {
                     self.remove(id);
@@ -256,7 +260,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fail_with(id, why, Some(Level::Warn));
     }
 
-    /// Closes one device whose guest has ended, which is no one's fault.
+    /// Closes one device whose guest has ended, which is not a fault.
     pub(super) fn guest_has_ended(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Info));
     }
@@ -327,8 +331,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// Writes what classes say of devices that they were not asked about, at their expense, also
-    /// where they are gone.
+    /// Logs the failures of classes' remote sides, within the budgets of their devices, also of
+    /// devices that are gone.
     pub(super) fn report_failures(&mut self) {
         let remotes = || self.classes.iter().filter_map(|class| class.remote());
         for (id, why) in remotes().flat_map(|mut remote| remote.failures()) {

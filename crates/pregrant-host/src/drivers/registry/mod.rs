@@ -1,29 +1,33 @@
-//! A driver domain's devices, of any class: found by a watch on its backend directory, stepped when
-//! their fronts' states change, polled round robin.
+//! A driver domain's devices, of any class: found by a watch on its backend directory, stepped
+//! when their fronts' states change, polled round robin.
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
 //!   workers             their threads, or none: then round() is one worker's round, in this thread
-//!   devices    one device, and its report (its class is in drivers/device_class/)
-//!   watch      what an event of xenstore means
-//!   discovery  which devices there are      lifecycle  one device is connected, closed, removed or failed
-//!   stage      the stages of a device: Waiting, Connected, Failed, and what exists in each
-//!   queues     where a connected device's queues are     reclaim  queues go to workers and come back
-//!   checks     what is polled, as no event comes for it  backing_state  whether a device's backing is there
-//!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
-//!   pages   what each device of a guest may have mapped         shared_pages  who gets to know it when
-//!   throttling  whose front asks for too many steps       logs  the log lines of each device
-//!   worker_sleep  until there may be something to do
-//!   shutdown  all of them left or closed
+//!
+//!   watch          what an event of xenstore means
+//!   discovery      which devices there are                 directory      those that are not served, and why
+//!   devices        those that are served, and their report (their class: drivers/device_class/)
+//!   stage          Waiting, Connected, Failed: what exists of a device in each, and which events lead where
+//!   backing_state  of a device that is not connected: whether its backing is there
+//!   queues         of a connected device: where its queues are     reclaim   they go to workers and come back
+//!   lifecycle      a device is stepped, connected, closed, removed or failed
+//!   checks         what is polled, as no event reports it  polls, retry_interval   when
+//!   control_rings  rings that belong to no queue           control_turns  when they are served
+//!   pages          each device's share of mapped pages     shared_pages   which devices learn it, and when
+//!   throttling     fronts that ask for too many steps      throttles      what each guest has spent
+//!   worker_sleep   until there may be something to do      sleeper        its state
+//!   logs           the log lines of each device            shutdown       all devices left or closed
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings
 //! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
 //! it. A device that a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, break the protocol, come back again and again. Its own
-//! device is closed with a line that says why (lines of each device are [bounded](crate::drivers::device_log)); the
-//! others go on. A guest that writes its state without end is served in turns
-//! ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
+//! device is closed with a line that says why (lines of each device are
+//! [bounded](crate::drivers::device_log)); the others go on. A guest that writes its state without
+//! end is served in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for
+//! a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
 
@@ -32,18 +36,22 @@ mod checks;
 mod control_rings;
 mod control_turns;
 mod devices;
+mod directory;
 mod discovery;
 mod lifecycle;
 mod logs;
 mod pages;
+mod polls;
 mod queues;
 mod reclaim;
 mod retry_interval;
 mod shared_pages;
 mod shutdown;
+mod sleeper;
 mod stage;
 #[cfg(test)]
 mod tests;
+mod throttles;
 mod throttling;
 mod watch;
 mod worker_sleep;
@@ -60,21 +68,21 @@ use super::worker_pool::thread::{self, EachStart, EachTurn, Start};
 use super::worker_pool::waker::Waker;
 use super::worker_pool::{Threads, WorkerPool};
 use crate::wake::WakeOn;
-use checks::Polls;
 use control_rings::ControlRings;
-use devices::Devices;
-use discovery::Discovery;
+use devices::{Devices, Instance};
+use directory::Directory;
 use logs::Logs;
+use polls::Polls;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
+use sleeper::Sleeper;
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use throttling::Throttles;
+use throttles::Throttles;
 use watch::{Changed, watch_of};
-use worker_sleep::Sleeper;
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
 pub const EVENTS_PER_TURN: usize = 128;
@@ -94,11 +102,11 @@ pub enum BackendError {
 pub struct BackendConfig<P> {
     /// Lets devices outlive this process, and takes up those that did.
     pub recovery: Option<Box<dyn Recovery<P>>>,
-    /// Whether this process takes away the directories of devices that are over. The toolstack does
-    /// it for its own domain alone.
+    /// Whether this process takes away the directories of devices that are over. The toolstack
+    /// does it for its own domain alone.
     pub removes: bool,
-    /// Who else has a device and keeps it, in words with what to do; None: no one. Such a device is
-    /// left alone, with one warning, until it is free.
+    /// The other driver that has a device and keeps it, in words with what to do; None: there is
+    /// none. Such a device is left alone, with one warning, until it is free.
     pub had_by_others: Option<HadByOthers>,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
     pub page_limit: usize,
@@ -130,7 +138,7 @@ pub struct WorkerConfig {
     pub place: Placement,
     /// In whose time frames go from one guest's queue to another's.
     pub rx_context: RxContext,
-    /// How they wait.
+    /// How they wait for work.
     pub mode: Mode,
     /// The first call of each, in its thread.
     pub each_start: EachStart,
@@ -147,8 +155,8 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// Memory of former devices in the recovery is gone.
     /// The devices that are served.
     devices: Devices<P, T>,
-    /// What is known of the directory, and of devices that are not served.
-    discovery: Discovery<P, T>,
+    /// The state of the domain's directory, and the devices in it that are not served.
+    directory: Directory<P, T>,
     logs: Logs,
     throttles: Throttles,
     control_rings: ControlRings,
@@ -177,7 +185,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             config,
             classes,
             devices: Devices::default(),
-            discovery: Discovery::default(),
+            directory: Directory::default(),
             logs: Logs::default(),
             throttles: Throttles::default(),
             control_rings: ControlRings::default(),
@@ -201,7 +209,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let wakes = waker.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
         let WorkerConfig { workers, place, rx_context, mode, each_start, each_turn } = workers;
-        // A first handle now: what the platform has to say against several comes before any thread.
+        // A first handle now: a platform that refuses several does so before there is any thread.
         let spare = self.platform.another().map_err(|e| e.to_string())?;
         let spare = Mutex::new(spare);
         let spawn = move |number, post| {
@@ -217,7 +225,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// The platform.
+    /// The platform that its devices are on.
     pub fn platform(&self) -> &P {
         &self.platform
     }
@@ -232,15 +240,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().find_map(|class| (&mut **class as &mut dyn Any).downcast_mut())
     }
 
-    /// Handles what xenstore has to say, without sleeping and not without end. True when something
-    /// changed: then there may be more, so do not sleep before another call. To be called also when
-    /// the connection's descriptor is not readable: events that came while a reply was awaited are
-    /// kept in the client.
+    /// Handles events of xenstore, a bounded number, without sleeping. True when something
+    /// changed: then there may be more, so do not sleep before another call. To be called also
+    /// when the connection's descriptor is not readable: events that came while a reply was
+    /// awaited are kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
         let mut news = self.pump();
-        let mut scan = std::mem::take(&mut self.discovery.rescan);
-        // On whose behalf: a front's steps are at its own expense, the toolstack's at no one's.
+        let mut scan = std::mem::take(&mut self.directory.rescan);
+        // A front's steps are charged to its guest, the toolstack's to no account.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
             && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
@@ -253,7 +261,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 None => match self.meaning_of(&event) {
                     Changed::Devices => scan = true,
                     // Another backend that has it may write its state without end.
-                    Changed::State(id) if self.discovery.left_alone.contains(&id) => {}
+                    Changed::State(id) if self.directory.left_alone.contains(&id) => {}
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
                     Changed::Toolstack(id) => drop(by_toolstack.insert(id)),
                     Changed::Own(id, key) => {
@@ -289,10 +297,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // A stalled queue's port that was drained there may have read frames of other queues.
         let came = self.turn_classes() || came;
         self.report_failures();
-        Ok(held || events > 0 || woke || asked || came || news || self.discovery.rescan)
+        debug_assert!(self.devices.iter().all(Instance::is_stage_right));
+        Ok(held || events > 0 || woke || asked || came || news || self.directory.rescan)
     }
 
-    /// Whether this device is to be served, if there is one.
+    /// Whether a class here serves this device, if there is one.
     fn serves(&self, id: &DeviceId) -> bool {
         self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }
@@ -324,7 +333,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Before sleeping: arms what this thread serves. True: there is work.
     pub fn arm(&mut self) -> bool {
-        // Events that came beside a reply since the last check of control wake no one.
+        // Events that came beside a reply since the last control turn do not wake this thread.
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_control_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
@@ -336,7 +345,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The status of all devices, of any class; and the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
-        let waiting = self.discovery.held.iter().filter_map(|(id, held)| {
+        let waiting = self.directory.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.
             let served = held.made.as_deref()?;
             Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))

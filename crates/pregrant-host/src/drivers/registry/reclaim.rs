@@ -1,4 +1,4 @@
-//! Queues go to workers and come back: what a device has to wait with until they are here.
+//! Queues go to workers and come back: what a device must wait with until they are here.
 //!
 //! ```text
 //!   connected --hand_out_queues--> workers
@@ -164,7 +164,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Remove if self.has_returned(&id, Then::Remove) => {
                     self.remove(id);
                     // The toolstack may have made it again meanwhile.
-                    self.discovery.rescan = true;
+                    self.directory.rescan = true;
                 }
                 Then::Remove => {}
             }
@@ -181,7 +181,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     fn hand_out_again(&mut self, id: &DeviceId) {
         self.hand_out_queues(id);
         self.turn_device(*id);
-        // One device moves at a time: others may be to follow.
+        // One device moves at a time: others may follow.
         self.even_out();
     }
 
@@ -199,7 +199,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(true) => {
                 self.pool.wake_queues(id);
                 // Work in turns goes on, though its guest shows nothing new.
-                self.control_rings.rouse(id);
+                self.control_rings.wake(id);
             }
             Ok(false) => {}
             Err(fault) => drop(self.fault(Some((id, fault)))),

@@ -1,8 +1,8 @@
-//! Which devices share the pages of their guest ([`pages`](super::pages)), and who gets to know
-//! its share when.
+//! Which devices share the pages of their guest ([`pages`](super::pages)), and when each learns its
+//! share.
 //!
 //! ```text
-//!   about to step: what it may have, should it connect           a check: no one else gets to know it
+//!   about to step: what it may have, should it connect           a check: no other device learns of it
 //!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, again
 //! ```
 //! Queues that workers have get the new share, and let go of pages once they are checked: until
@@ -93,7 +93,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 }
 
-/// What was announced to a device that is connected.
+/// The share that a connected device knows.
 fn announced<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> Option<AnnouncedPages> {
     served.stage.connected()?.pages
 }

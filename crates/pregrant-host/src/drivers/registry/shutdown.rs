@@ -32,9 +32,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Closes all devices that are connected, in good order: drains as [`detach`](Self::detach)
-    /// does, says 5, waits for their fronts (a second at most), says 6. The others stay as they
-    /// are, and so does a disk whose front does not follow: it is in use, and its guest would lose
-    /// data.
+    /// does, goes to state 5, waits for their fronts (a second at most), goes to state 6. The
+    /// others stay as they are, and so does a disk whose front does not follow: it is in use, and
+    /// its guest would lose data.
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
         let (mut drained, mut keeps_records) = (Drained::default(), BTreeSet::new());
@@ -56,7 +56,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let until = Instant::now() + FRONTS_FOLLOW;
         while self.devices.iter().any(closing) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            // Without a store there is no one to follow.
+            // Without a store no front can follow.
             let Ok(event) = self.xs.next_event(Some(left)) else { break };
             let Some(event) = event else { continue };
             for served in self.devices.iter_mut().filter(|s| s.device.is_peer_event(&event)) {

@@ -107,7 +107,7 @@ impl<P: Platform> Stage<P> {
         Some(&mut self.connected_mut()?.queues)
     }
 
-    /// What is known of the backing of a device that is not connected.
+    /// The state of the backing of a device that is not connected.
     pub(super) fn backing(&self) -> Option<&BackingState> {
         match self {
             Self::Waiting(backing) | Self::Failed { backing, .. } => Some(backing),

@@ -12,82 +12,15 @@
 
 use super::Backend;
 use super::devices::Instance;
-use crate::drivers::throttle::{LONGEST_THROTTLE, Throttle};
+use crate::drivers::throttle::LONGEST_THROTTLE;
 use log::Level;
 use pregrant::platform::Platform;
-use pregrant::units::DomId;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The log line for a device that is throttled, once in a while.
 const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
-/// How soon the log has the line again of the same device.
-const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
-
-/// What guests have spent of the control thread's time.
-pub(super) struct Throttles {
-    by_guest: BTreeMap<DomId, Throttle>,
-    began: Instant,
-    /// When the first of the devices that are throttled is served again.
-    resumes_at: Option<Instant>,
-}
-
-impl Default for Throttles {
-    fn default() -> Self {
-        Self { by_guest: BTreeMap::new(), began: Instant::now(), resumes_at: None }
-    }
-}
-
-impl Throttles {
-    /// A guest's account, and the present time by its clock.
-    pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
-        (self.by_guest.entry(guest).or_default(), self.began.elapsed())
-    }
-
-    /// A guest has no device any more.
-    pub(super) fn forget(&mut self, guest: DomId) {
-        self.by_guest.remove(&guest);
-    }
-}
-
-/// The bounds that a device has reached, whatever its stage.
-#[derive(Default)]
-pub(super) struct DeviceThrottle {
-    /// Its front is not watched before.
-    pub(super) until: Option<Instant>,
-    /// How often its front was not watched.
-    pub(super) steps: Repeated,
-    /// How often its control ring was paused.
-    pub(super) ring: Repeated,
-}
-
-impl DeviceThrottle {
-    /// How often it reached a bound.
-    pub(super) fn times(&self) -> u64 {
-        self.steps.times + self.ring.times
-    }
-}
-
-/// Something that happens again and again, and that the log has once in a while.
-#[derive(Default)]
-pub(super) struct Repeated {
-    pub(super) times: u64,
-    logged: Option<Instant>,
-}
-
-impl Repeated {
-    /// It happens once more. True: the log must have a line.
-    pub(super) fn again(&mut self, now: Instant) -> bool {
-        self.times += 1;
-        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);
-        if is_due {
-            self.logged = Some(now);
-        }
-        is_due
-    }
-}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Does what a device's front made necessary, at its guest's expense.
@@ -152,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         woke
     }
 
-    /// When the first of those that are throttled is to be watched again, from now.
+    /// When the first of those that are throttled is watched again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
         self.throttles.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
     }

@@ -11,7 +11,7 @@
 //! sets it.
 
 use super::Backend;
-use crate::drivers::wait::{Waiter, is_lifted};
+use crate::drivers::wait::is_lifted;
 use crate::drivers::worker_pool::WorkerPool;
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
@@ -20,15 +20,6 @@ use std::time::Duration;
 
 /// Between two checks of a hotplug script that runs.
 const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
-
-/// How this thread sleeps.
-#[derive(Default)]
-pub(super) struct Sleeper {
-    waiter: Waiter,
-    /// The number of the descriptor of its ports among what wakes this thread, where this thread
-    /// serves queues.
-    arrivals: Option<usize>,
-}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Sleeps until there may be something to do, and at most until `due`, for the caller's own
@@ -69,7 +60,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.sleeper.waiter = waiter;
     }
 
-    /// Says to workers that this thread sleeps. False: one has just said something.
+    /// Shows workers that this thread sleeps. False: one has just sent something.
     fn is_asleep(&self) -> bool {
         match &self.pool {
             WorkerPool::Inline(_) => true,
