@@ -34,7 +34,7 @@ use pregrant::wire::blkif::{
     Abi, DISCARD_SECURE, DiscardRequest, IndirectRequest, OP_FLUSH_DISKCACHE, OP_READ, OP_WRITE,
     OP_WRITE_BARRIER, Request, RwRequest, SLOT_WORDS_MAX, Segment,
 };
-use pregrant::xenbus::back::{BackDevice, PreviousState};
+use pregrant::xenbus::back::PreviousState;
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{PAGE_SIZE, PeerFault};
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 //! A budget fills again with time, so it is never used up for good: what goes wrong tomorrow is
 //! written tomorrow. [`LineBudget`] is for what a kernel or a library refuses where no vif is at
 //! hand to be charged; what belongs to a device goes through the [log of that
-//! device](crate::drivers::registry::DeviceLog), which is made of the same [`Lines`].
+//! device](crate::drivers::device_log::DeviceLog), which is made of the same [`Lines`].
 //!
 //! What a guest may do: cause as many as it likes. In any time `t`, `burst + t / each` of a kind
 //! are written.

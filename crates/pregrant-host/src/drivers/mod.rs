@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin
-//!   net/             what only vifs have: what stands behind them, scripts, and the front
+//!   device_class/    the traits of a class of devices    device_log  the log lines of one device, bounded
+//!   net/             what only vifs have: ports, scripts, and the front
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
 //!   front_device     what the fronts of both have of xenstore
 //!   worker_queues    the queues that one worker serves: those that are active are polled, the others armed
@@ -20,6 +21,8 @@
 
 pub mod blk;
 mod device_choice;
+pub mod device_class;
+pub mod device_log;
 pub mod fair_scheduler;
 mod front_device;
 pub mod net;
@@ -40,6 +43,7 @@ pub use blk::front::frontend::BlkFrontend;
 pub use blk::front::shared_disk::SharedDisk;
 pub use blk::{Blk, BlkConfig};
 pub use device_choice::DeviceChoice;
+pub use device_class::{DeviceClass, RemoteSide, ServedDevice};
 pub use front_device::FrontendError;
 pub use net::capture::{CaptureFile, Captured};
 pub use net::frontend::{Defaults, Frontend};
@@ -51,9 +55,7 @@ pub use net::{Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
 pub use poll_loop::{PollLoop, Rest, Work};
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
-pub use registry::{
-    Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, RemoteSide, ServedDevice, WorkerConfig,
-};
+pub use registry::{Backend, BackendConfig, BackendError, DeviceReport, WorkerConfig};
 pub use status::{BackStatus, VifStatus};
 pub use status_publisher::StatusPublisher;
 pub use status_socket::StatusSocket;

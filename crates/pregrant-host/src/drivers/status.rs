@@ -10,8 +10,9 @@
 //! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to
 //! [`TEXT_MAX`]; the number of vifs and queues is the toolstack's and the backend's.
 
+use super::device_class::{Figures, Operation};
 use super::net::{SharedMemory, VifReport};
-use super::registry::{DeviceReport, Figures, Operation};
+use super::registry::DeviceReport;
 use crate::counters::Counters;
 use crate::excerpt::excerpt;
 use pregrant::grants::MappedStats;
@@ -211,15 +212,15 @@ impl DeviceStatus {
     }
 
     /// The part of any device, and its class's measurements.
-    pub fn new(report: DeviceReport, what: &str, figures: Figures) -> Self {
-        let Figures { counters, gauges, operations } = figures;
+    pub fn new(report: DeviceReport, figures: Figures) -> Self {
+        let Figures { description, counters, gauges, operations } = figures;
         let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
         Self {
             class: report.id.class.name().into(),
             any: (&report).into(),
             waits_for: report.waits_for.as_deref().map(short),
             is_tried: report.is_tried,
-            what: short(what),
+            what: short(&description),
             counters: named(counters),
             gauges: named(gauges),
             operations: operations.into_iter().map(|op| (op.name.to_string(), op.into())).collect(),

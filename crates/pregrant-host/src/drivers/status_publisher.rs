@@ -67,9 +67,7 @@ impl<P: Platform> StatusPublisher<P> {
         socket.turn(Instant::now(), || {
             let platform = backend.platform();
             let others = backend.devices().filter(|(device, _)| device.id.class != Class::VIF);
-            let others = others
-                .map(|(device, served)| DeviceStatus::new(device, &served.describe(), served.figures()))
-                .collect();
+            let others = others.map(|(device, served)| DeviceStatus::new(device, served.figures())).collect();
             let status = BackStatus {
                 format: FORMAT,
                 domain: platform.domid().0,

@@ -22,8 +22,8 @@
 //! What a guest may do: fire events at any rate. An event makes its queue active, which costs the
 //! worker one poll of that queue and, at the device's expense, one turn.
 
+use super::device_class::{RingFault, ServedQueue};
 use super::fair_scheduler::{FairScheduler, Turn};
-use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_CHECKS;
 use super::worker_pool::rx_context::RxContext;
 use super::worker_pool::waker::{QueueDoorbell, Waker};
@@ -134,8 +134,8 @@ pub struct WorkerQueues<P: Platform> {
     timed: Vec<usize>,
     /// Of ports that the kernel tells of.
     arrivals: Option<PortReadiness>,
-    /// That there is no descriptor for them was said.
-    deaf: bool,
+    /// The warning that they have no descriptor is logged.
+    fd_error_logged: bool,
     turns: FairScheduler,
     began: Instant,
     /// Rounds until it is time to check, of so many.
@@ -175,7 +175,7 @@ impl<P: Platform> WorkerQueues<P> {
             by_port: Vec::new(),
             timed: Vec::new(),
             arrivals: None,
-            deaf: false,
+            fd_error_logged: false,
             turns: FairScheduler::default(),
             began: Instant::now(),
             check_in: CHECK_EVERY,
@@ -233,7 +233,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
         if let Some(fd) = queue.readable()
             && let Err(e) = self.wait_for(fd, slot)
-            && !std::mem::replace(&mut self.deaf, true)
+            && !std::mem::replace(&mut self.fd_error_logged, true)
         {
             // The queue is checked when anything else happens to it.
             // LOG: once for each worker
@@ -534,7 +534,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.busy.iter().filter_map(|at| self.groups[*at].as_ref()).flat_map(|g| g.active.iter().copied())
     }
 
-    /// Those that are active, in a list that is lent: each wake-up needs one.
+    /// Those that are active, in a list that is used again: each wake-up needs one.
     fn list_active(&mut self) -> Vec<usize> {
         let mut list = std::mem::take(&mut self.listed);
         list.clear();

@@ -15,7 +15,7 @@ use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_READONLY, GrefEntry};
 use pregrant::xenbus::XenbusState;
-use pregrant_host::drivers::registry::LINES_PER_DEVICE;
+use pregrant_host::drivers::device_log::LINES_PER_DEVICE;
 use pregrant_host::loopback::{Channel, Region};
 
 pub const TESTS: &[Test] = &[

@@ -6,7 +6,7 @@ use pregrant::units::EvtchnPort;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant::{DomId, PeerFault, PlatformError};
 use pregrant_host::drivers::RxContext;
-use pregrant_host::drivers::registry::{RingFault, ServedQueue};
+use pregrant_host::drivers::device_class::{RingFault, ServedQueue};
 use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::worker_queues::WorkerQueues;
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};

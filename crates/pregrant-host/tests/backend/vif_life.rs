@@ -15,9 +15,9 @@ use pregrant::port::Offloads;
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
+use pregrant_host::drivers::device_log::LINES_PER_DEVICE;
 use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::recovery::BrokerRecovery;
-use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider, RemoteSide,
 };

@@ -21,7 +21,7 @@ use pregrant::{DomId, PlatformError};
 use pregrant_host::drivers::Mode;
 use pregrant_host::drivers::Placement;
 use pregrant_host::drivers::RxContext;
-use pregrant_host::drivers::registry::{RingFault, ServedQueue};
+use pregrant_host::drivers::device_class::{RingFault, ServedQueue};
 use pregrant_host::drivers::worker_pool::placement::Carried;
 use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::worker_pool::{SpawnWorker, Threads, WorkerPool, thread};

@@ -1,7 +1,7 @@
 //! The library's log, kept for tests to read.
 
 use log::{LevelFilter, Log, Metadata, Record};
-use pregrant_host::drivers::registry::{LINES_PER_DEVICE, NEXT_LINE};
+use pregrant_host::drivers::device_log::{LINES_PER_DEVICE, NEXT_LINE};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 

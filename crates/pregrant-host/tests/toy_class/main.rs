@@ -1,16 +1,17 @@
-//! A device class is a folder: `vtoy`, which this test alone knows, connects, dies with its back,
+//! A device class of one's own: `vtoy`, the example `device_class`, connects, dies with its back,
 //! is taken up by a successor, is throttled and shows in the status; through the registry, the
 //! worker and the recovery that serve vifs, and beside vifs of the same backend.
 //!
 //! The binary starts itself as `back BROKER DIR`, a backend of both classes that tells its status
 //! in DIR. It is killed with SIGKILL, or ends in good order when its standard input does.
 
-mod front;
+#[path = "../../examples/device_class/main.rs"]
+mod example;
 #[path = "../machine/mod.rs"]
 mod machine;
-mod vtoy;
 
-use front::ToyFront;
+use example::front;
+use example::vtoy::{MOST, Toys, VTOY};
 use machine::guest::{Guest, exchange, ordinary};
 use machine::{BACK, Machine, Test, until};
 use pregrant::DomId;
@@ -28,13 +29,13 @@ use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vtoy::{MOST, Toys, VTOY};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +45,7 @@ fn main() {
         return serve(Path::new(broker), Path::new(dir));
     }
     const TESTS: &[Test] = &[
+        ("the_example_runs", || example::main().unwrap()),
         ("a_toy_outlives_its_back_beside_vifs", a_toy_outlives_its_back_beside_vifs),
         ("a_toy_s_front_is_bounded", a_toy_s_front_is_bounded),
         (
@@ -169,6 +171,40 @@ impl<'a> Back<'a> {
     fn leave(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// The front of a toy, in this process, which waits for its back.
+struct ToyFront(front::ToyFront<Loopback, UnixTransport>);
+
+impl Deref for ToyFront {
+    type Target = front::ToyFront<Loopback, UnixTransport>;
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for ToyFront {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl ToyFront {
+    fn attach(machine: &Machine, id: DeviceId) -> Self {
+        let (platform, xs) = machine.attach(id.front);
+        Self(front::ToyFront::attach(platform, xs, id))
+    }
+
+    /// Waits for the back, gives it the page, and waits until it has it.
+    fn connect(&mut self) {
+        self.wait_back(XenbusState::InitWait);
+        self.offer();
+        self.wait_back(XenbusState::Connected);
+    }
+
+    fn wait_back(&mut self, state: XenbusState) {
+        until(|| self.back_state() == state);
     }
 }
 
@@ -319,7 +355,8 @@ fn a_toy_s_front_is_bounded() {
     let mut asked = 0u32;
     until(|| {
         for _ in 0..50 {
-            bad.device.set(&mut bad.xs, "mood", "swinging").unwrap();
+            let front = &mut bad.0;
+            front.device.set(&mut front.xs, "mood", "swinging").unwrap();
         }
         asked += 1;
         good.ask(1);

@@ -64,12 +64,12 @@ pub struct Connect<'a> {
 /// A change while a device is connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed<'a> {
-    /// One of the [front's keys](BackDevice::FRONT_KEYS), perhaps.
+    /// One of the [front's keys](ClassRules::front_keys), perhaps.
     FrontKeys,
     /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second check
     /// sees what the first may have missed.
     Reconfigured,
-    /// This one of the [own keys](BackDevice::OWN_KEYS).
+    /// This one of the [own keys](ClassRules::own_keys).
     Own(&'a str),
 }
 
@@ -89,49 +89,91 @@ impl core::ops::AddAssign for Drained {
     }
 }
 
+/// The handshake's rules for all devices of a class.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassRules {
+    /// The class.
+    pub class: Class,
+    /// The state in which its front publishes its rings.
+    pub handshake: Handshake,
+    /// Whether a front that says Closing (5) may go on using its rings: the back then says 5, too,
+    /// and serves them until the front says Closed (6) or is gone (docs/protocol 5.4).
+    pub serves_closing: bool,
+    /// Keys of the front that may change while it is connected, beside `state`.
+    pub front_keys: &'static [&'static str],
+    /// Keys of the own directory that the toolstack may change, beside `online` and
+    /// [`HOTPLUG_STATUS`].
+    pub own_keys: &'static [&'static str],
+}
+
+impl ClassRules {
+    /// The rules of most classes: a front is connected when it says Connected (4), its rings end
+    /// when it says Closing (5), and no key changes meanwhile.
+    pub const fn new(class: Class) -> Self {
+        Self { class, handshake: Handshake::Direct, serves_closing: false, front_keys: &[], own_keys: &[] }
+    }
+}
+
+/// Whether a device is connected, and who has its queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Connection {
+    /// It is not connected.
+    None,
+    /// It is connected, and has its queues.
+    Here,
+    /// It is connected, and workers have queues that it needs to [drain](BackDevice::drain) or to
+    /// [disconnect](BackDevice::disconnect).
+    HandedOut,
+}
+
+/// Pages of its guest that a device has mapped, or may have (XSA-300).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageUse {
+    /// Pages that are mapped from connect to disconnect, and those that may be at any moment.
+    pub needed: usize,
+    /// Of these, pages that it cannot give way with.
+    pub least: usize,
+    /// Of those that are needed, pages that are mapped each on its own.
+    pub single: usize,
+    /// Pages that it would have beyond the least, as it is connected now.
+    pub requested: usize,
+    /// Pages that it may keep mapped beyond those that it needs, as of the last
+    /// [`allow_pages`](BackDevice::allow_pages).
+    pub allowed: usize,
+}
+
+/// The share of its guest's pages that a connected device gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageShare {
+    /// Pages beyond the [least](PageUse::least).
+    pub pages: usize,
+    /// The bound of those pages, of all that it has, that do not come back before it closes.
+    pub lasting: usize,
+}
+
 /// A class of devices, as the back's end of one needs it.
 pub trait BackDevice {
     /// Where it runs.
     type Platform: Platform;
-    /// The ports behind it, which may hold something for the guest.
+    /// Its ports, which may hold something for the guest.
     type Ports: ?Sized;
-    /// Which class.
-    const CLASS: Class;
-    /// When its front tells of its rings.
-    const HANDSHAKE: Handshake = Handshake::Direct;
-    /// Whether a front that says Closing (5) may go on using its rings: the back then says 5, too,
-    /// and serves them until the front says Closed (6) or is gone (docs/protocol 5.4).
-    const SERVES_CLOSING: bool = false;
-    /// Keys of the front that may change while it is connected, beside `state`.
-    const FRONT_KEYS: &'static [&'static str] = &[];
-    /// Keys of the own directory that the toolstack may change, beside `online` and
-    /// [`HOTPLUG_STATUS`].
-    const OWN_KEYS: &'static [&'static str] = &[];
+    /// The handshake's rules.
+    const RULES: ClassRules;
 
     /// Writes what this back can do, and removes what is left of an old connection: in one
     /// transaction.
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error>;
-    /// Whether what stands behind it is there, so that its front may be connected. Where it is not,
-    /// the front waits, until one of the [own keys](Self::OWN_KEYS) changes.
-    fn is_there<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
-        let _ = bus;
-        Ok(true)
-    }
-    /// Reads the front's keys, maps, binds; says what was accepted, if that is to be said. After an
-    /// error nothing is mapped.
+    /// Reads the front's keys, maps, binds, and publishes what was accepted. After an error nothing
+    /// is mapped. After [`ConnectError::NotYet`] the front waits, until one of the
+    /// [own keys](ClassRules::own_keys) changes.
     fn connect<B: DeviceBus>(
         &mut self,
         p: &Self::Platform,
         bus: &mut B,
         with: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>>;
-    /// Whether it is connected.
-    fn is_connected(&self) -> bool;
-    /// Whether somebody else has a part of it that it needs to [drain](Self::drain) or to
-    /// [disconnect](Self::disconnect).
-    fn is_handed_out(&self) -> bool {
-        false
-    }
+    /// Whether it is connected, and who has its queues.
+    fn connection(&self) -> Connection;
     /// Answers what was taken from the guest, and delivers what was taken from `ports` and what
     /// that holds while there is room: before [`disconnect`](Self::disconnect), in good order.
     fn drain(&mut self, p: &Self::Platform, ports: &mut Self::Ports) -> Drained;
@@ -144,36 +186,10 @@ pub trait BackDevice {
         bus: &mut B,
         what: Changed<'_>,
     ) -> Result<(), B::Error>;
-
-    /// Pages that are mapped from connect to disconnect, and those that may be at any moment.
-    fn needed_pages(&self) -> usize;
-    /// Of [those](Self::needed_pages), pages that it cannot give way with.
-    fn least_pages(&self) -> usize {
-        self.needed_pages()
-    }
-    /// Pages that it would have beyond the [least](Self::least_pages), as it is connected now.
-    fn requested_pages(&self) -> usize {
-        0
-    }
-    /// Before [`allow_pages`](Self::allow_pages): of all its pages, so many at most may be such as
-    /// do not come back before it closes.
-    fn limit_lasting(&mut self, pages: usize) {
-        let _ = pages;
-    }
-    /// Of [those](Self::needed_pages), pages that are mapped each on its own.
-    fn single_pages(&self) -> usize {
-        0
-    }
-    /// Pages that it may keep beyond those that it needs, since it saw them, as of the last
-    /// [`allow_pages`](Self::allow_pages).
-    fn allowed_pages(&self) -> usize {
-        0
-    }
-    /// From now on it has so many at most beyond the [least](Self::least_pages); those that are too
-    /// many are unmapped.
-    fn allow_pages(&mut self, p: &Self::Platform, pages: usize) {
-        let _ = (p, pages);
-    }
+    /// The pages of its guest that it has mapped, or may have.
+    fn pages(&self) -> PageUse;
+    /// Sets its share; pages beyond it are unmapped.
+    fn allow_pages(&mut self, p: &Self::Platform, share: PageShare);
 }
 
 /// A device as a predecessor left it.
@@ -190,8 +206,8 @@ pub enum PreviousState {
 /// A front's state in which its rings may be live.
 fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
     matches!(front, XenbusState::Connected | XenbusState::Reconfiguring)
-        || D::HANDSHAKE == Handshake::Confirmed && front == XenbusState::Initialised
-        || D::SERVES_CLOSING && front == XenbusState::Closing
+        || D::RULES.handshake == Handshake::Confirmed && front == XenbusState::Initialised
+        || D::RULES.serves_closing && front == XenbusState::Closing
 }
 
 /// The result of [`Back::step`].
@@ -199,12 +215,12 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 pub enum BackStep {
     /// Nothing to do until the next watch event.
     Waiting,
-    /// It is to close, and [parts of it are handed out](BackDevice::is_handed_out): bring them back
-    /// and call again.
+    /// It must close, and [workers have its queues](Connection::HandedOut): get them back and call
+    /// again.
     Recall,
     /// It is live now.
     Connected,
-    /// Its front closes it, and it is live until the front has: [`BackDevice::SERVES_CLOSING`].
+    /// Its front closes it, and it is live until the front has: [`ClassRules::serves_closing`].
     Closing,
     /// It is live no longer; the front may come back.
     Closed,
@@ -287,8 +303,8 @@ impl<D: BackDevice> Back<D> {
         self.awaits_hotplug = true;
     }
 
-    /// Whether a front that could be connected waits, at state 2, since what stands behind the
-    /// device was not to be had a moment ago. Call [`step`](Self::step) when that is over.
+    /// Whether a front that could be connected waits, at state 2, since the device's backing was
+    /// unavailable a moment ago. Call [`step`](Self::step) when that is over.
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -303,7 +319,11 @@ impl<D: BackDevice> Back<D> {
     /// refused, and the device does without.
     pub fn limit_lasting(&mut self, pages: usize) {
         self.lasting = pages;
-        self.device.limit_lasting(pages);
+    }
+
+    /// Whether it is connected.
+    pub fn is_connected(&self) -> bool {
+        self.device.connection() != Connection::None
     }
 
     /// The guest.
@@ -339,7 +359,9 @@ impl<D: BackDevice> Back<D> {
             // A front that is in use goes on with its rings after its 5, or after the toolstack's
             // in our directory. A back that closes for a fault says why before it says 5.
             XenbusState::Closing
-                if D::SERVES_CLOSING && is_connected::<D>(bus.peer_state()?) && bus.reported()?.is_none() =>
+                if D::RULES.serves_closing
+                    && is_connected::<D>(bus.peer_state()?)
+                    && bus.reported()?.is_none() =>
             {
                 Ok(PreviousState::Connected)
             }
@@ -392,6 +414,10 @@ impl<D: BackDevice> Back<D> {
         Ok(true)
     }
 
+    fn is_handed_out(&self) -> bool {
+        self.device.connection() == Connection::HandedOut
+    }
+
     fn connect<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -426,6 +452,12 @@ impl<D: BackDevice> Back<D> {
         ports: &mut D::Ports,
     ) -> Result<Drained, B::Error> {
         let drained = self.detach(p, ports);
+        self.end_detached(bus)?;
+        Ok(drained)
+    }
+
+    /// The second half of [`end`](Self::end), of a device that was [detached](Self::detach).
+    pub fn end_detached<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.ending = true;
         if matches!(self.state, XenbusState::Connected | XenbusState::Reconfigured) {
             self.shut = true;
@@ -433,7 +465,7 @@ impl<D: BackDevice> Back<D> {
             bus.set_state(XenbusState::Closing)?;
         }
         self.shut |= self.state == XenbusState::Closing;
-        Ok(drained)
+        Ok(())
     }
 
     /// Checks the front's state and takes what steps it allows. After an error call
@@ -477,11 +509,11 @@ impl<D: BackDevice> Back<D> {
             }
             // The front may go on with its rings: they are the next back's, though the toolstack
             // wants the device gone.
-            if self.ending && D::SERVES_CLOSING && front == S::Closing {
+            if self.ending && D::RULES.serves_closing && front == S::Closing {
                 return Ok(came_to);
             }
-            let in_service = self.device.is_connected();
-            let view = BackView { handshake: D::HANDSHAKE, online, in_service };
+            let in_service = self.is_connected();
+            let view = BackView { handshake: D::RULES.handshake, online, in_service };
             let next = match state::back(self.state, front, view) {
                 Reaction::Stay => {
                     if self.state == S::Connected {
@@ -489,7 +521,7 @@ impl<D: BackDevice> Back<D> {
                     }
                     return Ok(came_to);
                 }
-                Reaction::Remove if self.device.is_handed_out() => return Ok(BackStep::Recall),
+                Reaction::Remove if self.is_handed_out() => return Ok(BackStep::Recall),
                 Reaction::Remove => {
                     self.device.disconnect(p);
                     return Ok(BackStep::Removed);
@@ -499,7 +531,7 @@ impl<D: BackDevice> Back<D> {
             };
             match next {
                 S::InitWait => self.device.offer(bus).map_err(ConnectError::Keys)?,
-                S::Connected if !self.device.is_connected() => {
+                S::Connected if !self.is_connected() => {
                     let plugged = |status: Option<String>| status.as_deref() == Some("connected");
                     if self.awaits_hotplug
                         && !plugged(bus.own_text(HOTPLUG_STATUS).map_err(ConnectError::Keys)?)
@@ -509,22 +541,22 @@ impl<D: BackDevice> Back<D> {
                     if self.paused {
                         return Ok(came_to);
                     }
-                    if !self.device.is_there(bus).map_err(ConnectError::Keys)? {
-                        return Ok(came_to);
+                    match self.connect(p, bus, Begin::Fresh, kept) {
+                        Err(ConnectError::NotYet) => return Ok(came_to),
+                        connected => connected?,
                     }
-                    self.connect(p, bus, Begin::Fresh, kept)?;
                     self.unsaid = true;
                     return Ok(BackStep::Connected);
                 }
                 S::Reconfigured | S::Connected => {
                     self.device.changed(p, bus, Changed::Reconfigured).map_err(ConnectError::Keys)?;
                 }
-                S::Closing if D::SERVES_CLOSING && front == S::Closing && in_service => {
+                S::Closing if D::RULES.serves_closing && front == S::Closing && in_service => {
                     came_to = BackStep::Closing;
                 }
-                S::Closing | S::Closed if self.device.is_handed_out() => return Ok(BackStep::Recall),
+                S::Closing | S::Closed if self.is_handed_out() => return Ok(BackStep::Recall),
                 S::Closing | S::Closed => {
-                    if self.device.is_connected() {
+                    if self.is_connected() {
                         came_to = BackStep::Closed;
                     }
                     self.device.disconnect(p);
@@ -539,7 +571,7 @@ impl<D: BackDevice> Back<D> {
 
     /// Says state 4, if it is to be said.
     pub fn say_connected<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        if core::mem::take(&mut self.unsaid) && self.device.is_connected() {
+        if core::mem::take(&mut self.unsaid) && self.is_connected() {
             bus.set_state(XenbusState::Connected)?;
             self.state = XenbusState::Connected;
         }

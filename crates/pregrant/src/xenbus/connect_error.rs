@@ -42,6 +42,8 @@ pub enum ConnectError<E> {
     Ring(PeerFault),
     /// The rings alone pass what this back maps of one guest.
     TooManyPages(TooManyPages),
+    /// The toolstack names no backing yet: the front waits, and no one did anything wrong.
+    NotYet,
     /// The backing of the device is unavailable: which, and why.
     Unready(String),
     /// The backing of the device is unavailable now, and is awaited: another has it; or it is
@@ -100,6 +102,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
             Self::Unknown(record) => record.fmt(f),
+            Self::NotYet => f.write_str("the toolstack names no backing for it yet"),
             Self::Unready(why) | Self::Busy(why) => f.write_str(why),
             Self::Lost(what) => {
                 write!(f, "{what}; the front must reconnect")
@@ -123,19 +126,19 @@ impl<E> ConnectError<E> {
         }
     }
 
-    /// Whether it is to be tried again for as long as what stands behind the device is waited for.
+    /// Whether another has the backing, or it is absent while a guest is connected to it: retry for
+    /// as long as the device waits for it.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
     }
 
-    /// Whether the device is to be left to another back as it is.
+    /// Whether the device must be left to another back as it is.
     pub fn is_for_another(&self) -> bool {
         matches!(self, Self::Unknown(_))
     }
 
-    /// Whether it is for what stands behind the device that this is not connected, and for nothing
-    /// that its front did.
-    pub fn is_behind(&self) -> bool {
+    /// True if the backing, not the front, prevents the device from connecting.
+    pub fn is_of_backing(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Unready(_))
     }
 }

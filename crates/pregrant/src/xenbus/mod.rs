@@ -28,7 +28,7 @@ pub mod ring_keys;
 pub mod state;
 pub mod toolstack;
 
-pub use back::{Back, BackDevice};
+pub use back::{Back, BackDevice, ClassRules};
 pub use bus::{DeviceBus, OwnKeys, StoreBus};
 pub use device::{Class, Device, DeviceId, Side};
 pub use key::{DeviceError, KeyError, KeyValue};

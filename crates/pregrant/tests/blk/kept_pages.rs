@@ -12,6 +12,7 @@ use pregrant::ring::Blkif64;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, OP_READ, OP_WRITE, RSP_ERROR, RSP_OKAY};
 use pregrant::xenbus::BackDevice;
+use pregrant::xenbus::back::PageShare;
 
 fn world(limit: usize) -> World {
     let mut back = Setting::of(PathName::Persistent, Abi::X86_64).back;
@@ -71,7 +72,7 @@ fn a_page_in_use_is_never_let_go_of() {
     world.poll_back();
     assert_eq!(world.back.shares()[0].kept_pages(), 4);
     let host = world.host.clone();
-    world.back.allow_pages(&host, 0);
+    world.back.allow_pages(&host, PageShare { pages: 0, lasting: usize::MAX });
     world.poll_back();
     assert_eq!((world.back.shares()[0].kept_pages(), world.xen.counts().mapped), (4, 1 + 4 + 4));
     while world.disk.inside().do_one(1) {}

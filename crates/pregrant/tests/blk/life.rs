@@ -11,6 +11,7 @@ use pregrant::blk::path::PathName;
 use pregrant::wire::blkif::Abi;
 use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::back::PageShare;
 use pregrant::xenbus::connect_error::ConnectError;
 
 #[test]
@@ -280,7 +281,7 @@ fn a_guest_s_pages_are_bounded() {
             let mut world = World::new(setting.back, figures());
             world.back.limit_pages(limit);
             let mut front = world.front(setting.front);
-            let all = |world: &World| world.back.needed_pages() + world.back.allowed_pages();
+            let all = |world: &World| world.back.pages().needed + world.back.pages().allowed;
             assert_eq!(all(&world), limit, "{path}");
             let before = world.xen.counts();
             for k in 0..40 {
@@ -313,16 +314,16 @@ fn a_long_request_makes_a_queue_wish_for_more() {
     let setting = Setting::of(PathName::Map, Abi::X86_64);
     let mut world = World::new(setting.back, figures());
     let mut front = world.front(setting.front);
-    assert_eq!((world.back.least_pages(), world.back.requested_pages()), (1, 32 * 11));
+    assert_eq!((world.back.pages().least, world.back.pages().requested), (1, 32 * 11));
     world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 11 * 4096] }).unwrap().0.unwrap();
-    assert_eq!((world.back.requested_pages(), world.back.queues()[0].has_grown()), (32 * 11, false));
+    assert_eq!((world.back.pages().requested, world.back.queues()[0].has_grown()), (32 * 11, false));
     world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 30 * 4096] }).unwrap().0.unwrap();
-    assert_eq!((world.back.requested_pages(), world.back.queues()[0].has_grown()), (32 * 32, true));
+    assert_eq!((world.back.pages().requested, world.back.queues()[0].has_grown()), (32 * 32, true));
     world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 31 * 4096] }).unwrap().0.unwrap();
     assert!(!world.back.queues()[0].has_grown());
     let host = world.host.clone();
-    world.back.allow_pages(&host, 500);
-    assert_eq!((world.back.least_pages(), world.back.needed_pages()), (1, 501));
+    world.back.allow_pages(&host, PageShare { pages: 500, lasting: usize::MAX });
+    assert_eq!((world.back.pages().least, world.back.pages().needed), (1, 501));
     world.end(front);
 }
 

@@ -226,7 +226,7 @@ fn xsa_300_what_a_guest_has_mapped_or_copied_is_bounded() {
         front.publish();
         let mut answers = 0;
         let kept = if setting.path == PathName::Persistent { 20 } else { 0 };
-        let most = world.back.needed_pages() + kept;
+        let most = world.back.pages().needed + kept;
         for _ in 0..200 {
             world.poll_back();
             let disk = world.disk.inside().waiting();
@@ -264,7 +264,7 @@ fn xsa_300_requests_that_fail_late_are_bounded() {
         }
         front.publish();
         let kept = if setting.path == PathName::Persistent { 20 } else { 0 };
-        let most = world.back.needed_pages() + kept;
+        let most = world.back.pages().needed + kept;
         let mut answers = Vec::new();
         for _ in 0..64 {
             let before = world.xen.counts();

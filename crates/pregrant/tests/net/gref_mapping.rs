@@ -18,6 +18,7 @@ use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType, GREF_READONLY, GrefEntry};
 use pregrant::xenbus::BackDevice;
+use pregrant::xenbus::back::PageShare;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use rig::bus::{MapBus, device};
 use rig::{GUEST, HOST, TestPort};
@@ -309,7 +310,7 @@ fn announced_pages_take_no_grant_operation() {
                 assert_eq!((tx.granted, tx.persistent, tx.staging), (0, 0, 0));
             }
         }
-        assert_eq!(pair.back.needed_pages(), pair.mapped());
+        assert_eq!(pair.back.pages().needed, pair.mapped());
         pair.close();
     }
 }
@@ -633,20 +634,20 @@ fn what_is_unanswered_is_bounded() {
 fn added_pages_are_the_guests_own() {
     let rings = 3;
     let mut pair = Pair::within(by_hand(), entries(768), rings + 100);
-    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings, 100));
+    assert_eq!((pair.back.pages().needed, pair.back.pages().allowed), (rings, 100));
     assert_eq!(pair.asked(SIZE, 0, &[]), (SUCCESS, 100));
     assert_eq!(pair.asked(ADD, 0, &pair.pages(0, 51)), (INVALID, 0));
     assert_eq!(pair.asked(ADD, 0, &pair.pages(0, 40)), (SUCCESS, 80));
-    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings + 80, 20));
+    assert_eq!((pair.back.pages().needed, pair.back.pages().allowed), (rings + 80, 20));
     // Another device came: what is there stays.
-    pair.back.allow_pages(&pair.h, 5);
-    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings + 80, 5));
+    pair.back.allow_pages(&pair.h, PageShare { pages: 5, lasting: usize::MAX });
+    assert_eq!((pair.back.pages().needed, pair.back.pages().allowed), (rings + 80, 5));
     assert_eq!(pair.asked(SIZE, 0, &[]), (SUCCESS, 85));
     let more = pair.pages(0, 50);
     assert_eq!(pair.asked(ADD, 0, &more[40..46]), (INVALID, 0));
     assert_eq!(pair.asked(ADD, 0, &more[40..45]), (SUCCESS, 5));
     assert_eq!(pair.asked(DEL, 0, &more), (SUCCESS, 85));
-    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (rings, 85));
+    assert_eq!((pair.back.pages().needed, pair.back.pages().allowed), (rings, 85));
     pair.close();
 }
 
@@ -734,7 +735,7 @@ fn what_cannot_be_mapped_again_is_forgotten() {
     assert_eq!(pair.asked(ADD, 0, &list), (SUCCESS, list.len() as u32));
     pair.page_limit = 3 + 25;
     pair.restart();
-    assert_eq!(pair.back.needed_pages(), 28);
+    assert_eq!(pair.back.pages().needed, 28);
     pair.page_limit = usize::MAX;
     pair.exchange(0, 300, 600);
     assert_eq!(pair.asked(DEL, 0, &list), (SUCCESS, 25));

@@ -174,7 +174,7 @@ fn pages_that_are_lent_count_for_the_bound() {
         lender.ends.back.limit_pages(limit);
         lender.ends.connect();
         assert_eq!(lender.ends.front.queue(0).unwrap().borrows(), lent);
-        assert_eq!(lender.ends.back.needed_pages(), if lent { limit } else { 2 });
+        assert_eq!(lender.ends.back.pages().needed, if lent { limit } else { 2 });
         let refused: Vec<_> =
             lender.ends.back.refused_lists().iter().map(|(q, _, why)| (*q, why.clone())).collect();
         let why = TooManyPages { asked: SLOTS as usize, left: SLOTS as usize - 1 };
@@ -376,7 +376,7 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
         );
         // It counts for the bound. Nothing is written there: a copy may be on its way.
         let held = if lent { 0 } else { SLOTS as usize };
-        assert_eq!(lender.ends.back.needed_pages(), held);
+        assert_eq!(lender.ends.back.pages().needed, held);
         assert!(kept.as_ref().map(page) == was);
         lender.ends.back.limit_pages(1 + held);
         lender.ends.front = FrontVif::new(HOST, request(), false);

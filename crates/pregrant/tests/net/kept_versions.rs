@@ -69,7 +69,7 @@ fn a_record_of_an_unknown_version_is_refused_with_words_and_left() {
                 pair.kept.pages.iter().map(|(name, page)| (name.clone(), bytes(page))).collect::<Vec<_>>();
             let refused = succeed(&mut pair);
             let Err(e @ ConnectError::Unknown(_)) = refused else { panic!("{at}: {refused:?}") };
-            assert!(e.is_for_another() && !e.is_busy() && !e.is_behind());
+            assert!(e.is_for_another() && !e.is_busy() && !e.is_of_backing());
             let text = e.to_string();
             let found = if magic { "its first word is 0x393f4750" } else { "version 2" };
             for part in

@@ -18,6 +18,7 @@ use pregrant::port::{Arena, FrameDesc, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::GrefEntry;
 use pregrant::xenbus::BackDevice;
+use pregrant::xenbus::back::PageShare;
 use pregrant::{GrantRef, PAGE_SIZE};
 use rig::{GUEST, HOST, TestPort};
 
@@ -492,7 +493,7 @@ fn a_back_without_a_table_gets_copies() {
 #[test]
 fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
     let mut own = Own::new(announcing(), entries(768), 256);
-    own.pair.back.allow_pages(&own.pair.h, 37);
+    own.pair.back.allow_pages(&own.pair.h, PageShare { pages: 37, lasting: usize::MAX });
     for _ in 0..20 {
         own.each(0..256);
         own.turns();

@@ -210,13 +210,13 @@ fn lists_come_before_pages_that_are_kept() {
     // Rings and all lists, and a hundred.
     let pair = Pair::new(Offers { config, page_limit: 2 * (2 + 32) + 100, ..Offers::default() });
     assert!(pair.front.staging_accepted(0) && pair.front.staging_accepted(1));
-    assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (68, 100));
+    assert_eq!((pair.back.pages().needed, pair.back.pages().allowed), (68, 100));
     pair.close();
     // Where staging serves every frame nothing is kept besides.
     let len = DataLen::new(65535);
     let config = FrontConfig { staging: Buffers::of(len, len), ..Offers::default().config };
     let pair = Pair::new(Offers { config, ..Offers::default() });
-    assert_eq!(pair.back.allowed_pages(), 0);
+    assert_eq!(pair.back.pages().allowed, 0);
     pair.close();
 }
 

@@ -5,20 +5,20 @@
 //!   front        one vbd of the own domain: a guest's end
 //! ```
 //! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it,
-//! as devices of any class. The image behind a vbd is in [`disks`](crate::disks); the toolstack
-//! names it in the vbd's own directory.
+//! as devices of any class. The image of a vbd is in [`disks`](crate::disks); the toolstack names
+//! it in the vbd's own directory.
 
 pub mod front;
 mod queue;
 mod vbd;
 
 use super::DeviceChoice;
-use super::registry::{DeviceClass, ServedDevice};
+use super::device_class::{DeviceClass, ServedDevice};
 use crate::disks::{DiskConfig, NamedImage};
 use pregrant::blk::back::{BackVbd, Vbd, VbdConfig};
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::KeptMemory;
-use pregrant::xenbus::{BackDevice, Class, DeviceId};
+use pregrant::xenbus::{BackDevice, ClassRules, DeviceId};
 use pregrant::xenstore::Transport;
 use std::marker::PhantomData;
 use vbd::VbdInstance;
@@ -52,14 +52,8 @@ impl<P: Platform> Blk<P> {
 }
 
 impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Blk<P> {
-    fn class(&self) -> Class {
-        Vbd::<P>::CLASS
-    }
-    fn front_keys(&self) -> &'static [&'static str] {
-        Vbd::<P>::FRONT_KEYS
-    }
-    fn own_keys(&self) -> &'static [&'static str] {
-        Vbd::<P>::OWN_KEYS
+    fn rules(&self) -> ClassRules {
+        Vbd::<P>::RULES
     }
     fn serves(&self, front: u16, handle: u32) -> bool {
         DeviceChoice::serve(&self.config.chosen, front, handle)

@@ -8,7 +8,7 @@
 //!
 //! What a guest may do: as for [`BackQueue`]. Its fault closes its vbd.
 
-use crate::drivers::registry::{RingFault, ServedQueue};
+use crate::drivers::device_class::{RingFault, ServedQueue};
 use pregrant::PlatformError;
 use pregrant::blk::back::BackQueue;
 use pregrant::error::PeerFault;

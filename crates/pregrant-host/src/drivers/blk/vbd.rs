@@ -1,22 +1,24 @@
 //! One vbd that is served: its handshake, joined with its image.
 //!
 //! ```text
-//!   place      a script of the toolstack's is waited for, where there is one
-//!   try_ahead  the image is opened and closed before the front comes: the one who attached it gets the error
-//!   connected  the image is open: what it is goes to the log
-//!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
-//!   under_way  a disk that is slow: its guest's close waits for it, a second at most
-//!   check      the image has another length: the guest is notified; it does not answer: the log is
+//!   place            a script of the toolstack's is waited for, where there is one
+//!   connected        the image is open: the log has its name and size
+//!   hand_out_queues  queue i and its disk's descriptor go to a worker, as one (`queue`); take_back_queues
+//!   DeviceBacking    try_ahead: the image is opened and closed before the front comes: who attached it sees the error
+//!                    under_way: a disk that is slow: its guest's close waits for it, a second at most
+//!   PeriodicCheck    the image has another length: the guest is notified; it does not answer: a line in the log
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
 use super::queue::VbdQueue;
 use crate::clock::MonotonicClock;
 use crate::disks::ImageFace;
-use crate::drivers::overdue::{News, Overdue};
-use crate::drivers::registry::{
-    AnyBack, DeviceLog, Figures, Notes, Operation, ServedDevice, ServedQueue, Trial,
+use crate::drivers::device_class::{
+    AnyBack, DeviceBacking, Figures, Notes, Operation, PeriodicCheck, ServedDevice, ServedQueue, Trial,
+    log_reattached,
 };
+use crate::drivers::device_log::DeviceLog;
+use crate::drivers::overdue::{News, Overdue};
 use crate::drivers::status::{FLUSH_FAILED, OLDEST_NS};
 use log::Level;
 use pregrant::blk::back::{BackVbd, Counts, Latencies, QueueShare, Tried};
@@ -24,7 +26,7 @@ use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, PARAMS, type_is_cdrom};
 use pregrant::latency::Latency;
 use pregrant::platform::{Clock, Platform};
-use pregrant::xenbus::back::{Drained, HOTPLUG_STATUS};
+use pregrant::xenbus::back::{Begin, Drained, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
@@ -42,27 +44,17 @@ const SCRIPT: &str = "script";
 pub(super) struct VbdInstance<P: Platform> {
     vbd: BackVbd<P>,
     face: ImageFace,
-    /// By queue: readable when its disk has done something; none while they are lent.
+    /// By queue: readable when its disk has done something; none while workers have the queues.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
     /// A warning about its image that is not logged yet.
     strange: Option<String>,
     overdue: Overdue,
-    /// It ends for good, and a record says that its guest gets no other image.
-    given_up: bool,
 }
 
 impl<P: Platform> VbdInstance<P> {
     pub(super) fn new(vbd: BackVbd<P>, face: ImageFace, awaits_scripts: bool) -> Self {
-        Self {
-            vbd,
-            face,
-            readable: Vec::new(),
-            awaits_scripts,
-            strange: None,
-            overdue: Overdue::default(),
-            given_up: false,
-        }
+        Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default() }
     }
 
     /// How long its oldest request has not been answered; None: it has none. The platforms here
@@ -116,16 +108,6 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
     fn back_mut(&mut self) -> &mut dyn AnyBack<P, T> {
         &mut self.vbd
     }
-    fn detach(&mut self, p: &P) -> Drained {
-        self.vbd.detach(p, &mut ())
-    }
-    fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError> {
-        self.given_up = self.vbd.give_up_image();
-        self.vbd.end(p, bus, &mut ())
-    }
-    fn leaves_records(&self) -> bool {
-        self.given_up
-    }
 
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
         let script = device.get_own::<String, T>(xs, SCRIPT).map_err(|e| e.to_string())?;
@@ -145,25 +127,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         Ok(notes)
     }
 
-    fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError> {
-        let trial = match self.vbd.try_image(bus)? {
-            None => Trial::Nothing,
-            Some(Tried::Opened { strange }) => Trial::There(strange),
-            Some(Tried::Busy(who)) => Trial::Busy(who),
-            Some(Tried::Failed(why)) => Trial::Missing(why),
-        };
-        // A script may put another image in the place of what `params` says.
-        let script = bus.own_text(SCRIPT)?.is_some_and(|script| !script.is_empty());
-        let ran = bus.own_text(HOTPLUG_STATUS)?.as_deref() == Some("connected");
-        let is_early = self.awaits_scripts && script && !ran;
-        self.strange = match &trial {
-            Trial::There(strange) if is_early => strange.clone(),
-            _ => None,
-        };
-        Ok((trial, is_early))
-    }
-
-    fn connected(&mut self, _: &Device, log: &DeviceLog) {
+    fn connected(&mut self, begin: Begin, _: &Device, log: &DeviceLog) {
+        if begin == Begin::Reattach {
+            log_reattached(log, "");
+        }
         if let Some(strange) = self.strange.take() {
             log.say(Level::Warn, &strange);
         }
@@ -172,7 +139,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         log.say(Level::Info, &format_args!("connected, {queues} queue(s), {}", self.words()));
     }
 
-    fn key_changed(&mut self, _: &Device, log: &DeviceLog) {
+    fn own_key_changed(&mut self, _: &Device, log: &DeviceLog) {
         if self.vbd.figures().is_some() {
             let text = "the toolstack names another image; its guest keeps the one that it has until its front connects again";
             log.say(Level::Info, &text);
@@ -184,7 +151,11 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         self.overdue = Overdue::default();
     }
 
-    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
+    fn detach(&mut self, p: &P) -> Drained {
+        self.vbd.detach(p, &mut ())
+    }
+
+    fn hand_out_queues(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
         let mut readable = std::mem::take(&mut self.readable).into_iter();
         let joined = self.vbd.hand_out_queues().into_iter().enumerate().map(|(number, queue)| {
             let readable = readable.next().flatten();
@@ -193,7 +164,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         joined.collect()
     }
 
-    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+    fn take_back_queues(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         let mut back = Vec::new();
         for queue in queues {
             // No one but this type makes queues of this device.
@@ -205,38 +176,6 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         self.vbd.take_back(back);
     }
 
-    fn under_way(&mut self, p: &P) -> Option<Duration> {
-        (self.vbd.under_way(p) > 0).then_some(LAST_REQUESTS)
-    }
-
-    fn wants_checks(&self) -> bool {
-        true
-    }
-
-    fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
-        self.say_overdue(log);
-        let sectors = |vbd: &BackVbd<P>| vbd.figures().map_or(0, |figures| figures.sectors);
-        let before = sectors(&self.vbd);
-        if self.vbd.check_length(bus)? {
-            let now = sectors(&self.vbd);
-            let (level, what) = match now < before {
-                true => (
-                    Level::Warn,
-                    ": what its guest has beyond that is lost; stop the guest, make the image as long as it was, and check its \
-                     file systems",
-                ),
-                false => (Level::Info, ""),
-            };
-            let (before, now) = (size(before), size(now));
-            log.say(level, &format_args!("the image's size has changed from {before} to {now}{what}"));
-        }
-        Ok(())
-    }
-
-    fn describe(&self) -> String {
-        self.words()
-    }
-
     fn figures(&self) -> Figures {
         let (shares, all) = (self.vbd.shares(), self.counts());
         let sum = |of: fn(&Counts) -> u64| all.iter().map(of).sum::<u64>();
@@ -246,6 +185,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         };
         let gauge = |of: fn(&QueueShare) -> usize| shares.iter().map(|share| of(share) as u64).sum::<u64>();
         Figures {
+            description: self.words(),
             counters: vec![
                 ("refused", sum(|c| c.refused)),
                 ("unsupported", sum(|c| c.unsupported)),
@@ -267,6 +207,63 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
                 operation("discard", sum(|c| c.discards), 0, |l| &l.discards),
             ],
         }
+    }
+    fn backing(&mut self) -> Option<&mut dyn DeviceBacking<P, T>> {
+        Some(self)
+    }
+
+    fn periodic_check(&mut self) -> Option<&mut dyn PeriodicCheck<T>> {
+        Some(self)
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> DeviceBacking<P, T> for VbdInstance<P> {
+    fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError> {
+        let trial = match self.vbd.try_image(bus)? {
+            None => Trial::Nothing,
+            Some(Tried::Opened { strange }) => Trial::There(strange),
+            Some(Tried::Busy(who)) => Trial::Busy(who),
+            Some(Tried::Failed(why)) => Trial::Missing(why),
+        };
+        // A script may put another image in the place of what `params` says.
+        let script = bus.own_text(SCRIPT)?.is_some_and(|script| !script.is_empty());
+        let ran = bus.own_text(HOTPLUG_STATUS)?.as_deref() == Some("connected");
+        let is_early = self.awaits_scripts && script && !ran;
+        self.strange = match &trial {
+            Trial::There(strange) if is_early => strange.clone(),
+            _ => None,
+        };
+        Ok((trial, is_early))
+    }
+
+    fn under_way(&mut self, p: &P) -> Option<Duration> {
+        (self.vbd.under_way(p) > 0).then_some(LAST_REQUESTS)
+    }
+
+    fn give_up(&mut self) -> bool {
+        self.vbd.give_up_image()
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> PeriodicCheck<T> for VbdInstance<P> {
+    fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        self.say_overdue(log);
+        let sectors = |vbd: &BackVbd<P>| vbd.figures().map_or(0, |figures| figures.sectors);
+        let before = sectors(&self.vbd);
+        if self.vbd.check_length(bus)? {
+            let now = sectors(&self.vbd);
+            let (level, what) = match now < before {
+                true => (
+                    Level::Warn,
+                    ": what its guest has beyond that is lost; stop the guest, make the image as long as it was, and check its \
+                     file systems",
+                ),
+                false => (Level::Info, ""),
+            };
+            let (before, now) = (size(before), size(now));
+            log.say(level, &format_args!("the image's size has changed from {before} to {now}{what}"));
+        }
+        Ok(())
     }
 }
 

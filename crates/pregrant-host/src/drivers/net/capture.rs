@@ -13,7 +13,7 @@
 //! and keeps control from all. A pipe that is full ends the capture.
 
 use super::port_provider::{PortProvider, Ports};
-use crate::drivers::registry::RemoteSide;
+use crate::drivers::device_class::RemoteSide;
 use crate::ports::pcap::{Capture, End, Pcap, WHOLE_FRAMES};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;

@@ -3,7 +3,7 @@
 //! ```text
 //!   vif              one vif that is served      queue  one of its queues, joined with its port: what workers have
 //!   report           what others see of it
-//!   port_provider    what stands behind the vifs of a backend: taps, interfaces of this machine; or stations, a switch
+//!   port_provider    the remote side of a backend's vifs: taps, interfaces of this machine; or stations, a switch
 //!   capture          the same, and some vifs' frames in a file
 //!   hotplug          the scripts of vifs, run here or by a service that may do more than this process
 //!   frontend         one vif of the own domain      silent_back  whether its back answers
@@ -27,14 +27,14 @@ mod vif;
 pub use report::{SharedMemory, VifReport};
 
 use super::DeviceChoice;
-use super::registry::{DeviceClass, RemoteSide, ServedDevice};
+use super::device_class::{DeviceClass, RemoteSide, ServedDevice, Takeover};
 use port_provider::{Hotplug, HotplugConfig, PortProvider, SharedProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Vif, VifConfig};
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::{KeptMemory, PreviousState};
 use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::{BackDevice, Class, Device, DeviceId};
+use pregrant::xenbus::{BackDevice, ClassRules, Device, DeviceId};
 use pregrant::xenstore::{Client, Transport};
 use std::cell::{Cell, RefCell, RefMut};
 use std::marker::PhantomData;
@@ -66,7 +66,7 @@ pub struct Net<P> {
 }
 
 impl<P: Platform> Net<P> {
-    /// Vifs with `provider` behind them.
+    /// Vifs whose ports `provider` makes.
     pub fn new(config: NetConfig, provider: Box<dyn PortProvider>) -> Self {
         let (provider, warned) = (Rc::new(RefCell::new(provider)), Rc::default());
         Self { config, provider, warned, platform: PhantomData }
@@ -74,19 +74,36 @@ impl<P: Platform> Net<P> {
 }
 
 impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
-    fn class(&self) -> Class {
-        Vif::<P>::CLASS
-    }
-    fn front_keys(&self) -> &'static [&'static str] {
-        Vif::<P>::FRONT_KEYS
-    }
-    fn own_keys(&self) -> &'static [&'static str] {
-        Vif::<P>::OWN_KEYS
+    fn rules(&self) -> ClassRules {
+        Vif::<P>::RULES
     }
     fn serves(&self, front: u16, handle: u32) -> bool {
         DeviceChoice::serve(&self.config.chosen, front, handle)
     }
-    fn changes_hands(&self, id: &DeviceId) -> bool {
+    fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
+        let mut config = self.config.vif.clone();
+        // It is not offered where nothing may be kept.
+        config.features.persistent &= config.paths.persistent > 0;
+        let mut vif = BackVif::new(id.front, id.handle, config);
+        if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {
+            vif.keep_control(page);
+        }
+        if self.provider.borrow_mut().is_kernels(id) {
+            vif.take_from_kernel();
+        }
+        let (provider, warned) = (Rc::clone(&self.provider), Rc::clone(&self.warned));
+        Box::new(VifInstance::new(vif, provider, self.config.hotplug, warned))
+    }
+    fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
+        Some(RefMut::map(self.provider.borrow_mut(), |provider| &mut **provider as &mut dyn RemoteSide))
+    }
+    fn takeover(&mut self) -> Option<&mut dyn Takeover<T>> {
+        Some(self)
+    }
+}
+
+impl<P: Platform, T: Transport + 'static> Takeover<T> for Net<P> {
+    fn is_served_until_placed(&self, id: &DeviceId) -> bool {
         self.provider.borrow_mut().is_kernels(id)
     }
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
@@ -107,22 +124,5 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     }
     fn release(&mut self, id: &DeviceId) -> usize {
         self.provider.borrow_mut().release(id)
-    }
-    fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
-        let mut config = self.config.vif.clone();
-        // It is not offered where nothing may be kept.
-        config.features.persistent &= config.paths.persistent > 0;
-        let mut vif = BackVif::new(id.front, id.handle, config);
-        if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {
-            vif.keep_control(page);
-        }
-        if self.provider.borrow_mut().is_kernels(id) {
-            vif.take_from_kernel();
-        }
-        let (provider, warned) = (Rc::clone(&self.provider), Rc::clone(&self.warned));
-        Box::new(VifInstance::new(vif, provider, self.config.hotplug, warned))
-    }
-    fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
-        Some(RefMut::map(self.provider.borrow_mut(), |provider| &mut **provider as &mut dyn RemoteSide))
     }
 }

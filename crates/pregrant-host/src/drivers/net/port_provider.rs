@@ -13,7 +13,7 @@
 //!
 //! What a guest may do: nothing here; the keys are the toolstack's.
 
-use crate::drivers::registry::{HotplugStep, RemoteSide};
+use crate::drivers::device_class::{HotplugStep, RemoteSide};
 use pregrant::net::back::BackVif;
 use pregrant::net::mtu::{self, Mtu};
 use pregrant::platform::Platform;
@@ -116,7 +116,7 @@ pub enum Plugged {
     No(String),
 }
 
-pub use crate::drivers::registry::Notes;
+pub use crate::drivers::device_class::Notes;
 
 /// See the module. None of it writes lines into the log: what failed is said to the backend, which
 /// writes it as long as the vif has lines left.

@@ -6,7 +6,7 @@
 //! ```
 //! What a guest may do: as for [`BackQueue`]. Its fault closes its vif.
 
-use crate::drivers::registry::{RingFault, ServedQueue};
+use crate::drivers::device_class::{RingFault, ServedQueue};
 use pregrant::net::back::{BackQueue, Polled};
 use pregrant::net::features::queue_prefix;
 use pregrant::platform::{Events, Platform};

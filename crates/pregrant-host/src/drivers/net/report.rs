@@ -1,7 +1,8 @@
 //! The public status of a vif: that of any device, and its queues, link and ports.
 
 use super::vif::VifInstance;
-use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
+use crate::drivers::device_class::ServedDevice;
+use crate::drivers::registry::{Backend, DeviceReport};
 use pregrant::grants::MappedStats;
 use pregrant::net::back::Rate;
 use pregrant::net::path::BufferNames;

@@ -14,7 +14,7 @@
 
 use super::port_provider::{HotplugConfig, Notes, PortProvider, Ports};
 use crate::drivers::DeviceChoice;
-use crate::drivers::registry::RemoteSide;
+use crate::drivers::device_class::RemoteSide;
 use crate::excerpt::excerpt;
 use crate::ports::switch::{Sources, Switch, SwitchFull, SwitchPort};
 use pregrant::net::headers::MacAddr;

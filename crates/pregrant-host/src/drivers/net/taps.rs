@@ -20,7 +20,7 @@
 
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
 use super::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider, Ports, usual_name};
-use crate::drivers::registry::RemoteSide;
+use crate::drivers::device_class::RemoteSide;
 use crate::ports::mtu_limit::{MtuChange, MtuLimit};
 use crate::ports::netdev_ioctl::Interface;
 use crate::ports::steering::Steered;

@@ -1,12 +1,12 @@
-//! One vif that is served: its queues joined with the ports behind them.
+//! One vif that is served: its queues joined with their ports.
 //!
 //! ```text
-//!   place      HotplugConfig is read, the remote side makes the vif's place
-//!   connected  PortProvider::connected: a port for each queue
-//!   lend       queue i and port i go to a worker, as one (`queue`); take_back
-//!   check      what became of its interface, each second where it has one
-//!   turn       control requests; the link, once all queues have it or one has it no longer
-//!   plug       the script that plugs it in, or out, where that is this process' business
+//!   place            HotplugConfig is read, the remote side makes the vif's port or interface
+//!   connected        PortProvider::connected: a port for each queue
+//!   hand_out_queues  queue i and port i go to a worker, as one (`queue`); take_back_queues
+//!   PeriodicCheck    what became of its interface, each second where it has one
+//!   ControlRing      control requests; the link, once all queues have it or one has it no longer
+//!   HotplugScript    the script that plugs it in, or out, where this process runs it
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
@@ -14,9 +14,11 @@ use super::port_provider::{
     Hotplug, HotplugConfig, HotplugState, INTERFACE, Ports, SharedProvider, unplugged,
 };
 use super::queue::{VifQueue, front_key};
-use crate::drivers::registry::{
-    AnyBack, DeviceLog, HotplugStep, Notes, RingFault, ServedDevice, ServedQueue,
+use crate::drivers::device_class::{
+    AnyBack, ControlRing, Figures, HotplugScript, HotplugStep, Notes, PeriodicCheck, RingFault, ServedDevice,
+    ServedQueue, log_reattached,
 };
+use crate::drivers::device_log::DeviceLog;
 use crate::excerpt::excerpt;
 use log::Level;
 use pregrant::PeerFault;
@@ -28,6 +30,7 @@ use pregrant::net::path::keys::KeyPlace;
 use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, PortDrop};
 use pregrant::units::EvtchnPort;
+use pregrant::xenbus::back::Begin;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport};
@@ -40,7 +43,8 @@ use std::sync::Arc;
 /// See the module.
 pub(super) struct VifInstance<P: Platform> {
     pub(super) vif: BackVif<P>,
-    /// Its ports, by queue, and what is readable when they have frames; none while they are lent.
+    /// Its ports, by queue, and what is readable when they have frames; none while workers have
+    /// the queues.
     ports: Ports,
     readable: Vec<OwnedFd>,
     /// Of the last connection's ports.
@@ -59,7 +63,7 @@ pub(super) struct VifInstance<P: Platform> {
     /// Frames that were too long for its guest when its interface's MTU was set last.
     too_long: u64,
     /// Pages that its guest has had mapped, as the log has it, and as of the last
-    /// [check](ServedDevice::check).
+    /// [check](PeriodicCheck::check).
     said_grefs: usize,
     seen_grefs: usize,
     /// The log was warned, of any vif, that its guest is not isolated.
@@ -163,12 +167,6 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     fn back_mut(&mut self) -> &mut dyn AnyBack<P, T> {
         &mut self.vif
     }
-    fn detach(&mut self, p: &P) -> Drained {
-        self.vif.detach(p, &mut self.ports)
-    }
-    fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError> {
-        self.vif.end(p, bus, &mut self.ports)
-    }
 
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
         let (place, mut notes) = HotplugConfig::read(device, xs).map_err(|e| e.to_string())?;
@@ -189,7 +187,10 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         Ok(notes)
     }
 
-    fn connected(&mut self, device: &Device, log: &DeviceLog) {
+    fn connected(&mut self, begin: Begin, device: &Device, log: &DeviceLog) {
+        if begin == Begin::Reattach {
+            log_reattached(log, &format!("; {}", self.vif.interrupted()));
+        }
         let queues = self.vif.nr_queues();
         self.has_interface = self.provider.borrow_mut().wants_checks(&device.id());
         self.check_interface(&device.id(), log);
@@ -201,7 +202,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.drops = self.ports.first().and_then(|port| port.drop_counts());
         self.stalled = false;
         self.said_rate = None;
-        ServedDevice::<P, T>::key_changed(self, device, log);
+        ServedDevice::<P, T>::own_key_changed(self, device, log);
         for (queue, dir, why) in self.vif.refused_lists() {
             let at = KeyPlace { front: device.peer_dir(), queue: *queue, nr_queues: queues, dir };
             log.say(Level::Warn, &why.line(at));
@@ -226,10 +227,6 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         }
     }
 
-    fn interrupted(&self) -> String {
-        format!("; {}", self.vif.interrupted())
-    }
-
     fn closed(&mut self, id: &DeviceId, log: &DeviceLog) {
         self.ports.clear();
         self.readable.clear();
@@ -237,7 +234,11 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         log.failed(Level::Info, self.provider.borrow_mut().closed(id));
     }
 
-    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
+    fn detach(&mut self, p: &P) -> Drained {
+        self.vif.detach(p, &mut self.ports)
+    }
+
+    fn hand_out_queues(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
         let (queues, ports) = (self.vif.hand_out_queues(), std::mem::take(&mut self.ports));
         let nr_queues = queues.len();
         let mut readable = std::mem::take(&mut self.readable).into_iter();
@@ -248,7 +249,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         joined.collect()
     }
 
-    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+    fn take_back_queues(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         let (mut back, mut ports) = (Vec::new(), Vec::new());
         for queue in queues {
             // No one but this type makes queues of this device.
@@ -262,7 +263,51 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.ports = ports;
     }
 
-    fn own_channel(&self, p: &P) -> Option<EvtchnPort> {
+    fn own_key_changed(&mut self, device: &Device, log: &DeviceLog) {
+        if let Some(text) = self.vif.bad_rate() {
+            let text = excerpt(text, 40);
+            log.say(Level::Warn, &format_args!("{}/{RATE} is {text:?}, {BadRate}", device.own_dir()));
+        }
+        let rate = self.vif.rate();
+        if std::mem::replace(&mut self.said_rate, rate) == rate {
+            return;
+        }
+        match rate {
+            Some(rate) => {
+                log.say(
+                    Level::Info,
+                    &format_args!("its guest may send {rate} at most, as the key `{RATE}` says"),
+                );
+            }
+            None => log.say(
+                Level::Info,
+                &format_args!("its guest's sending is not limited any more (key `{RATE}`)"),
+            ),
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        // The status of a vif is a `VifReport`.
+        Figures::default()
+    }
+
+    fn control_ring(&mut self) -> Option<&mut dyn ControlRing<P>> {
+        Some(self)
+    }
+
+    fn hotplug(&mut self) -> Option<&mut dyn HotplugScript> {
+        Some(self)
+    }
+
+    fn periodic_check(&mut self) -> Option<&mut dyn PeriodicCheck<T>> {
+        let pages = self.vif.settled_gref_pages().unwrap_or(0);
+        let more_grefs = self.said_grefs > 0 && (pages > self.said_grefs || pages != self.seen_grefs);
+        if more_grefs || self.has_interface { Some(self) } else { None }
+    }
+}
+
+impl<P: Platform> ControlRing<P> for VifInstance<P> {
+    fn channel(&self, p: &P) -> Option<EvtchnPort> {
         self.vif.ctrl_channel().map(|chan| p.events().local(chan))
     }
 
@@ -292,12 +337,13 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         Ok(asked)
     }
 
-    fn wants_checks(&self) -> bool {
-        let pages = self.vif.settled_gref_pages().unwrap_or(0);
-        let more_grefs = self.said_grefs > 0 && (pages > self.said_grefs || pages != self.seen_grefs);
-        more_grefs || self.has_interface
+    fn part_of_connecting(&self) -> u32 {
+        let work = self.vif.ctrl_work();
+        (u64::from(work.filling) * 1000 / u64::from(work.all.max(1))) as u32
     }
+}
 
+impl<P: Platform, T: Transport + 'static> PeriodicCheck<T> for VifInstance<P> {
     fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
         if self.said_grefs > 0 {
             self.say_more_grefs(log);
@@ -315,48 +361,22 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         }
         Ok(())
     }
+}
 
-    fn comes_with_connection(&self) -> u32 {
-        let work = self.vif.ctrl_work();
-        (u64::from(work.filling) * 1000 / u64::from(work.all.max(1))) as u32
-    }
-
-    fn key_changed(&mut self, device: &Device, log: &DeviceLog) {
-        if let Some(text) = self.vif.bad_rate() {
-            let text = excerpt(text, 40);
-            log.say(Level::Warn, &format_args!("{}/{RATE} is {text:?}, {BadRate}", device.own_dir()));
-        }
-        let rate = self.vif.rate();
-        if std::mem::replace(&mut self.said_rate, rate) == rate {
-            return;
-        }
-        match rate {
-            Some(rate) => {
-                log.say(
-                    Level::Info,
-                    &format_args!("its guest may send {rate} at most, as the key `{RATE}` says"),
-                );
-            }
-            None => log.say(
-                Level::Info,
-                &format_args!("its guest's sending is not limited any more (key `{RATE}`)"),
-            ),
-        }
-    }
-
-    fn plug(&mut self, id: &DeviceId) -> Option<HotplugStep> {
-        self.plug.turn(&mut **self.provider.borrow_mut(), id)
-    }
-    fn has_hotplug(&self) -> bool {
+impl<P: Platform> HotplugScript for VifInstance<P> {
+    fn is_pending(&self) -> bool {
         self.plug.is_pending()
     }
-    fn unplug(&mut self) -> bool {
+    fn turn(&mut self, id: &DeviceId) -> Option<HotplugStep> {
+        self.plug.turn(&mut **self.provider.borrow_mut(), id)
+    }
+    fn begin_undo(&mut self) -> bool {
         if self.hotplug == Hotplug::Own {
             self.plug = HotplugState::Undone;
         }
         self.plug.is_out()
     }
-    fn is_out(&self) -> bool {
+    fn is_undone(&self) -> bool {
         self.plug.is_out()
     }
 }

@@ -11,7 +11,7 @@
 //! Rings that are armed cost a control turn nothing, however many there are.
 //!
 //! What a guest may do: ask without end, and be paused. Its ring is neither checked nor armed
-//! then, so that its events wake no one.
+//! then, so that its events do not wake this thread.
 
 use super::devices::Devices;
 use crate::drivers::wait::PENDING_CHECKS;
@@ -32,7 +32,7 @@ pub(super) struct ControlRings {
     paused: BTreeMap<DeviceId, Instant>,
     /// Where the next check for lost wake-ups begins.
     checked: usize,
-    /// No one has asked what fired since control had its last turn.
+    /// This thread has not polled what fired since its last control turn.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }
@@ -42,10 +42,11 @@ impl ControlRings {
     pub(super) fn update_live<P: Platform, T: Transport + 'static>(
         &mut self,
         p: &P,
-        devices: &Devices<P, T>,
+        devices: &mut Devices<P, T>,
     ) {
-        let live = devices.iter().filter(|served| served.is_connected());
-        let own = live.filter_map(|served| Some((served.served.own_channel(p)?, served.device.id())));
+        let live = devices.iter_mut().filter(|served| served.is_connected());
+        let own =
+            live.filter_map(|served| Some((served.served.control_ring()?.channel(p)?, served.device.id())));
         let before = std::mem::replace(&mut self.by_port, own.collect());
         // One that has reconnected has another channel, or is as good as new.
         self.active.retain(|id| self.by_port.values().any(|live| live == id));
@@ -70,7 +71,7 @@ impl ControlRings {
     }
 
     /// It has a turn, unless it is paused.
-    pub(super) fn rouse(&mut self, id: DeviceId) {
+    pub(super) fn wake(&mut self, id: DeviceId) {
         if !self.paused.contains_key(&id) {
             self.active.insert(id);
         }
@@ -97,13 +98,13 @@ impl ControlRings {
         });
     }
 
-    /// It has no turn for so long.
+    /// It has no turn for the time of this pause.
     pub(super) fn pause(&mut self, id: DeviceId, pause: Duration) {
         self.active.remove(&id);
         self.paused.insert(id, Instant::now() + pause);
     }
 
-    /// Whether there are any.
+    /// Whether no device has such a ring.
     pub(super) fn is_empty(&self) -> bool {
         self.by_port.is_empty()
     }
@@ -134,7 +135,9 @@ impl ControlRings {
             !self.paused.contains_key(id)
                 && devices
                     .get_mut(id)
-                    .is_some_and(|served| !served.stage.is_waited_for() && served.served.is_pending())
+                    .filter(|served| !served.stage.is_waited_for())
+                    .and_then(|served| served.served.control_ring())
+                    .is_some_and(|ring| ring.is_pending())
         });
         self.active.extend(found);
         found.is_some()

@@ -5,15 +5,14 @@
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
-//! What a guest may do: ask without end. It may make the requests that each connection brings, such
-//! as filling tables once; beyond that it is served within its account ([`Throttle::work`]), and
-//! its device has a line in the log for that, once in a while.
+//! What a guest may do: ask without end. It may make the requests that each connection brings,
+//! such as filling tables once; beyond that it is served within its account ([`Throttle::work`]),
+//! and its device has a line in the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
 use super::Backend;
 use super::devices::Instance;
-use super::throttling::is_to_be_said;
 use crate::drivers::wait::is_lifted;
 use log::Level;
 use pregrant::platform::{Events, Platform};
@@ -38,9 +37,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let Some(served) = self.devices.get_mut(id).filter(|served| !served.stage.is_waited_for()) else {
                 continue;
             };
+            let Some(ring) = served.served.control_ring() else { continue };
             let start = Instant::now();
-            match served.served.turn(&self.platform, id, &served.log) {
-                Ok(true) => asked.push((*id, start.elapsed(), served.served.comes_with_connection())),
+            match ring.turn(&self.platform, id, &served.log) {
+                Ok(true) => asked.push((*id, start.elapsed(), ring.part_of_connecting())),
                 Ok(false) => {}
                 Err(e) => fault = Some((*id, e)),
             }
@@ -74,24 +74,20 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Takes so much from the guest's account, and pauses the ring where there is no more. What
-    /// comes `once` with each connection, so many thousandths of it, counts with its steps: who
-    /// connects without end is throttled for that.
+    /// Charges this time to the guest's account, and pauses the ring where the account is empty.
+    /// The part that comes `once` with each connection, in thousandths, is charged to its account
+    /// of steps: a front that connects without end is throttled for that.
     fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
-        let throttle = self.throttle.entry(id.front.0).or_default();
-        let now = self.began.elapsed();
+        let (throttle, now) = self.throttles.of(id.front);
         let once = took * once / 1000;
         throttle.spend(now, once);
         let pause = throttle.work(now, took.saturating_sub(once));
         let Some(pause) = pause.filter(|_| self.config.limits_steps) else { return };
         let Some(served) = self.devices.get_mut(&id) else { return };
         self.control_rings.pause(id, pause);
-        served.ring_pauses += 1;
-        if is_to_be_said(&mut served.paused_said, Instant::now()) {
-            served.say(
-                Level::Warn,
-                &format_args!("{PAUSED} ({times} time(s) in all)", times = served.ring_pauses),
-            );
+        if served.throttle.ring.again(Instant::now()) {
+            let times = served.throttle.ring.times;
+            served.say(Level::Warn, &format_args!("{PAUSED} ({times} time(s) in all)"));
         }
     }
 
@@ -100,17 +96,20 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.poll_control_rings();
         let Self { control_rings, devices, platform, .. } = self;
         let (mut work, mut fault) = (false, None);
-        let mut arm = |served: &mut Instance<P, T>| match served.served.arm(platform) {
-            Ok(more) => {
-                work |= more;
-                more
-            }
-            Err(e) => {
-                // One is reported at a time: another stays active, and is reported in its next
-                // turn.
-                fault = Some((served.device.id(), e));
-                true
-            }
+        let mut arm = |served: &mut Instance<P, T>| match served.served.control_ring() {
+            None => false,
+            Some(ring) => match ring.arm(platform) {
+                Ok(more) => {
+                    work |= more;
+                    more
+                }
+                Err(e) => {
+                    // One is reported at a time: another stays active, and is reported in its next
+                    // turn.
+                    fault = Some((served.device.id(), e));
+                    true
+                }
+            },
         };
         control_rings.active.retain(|id| {
             devices.get_mut(id).is_some_and(|served| served.stage.is_waited_for() || arm(served))

@@ -1,25 +1,27 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
-use super::class::ServedDevice;
-use super::device_log::DeviceLog;
-use super::obstacle::Behind;
+use super::backing_state::BackingState;
 use super::stage::Stage;
+use super::throttles::DeviceThrottle;
+use crate::drivers::device_class::ServedDevice;
+use crate::drivers::device_log::DeviceLog;
 use log::Level;
 use pregrant::platform::Platform;
+use pregrant::xenbus::back::{Connection, PageUse};
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One device as others see it, whatever its class.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Which.
+    /// Class, guest and number.
     pub id: DeviceId,
-    /// Our state.
+    /// The back's state.
     pub state: XenbusState,
     /// Why it was closed by us, if it was.
     pub failed: Option<String>,
@@ -32,7 +34,7 @@ pub struct DeviceReport {
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
-    /// Why what stands behind it cannot be had, where it is not connected for that.
+    /// Why its backing is unavailable, where it is not connected for that.
     pub waits_for: Option<String>,
     /// Whether that was tried; false: it may be there or not.
     pub is_tried: bool,
@@ -49,7 +51,7 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    /// Of a device that a predecessor left connected, and that waits for what stands behind it.
+    /// Of a device that a predecessor left connected, and that waits for its backing.
     pub(super) fn waiting(id: DeviceId, state: XenbusState, why: &str) -> Self {
         Self {
             id,
@@ -70,109 +72,98 @@ impl DeviceReport {
     }
 }
 
-/// A device whose last owner still holds it, or what stands behind it.
-pub(super) struct Held<P: Platform, T: Transport + 'static> {
-    pub(super) since: Instant,
-    /// The owner, or what is missing.
-    pub(super) why: String,
-    /// Not to be tried before.
-    pub(super) next: Instant,
-    /// Given up, or for as long as it takes, and said so.
-    pub(super) said: bool,
-    /// Given up.
-    pub(super) given_up: bool,
-    /// The device as it was made, where it waits for what stands behind it.
-    pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
-}
-
-/// Another has the backing of a device.
-#[derive(Clone)]
-pub(super) struct Busy {
-    pub(super) since: Instant,
-    pub(super) next: Instant,
-    pub(super) who: String,
-}
-
 /// One device that is served.
 pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) device: Device,
-    pub(super) front_keys: &'static [&'static str],
     pub(super) served: Box<dyn ServedDevice<P, T>>,
     pub(super) log: DeviceLog,
-    pub(super) failed: Option<String>,
-    pub(super) faults: u64,
-    pub(super) throttled: u64,
-    /// When that was logged last.
-    pub(super) throttled_said: Option<Instant>,
-    /// How often its own ring was paused.
-    pub(super) ring_pauses: u64,
-    /// When that was logged last.
-    pub(super) paused_said: Option<Instant>,
-    pub(super) last_failure: Option<String>,
-    pub(super) reattached: bool,
-    pub(super) connected_at: Option<Instant>,
-    /// The time that its queues took of workers that others wanted too.
-    pub(super) worker_ns: Arc<AtomicU64>,
-    /// Where its queues are.
     pub(super) stage: Stage<P>,
-    /// Its front waits, for somebody has what stands behind it: since when, and when that is to be
-    /// checked again.
-    pub(super) busy: Option<Busy>,
-    /// Whether its backing is there.
-    pub(super) behind: Behind,
-    /// Pages that it requested when they were [shared out](super::shared_pages).
-    pub(super) requested_pages: usize,
-    /// Its share as it was announced, since it connected.
-    pub(super) announced_pages: Option<(usize, usize)>,
-    /// Its front is not watched before.
-    pub(super) throttled_until: Option<Instant>,
+    pub(super) throttle: DeviceThrottle,
+    pub(super) history: History,
     /// The device's lock, where there is one.
     pub(super) _owned: Option<Box<dyn Any>>,
+}
+
+/// The history of a device since it was found, for its report.
+#[derive(Default)]
+pub(super) struct History {
+    /// How often it was closed from this end.
+    pub(super) failures: u64,
+    /// Why, the last time.
+    pub(super) last_failure: Option<String>,
+    /// Whether a predecessor's live rings were taken up.
+    pub(super) reattached: bool,
+    /// The time that its queues took of workers that others wanted too.
+    pub(super) worker_ns: Arc<AtomicU64>,
 }
 
 impl<P: Platform, T: Transport + 'static> Instance<P, T> {
     /// Whether this device's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
-        let mut keys = self.front_keys.iter();
-        self.device.is_peer_event(event) || keys.any(|key| self.device.is_peer_key_event(event, key))
+        let is_about = |key: &&str| self.device.is_peer_key_event(event, key);
+        self.device.is_peer_event(event) || self.front_keys().iter().any(is_about)
     }
 
-    /// Asks for an event whenever the front changes its state or another key that we watch, and
-    /// now.
+    /// Watches its front's state and the other keys that may change; there is one event at once.
     pub(super) fn watch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
-        watch(&self.device, self.front_keys, xs)
+        watch(&self.device, self.front_keys(), xs)
     }
 
-    /// No more.
+    /// Ends these watches.
     pub(super) fn unwatch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
-        unwatch(&self.device, self.front_keys, xs)
+        unwatch(&self.device, self.front_keys(), xs)
     }
 
-    /// A line in the log, if it is not one too many.
+    /// Writes a line to the log, within the device's budget.
     pub(super) fn say(&self, level: Level, text: &dyn Display) {
         self.log.say(level, text);
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.served.back().is_connected()
+        self.stage.is_connected()
+    }
+
+    /// The invariant of [`stage`](super::stage).
+    pub(super) fn is_stage_right(&self) -> bool {
+        self.is_connected() == (self.served.back().connection() != Connection::None)
+    }
+
+    /// Keys of its front that may change while it is connected.
+    fn front_keys(&self) -> &'static [&'static str] {
+        self.served.back().rules().front_keys
+    }
+
+    /// Whether this process plugs it in, or out.
+    pub(super) fn has_hotplug(&mut self) -> bool {
+        self.served.hotplug().is_some_and(|script| script.is_pending())
+    }
+
+    pub(super) fn wants_checks(&mut self) -> bool {
+        self.is_connected() && self.served.periodic_check().is_some()
     }
 
     pub(super) fn report(&self) -> DeviceReport {
+        let PageUse { needed, allowed, .. } = self.served.back().pages();
+        let (backing, history) = (self.stage.backing(), &self.history);
+        let failed = match &self.stage {
+            Stage::Failed { why, .. } => Some(why.clone()),
+            Stage::Waiting(_) | Stage::Connected(_) => None,
+        };
         DeviceReport {
             id: self.device.id(),
             state: self.served.back().state(),
-            failed: self.failed.clone(),
-            faults: self.faults,
-            throttled: self.throttled + self.ring_pauses,
+            failed,
+            faults: history.failures,
+            throttled: self.throttle.times(),
             lines_left_out: self.log.left_out(),
-            last_failure: self.last_failure.clone(),
-            waits_for: self.busy.as_ref().map(|busy| &*busy.who).or(self.behind.why()).map(String::from),
-            is_tried: self.behind.is_decided() && self.busy.is_none(),
-            worker_ns: self.worker_ns.load(Ordering::Relaxed),
-            reattached: self.reattached,
-            connected: self.connected_at.filter(|_| self.is_connected()).map(|at| at.elapsed()),
-            pages_needed: self.served.back().needed_pages(),
-            pages_allowed: self.served.back().allowed_pages(),
+            last_failure: history.last_failure.clone(),
+            waits_for: backing.and_then(BackingState::why).map(String::from),
+            is_tried: backing.is_none_or(BackingState::is_decided),
+            worker_ns: history.worker_ns.load(Ordering::Relaxed),
+            reattached: history.reattached,
+            connected: self.stage.connected().map(|connected| connected.since.elapsed()),
+            pages_needed: needed,
+            pages_allowed: allowed,
         }
     }
 }
@@ -183,7 +174,7 @@ pub(super) fn watch<T: Transport>(device: &Device, keys: &[&str], xs: &mut Clien
     keys.iter().try_for_each(|key| device.watch_peer_key(xs, key))
 }
 
-/// No more.
+/// Ends these watches.
 pub(super) fn unwatch<T: Transport>(
     device: &Device,
     keys: &[&str],
@@ -195,18 +186,26 @@ pub(super) fn unwatch<T: Transport>(
     keys.into_iter().collect()
 }
 
-/// By their numbers: a place holds until one comes or goes.
-pub(super) struct Devices<P: Platform, T: Transport + 'static>(Vec<Instance<P, T>>);
+/// The devices that are served, by their numbers: a position holds until one comes or goes.
+pub(super) struct Devices<P: Platform, T: Transport + 'static> {
+    served: Vec<Instance<P, T>>,
+    /// How many came and went.
+    pub(super) removed: u64,
+}
 
 impl<P: Platform, T: Transport + 'static> Default for Devices<P, T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { served: Vec::new(), removed: 0 }
     }
 }
 
 impl<P: Platform, T: Transport + 'static> Devices<P, T> {
     fn find(&self, id: &DeviceId) -> Result<usize, usize> {
-        self.0.binary_search_by_key(id, |served| served.device.id())
+        self.served.binary_search_by_key(id, |served| served.device.id())
+    }
+
+    pub(super) fn nr_connected(&self) -> usize {
+        self.served.iter().filter(|served| served.is_connected()).count()
     }
 
     pub(super) fn has(&self, id: &DeviceId) -> bool {
@@ -214,33 +213,34 @@ impl<P: Platform, T: Transport + 'static> Devices<P, T> {
     }
 
     pub(super) fn get(&self, id: &DeviceId) -> Option<&Instance<P, T>> {
-        self.find(id).ok().map(|at| &self.0[at])
+        self.find(id).ok().map(|at| &self.served[at])
     }
 
     pub(super) fn get_mut(&mut self, id: &DeviceId) -> Option<&mut Instance<P, T>> {
-        self.find(id).ok().map(|at| &mut self.0[at])
+        self.find(id).ok().map(|at| &mut self.served[at])
     }
 
     pub(super) fn insert(&mut self, served: Instance<P, T>) {
         match self.find(&served.device.id()) {
-            Ok(at) => self.0[at] = served,
-            Err(at) => self.0.insert(at, served),
+            Ok(at) => self.served[at] = served,
+            Err(at) => self.served.insert(at, served),
         }
     }
 
     pub(super) fn remove(&mut self, id: &DeviceId) -> Option<Instance<P, T>> {
-        self.find(id).ok().map(|at| self.0.remove(at))
+        self.find(id).ok().map(|at| self.served.remove(at))
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, Instance<P, T>> {
-        self.0.iter()
+        self.served.iter()
     }
 
-    pub(super) fn into_all(self) -> Vec<Instance<P, T>> {
-        self.0
+    /// All of them, which are served no longer.
+    pub(super) fn take_all(&mut self) -> Vec<Instance<P, T>> {
+        std::mem::take(&mut self.served)
     }
 
     pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Instance<P, T>> {
-        self.0.iter_mut()
+        self.served.iter_mut()
     }
 }

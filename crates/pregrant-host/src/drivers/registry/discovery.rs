@@ -1,40 +1,42 @@
-//! Finding a domain's devices: which there are in its backend directory, which of them are new, and
-//! what a predecessor left.
+//! Finding a domain's devices: which there are in its backend directory, which of them are new,
+//! and what a predecessor left.
 //!
 //! ```text
 //!   event below backend/CLASS --scan--> new, all of them: what comes for a predecessor's guests waits from now on
 //!                                     each of them: own it, watch its front, make its remote side's place
 //!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
-//!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
-//!   what is kept of it is of another version: as one whose last owner does not die: the next backend's, rings and all
-//!   somebody else has it and keeps it (the kernel): left alone, and checked now and then (checks)
+//!   its last owner still has it: tried again for a second; its backing: for as long as that takes
+//!   what is kept of it is of another version: left to the next backend, with its rings, as if its last owner lived
+//!   another has it and keeps it (the kernel): left alone, and checked now and then (checks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
-use super::checks::busy_pause;
-use super::class::ServedDevice;
-use super::device_log::DeviceLog;
-use super::devices::{Held, Instance, unwatch, watch};
-use super::obstacle::Behind;
-use super::stage::{Stage, Then};
+use super::backing_state::BackingState;
+use super::devices::{History, Instance, unwatch, watch};
+use super::directory::Held;
+use super::queues::Then;
+use super::retry_interval::retry_interval;
+use super::stage::Stage;
+use super::throttles::DeviceThrottle;
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
+use crate::drivers::device_class::{ServedDevice, Takeover};
+use crate::drivers::device_log::DeviceLog;
 use crate::drivers::recovery::Recovery;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::shm::SharedBytes;
-use pregrant::xenbus::back::PreviousState;
+use pregrant::xenbus::back::{Begin, PreviousState};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState, toolstack};
 use pregrant::xenstore::{Transport, WatchEvent, XsError};
 use std::any::Any;
 use std::fmt::Display;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits for
-/// it meanwhile.
+/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits
+/// for it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Memory of a device that outlives the process; what cannot be had is logged at its expense.
@@ -50,14 +52,13 @@ pub(super) fn keeper<'a, P>(
 /// A device that is this process' and has its place, and whose rings were not checked yet.
 struct Placed<P: Platform, T: Transport + 'static> {
     device: Device,
-    front_keys: &'static [&'static str],
     served: Box<dyn ServedDevice<P, T>>,
     log: DeviceLog,
     owned: Option<Box<dyn Any>>,
     left: PreviousState,
     /// It may be gone on with what is left.
     live: bool,
-    /// There is no place for it, and why.
+    /// Why its port or image cannot be made; None: it was.
     misplaced: Option<String>,
 }
 
@@ -67,8 +68,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // Another token: a front's key, of a device that is not served, or not yet. Its path is as
         // the guest likes.
         let is_of = |class: Class| event.token.strip_prefix("backend/") == Some(class.name());
-        let class = self.classes.iter().find(|c| is_of(c.class()));
-        class.map_or(Changed::Nothing, |c| below_watch(event, self.platform.domid(), c.class(), c.own_keys()))
+        let rules = self.classes.iter().map(|class| class.rules()).find(|rules| is_of(rules.class));
+        rules.map_or(Changed::Nothing, |rules| below_watch(event, self.platform.domid(), &rules))
+    }
+
+    /// The part of a device's class for what a predecessor serves.
+    fn takeover(&mut self, id: &DeviceId) -> Option<&mut dyn Takeover<T>> {
+        self.classes.iter_mut().find(|class| class.rules().class == id.class)?.takeover()
     }
 
     /// Finds devices that are new, and forgets those whose directory is gone.
@@ -76,7 +82,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut seen = Vec::new();
         let back = self.platform.domid();
         for class in &self.classes {
-            seen.extend(toolstack::backs_of(&mut self.xs, back, class.class())?);
+            seen.extend(toolstack::backs_of(&mut self.xs, back, class.rules().class)?);
         }
         seen.retain(|id| self.serves(id));
         let gone: Vec<_> =
@@ -86,17 +92,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove(id);
             }
         }
-        let gone: Vec<_> = self.held.keys().filter(|id| !seen.contains(id)).copied().collect();
+        let gone: Vec<_> = self.directory.held.keys().filter(|id| !seen.contains(id)).copied().collect();
         gone.iter().for_each(|id| self.release(id));
-        self.held.retain(|id, _| seen.contains(id));
-        self.left_alone.retain(|id| seen.contains(id));
-        self.logs.retain(|id, log| {
-            let stays = seen.contains(id);
-            if !stays {
-                log.end();
-            }
-            stays
-        });
+        self.directory.held.retain(|id, _| seen.contains(id));
+        self.directory.left_alone.retain(|id| seen.contains(id));
+        self.logs.retain(|id| seen.contains(id));
         let mut new = Vec::new();
         for id in seen {
             if !self.devices.has(&id) && self.is_announced(&id)? {
@@ -106,29 +106,29 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // A worker serves the first of them before the last is taken up: what its guest sends to
         // that one's is not to be lost.
         new.iter().for_each(|id| self.reserve(id));
-        let class = |id: &DeviceId| self.classes.iter().find(|c| c.class() == id.class);
-        let (served, new): (Vec<_>, Vec<_>) =
-            new.into_iter().partition(|id| class(id).is_some_and(|class| class.changes_hands(id)));
+        let (served, new): (Vec<_>, Vec<_>) = new
+            .into_iter()
+            .partition(|id| self.takeover(id).is_some_and(|takeover| takeover.is_served_until_placed(id)));
         let placed: Vec<_> = new.into_iter().map(|id| (id, self.place(id))).collect();
         placed.into_iter().for_each(|(id, placed)| self.take_up(id, placed));
         served.into_iter().for_each(|id| self.find(id));
         self.forget_gone()
     }
 
-    /// Has what comes for a device's guest wait, if a predecessor left it connected.
+    /// Queues traffic for a device's guest, if a predecessor left it connected.
     fn reserve(&mut self, id: &DeviceId) {
-        if self.config.recovery.is_none() || self.held.get(id).is_some_and(|held| held.given_up) {
+        if self.config.recovery.is_none() || self.directory.held.get(id).is_some_and(Held::is_given_up) {
             return;
         }
-        let device = Device::new(*id, Side::Back);
-        if let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) {
-            class.reserve(&device, &mut self.xs);
+        let class = self.classes.iter_mut().find(|class| class.rules().class == id.class);
+        if let Some(takeover) = class.and_then(|class| class.takeover()) {
+            takeover.reserve(&Device::new(*id, Side::Back), &mut self.xs);
         }
     }
 
-    /// Whether a directory is a device's already. Where it is written key by key, by hand or by a
-    /// script, `state` comes last, and what is written there before would have the permissions of a
-    /// directory that is not the guest's yet.
+    /// Whether the toolstack has finished a device's directory. Where it is written key by key, by
+    /// hand or by a script, `state` comes last, and what is written there before would have the
+    /// permissions of a directory that is not the guest's yet.
     fn is_announced(&mut self, id: &DeviceId) -> Result<bool, XsError> {
         Ok(self
             .xs
@@ -136,32 +136,33 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             .is_some())
     }
 
-    /// Once: devices that the toolstack took away while no one was there to see it.
+    /// Frees, once, what is kept of devices that the toolstack removed while no backend ran.
     fn forget_gone(&mut self) -> Result<(), BackendError> {
-        let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
-        self.forgot = true;
+        let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.directory.has_cleared) else {
+            return Ok(());
+        };
+        self.directory.has_cleared = true;
         for class in &self.classes {
-            for id in recovery.kept(&self.platform, class.class(), self.platform.domid()) {
+            for id in recovery.kept(&self.platform, class.rules().class, self.platform.domid()) {
                 let dir = format!("{}/{}/{}", watch_of(id.class), id.front.0, id.handle);
                 if self.xs.read_if_there(&dir)?.is_none() {
                     recovery.forget(&self.platform, &id);
                     let removed = class.remote().map_or(Ok(()), |mut remote| remote.removed(&id));
-                    self.device_logs.of(id).failed(Level::Warn, removed);
+                    self.logs.of_any(id).failed(Level::Warn, removed);
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether somebody else has a device and keeps it; that is logged once.
+    /// Whether another has a device and keeps it; that is logged once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
-            self.left_alone.remove(&id);
+            self.directory.left_alone.remove(&id);
             return false;
         };
-        if self.left_alone.insert(id) {
-            let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
-            log.say(Level::Warn, &format_args!("not served by this backend: {why}"));
+        if self.directory.left_alone.insert(id) {
+            self.logs.of(id).say(Level::Warn, &format_args!("not served by this backend: {why}"));
         }
         true
     }
@@ -169,13 +170,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Whether one of those is free now: no event reports it.
     pub(super) fn is_one_free(&self) -> bool {
         let Some(had) = &self.config.had_by_others else { return false };
-        self.left_alone.iter().any(|id| had(id).is_none())
+        self.directory.left_alone.iter().any(|id| had(id).is_none())
     }
 
-    /// Lets go of what waits for a device's guest, where the device is not connected.
+    /// Drops what is queued for a device's guest, where the device is not connected.
     fn release(&mut self, id: &DeviceId) {
-        let Some(class) = self.classes.iter_mut().find(|c| c.class() == id.class) else { return };
-        let lost = class.release(id);
+        let Some(takeover) = self.takeover(id) else { return };
+        let lost = takeover.release(id);
         if lost > 0
             && let Some(log) = self.logs.get(id)
         {
@@ -192,16 +193,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.take_up(id, placed);
     }
 
-    /// Makes a device this process' own, and its place. None: that is not to be had, or not yet.
+    /// Locks a device for this process, and makes its port or checks its image. None: that fails,
+    /// or must be tried again.
     fn place(&mut self, id: DeviceId) -> Option<Placed<P, T>> {
         if self.is_left_alone(id) {
-            self.held.remove(&id);
+            self.directory.held.remove(&id);
             return None;
         }
-        let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
+        let log = self.logs.of(id).clone();
         let device = Device::new(id, Side::Back);
-        // As the toolstack wrote it: what is kept is of a former device of this number, which went
-        // while no one was here to see it.
+        // As the toolstack wrote it: what is kept is of a former device of this number, which was
+        // removed while no backend ran.
         if let Some(recovery) = &mut self.config.recovery
             && matches!(
                 StoreBus { device: &device, xs: &mut self.xs }.own_state(),
@@ -218,15 +220,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 return None;
             }
         };
-        let class = self.classes.iter_mut().find(|c| c.class() == id.class)?;
-        let front_keys = class.front_keys();
+        let class = self.classes.iter_mut().find(|class| class.rules().class == id.class)?;
+        let front_keys = class.rules().front_keys;
         if let Err(e) = watch(&device, front_keys, &mut self.xs) {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return None;
         }
-        let mut served = self.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
-            class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
-        });
+        let mut served =
+            self.directory.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
+                class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
+            });
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
             Ok(left) => left,
             Err(e) => {
@@ -253,7 +256,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             self.hold(id, &why, false);
             return None;
         }
-        Some(Placed { device, front_keys, served, log, owned, left, live, misplaced })
+        Some(Placed { device, served, log, owned, left, live, misplaced })
     }
 
     /// Goes on with the rings that a predecessor left, or waits for the front.
@@ -261,16 +264,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Some(placed) = placed {
             self.take_up_placed(id, placed);
         }
-        if self.held.get(&id).is_none_or(|held| held.given_up) {
+        if self.directory.held.get(&id).is_none_or(Held::is_given_up) {
             self.release(&id);
         }
     }
 
     fn take_up_placed(&mut self, id: DeviceId, placed: Placed<P, T>) {
-        let Placed { device, front_keys, mut served, log, owned, left, live, misplaced } = placed;
+        let Placed { device, mut served, log, owned, left, live, misplaced } = placed;
         // The features that a predecessor accepted are accepted again, whatever a new connection
         // would get.
-        served.back_mut().limit_pages(self.room_for(&id).limit);
+        served.back_mut().limit_pages(self.room_for(&id).limit, usize::MAX);
         let taken = if live {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, log.clone());
             let mut bus = StoreBus { device: &device, xs: &mut self.xs };
@@ -287,105 +290,88 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         if let Err(e) = &taken
             && (e.is_busy()
-                || e.is_too_early() && self.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
+                || e.is_too_early()
+                    && self.directory.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
         {
             self.hold(id, e, e.is_busy());
             if e.is_busy()
-                && let Some(held) = self.held.get_mut(&id)
+                && let Some(held) = self.directory.held.get_mut(&id)
             {
                 // It goes on waiting, where it would start again.
                 held.made = Some(served);
             }
             return;
         }
-        self.held.remove(&id);
+        self.directory.held.remove(&id);
         let live = matches!(taken, Ok(true));
+        let now = Instant::now();
+        let mut stage = Stage::Waiting(BackingState::found(now));
+        match left {
+            // Its class logs that, with what the predecessor left unfinished.
+            _ if live => stage.connect(now),
+            PreviousState::Closed(Some(why)) => {
+                log.say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
+                stage.fail(why);
+            }
+            _ => log.say(Level::Info, &"found in xenstore: waiting for its frontend"),
+        }
         let mut instance = Instance {
             device,
-            front_keys,
             served,
             log,
-            failed: None,
-            faults: 0,
-            throttled: 0,
-            throttled_said: None,
-            ring_pauses: 0,
-            paused_said: None,
-            last_failure: None,
-            reattached: live,
-            connected_at: None,
-            worker_ns: Arc::default(),
-            stage: Stage::default(),
-            requested_pages: 0,
-            announced_pages: None,
-            throttled_until: None,
-            busy: None,
-            behind: Behind::default(),
+            stage,
+            throttle: DeviceThrottle::default(),
+            history: History { reattached: live, ..History::default() },
             _owned: owned,
         };
-        match left {
-            _ if live => {
-                let had = instance.served.interrupted();
-                instance.say(
-                    Level::Info,
-                    &format_args!("re-attached to the live rings that an earlier backend left{had}"),
-                );
-            }
-            PreviousState::Closed(Some(why)) => {
-                instance
-                    .say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
-                instance.failed = Some(why);
-            }
-            _ => instance.say(Level::Info, &"found in xenstore: waiting for its frontend"),
-        }
-        if !live {
-            instance.behind.begin(Instant::now());
-        }
-        self.hotplugs |= instance.served.has_hotplug();
+        self.polls.hotplugs |= instance.has_hotplug();
         self.devices.insert(instance);
         // Places of others may have moved.
         self.update_live();
         match taken {
             _ if let Some(why) = misplaced => self.fail(id, &why),
-            Ok(true) => self.connected(id),
+            Ok(true) => self.connected(id, Begin::Reattach),
             Ok(false) => {}
             Err(e) if e.is_of_ended_guest() => self.guest_has_ended(id, &e),
             Err(e) => {
                 // A front that comes again is to find it as it was found here, and the log has it
                 // then.
-                if e.is_behind()
+                if e.is_of_backing()
                     && let Some(served) = self.devices.get_mut(&id)
+                    && let Some(backing) = served.stage.backing_mut()
                 {
                     let why = e.to_string();
-                    served.behind.fails(Instant::now(), &why, true);
-                    let _ = served.behind.is_news(&why);
+                    backing.fails(Instant::now(), &why, true);
+                    let _ = backing.is_news(&why);
                 }
                 self.fail(id, &format!("cannot re-attach to the guest's live rings: {e}"));
             }
         }
     }
 
-    /// Somebody else still has the device: it is tried again for a second, and after that when the
-    /// directory changes. Or, `busy`, what stands behind it, which a process that is dead may have
-    /// for long, or is not there yet: its guest waits for it.
+    /// Its last owner still has the device: it is tried again for a second, and after that when
+    /// the directory changes. `busy`: its backing is locked by a dying process, or missing; it is
+    /// tried again for as long as its guest waits.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
-        let first =
-            Held { since: now, why: String::new(), next: now, said: false, given_up: false, made: None };
-        let held = self.held.entry(id).or_insert(first);
+        let first = Held { since: now, why: String::new(), next: Some(now), is_logged: false, made: None };
+        let held = self.directory.held.entry(id).or_insert(first);
         held.why = why.to_string();
-        held.next = if busy { now + busy_pause(held.since, now) } else { now };
         let is_long = now.duration_since(held.since) >= DYING;
-        held.given_up = !busy && is_long;
-        if is_long && !std::mem::replace(&mut held.said, true) {
-            let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
+        held.next = match busy {
+            true => Some(now + retry_interval(held.since, now)),
+            false if is_long => None,
+            false => Some(now),
+        };
+        let is_given_up = held.is_given_up();
+        if is_long && !std::mem::replace(&mut held.is_logged, true) {
             let how = if busy { "its guest waits" } else { "not served" };
-            log.say(Level::Warn, &format_args!("{how}: {why}"));
+            self.logs.of(id).say(Level::Warn, &format_args!("{how}: {why}"));
         }
-        // No one listens to its front: what that writes is not to keep this process awake.
-        if held.given_up {
-            let keys =
-                self.classes.iter().find(|c| c.class() == id.class).map_or(&[][..], |c| c.front_keys());
+        // It is not served: what its front writes must not keep this process awake.
+        if is_given_up {
+            let class = self.classes.iter().find(|class| class.rules().class == id.class);
+            let keys = class.map_or(&[][..], |class| class.rules().front_keys);
             // xenstore is gone, then
             let _ = unwatch(&Device::new(id, Side::Back), keys, &mut self.xs);
         }
@@ -394,8 +380,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Tries again what a dying process still had. True: check again soon.
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
-        let is_due = |held: &Held<P, T>| !held.given_up && held.next <= now;
-        let due: Vec<_> = self.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
+        let is_due = |held: &Held<P, T>| held.next.is_some_and(|at| at <= now);
+        let due: Vec<_> =
+            self.directory.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
         for &id in &due {
             self.find(id);
             if self.devices.has(&id) {
@@ -403,6 +390,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         // Those that wait for long are due by time.
-        self.held.values().any(|held| !held.given_up && held.next <= Instant::now())
+        self.directory.held.values().any(|held| held.next.is_some_and(|at| at <= Instant::now()))
     }
 }

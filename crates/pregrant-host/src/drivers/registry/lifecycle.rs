@@ -3,14 +3,16 @@
 //! A failure closes that device alone, with a line that says why; the store has the same text.
 
 use super::Backend;
-use super::class::{HotplugStep, RingFault};
 use super::devices::Instance;
 use super::discovery::keeper;
-use super::stage::Then;
+use super::pages::PageBudget;
+use super::queues::Then;
+use super::stage::Stage;
 use super::watch::watch_of;
+use crate::drivers::device_class::{HotplugStep, RingFault};
 use log::Level;
 use pregrant::platform::Platform;
-use pregrant::xenbus::back::{BackStep, HOTPLUG_STATUS};
+use pregrant::xenbus::back::{BackStep, Begin, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::{DeviceError, DeviceId, XenbusState};
@@ -22,16 +24,17 @@ use std::time::Instant;
 pub(super) type Fault = (DeviceId, RingFault);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Goes on with what is being plugged in by this process, or out; the directory of a device
-    /// that is out goes.
+    /// Goes on with the hotplug scripts that this process runs; the directory of a device that is
+    /// unplugged is removed.
     pub(super) fn turn_plugs(&mut self) {
-        if !self.hotplugs {
+        if !self.polls.hotplugs {
             return;
         }
         let mut out = Vec::new();
-        for served in self.devices.iter_mut().filter(|s| s.served.has_hotplug()) {
+        for served in self.devices.iter_mut() {
             let id = served.device.id();
-            match served.served.plug(&id) {
+            let Some(script) = served.served.hotplug().filter(|script| script.is_pending()) else { continue };
+            match script.turn(&id) {
                 None => {}
                 Some(HotplugStep::In(status, why)) => {
                     if let Some(why) = why {
@@ -60,7 +63,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.remove_directory(&id);
             }
         }
-        self.hotplugs = self.devices.iter().any(|served| served.served.has_hotplug());
+        self.polls.hotplugs = self.devices.iter_mut().any(Instance::has_hotplug);
     }
 
     /// Whether the toolstack has made another device in the directory of one that was over, before
@@ -73,36 +76,23 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Takes one device's steps; a failure closes that device alone.
     pub(super) fn step(&mut self, id: DeviceId) {
-        let is_connected = self.devices.get(&id).is_some_and(|s| s.is_connected());
-        let room = (!is_connected).then(|| self.room_for(&id));
-        // A device that is being unplugged is over, whatever is made in its place.
-        let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
-        if served.stage.is_draining() {
-            return served.stage.wait_with(Then::Step);
-        }
-        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-        let back = served.served.back_mut();
-        if let Some(room) = room {
-            back.limit_pages(room.limit);
-            back.limit_lasting(room.lasting);
-        }
-        back.pause(served.behind.is_paused(Instant::now()));
-        let came_to = {
-            let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
-            back.step(&self.platform, &mut bus, &mut kept)
-        };
+        let Some(came_to) = self.step_of_stage(id) else { return };
         match came_to {
-            Ok(BackStep::Connected) => self.connected(id),
+            Ok(BackStep::Connected) => self.connected(id, Begin::Fresh),
             Ok(BackStep::Closed) => {
-                served.served.closed(&id, &served.log);
-                served.say(Level::Info, &"closed: the frontend has disconnected it");
+                if self.closed(id) {
+                    self.say(id, Level::Info, &"closed: the frontend has disconnected it");
+                }
                 self.share_pages(id.front);
             }
             // Its front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
-                let text = "the frontend is closing the device; serving it until that is done";
-                served.say(Level::Info, &text);
+                self.say(
+                    id,
+                    Level::Info,
+                    &"the frontend is closing the device; serving it until that is done",
+                );
             }
             Ok(BackStep::Recall) => {
                 if self.has_returned(&id, Then::Step) {
@@ -110,33 +100,79 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
                 return;
             }
-            // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
-            // directory, and `scan` misses it. To forget it now would be to find it again at once.
-            Ok(BackStep::Removed) => {
-                served.served.closed(&id, &served.log);
-                served.behind.is_over();
-                if self.config.removes {
-                    if served.served.unplug() {
-                        self.hotplugs = true;
-                    } else {
-                        self.remove_directory(&id);
-                    }
-                }
-                self.share_pages(id.front);
-            }
+            Ok(BackStep::Removed) => self.over(id),
             Err(e) if e.is_busy() => return self.wait_for_busy(id, e),
             Err(e) => return self.failed_to_connect(id, e),
         }
-        if let Some(served) = self.devices.get_mut(&id) {
-            served.busy = None;
+        if let Some(backing) = self.devices.get_mut(&id).and_then(|served| served.stage.backing_mut()) {
+            backing.end_busy();
         }
         self.update_live();
+    }
+
+    /// The steps of its handshake that its stage allows. None: none for now.
+    fn step_of_stage(&mut self, id: DeviceId) -> Option<Result<BackStep, ConnectError<DeviceError>>> {
+        let room = match self.devices.get(&id)?.stage {
+            Stage::Waiting(_) | Stage::Failed { .. } => self.room_for(&id),
+            Stage::Connected(_) => PageBudget::default(),
+        };
+        let served = self.devices.get_mut(&id)?;
+        // A device that is being unplugged is over, whatever is made in its place.
+        if served.served.hotplug().is_some_and(|script| script.is_undone()) {
+            return None;
+        }
+        let back = served.served.back_mut();
+        match &mut served.stage {
+            Stage::Waiting(backing) | Stage::Failed { backing, .. } => {
+                back.limit_pages(room.limit, room.lasting);
+                back.pause(backing.is_paused(Instant::now()));
+            }
+            Stage::Connected(connected) if connected.queues.is_draining() => {
+                connected.queues.wait_with(Then::Step);
+                return None;
+            }
+            Stage::Connected(_) => back.pause(false),
+        }
+        let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+        let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
+        Some(back.step(&self.platform, &mut bus, &mut kept))
+    }
+
+    /// Its front is connected no longer. False: there is no such device.
+    fn closed(&mut self, id: DeviceId) -> bool {
+        let Some(served) = self.devices.get_mut(&id) else { return false };
+        served.stage.close();
+        served.served.closed(&id, &served.log);
+        true
+    }
+
+    /// Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
+    /// directory, and `scan` misses it. To forget it now would be to find it again at once.
+    fn over(&mut self, id: DeviceId) {
+        self.closed(id);
+        if self.config.removes
+            && let Some(served) = self.devices.get_mut(&id)
+        {
+            if served.served.hotplug().is_some_and(|script| script.begin_undo()) {
+                self.polls.hotplugs = true;
+            } else {
+                self.remove_directory(&id);
+            }
+        }
+        self.share_pages(id.front);
+    }
+
+    /// A line in the log of a device that is served.
+    fn say(&self, id: DeviceId, level: Level, text: &dyn Display) {
+        if let Some(served) = self.devices.get(&id) {
+            served.say(level, text);
+        }
     }
 
     /// A device's step, or its connect, failed.
     pub(super) fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let text = match e {
-            // The toolstack was faster than our step: no fault of anybody's.
+            // The toolstack removed the directory before this step, which is not a fault.
             ConnectError::Keys(_) if self.is_gone(&id) => {
                 if self.has_returned(&id, Then::Remove) {
                     self.remove(id);
@@ -146,11 +182,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             ConnectError::Keys(e) => e.to_string(),
             e if e.is_of_ended_guest() => return self.guest_has_ended(id, &e),
             e => {
-                let (is_behind, why) = (e.is_behind(), e.to_string());
+                let (is_of_backing, why) = (e.is_of_backing(), e.to_string());
                 let text = format!("{}: {why}", id.front_dir());
-                if is_behind && let Some(served) = self.devices.get_mut(&id) {
-                    served.behind.fails(Instant::now(), &why, true);
-                    let is_news = served.behind.is_news(&why);
+                if is_of_backing
+                    && let Some(served) = self.devices.get_mut(&id)
+                    && let Some(backing) = served.stage.backing_mut()
+                {
+                    backing.fails(Instant::now(), &why, true);
+                    let is_news = backing.is_news(&why);
                     self.fail_with(id, &text, is_news.then_some(Level::Warn));
                     return self.update_live();
                 }
@@ -161,21 +200,18 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// A device is live: what stands behind it is made, its front sees that, and the log says it.
-    pub(super) fn connected(&mut self, id: DeviceId) {
+    /// A device is live: its ports are made, its front sees that, and the log has a line.
+    pub(super) fn connected(&mut self, id: DeviceId, begin: Begin) {
         if let Some(served) = self.devices.get_mut(&id) {
-            served.announced_pages = None;
+            served.stage.connect(Instant::now());
         }
         self.share_pages(id.front);
         let Some(served) = self.devices.get_mut(&id) else { return };
-        served.failed = None;
-        served.behind.is_over();
-        served.connected_at = Some(Instant::now());
-        served.served.connected(&served.device, &served.log);
+        served.served.connected(begin, &served.device, &served.log);
         // Only now: frames that come at once for it, or from it, by another worker, find its ports.
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         match served.served.back_mut().say_connected(&mut bus) {
-            Ok(()) => self.lend(&id),
+            Ok(()) => self.hand_out_queues(&id),
             Err(e) => self.failed_to_connect(id, ConnectError::Keys(e)),
         }
     }
@@ -187,11 +223,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Err(e) = served.served.back_mut().own_key_changed(&self.platform, &mut bus, key) {
             served.say(Level::Warn, &e);
         }
-        served.served.key_changed(&served.device, &served.log);
-        if !served.is_connected() {
+        served.served.own_key_changed(&served.device, &served.log);
+        if let Some(backing) = served.stage.backing_mut() {
             // It may be another thing altogether.
-            served.busy = None;
-            served.behind.begin(Instant::now());
+            backing.changed(Instant::now());
         }
         self.pool.wake_queues(*id);
     }
@@ -225,7 +260,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fail_with(id, why, Some(Level::Warn));
     }
 
-    /// Closes one device whose guest has ended, which is no one's fault.
+    /// Closes one device whose guest has ended, which is not a fault.
     pub(super) fn guest_has_ended(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Info));
     }
@@ -251,9 +286,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.say(Level::Info, &e);
         }
         served.served.closed(&id, &served.log);
-        served.faults += 1;
-        served.last_failure = Some(text.clone());
-        served.failed = Some(text);
+        served.history.failures += 1;
+        served.history.last_failure = Some(text.clone());
+        served.stage.fail(text);
         self.share_pages(id.front);
         self.update_live();
     }
@@ -280,49 +315,34 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             let Instance { log, served, .. } = served;
             drop(served);
-            let class = self.classes.iter().find(|c| c.class() == id.class);
+            let class = self.classes.iter().find(|c| c.rules().class == id.class);
             let is_ending = class.and_then(|class| class.remote()).is_some_and(|mut remote| {
                 log.failed(Level::Warn, remote.removed(&id));
                 remote.is_ending(&id)
             });
-            self.removed += 1;
+            self.devices.removed += 1;
             if !self.devices.iter().any(|s| s.device.id().front == id.front) {
-                self.throttle.remove(&id.front.0);
+                self.throttles.forget(id.front);
             }
             log.say(Level::Info, &"removed");
-            if is_ending {
-                self.ending.push(log);
-            } else {
-                log.end();
-            }
-            self.logs.remove(&id);
+            self.logs.removed(&id, log, is_ending);
             self.share_pages(id.front);
         }
         self.update_live();
     }
 
-    /// Writes what classes say of devices that they were not asked about, at their expense, also
-    /// where they are gone.
+    /// Logs the failures of classes' remote sides, within the budgets of their devices, also of
+    /// devices that are gone.
     pub(super) fn report_failures(&mut self) {
         let remotes = || self.classes.iter().filter_map(|class| class.remote());
         for (id, why) in remotes().flat_map(|mut remote| remote.failures()) {
-            let log = self.ending.iter().find(|log| log.id() == id);
-            let log = log.or_else(|| self.logs.get(&id)).cloned();
-            log.unwrap_or_else(|| self.device_logs.of(id)).say(Level::Warn, &why);
+            self.logs.of_any(id).say(Level::Warn, &why);
         }
-        self.ending.retain(|log| {
-            let stays = remotes().any(|mut remote| remote.is_ending(&log.id()));
-            if !stays {
-                log.end();
-            }
-            stays
-        });
+        self.logs.retain_ending(|id| remotes().any(|mut remote| remote.is_ending(id)));
     }
 
     pub(super) fn update_live(&mut self) {
-        let connected = self.devices.iter().filter(|s| s.is_connected());
-        self.live = connected.count();
-        self.control_rings.update_live(&self.platform, &self.devices);
+        self.control_rings.update_live(&self.platform, &mut self.devices);
         self.even_out();
     }
 }

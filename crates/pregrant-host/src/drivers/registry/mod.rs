@@ -1,63 +1,67 @@
-//! A driver domain's devices, of any class: found by a watch on its backend directory, stepped when
-//! their fronts' states change, polled round robin.
+//! A driver domain's devices, of any class: found by a watch on its backend directory, stepped
+//! when their fronts' states change, polled round robin.
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
 //!   workers             their threads, or none: then round() is one worker's round, in this thread
-//!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
-//!   watch   what an event of xenstore means
-//!   discovery  which devices there are      step  one device is connected, closed, removed or failed
-//!   stage   where a device's queues are     reclaim  queues go to workers and come back
-//!   checks  what is polled, as no event comes for it      obstacle  why a device's remote port or image cannot be had
-//!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
-//!   pages   what each device of a guest may have mapped         shared_pages  who gets to know it when
-//!   throttling  whose front asks for too many steps
-//!   worker_sleep  until there may be something to do
-//!   shutdown  all of them left or closed    device_log  what the log says of one
+//!
+//!   watch          what an event of xenstore means
+//!   discovery      which devices there are                 directory      those that are not served, and why
+//!   devices        those that are served, and their report (their class: drivers/device_class/)
+//!   stage          Waiting, Connected, Failed: what exists of a device in each, and which events lead where
+//!   backing_state  of a device that is not connected: whether its backing is there
+//!   queues         of a connected device: where its queues are     reclaim   they go to workers and come back
+//!   lifecycle      a device is stepped, connected, closed, removed or failed
+//!   checks         what is polled, as no event reports it  polls, retry_interval   when
+//!   control_rings  rings that belong to no queue           control_turns  when they are served
+//!   pages          each device's share of mapped pages     shared_pages   which devices learn it, and when
+//!   throttling     fronts that ask for too many steps      throttles      what each guest has spent
+//!   worker_sleep   until there may be something to do      sleeper        its state
+//!   logs           the log lines of each device            shutdown       all devices left or closed
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings
 //! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
 //! it. A device that a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, break the protocol, come back again and again. Its own
-//! device is closed with a line that says why (lines of each device are [bounded](DeviceLog)); the
-//! others go on. A guest that writes its state without end is served in turns
-//! ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
+//! device is closed with a line that says why (lines of each device are
+//! [bounded](crate::drivers::device_log)); the others go on. A guest that writes its state without
+//! end is served in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for
+//! a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
 
+mod backing_state;
 mod checks;
-mod class;
 mod control_rings;
 mod control_turns;
-mod device_log;
 mod devices;
+mod directory;
 mod discovery;
 mod lifecycle;
-mod obstacle;
+mod logs;
 mod pages;
+mod polls;
+mod queues;
 mod reclaim;
+mod retry_interval;
 mod shared_pages;
 mod shutdown;
+mod sleeper;
 mod stage;
 #[cfg(test)]
 mod tests;
+mod throttles;
 mod throttling;
 mod watch;
 mod worker_sleep;
 
-pub use class::{
-    AnyBack, DeviceClass, Figures, HotplugStep, Notes, Operation, RemoteSide, RingFault, ServedDevice,
-    ServedQueue, Trial,
-};
-pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
 pub use pages::PAGES_PER_GUEST;
 
+use super::device_class::{DeviceClass, ServedDevice};
 use super::poll_controller::Mode;
 use super::recovery::Recovery;
-use super::throttle::Throttle;
-use super::wait::Waiter;
 use super::worker_pool::placement::{Carried, Placement};
 use super::worker_pool::rx_context::RxContext;
 use super::worker_pool::thread::{self, EachStart, EachTurn, Start};
@@ -65,14 +69,19 @@ use super::worker_pool::waker::Waker;
 use super::worker_pool::{Threads, WorkerPool};
 use crate::wake::WakeOn;
 use control_rings::ControlRings;
-use devices::{Devices, Held};
+use devices::{Devices, Instance};
+use directory::Directory;
+use logs::Logs;
+use polls::Polls;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
+use sleeper::Sleeper;
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use throttles::Throttles;
 use watch::{Changed, watch_of};
 
 /// Events of xenstore that one call of [`Backend::control`] takes at most.
@@ -93,11 +102,11 @@ pub enum BackendError {
 pub struct BackendConfig<P> {
     /// Lets devices outlive this process, and takes up those that did.
     pub recovery: Option<Box<dyn Recovery<P>>>,
-    /// Whether this process takes away the directories of devices that are over. The toolstack does
-    /// it for its own domain alone.
+    /// Whether this process takes away the directories of devices that are over. The toolstack
+    /// does it for its own domain alone.
     pub removes: bool,
-    /// Who else has a device and keeps it, in words with what to do; None: no one. Such a device is
-    /// left alone, with one warning, until it is free.
+    /// The other driver that has a device and keeps it, in words with what to do; None: there is
+    /// none. Such a device is left alone, with one warning, until it is free.
     pub had_by_others: Option<HadByOthers>,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
     pub page_limit: usize,
@@ -129,7 +138,7 @@ pub struct WorkerConfig {
     pub place: Placement,
     /// In whose time frames go from one guest's queue to another's.
     pub rx_context: RxContext,
-    /// How they wait.
+    /// How they wait for work.
     pub mode: Mode,
     /// The first call of each, in its thread.
     pub each_start: EachStart,
@@ -144,38 +153,17 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     config: BackendConfig<P>,
     classes: Vec<Box<dyn DeviceClass<P, T>>>,
     /// Memory of former devices in the recovery is gone.
-    forgot: bool,
+    /// The devices that are served.
     devices: Devices<P, T>,
-    /// The log's budget, over all devices.
-    device_logs: DeviceLogs,
-    /// The log of each, also of those that somebody else holds.
-    logs: BTreeMap<DeviceId, DeviceLog>,
-    /// Those of devices that are gone, as long as their class has something under way for them.
-    ending: Vec<DeviceLog>,
-    /// Devices that somebody else still holds.
-    held: BTreeMap<DeviceId, Held<P, T>>,
-    /// Devices that somebody else has, and keeps.
-    left_alone: BTreeSet<DeviceId>,
-    /// How many are connected.
-    live: usize,
+    /// The state of the domain's directory, and the devices in it that are not served.
+    directory: Directory<P, T>,
+    logs: Logs,
+    throttles: Throttles,
     control_rings: ControlRings,
-    /// Some are being plugged in, or out.
-    hotplugs: bool,
-    /// When the first of those that are throttled is to be served again.
-    resumes_at: Option<Instant>,
+    polls: Polls,
+    /// Who has the queues: workers, or this thread.
     pool: WorkerPool<P>,
-    /// The number of its ports' descriptor among what wakes this thread, where this thread serves
-    /// queues.
-    arrivals: Option<usize>,
-    /// A directory may have come that was not checked.
-    rescan: bool,
-    /// By guest.
-    throttle: BTreeMap<u16, Throttle>,
-    began: Instant,
-    /// When what stands behind devices was checked.
-    checked: Instant,
-    removed: u64,
-    waiter: Waiter,
+    sleeper: Sleeper,
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -188,7 +176,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     ) -> Result<Self, BackendError> {
         for class in &classes {
             // Guests may read there and not write: its paths are the toolstack's and ours.
-            let watch = watch_of(class.class());
+            let watch = watch_of(class.rules().class);
             xs.watch_each(&watch, &watch)?;
         }
         Ok(Self {
@@ -196,25 +184,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             xs,
             config,
             classes,
-            forgot: false,
             devices: Devices::default(),
-            device_logs: DeviceLogs::default(),
-            logs: BTreeMap::new(),
-            ending: Vec::new(),
-            held: BTreeMap::new(),
-            left_alone: BTreeSet::new(),
-            live: 0,
+            directory: Directory::default(),
+            logs: Logs::default(),
+            throttles: Throttles::default(),
             control_rings: ControlRings::default(),
-            hotplugs: false,
-            resumes_at: None,
+            polls: Polls::default(),
             pool: WorkerPool::inline(),
-            arrivals: None,
-            rescan: false,
-            throttle: BTreeMap::new(),
-            began: Instant::now(),
-            checked: Instant::now(),
-            removed: 0,
-            waiter: Waiter::default(),
+            sleeper: Sleeper::default(),
         })
     }
 
@@ -232,7 +209,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let wakes = waker.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
         let WorkerConfig { workers, place, rx_context, mode, each_start, each_turn } = workers;
-        // A first handle now: what the platform has to say against several comes before any thread.
+        // A first handle now: a platform that refuses several does so before there is any thread.
         let spare = self.platform.another().map_err(|e| e.to_string())?;
         let spare = Mutex::new(spare);
         let spawn = move |number, post| {
@@ -248,7 +225,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// The platform.
+    /// The platform that its devices are on.
     pub fn platform(&self) -> &P {
         &self.platform
     }
@@ -263,15 +240,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().find_map(|class| (&mut **class as &mut dyn Any).downcast_mut())
     }
 
-    /// Handles what xenstore has to say, without sleeping and not without end. True when something
-    /// changed: then there may be more, so do not sleep before another call. To be called also when
-    /// the connection's descriptor is not readable: events that came while a reply was awaited are
-    /// kept in the client.
+    /// Handles events of xenstore, a bounded number, without sleeping. True when something
+    /// changed: then there may be more, so do not sleep before another call. To be called also
+    /// when the connection's descriptor is not readable: events that came while a reply was
+    /// awaited are kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
         let mut news = self.pump();
-        let mut scan = std::mem::take(&mut self.rescan);
-        // On whose behalf: a front's steps are at its own expense, the toolstack's at no one's.
+        let mut scan = std::mem::take(&mut self.directory.rescan);
+        // A front's steps are charged to its guest, the toolstack's to no account.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
             && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
@@ -279,12 +256,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             events += 1;
             match self.devices.iter().find(|s| s.is_about(&event)) {
                 // It gets what it missed when its watches are set again.
-                Some(served) if served.throttled_until.is_some() => {}
+                Some(served) if served.throttle.until.is_some() => {}
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {
                     Changed::Devices => scan = true,
                     // Another backend that has it may write its state without end.
-                    Changed::State(id) if self.left_alone.contains(&id) => {}
+                    Changed::State(id) if self.directory.left_alone.contains(&id) => {}
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
                     Changed::Toolstack(id) => drop(by_toolstack.insert(id)),
                     Changed::Own(id, key) => {
@@ -320,12 +297,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // A stalled queue's port that was drained there may have read frames of other queues.
         let came = self.turn_classes() || came;
         self.report_failures();
-        Ok(held || events > 0 || woke || asked || came || news || self.rescan)
+        debug_assert!(self.devices.iter().all(Instance::is_stage_right));
+        Ok(held || events > 0 || woke || asked || came || news || self.directory.rescan)
     }
 
-    /// Whether this device is to be served, if there is one.
+    /// Whether a class here serves this device, if there is one.
     fn serves(&self, id: &DeviceId) -> bool {
-        self.classes.iter().any(|c| c.class() == id.class && c.serves(id.front.0, id.handle))
+        self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }
 
     /// A control turn of the queues that this thread serves, and what follows from it.
@@ -355,7 +333,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Before sleeping: arms what this thread serves. True: there is work.
     pub fn arm(&mut self) -> bool {
-        // Events that came beside a reply since the last check of control wake no one.
+        // Events that came beside a reply since the last control turn do not wake this thread.
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_control_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
@@ -367,7 +345,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The status of all devices, of any class; and the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
-        let waiting = self.held.iter().filter_map(|(id, held)| {
+        let waiting = self.directory.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.
             let served = held.made.as_deref()?;
             Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))
@@ -377,7 +355,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Devices that are connected.
     pub fn nr_live(&self) -> usize {
-        self.live
+        self.devices.nr_connected()
     }
 
     /// By worker thread: the queues that it carries, of each device.
@@ -387,6 +365,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Devices that came and went.
     pub fn removed(&self) -> u64 {
-        self.removed
+        self.devices.removed
     }
 }

@@ -1,23 +1,26 @@
-//! Queues go to workers and come back: what a device has to wait with until they are here.
+//! Queues go to workers and come back: what a device must wait with until they are here.
 //!
 //! ```text
-//!   connected --lend--> workers
+//!   connected --hand_out_queues--> workers
 //!   a step that closes, a failure, a directory that is gone:  has_returned? no: reclaimed, and then it is done;
 //!                                                             is_drained? no: checked again, for as long as its class says
-//!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed again
+//!   pump: queues came --all of a device--> take_back_queues --> what waited;  or, where nothing did, they are placed again
 //! ```
 //! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
 //!
-//! What a guest may do: close while its queues are on their way, or while what stands behind its
-//! device is at work for it. Its steps wait for that, others' do not.
+//! What a guest may do: close while its queues are on their way, or while the backing of its device
+//! works on its requests. Its steps wait for that, others' do not.
 
 use super::Backend;
-use super::stage::Then;
+use super::devices::Instance;
+use super::queues::{DeviceQueues, Then};
+use super::stage::Stage;
 use crate::drivers::worker_queues::{Returned, Why};
 use log::Level;
 use pregrant::PlatformError;
 use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
+use pregrant::xenbus::back::Connection;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
@@ -42,16 +45,17 @@ fn not_bound(e: &PlatformError) -> (Level, String) {
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Gives a connected device's queues to the workers.
-    pub(super) fn lend(&mut self, id: &DeviceId) {
+    pub(super) fn hand_out_queues(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get_mut(id) else { return };
-        let queues = served.served.lend();
-        served.stage.hand_out(queues.len());
-        if let Some(note) = self.pool.hand_out(&self.platform, *id, queues, &served.worker_ns) {
+        let Some(place) = served.stage.queues_mut() else { return };
+        let queues = served.served.hand_out_queues();
+        place.hand_out(queues.len());
+        if let Some(note) = self.pool.hand_out(&self.platform, *id, queues, &served.history.worker_ns) {
             served.say(Level::Warn, &note);
         }
     }
 
-    /// Whether all of a device is here, and nothing under way behind it. If not, its queues are
+    /// Whether all of a device is here, and its backing works on no request. If not, its queues are
     /// reclaimed, and then it is done.
     pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
@@ -60,34 +64,46 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             self.queues_returned(came);
         }
         let has_returned = self.is_drained(id);
-        if !has_returned && let Some(served) = self.devices.get_mut(id) {
-            served.stage.wait_with(then);
+        if !has_returned
+            && let Some(served) = self.devices.get_mut(id)
+            && let Some(queues) = served.stage.queues_mut()
+        {
+            queues.wait_with(then);
         }
         has_returned
     }
 
-    /// Whether a device's queues are here, and nothing is under way behind it. If something is, it
-    /// is asked again.
+    /// Whether a device's queues are here, and its backing works on no request. If it does, it is
+    /// checked again.
     fn is_drained(&mut self, id: &DeviceId) -> bool {
-        let Some(served) = self.devices.get_mut(id) else { return true };
-        served.stage.is_drained(|| served.served.under_way(&self.platform))
+        let Some(Instance { stage, served, .. }) = self.devices.get_mut(id) else { return true };
+        match stage {
+            Stage::Waiting(_) | Stage::Failed { .. } => true,
+            Stage::Connected(connected) => {
+                connected.queues.is_drained(|| served.backing()?.under_way(&self.platform))
+            }
+        }
     }
 
     /// Queues that a worker returned. Its device has all of them again once this was the last.
     fn queues_returned(&mut self, Returned { id, queues, why }: Returned<P>) -> bool {
-        let Some(served) = self.devices.get_mut(&id) else { return false };
-        served.stage.take_back(queues);
+        let Some(Instance { stage, served, log, .. }) = self.devices.get_mut(&id) else { return false };
+        let Some(place) = stage.queues_mut() else {
+            debug_assert!(queues.is_empty(), "queues of a device that is not connected");
+            return false;
+        };
+        place.receive(queues);
         match why {
             None => {}
-            Some(Why::Fault(fault)) => served.stage.wait_with(Then::Fault(fault)),
+            Some(Why::Fault(fault)) => place.wait_with(Then::Fault(fault)),
             Some(Why::Channel(e)) => {
                 let (level, why) = not_bound(&e);
-                served.stage.wait_with(Then::Fail(level, why));
+                place.wait_with(Then::Fail(level, why));
             }
-            Some(Why::Platform(why)) => served.stage.wait_with(Then::Fail(Level::Warn, why)),
+            Some(Why::Platform(why)) => place.wait_with(Then::Fail(Level::Warn, why)),
         }
-        let Some(mut queues) = served.stage.take_returned() else {
-            if served.stage.is_waited_for() {
+        let Some(mut queues) = place.take_returned() else {
+            if place.is_waited_for() {
                 // Those that others have are wanted too.
                 self.pool.reclaim(id);
             }
@@ -97,22 +113,22 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             for queue in &mut queues {
                 if let Err(e) = queue.adopt(&self.platform) {
                     let (level, why) = not_bound(&e);
-                    if !served.stage.is_waited_for() {
-                        // It would stand still.
-                        served.stage.wait_with(Then::Fail(level, why));
+                    if !place.is_waited_for() {
+                        // It would never move again.
+                        place.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
                         // Steps that wait for it report that themselves; a guest that has ended
                         // needs no further line.
-                        served.say(Level::Info, &why);
+                        log.say(Level::Info, &why);
                     }
                 }
             }
         }
-        served.served.take_back(queues);
+        served.take_back_queues(queues);
         true
     }
 
-    /// Does what workers have said. True: there was something.
+    /// Handles what workers have sent. True: there was something.
     pub(super) fn pump(&mut self) -> bool {
         let (returned, changed) = self.pool.pump();
         let news = !returned.is_empty() || !changed.is_empty();
@@ -135,7 +151,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         let Some(served) = self.devices.get_mut(&id) else { return };
-        let then = served.stage.take_waiting();
+        let then = served.stage.queues_mut().map(DeviceQueues::take_waiting).unwrap_or_default();
         if then.is_empty() && served.is_connected() {
             return self.hand_out_again(&id);
         }
@@ -148,26 +164,24 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Remove if self.has_returned(&id, Then::Remove) => {
                     self.remove(id);
                     // The toolstack may have made it again meanwhile.
-                    self.rescan = true;
+                    self.directory.rescan = true;
                 }
                 Then::Remove => {}
             }
         }
         // A step may have found that there is nothing to close after all.
-        if self
-            .devices
-            .get(&id)
-            .is_some_and(|s| s.is_connected() && !s.stage.is_handed_out() && !s.served.back().is_handed_out())
-        {
+        if self.devices.get(&id).is_some_and(|s| {
+            s.is_connected() && !s.stage.is_handed_out() && s.served.back().connection() == Connection::Here
+        }) {
             self.hand_out_again(&id);
         }
     }
 
     /// Hands out queues that were here, and does what the device was not asked about meanwhile.
     fn hand_out_again(&mut self, id: &DeviceId) {
-        self.lend(id);
+        self.hand_out_queues(id);
         self.turn_device(*id);
-        // One device moves at a time: others may be to follow.
+        // One device moves at a time: others may follow.
         self.even_out();
     }
 
@@ -177,11 +191,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         else {
             return;
         };
-        match served.served.turn(&self.platform, &id, &served.log) {
+        let turned = match served.served.control_ring() {
+            Some(ring) => ring.turn(&self.platform, &id, &served.log),
+            None => Ok(false),
+        };
+        match turned {
             Ok(true) => {
                 self.pool.wake_queues(id);
                 // Work in turns goes on, though its guest shows nothing new.
-                self.control_rings.rouse(id);
+                self.control_rings.wake(id);
             }
             Ok(false) => {}
             Err(fault) => drop(self.fault(Some((id, fault)))),
@@ -192,7 +210,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Places a device's queues again where workers carry unequal loads, since others came or went.
     pub(super) fn even_out(&mut self) {
         if let Some(id) = self.pool.uneven()
-            && self.devices.get(&id).is_some_and(|served| served.stage.may_move())
+            && self.devices.get(&id).and_then(|s| s.stage.queues()).is_some_and(DeviceQueues::may_move)
         {
             self.pool.reclaim(id);
         }
@@ -200,9 +218,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Has all queues here, for the end.
     pub(super) fn reclaim_all(&mut self) {
-        let lent: Vec<_> =
+        let handed_out: Vec<_> =
             self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();
-        for id in lent {
+        for id in handed_out {
             if let Some(came) = self.pool.reclaim(id) {
                 self.queues_returned(came);
             }

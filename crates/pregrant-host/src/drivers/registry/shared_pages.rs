@@ -1,8 +1,8 @@
-//! Which devices share the pages of their guest ([`pages`](super::pages)), and who gets to know
-//! its share when.
+//! Which devices share the pages of their guest ([`pages`](super::pages)), and when each learns its
+//! share.
 //!
 //! ```text
-//!   about to step: what it may have, should it connect           a check: no one else gets to know it
+//!   about to step: what it may have, should it connect           a check: no other device learns of it
 //!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, again
 //! ```
 //! Queues that workers have get the new share, and let go of pages once they are checked: until
@@ -14,8 +14,10 @@
 use super::Backend;
 use super::devices::Instance;
 use super::pages::{PAGES_PER_GUEST, PageBudget, lasting, room, shares};
+use super::stage::AnnouncedPages;
 use pregrant::platform::Platform;
 use pregrant::units::DomId;
+use pregrant::xenbus::back::PageShare;
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 
@@ -29,9 +31,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
-        let least = others().map(|s| s.served.back().least_pages()).sum();
+        let least = others().map(|s| s.served.back().pages().least).sum();
         let connected = others().filter(|s| s.is_connected());
-        let requests: Vec<_> = connected.map(|s| s.served.back().requested_pages()).collect();
+        let requests: Vec<_> = connected.map(|s| s.served.back().pages().requested).collect();
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
@@ -39,9 +41,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// guests that it leaves to others that were short of them.
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
-        let is_short = |s: &&Instance<P, T>| {
-            s.is_connected() && s.announced_pages.is_some_and(|(share, _)| share < s.requested_pages)
-        };
+        let is_short =
+            |s: &&Instance<P, T>| announced(s).is_some_and(|pages| pages.share.pages < pages.requested);
         let mut short: Vec<_> = self.devices.iter().filter(is_short).map(|s| s.device.id().front).collect();
         short.sort_unstable();
         short.dedup();
@@ -53,29 +54,29 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let limit = self.config.page_limit;
         let (own, strangers): (Vec<_>, Vec<_>) =
             self.devices.iter().partition(|s| s.device.id().front == front);
-        let allowed = |s: &&Instance<P, T>| s.served.back().allowed_pages();
-        let single = |s: &&Instance<P, T>| s.served.back().single_pages();
-        let theirs = strangers.iter().map(|s| allowed(s) + single(s)).sum::<usize>()
-            + own.iter().map(single).sum::<usize>();
-        let least = own.iter().map(|s| s.served.back().least_pages()).sum();
+        let of_strangers = strangers.iter().map(|s| s.served.back().pages());
+        let of_own: Vec<_> = own.iter().map(|s| s.served.back().pages()).collect();
+        let theirs = of_strangers.map(|pages| pages.allowed + pages.single).sum::<usize>()
+            + of_own.iter().map(|pages| pages.single).sum::<usize>();
+        let least = of_own.iter().map(|pages| pages.least).sum();
         let left = limit.saturating_sub(least).min(PERSISTENT_PAGES.saturating_sub(theirs));
         let connected = || own.iter().filter(|s| s.is_connected());
-        let requests: Vec<_> = connected().map(|s| s.served.back().requested_pages()).collect();
+        let requests: Vec<_> = connected().map(|s| s.served.back().pages().requested).collect();
         let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &requests, waiting);
         let shares = shares(left, &requests);
-        let announced = connected().map(|s| s.announced_pages.map_or(0, |(share, _)| share)).sum::<usize>();
-        if for_more && shares.iter().sum::<usize>() <= announced {
+        let before = connected().filter_map(|s| announced(s)).map(|pages| pages.share.pages).sum::<usize>();
+        if for_more && shares.iter().sum::<usize>() <= before {
             return;
         }
         let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
         let shares = shares.into_iter().zip(for_long);
-        for ((served, (share, for_long)), requested) in own.zip(shares).zip(requests) {
-            served.requested_pages = requested;
+        for ((served, (pages, for_long)), requested) in own.zip(shares).zip(requests) {
+            let Some(connected) = served.stage.connected_mut() else { continue };
             let back = served.served.back_mut();
-            let announced = (share, back.least_pages() + for_long);
-            if served.announced_pages.replace(announced) != Some(announced) {
-                back.limit_lasting(announced.1);
+            let share = PageShare { pages, lasting: back.pages().least + for_long };
+            let before = connected.pages.replace(AnnouncedPages { requested, share });
+            if before.is_none_or(|before| before.share != share) {
                 back.allow_pages(&self.platform, share);
                 self.pool.wake_queues(served.device.id());
             }
@@ -84,11 +85,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// The same, if a device requests other pages than when they were shared out.
     pub(super) fn share_as_requested(&mut self, id: &DeviceId) {
-        let now = |s: &Instance<P, T>| s.served.back().requested_pages();
-        if self.devices.get(id).is_some_and(|s| s.is_connected() && now(s) > s.requested_pages) {
+        let Some(served) = self.devices.get(id).filter(|served| served.is_connected()) else { return };
+        let before = announced(served).map_or(0, |pages| pages.requested);
+        if served.served.back().pages().requested > before {
             self.share_pages(id.front);
         }
     }
+}
+
+/// The share that a connected device knows.
+fn announced<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> Option<AnnouncedPages> {
+    served.stage.connected()?.pages
 }
 
 /// Whether a device is not connected, and its front may be soon.

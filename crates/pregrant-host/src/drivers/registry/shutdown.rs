@@ -1,13 +1,14 @@
 //! How a backend ends: its devices left to a successor, or closed.
 
 use super::Backend;
-use super::devices::{Devices, Instance};
+use super::devices::Instance;
 use log::{Level, log};
 use pregrant::platform::Platform;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::back::Drained;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenstore::Transport;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long fronts have to follow when all vifs are closed.
@@ -25,24 +26,28 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         self.ended(self.devices.iter().count(), "left to a successor", drained);
         self.devices.iter().for_each(|served| served.log.end());
-        self.devices = Devices::default();
+        drop(self.devices.take_all());
         self.update_live();
         drained
     }
 
     /// Closes all devices that are connected, in good order: drains as [`detach`](Self::detach)
-    /// does, says 5, waits for their fronts (a second at most), says 6. The others stay as they
-    /// are, and so does a disk whose front does not follow: it is in use, and its guest would lose
-    /// data.
+    /// does, goes to state 5, waits for their fronts (a second at most), goes to state 6. The
+    /// others stay as they are, and so does a disk whose front does not follow: it is in use, and
+    /// its guest would lose data.
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
-        let mut drained = Drained::default();
+        let (mut drained, mut keeps_records) = (Drained::default(), BTreeSet::new());
         for served in self.devices.iter_mut() {
-            let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-            match served.served.end(&self.platform, &mut bus) {
-                Ok(more) => drained += more,
-                Err(e) => served.say(Level::Info, &e), // its directory may be gone
+            if served.served.backing().is_some_and(|backing| backing.give_up()) {
+                keeps_records.insert(served.device.id());
             }
+            drained += served.served.detach(&self.platform);
+            let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
+            if let Err(e) = served.served.back_mut().end_detached(&mut bus) {
+                served.say(Level::Info, &e); // its directory may be gone
+            }
+            served.stage.close();
         }
         self.update_live();
         self.wake_all();
@@ -51,7 +56,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let until = Instant::now() + FRONTS_FOLLOW;
         while self.devices.iter().any(closing) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            // Without a store there is no one to follow.
+            // Without a store no front can follow.
             let Ok(event) = self.xs.next_event(Some(left)) else { break };
             let Some(event) = event else { continue };
             for served in self.devices.iter_mut().filter(|s| s.device.is_peer_event(&event)) {
@@ -61,10 +66,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
             }
         }
-        let stays = |s: &Instance<P, T>| closing(s) && s.served.back().serves_closing();
+        let stays = |s: &Instance<P, T>| closing(s) && s.served.back().rules().serves_closing;
         n -= self.devices.iter().filter(|s| stays(s)).count();
         self.ended(n, "closed", drained);
-        for mut served in std::mem::take(&mut self.devices).into_all() {
+        for mut served in self.devices.take_all() {
             let id = served.device.id();
             if stays(&served) {
                 let text =
@@ -83,7 +88,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             served.log.end();
             let _ = served.device.unwatch_peer(&mut self.xs);
             if let Some(recovery) = &mut self.config.recovery
-                && !served.served.leaves_records()
+                && !keeps_records.contains(&id)
             {
                 recovery.forget(&self.platform, &id);
             }
@@ -93,7 +98,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     pub(super) fn ended(&mut self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
         self.report_failures();
-        for log in self.ending.drain(..) {
+        for log in self.logs.take_ending() {
             log.say(Level::Warn, &"exiting before its hotplug script (offline) finished");
             log.end();
         }

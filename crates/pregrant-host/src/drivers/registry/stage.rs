@@ -1,152 +1,134 @@
-//! Where a device's queues are, and what waits until they are here.
+//! The stage of one device: what exists of it in each, and which events lead from one to another.
 //!
 //! ```text
-//!           handed out              the last has returned
-//!   Here --------------> HandedOut -----------------------> Here --nothing waits--> HandedOut
-//!                          | ^                               |
-//!          reclaimed, as   | |                to be closed   v   asked again and again
-//!          something waits '-'                           Draining --nothing under way, or too long--> Drained
-//!                                                            |                                          |
-//!                                       connected again      '-------------> HandedOut <---------------'
+//!   stage       what exists                                        events, and where they lead
+//!   Waiting     what is known of its backing                       its front connects              -> Connected
+//!                                                                  its connect fails               -> Failed
+//!                                                                  the toolstack names a backing   -> Waiting, tried again
+//!   Connected   since when; its queues, here or with workers;      its front closes it             -> Waiting
+//!               its share of its guest's pages                     a fault, or an error            -> Failed, once its queues
+//!                                                                  the front or `online` is gone   -> Waiting  are here and drained
+//!   Failed      why, as the store has it; what is known            its front comes down, and
+//!               of its backing                                     connects again                  -> Connected
+//!   (removed)   nothing                                            from each, once its directory is gone
 //! ```
-//! Invariant: a device whose queues are handed out is not closed, and none is closed before it is
-//! drained.
+//! A device that a predecessor left begins as Connected where its rings are taken up, as Failed
+//! where the predecessor closed it for a reason, and otherwise as Waiting. Where the queues of a
+//! connected device are is in [`queues`](super::queues), and what is known of a backing in
+//! [`backing_state`](super::backing_state). What is true in each stage is not here: how often the
+//! device was throttled, and its history.
 //!
-//! What a guest may do: nothing here; the registry asks.
+//! Invariant: a device is Connected as long as its handshake has rings mapped
+//! ([`Connection`](pregrant::xenbus::back::Connection)).
+//!
+//! What a guest may do: connect and close without end, or break the protocol; see the registry.
 
-use super::checks::BUSY_CHECK;
-use super::class::{RingFault, ServedQueue};
-use log::Level;
+use super::backing_state::BackingState;
+use super::queues::DeviceQueues;
 use pregrant::platform::Platform;
-use std::time::{Duration, Instant};
-
-/// The step for a device once its queues are here.
-pub(super) enum Then {
-    /// Its front's steps.
-    Step,
-    /// It is closed, for this, which the log has at this level.
-    Fail(Level, String),
-    /// The same, for what its ring showed.
-    Fault(RingFault),
-    /// Its directory is gone.
-    Remove,
-}
-
-impl Then {
-    /// Whether the other adds nothing to it.
-    fn is_like(&self, other: &Self) -> bool {
-        let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
-        fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-/// Where the queues are.
-enum Place<P: Platform> {
-    /// In the control thread, or there are none.
-    Here,
-    /// With workers, or on their way: how many, and those that have returned.
-    HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
-    /// Here, to be closed, while requests are under way behind the device.
-    Draining { since: Instant, next: Instant },
-    /// Here, to be closed, and nothing is under way, or the device has waited for long enough.
-    Drained,
-}
+use pregrant::xenbus::back::PageShare;
+use std::time::Instant;
 
 /// See the module.
-pub(super) struct Stage<P: Platform> {
-    place: Place<P>,
-    then: Vec<Then>,
+pub(super) enum Stage<P: Platform> {
+    /// Its front has not connected, or has closed it.
+    Waiting(BackingState),
+    /// Its queues are live.
+    Connected(Connected<P>),
+    /// It was closed from this end.
+    Failed {
+        /// Why, as the store has it.
+        why: String,
+        backing: BackingState,
+    },
 }
 
-impl<P: Platform> Default for Stage<P> {
-    fn default() -> Self {
-        Self { place: Place::Here, then: Vec::new() }
-    }
+/// The state of a device that is connected.
+pub(super) struct Connected<P: Platform> {
+    pub(super) since: Instant,
+    pub(super) queues: DeviceQueues<P>,
+    /// None before its guest's pages were shared out.
+    pub(super) pages: Option<AnnouncedPages>,
+}
+
+/// A device's share of its guest's pages.
+#[derive(Clone, Copy)]
+pub(super) struct AnnouncedPages {
+    /// Pages that it requested when they were [shared out](super::shared_pages).
+    pub(super) requested: usize,
+    /// Its share as it was announced to it.
+    pub(super) share: PageShare,
 }
 
 impl<P: Platform> Stage<P> {
-    /// So many queues go to workers.
-    pub(super) fn hand_out(&mut self, queues: usize) {
-        self.place = match queues {
-            0 => Place::Here,
-            _ => Place::HandedOut { queues, returned: Vec::with_capacity(queues) },
-        };
+    /// Its front is connected now.
+    pub(super) fn connect(&mut self, now: Instant) {
+        *self = Self::Connected(Connected { since: now, queues: DeviceQueues::default(), pages: None });
     }
 
-    /// Queues have returned, which only those do that were handed out.
-    pub(super) fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
-        debug_assert!(self.is_handed_out() || queues.is_empty(), "queues without an owner");
-        if let Place::HandedOut { returned, .. } = &mut self.place {
-            returned.extend(queues);
+    /// Its front has closed it, or it is over: what was known of its backing means nothing.
+    pub(super) fn close(&mut self) {
+        match self {
+            Self::Waiting(_) | Self::Connected(_) => *self = Self::Waiting(BackingState::default()),
+            Self::Failed { backing, .. } => *backing = BackingState::default(),
         }
     }
 
-    /// All queues, in their order, if the last has returned. They are here then.
-    pub(super) fn take_returned(&mut self) -> Option<Vec<Box<dyn ServedQueue<P>>>> {
-        match &mut self.place {
-            Place::HandedOut { queues, returned } if returned.len() >= *queues => {
-                let mut all = std::mem::take(returned);
-                all.sort_by_key(|queue| queue.number());
-                self.place = Place::Here;
-                Some(all)
-            }
-            _ => None,
+    /// It was closed from this end.
+    pub(super) fn fail(&mut self, why: String) {
+        let backing = self.backing_mut().map(std::mem::take).unwrap_or_default();
+        *self = Self::Failed { why, backing };
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self, Self::Connected(_))
+    }
+
+    pub(super) fn connected(&self) -> Option<&Connected<P>> {
+        match self {
+            Self::Connected(connected) => Some(connected),
+            Self::Waiting(_) | Self::Failed { .. } => None,
         }
     }
 
-    /// Whether workers have queues, or some are on their way.
-    pub(super) fn is_handed_out(&self) -> bool {
-        matches!(self.place, Place::HandedOut { .. })
-    }
-
-    /// Whether workers have all of them, and nothing waits: they may go to other workers.
-    pub(super) fn may_move(&self) -> bool {
-        matches!(&self.place, Place::HandedOut { returned, .. } if returned.is_empty())
-            && self.then.is_empty()
-    }
-
-    /// Has something wait for the queues. One of each kind suffices; of failures the first is kept.
-    pub(super) fn wait_with(&mut self, then: Then) {
-        if !self.then.iter().any(|waits| waits.is_like(&then)) {
-            self.then.push(then);
+    pub(super) fn connected_mut(&mut self) -> Option<&mut Connected<P>> {
+        match self {
+            Self::Connected(connected) => Some(connected),
+            Self::Waiting(_) | Self::Failed { .. } => None,
         }
     }
 
-    /// Whether something waits for the queues.
+    /// The queues of a device that is connected.
+    pub(super) fn queues(&self) -> Option<&DeviceQueues<P>> {
+        Some(&self.connected()?.queues)
+    }
+
+    pub(super) fn queues_mut(&mut self) -> Option<&mut DeviceQueues<P>> {
+        Some(&mut self.connected_mut()?.queues)
+    }
+
+    /// The state of the backing of a device that is not connected.
+    pub(super) fn backing(&self) -> Option<&BackingState> {
+        match self {
+            Self::Waiting(backing) | Self::Failed { backing, .. } => Some(backing),
+            Self::Connected(_) => None,
+        }
+    }
+
+    pub(super) fn backing_mut(&mut self) -> Option<&mut BackingState> {
+        match self {
+            Self::Waiting(backing) | Self::Failed { backing, .. } => Some(backing),
+            Self::Connected(_) => None,
+        }
+    }
+
+    /// Whether something waits for its queues, which are with workers or not drained.
     pub(super) fn is_waited_for(&self) -> bool {
-        !self.then.is_empty()
+        self.queues().is_some_and(DeviceQueues::is_waited_for)
     }
 
-    /// All that waits, which waits no longer.
-    pub(super) fn take_waiting(&mut self) -> Vec<Then> {
-        std::mem::take(&mut self.then)
-    }
-
-    /// Whether requests are under way behind the device; its steps wait meanwhile.
-    pub(super) fn is_draining(&self) -> bool {
-        matches!(self.place, Place::Draining { .. })
-    }
-
-    /// When the device is to be asked again what is under way.
-    pub(super) fn drain_check(&self) -> Option<Instant> {
-        match self.place {
-            Place::Draining { next, .. } => Some(next),
-            _ => None,
-        }
-    }
-
-    /// Whether a device whose queues are here may be closed: nothing is `under_way` behind it, or
-    /// it has waited for as long as that says. It stays so until they are handed out again.
-    pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
-        let now = Instant::now();
-        let since = match self.place {
-            Place::Drained => return true,
-            Place::HandedOut { .. } => return false,
-            Place::Draining { since, .. } => since,
-            Place::Here => now,
-        };
-        let over = under_way().is_none_or(|most| now.duration_since(since) >= most);
-        self.place = if over { Place::Drained } else { Place::Draining { since, next: now + BUSY_CHECK } };
-        over
+    /// Whether workers have its queues, or some are on their way.
+    pub(super) fn is_handed_out(&self) -> bool {
+        self.queues().is_some_and(DeviceQueues::is_handed_out)
     }
 }

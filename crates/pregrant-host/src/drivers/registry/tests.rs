@@ -387,12 +387,12 @@ fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
     assert_eq!(redo.load_u32(version), Some(1));
     assert!(redo.store_u32(version, 2));
     let mut older = backend();
-    while older.held.get(&vif.id).is_none_or(|held| !held.given_up) {
+    while older.directory.held.get(&vif.id).is_none_or(|held| !held.is_given_up()) {
         older.control().unwrap();
     }
-    let held = &older.held[&vif.id];
+    let held = &older.directory.held[&vif.id];
     let why = "the redo page that an earlier backend kept of this device has version 2, and this program reads versions up to 1";
-    assert!(held.said && held.why.starts_with(why), "{}", held.why);
+    assert!(held.is_logged && held.why.starts_with(why), "{}", held.why);
     assert!(held.why.ends_with("Left connected for the next backend"), "{}", held.why);
     assert!(older.reports().is_empty());
     front.control(Duration::ZERO).unwrap();
@@ -492,11 +492,11 @@ fn a_device_that_somebody_else_has_is_left_alone() {
         assert_eq!(stage.xs.read(&state).unwrap(), its.as_bytes());
     }
     assert_eq!(served(&stage), [ids[0], others]);
-    assert_eq!(stage.backend.logs[&ids[1]].written(), 1, "it was said once");
+    assert_eq!(stage.backend.logs.of(ids[1]).written(), 1, "it was said once");
     // The kernel lets go, without an event.
     stage.xs.write(&state, "1").unwrap();
     has.set(false);
-    stage.backend.checked -= Duration::from_secs(2);
+    stage.backend.polls.checked -= Duration::from_secs(2);
     stage.rest();
     assert_eq!(served(&stage), [ids[0], ids[1], others]);
     assert_eq!(stage.xs.read(&state).unwrap(), b"2");

@@ -21,17 +21,6 @@ use std::time::{Duration, Instant};
 
 /// The log line for a device that is throttled, once in a while.
 const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
-/// How soon it says so again of the same device.
-const SAID_AGAIN: Duration = Duration::from_secs(3600);
-
-/// Whether something that goes on and on is to be said: it was not, for long.
-pub(super) fn is_to_be_said(said: &mut Option<Instant>, now: Instant) -> bool {
-    let is_due = said.is_none_or(|at| now.duration_since(at) >= SAID_AGAIN);
-    if is_due {
-        *said = Some(now);
-    }
-    is_due
-}
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Does what a device's front made necessary, at its guest's expense.
@@ -40,9 +29,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         what(self);
         let Some(served) = self.devices.get_mut(&id) else { return };
         let now = Instant::now();
-        let throttle = self.throttle.entry(id.front.0).or_default();
-        let pause = throttle.step(now.duration_since(self.began), now.duration_since(start));
-        let Some(pause) = pause.filter(|_| self.config.limits_steps && served.throttled_until.is_none())
+        let (throttle, at) = self.throttles.of(id.front);
+        let pause = throttle.step(at, now.duration_since(start));
+        let Some(pause) = pause.filter(|_| self.config.limits_steps && served.throttle.until.is_none())
         else {
             return;
         };
@@ -50,16 +39,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             // one of its watches may be gone: they are set again in any case
             served.say(Level::Warn, &e);
         }
-        throttle.spend(self.began.elapsed(), now.elapsed());
+        let (throttle, at) = self.throttles.of(id.front);
+        throttle.spend(at, now.elapsed());
         let until = now + pause;
-        served.throttled_until = Some(until);
-        self.resumes_at = Some(self.resumes_at.map_or(until, |at| at.min(until)));
-        served.throttled += 1;
-        if is_to_be_said(&mut served.throttled_said, now) {
-            served.say(
-                Level::Warn,
-                &format_args!("{THROTTLED} ({times} time(s) in all)", times = served.throttled),
-            );
+        served.throttle.until = Some(until);
+        let first = &mut self.throttles.resumes_at;
+        *first = Some(first.map_or(until, |at| at.min(until)));
+        if served.throttle.steps.again(now) {
+            let times = served.throttle.steps.times;
+            served.say(Level::Warn, &format_args!("{THROTTLED} ({times} time(s) in all)"));
         }
     }
 
@@ -75,30 +63,30 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     fn wake_those_until(&mut self, end: Instant) -> bool {
-        if self.resumes_at.is_none_or(|at| at > end) {
+        if self.throttles.resumes_at.is_none_or(|at| at > end) {
             return false;
         }
         let mut woke = false;
-        let is_over = |s: &Instance<P, T>| s.throttled_until.is_some_and(|until| until <= end);
+        let is_over = |s: &Instance<P, T>| s.throttle.until.is_some_and(|until| until <= end);
         for served in self.devices.iter_mut().filter(|s| is_over(s)) {
-            let throttle = self.throttle.entry(served.device.id().front.0).or_default();
             woke = true;
             let start = Instant::now();
-            served.throttled_until = match served.watch(&mut self.xs) {
+            served.throttle.until = match served.watch(&mut self.xs) {
                 Ok(()) => None,
                 Err(e) => {
                     served.say(Level::Warn, &e);
                     Some(start + LONGEST_THROTTLE)
                 }
             };
-            throttle.spend(self.began.elapsed(), start.elapsed());
+            let (throttle, at) = self.throttles.of(served.device.id().front);
+            throttle.spend(at, start.elapsed());
         }
-        self.resumes_at = self.devices.iter().filter_map(|s| s.throttled_until).min();
+        self.throttles.resumes_at = self.devices.iter().filter_map(|s| s.throttle.until).min();
         woke
     }
 
-    /// When the first of those that are throttled is to be watched again, from now.
+    /// When the first of those that are throttled is watched again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
-        self.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
+        self.throttles.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
     }
 }

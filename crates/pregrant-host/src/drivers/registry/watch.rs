@@ -3,7 +3,7 @@
 use pregrant::DomId;
 use pregrant::xenbus::back::HOTPLUG_STATUS;
 use pregrant::xenbus::device::ONLINE;
-use pregrant::xenbus::{Class, DeviceId};
+use pregrant::xenbus::{Class, ClassRules, DeviceId};
 use pregrant::xenstore::{WatchEvent, path};
 
 /// Where the devices of a class are, from the own home on; and the token of the watch there.
@@ -29,8 +29,7 @@ pub(super) enum Changed {
 pub(super) fn below_watch(
     event: &WatchEvent,
     back: DomId,
-    class: Class,
-    own_keys: &'static [&'static str],
+    &ClassRules { class, own_keys, .. }: &ClassRules,
 ) -> Changed {
     // From the home on; some xenstoreds name nodes from the root on.
     let home = path::home(back) + "/";

@@ -5,7 +5,7 @@
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
 //!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is served again
 //!          a ring that is paused has turns again           a script that runs is checked
-//!          what a class says                             what stands behind a device is checked
+//!          what a class says                             a device's backing is checked
 //! ```
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what
 //! sets it.
@@ -32,14 +32,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         }
         let due = self.due().into_iter().chain(due).min();
-        if let (None, WorkerPool::Inline(load)) = (self.arrivals, &self.pool)
+        if let (None, WorkerPool::Inline(load)) = (self.sleeper.arrivals, &self.pool)
             && let Some(fd) = load.wakes()
         {
-            self.arrivals = self.platform.events().also_wake_on(fd).ok();
+            self.sleeper.arrivals = self.platform.events().also_wake_on(fd).ok();
         }
-        let mut waiter = std::mem::take(&mut self.waiter);
+        let mut waiter = std::mem::take(&mut self.sleeper.waiter);
         let what = |backend: &Self| {
-            let (own, live) = (backend.platform.domid(), backend.live);
+            let (own, live) = (backend.platform.domid(), backend.nr_live());
             format!(
                 "the backend of {own} waits for frames or slots of {live} live device(s), or for xenstore"
             )
@@ -57,10 +57,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 threads.waker().awake(true);
             }
         }
-        self.waiter = waiter;
+        self.sleeper.waiter = waiter;
     }
 
-    /// Says to workers that this thread sleeps. False: one has just said something.
+    /// Shows workers that this thread sleeps. False: one has just sent something.
     fn is_asleep(&self) -> bool {
         match &self.pool {
             WorkerPool::Inline(_) => true,
@@ -70,7 +70,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Waits that ended with work pending, whose event did not come.
     pub fn missed_wakeups(&self) -> u64 {
-        self.waiter.missed_wakeups() + self.pool.missed_wakeups()
+        self.sleeper.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
 
     /// Whether a guest has published work. An event has reported it, or will.
@@ -80,8 +80,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// When something is due, from now, that no event reports.
-    fn due(&self) -> Option<Duration> {
-        let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
+    fn due(&mut self) -> Option<Duration> {
+        let hotplugs = self.polls.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.remote()?.due()).min();
         let others = [self.throttle_left(), self.control_rings.due(), self.check_due()];

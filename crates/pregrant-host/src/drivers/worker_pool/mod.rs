@@ -23,7 +23,7 @@ pub mod rx_context;
 pub mod thread;
 pub mod waker;
 
-use super::registry::ServedQueue;
+use super::device_class::ServedQueue;
 use super::worker_queues::{Returned, Why, WorkerQueues};
 use placement::{Carried, Placement, least, uneven};
 use pregrant::platform::Platform;

@@ -28,7 +28,10 @@ use crate::platform::{Access, Events, PeerMem, Platform};
 use crate::ring::RedoWords;
 use crate::units::DomId;
 use crate::wire::blkif::Abi;
-use crate::xenbus::back::{Back, BackDevice, Begin, Changed, Connect, Drained, KeptMemory};
+use crate::xenbus::back::{
+    Back, BackDevice, Begin, Changed, ClassRules, Connect, Connection, Drained, KeptMemory, PageShare,
+    PageUse,
+};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::connect_error::{ConnectError, TooManyPages};
 use crate::xenbus::key_source::{Pairs, flag};
@@ -129,7 +132,7 @@ impl<P: Platform> Back<Vbd<P>> {
     /// Opens its image, as its front's connect will, and lets go of it: before its front comes.
     /// None: it is connected, or names none.
     pub fn try_image<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Option<Tried>, B::Error> {
-        if self.figures.is_some() || !self.is_there(bus)? {
+        if self.figures.is_some() || !has_medium(bus)? {
             return Ok(None);
         }
         let writable = mode_writes(bus.own_text(MODE)?.as_deref());
@@ -179,21 +182,18 @@ impl<P: Platform> Back<Vbd<P>> {
 impl<P: Platform> BackDevice for Vbd<P> {
     type Platform = P;
     type Ports = ();
-    const CLASS: Class = Class::VBD;
-    const HANDSHAKE: Handshake = Handshake::Confirmed;
-    // A disk that is mounted refuses to close, and goes on.
-    const SERVES_CLOSING: bool = true;
-    const OWN_KEYS: &'static [&'static str] = &[PARAMS, DEVICE_PATH];
+    const RULES: ClassRules = ClassRules {
+        handshake: Handshake::Confirmed,
+        // A disk that is mounted refuses to close, and goes on.
+        serves_closing: true,
+        own_keys: &[PARAMS, DEVICE_PATH],
+        ..ClassRules::new(Class::VBD)
+    };
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.config.features.max_indirect_segments =
             self.config.features.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX);
         bus.publish(&self.config.features.pairs(), of_back_connection)
-    }
-
-    /// A CD drive may be empty, until the toolstack names an image.
-    fn is_there<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
-        Ok(!type_is_cdrom(bus.own_text(DEVICE_TYPE)?.as_ref()) || image_name(bus)?.is_some())
     }
 
     fn connect<B: DeviceBus>(
@@ -202,15 +202,19 @@ impl<P: Platform> BackDevice for Vbd<P> {
         bus: &mut B,
         with: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
+        // The front of an empty CD drive waits until the toolstack names an image.
+        if with.begin == Begin::Fresh && !has_medium(bus).map_err(ConnectError::Keys)? {
+            return Err(ConnectError::NotYet);
+        }
         self.connect_queues(p, bus, with)
     }
 
-    fn is_connected(&self) -> bool {
-        !self.shares.is_empty()
-    }
-
-    fn is_handed_out(&self) -> bool {
-        self.queues.len() < self.shares.len()
+    fn connection(&self) -> Connection {
+        match (self.queues.len(), self.shares.len()) {
+            (_, 0) => Connection::None,
+            (here, all) if here < all => Connection::HandedOut,
+            _ => Connection::Here,
+        }
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
@@ -239,24 +243,21 @@ impl<P: Platform> BackDevice for Vbd<P> {
         Ok(())
     }
 
-    fn needed_pages(&self) -> usize {
-        self.least_pages() + self.shares.iter().map(|share| share.alone()).sum::<usize>()
-    }
-
-    fn least_pages(&self) -> usize {
-        self.shares.iter().map(|share| share.ring_pages).sum()
-    }
-
-    fn requested_pages(&self) -> usize {
+    fn pages(&self) -> PageUse {
+        let of_all =
+            |count: &dyn Fn(&QueueShare) -> usize| self.shares.iter().map(|share| count(share)).sum();
+        let least: usize = of_all(&|share| share.ring_pages);
         let kept = |share: &QueueShare| if share.keeps() { self.config.persistent_pages } else { 0 };
-        self.shares.iter().map(|share| kept(share) + share.requested_alone()).sum()
+        PageUse {
+            needed: least + of_all(&QueueShare::alone),
+            least,
+            single: 0,
+            requested: of_all(&|share| kept(share) + share.requested_alone()),
+            allowed: self.allowed,
+        }
     }
 
-    fn allowed_pages(&self) -> usize {
-        self.allowed
-    }
-
-    fn allow_pages(&mut self, p: &P, pages: usize) {
+    fn allow_pages(&mut self, p: &P, PageShare { pages, .. }: PageShare) {
         // Pages that stay mapped save more than pages mapped for one request, which can be copied
         // as well.
         let (mut left, mut n) = (pages, self.shares.iter().filter(|share| share.keeps()).count());
@@ -298,6 +299,11 @@ fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
 /// First page of queue 0's ring, and its event channel: what a record says of a connection.
 fn connection_of(front: &FrontRequest) -> (u32, u32) {
     front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0))).unwrap_or_default()
+}
+
+/// Whether there is an image to open: a CD drive may be empty, until the toolstack names one.
+fn has_medium<B: DeviceBus>(bus: &mut B) -> Result<bool, B::Error> {
+    Ok(!type_is_cdrom(bus.own_text(DEVICE_TYPE)?.as_ref()) || image_name(bus)?.is_some())
 }
 
 /// The image's name by the toolstack or its script; None: it names none.
@@ -505,7 +511,7 @@ impl<P: Platform> Vbd<P> {
         self.shares = queues.iter().map(|q| Arc::clone(q.share())).collect();
         self.queues = queues;
         self.figures = Some(figures);
-        self.allow_pages(p, page_limit - rings);
+        self.allow_pages(p, PageShare { pages: page_limit - rings, lasting: usize::MAX });
         Ok(())
     }
 
@@ -566,10 +572,10 @@ impl<P: Platform> Vbd<P> {
         self.figures.as_ref()
     }
 
-    /// Pages that it has mapped at most: those that it [needs](BackDevice::needed_pages), and those
-    /// that it keeps since it saw them.
+    /// Pages that it has mapped at most: those that it [needs](PageUse::needed), and those that it
+    /// keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
-        self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
+        self.pages().needed + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
 
     /// When the oldest of its unanswered requests was taken, by the platform's clock. None: it has

@@ -22,7 +22,7 @@ use crate::port::Offloads;
 use crate::record_version::UnknownRecord;
 use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
 use crate::units::GrantRef;
-use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
+use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory, PageShare};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::connect_error::{ConnectError, TooManyPages};
 use crate::xenbus::key_source::Pairs;
@@ -136,7 +136,8 @@ impl<P: Platform> Vif<P> {
             q.rx.set_queues(n);
         }
         self.shares = shares;
-        self.allow_pages(p, left + only_kept);
+        let share = PageShare { pages: left + only_kept, lasting: self.lasting };
+        self.allow_pages(p, share);
         self.reload_headroom(p, bus).map_err(ConnectError::Keys)?;
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }

@@ -9,7 +9,6 @@ use crate::net::features::xdp_headroom;
 use crate::net::path::{CtrlWork, GrefRequests};
 use crate::platform::{Clock, Events, Platform};
 use crate::port::FramePort;
-use crate::xenbus::BackDevice;
 use crate::xenbus::bus::DeviceBus;
 use alloc::boxed::Box;
 
@@ -67,7 +66,7 @@ impl<P: Platform> Vif<P> {
 
     /// The link's state, when that changed; true: all queues are ready, as of their last turns.
     pub fn new_link(&mut self) -> Option<bool> {
-        let link = self.is_connected() && self.shares.iter().all(|s| s.link_is_up());
+        let link = !self.shares.is_empty() && self.shares.iter().all(|s| s.link_is_up());
         let was = core::mem::replace(&mut self.link, link);
         (was != link).then_some(link)
     }

@@ -36,7 +36,9 @@ use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
 use crate::units::DomId;
 use crate::xenbus::Class;
-use crate::xenbus::back::{Back, BackDevice, Changed, Connect, Drained};
+use crate::xenbus::back::{
+    Back, BackDevice, Changed, ClassRules, Connect, Connection, Drained, PageShare, PageUse,
+};
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::connect_error::ConnectError;
 use alloc::boxed::Box;
@@ -123,9 +125,8 @@ impl<P: Platform> Back<Vif<P>> {
 impl<P: Platform> BackDevice for Vif<P> {
     type Platform = P;
     type Ports = [Box<dyn FramePort>];
-    const CLASS: Class = Class::VIF;
-    const FRONT_KEYS: &'static [&'static str] = &[REQUEST_MULTICAST];
-    const OWN_KEYS: &'static [&'static str] = &[RATE];
+    const RULES: ClassRules =
+        ClassRules { front_keys: &[REQUEST_MULTICAST], own_keys: &[RATE], ..ClassRules::new(Class::VIF) };
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         let VifConfig { features, paths, .. } = &mut self.config;
@@ -139,6 +140,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         bus: &mut B,
         with: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
+        self.lasting = with.lasting;
         let connected = self.connect_queues(p, bus, with);
         // The owner's close releases a complete connection; a partial one is released here.
         if connected.is_err() && self.shares.is_empty() {
@@ -148,12 +150,12 @@ impl<P: Platform> BackDevice for Vif<P> {
         connected
     }
 
-    fn is_connected(&self) -> bool {
-        !self.shares.is_empty()
-    }
-
-    fn is_handed_out(&self) -> bool {
-        self.queues.len() < self.shares.len()
+    fn connection(&self) -> Connection {
+        match (self.queues.len(), self.shares.len()) {
+            (_, 0) => Connection::None,
+            (here, all) if here < all => Connection::HandedOut,
+            _ => Connection::Here,
+        }
     }
 
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
@@ -192,35 +194,19 @@ impl<P: Platform> BackDevice for Vif<P> {
         Ok(())
     }
 
-    fn needed_pages(&self) -> usize {
-        let rings =
-            self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some());
-        rings + self.single_pages() + self.held_pages()
+    fn pages(&self) -> PageUse {
+        let grefs = |count: fn(&GrefRequests<P>) -> usize| self.grefs.as_ref().map_or(0, count);
+        let needed = self.needed_pages();
+        let allowed = if self.shares.is_empty() { 0 } else { self.allowed + grefs(GrefRequests::room) };
+        let requested = self.nr_keeping() * self.config.paths.kept_pages() + grefs(GrefRequests::free);
+        PageUse { needed, least: needed, single: self.single_pages(), requested, allowed }
     }
 
-    fn single_pages(&self) -> usize {
-        self.grefs.as_ref().map_or(0, GrefRequests::pages)
-    }
-
-    fn allowed_pages(&self) -> usize {
-        let may_be_added = self.grefs.as_ref().map_or(0, GrefRequests::room);
-        if self.shares.is_empty() { 0 } else { self.allowed + may_be_added }
-    }
-
-    fn requested_pages(&self) -> usize {
-        let free = self.grefs.as_ref().map_or(0, GrefRequests::free);
-        self.nr_keeping() * self.config.paths.kept_pages() + free
-    }
-
-    fn limit_lasting(&mut self, pages: usize) {
-        self.lasting = pages;
-    }
-
-    fn allow_pages(&mut self, p: &P, pages: usize) {
+    fn allow_pages(&mut self, p: &P, PageShare { mut pages, lasting }: PageShare) {
+        self.lasting = lasting;
         let most = self.config.paths.kept_pages();
         let nr_chains = self.nr_keeping();
-        let mut pages = pages;
-        let lasting = self.lasting.saturating_sub(self.needed_pages());
+        let lasting = lasting.saturating_sub(self.needed_pages());
         if let Some(grefs) = &mut self.grefs {
             // Half for each way, where both want so many.
             let kept = (nr_chains * most).min(pages.div_ceil(2));
@@ -276,8 +262,20 @@ impl<P: Platform> Vif<P> {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
     }
 
-    /// Pages that it has mapped: those that it [needs](BackDevice::needed_pages), and those that it
-    /// keeps since it saw them.
+    /// Pages that are mapped from connect to disconnect, and those that may be at any moment.
+    fn needed_pages(&self) -> usize {
+        let rings =
+            self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some());
+        rings + self.single_pages() + self.held_pages()
+    }
+
+    /// Of these, pages that are mapped each on its own.
+    fn single_pages(&self) -> usize {
+        self.grefs.as_ref().map_or(0, GrefRequests::pages)
+    }
+
+    /// Pages that it has mapped: those that it [needs](PageUse::needed), and those that it keeps
+    /// since it saw them.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()
     }

@@ -1,13 +1,21 @@
-//! `vtoy`, a class of devices that this test alone knows: its front counts in a page that it
-//! granted, its back reports the count that it has reached.
+//! `vtoy`, a class of devices: its front counts in a page that it granted, and its back answers
+//! with the count that it has reached.
 //!
 //! ```text
 //!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked; word 2: the toy is at work
 //!   back   backend/vtoy/GUEST/N   feature-count, state                     word 1: answered
 //!   kept   "count": answered, before the page says so; a successor goes on from there
+//!
+//!   Toy: BackDevice            what the class offers, maps and binds; its keys
+//!   Queue: ServedQueue         what a worker serves
+//!   ToyInstance: ServedDevice  the handshake (Back<Toy>) joined with what the registry calls; one part, DeviceBacking
+//!   Toys: DeviceClass          makes the devices; it goes into the list of a Backend's classes
 //! ```
-//! All of a class is here: what it is at the back ([`BackDevice`]), how it is served
-//! ([`ServedDevice`]), and the class.
+//! Copy this file to add a class. Discovery, throttling, shares of pages, recovery, log and status
+//! come with the registry.
+//!
+//! A front may write anything to its page at any time. The back reads the count once, and closes
+//! the device where it is further ahead than [`MOST`].
 
 use pregrant::error::{PeerFault, PlatformError};
 use pregrant::net::back::Drained;
@@ -15,21 +23,25 @@ use pregrant::platform::{Access, Events, PeerMem, Platform};
 use pregrant::port::Arena;
 use pregrant::shm::SharedBytes;
 use pregrant::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
-use pregrant::xenbus::back::{Begin, Changed, Connect, KeptMemory};
+use pregrant::xenbus::back::{Begin, Changed, Connect, Connection, KeptMemory, PageShare, PageUse};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::key_source::needed;
-use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId};
-use pregrant::xenstore::Transport;
-use pregrant_host::drivers::registry::{AnyBack, DeviceLog, Figures, RingFault, ServedQueue};
-use pregrant_host::drivers::{DeviceClass, ServedDevice};
+use pregrant::xenbus::{Back, BackDevice, Class, ClassRules, Device, DeviceError, DeviceId};
+use pregrant::xenstore::{Client, Transport};
+use pregrant_host::drivers::device_class::{
+    AnyBack, DeviceBacking, DeviceClass, Figures, Notes, RingFault, ServedDevice, ServedQueue, Trial,
+    log_reattached,
+};
+use pregrant_host::drivers::device_log::DeviceLog;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub const VTOY: Class = Class::new("vtoy");
-/// Words of the page.
+/// The words of the page: where the front counts, where the back answers, and whether the toy is
+/// at work for its front.
 pub const ASKED: usize = 0;
 pub const ANSWERED: usize = 4;
 pub const AT_WORK: usize = 8;
@@ -50,13 +62,20 @@ struct Line<P: Platform> {
 /// A toy at the back.
 pub struct Toy<P: Platform> {
     of: DomId,
-    /// While it is connected, and here.
-    line: Option<Line<P>>,
-    lent: bool,
+    state: State<P>,
     counts: Arc<Counts>,
 }
 
-/// State that the toy and its line share.
+/// Whether it is connected, and who has its queue.
+enum State<P: Platform> {
+    Closed,
+    /// It is connected, and its queue is here.
+    Here(Line<P>),
+    /// It is connected, and a worker has its queue.
+    HandedOut,
+}
+
+/// Counters that the toy and its line share.
 #[derive(Default)]
 struct Counts {
     answered: AtomicU32,
@@ -126,8 +145,7 @@ impl<P: Platform> ServedQueue<P> for Queue<P> {
 impl<P: Platform> BackDevice for Toy<P> {
     type Platform = P;
     type Ports = ();
-    const CLASS: Class = VTOY;
-    const FRONT_KEYS: &'static [&'static str] = &["mood"];
+    const RULES: ClassRules = ClassRules { front_keys: &["mood"], ..ClassRules::new(VTOY) };
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         bus.publish(&vec![("feature-count".into(), "1".into())], |_| false)
@@ -160,35 +178,42 @@ impl<P: Platform> BackDevice for Toy<P> {
         p.events().notify(&channel);
         let counts = Arc::clone(&self.counts);
         counts.answered.store(answered, Ordering::Relaxed);
-        self.line = Some(Line { page, channel, kept, answered, counts });
+        self.state = State::Here(Line { page, channel, kept, answered, counts });
         Ok(())
     }
 
-    fn is_connected(&self) -> bool {
-        self.line.is_some() || self.lent
-    }
-
-    fn is_handed_out(&self) -> bool {
-        self.lent
+    fn connection(&self) -> Connection {
+        match self.state {
+            State::Closed => Connection::None,
+            State::Here(_) => Connection::Here,
+            State::HandedOut => Connection::HandedOut,
+        }
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
         let own = || self.counts.own.load(Ordering::Relaxed);
         let before = own();
-        let _ = self.line.as_mut().map(|line| line.follow(p)); // a violation has no answer
+        if let State::Here(line) = &mut self.state {
+            let _ = line.follow(p); // a violation has no answer
+        }
         Drained { delivered: (own() - before) as usize, lost: 0 }
     }
 
     fn disconnect(&mut self, _: &P) {
-        self.line = None;
+        self.state = State::Closed;
     }
 
     fn changed<B: DeviceBus>(&mut self, _: &P, bus: &mut B, _: Changed<'_>) -> Result<(), B::Error> {
         bus.text("mood").map(drop)
     }
 
-    fn needed_pages(&self) -> usize {
-        usize::from(self.is_connected())
+    fn pages(&self) -> PageUse {
+        let needed = usize::from(self.connection() != Connection::None);
+        PageUse { needed, least: needed, ..PageUse::default() }
+    }
+
+    fn allow_pages(&mut self, _: &P, _: PageShare) {
+        // It has no pages beyond those that it needs.
     }
 }
 
@@ -202,36 +227,59 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
     fn back_mut(&mut self) -> &mut dyn AnyBack<P, T> {
         &mut self.0
     }
+    fn place(&mut self, _: &Device, _: &mut Client<T>, _: bool) -> Result<Notes, String> {
+        Ok(Notes::new())
+    }
+    fn connected(&mut self, begin: Begin, _: &Device, log: &DeviceLog) {
+        if begin == Begin::Reattach {
+            log_reattached(log, "");
+        }
+        log.say(log::Level::Info, &"connected, a toy");
+    }
+    fn closed(&mut self, _: &DeviceId, _: &DeviceLog) {}
     fn detach(&mut self, p: &P) -> Drained {
         self.0.detach(p, &mut ())
     }
-    fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError> {
-        self.0.end(p, bus, &mut ())
-    }
-    fn connected(&mut self, _: &Device, log: &DeviceLog) {
-        log.say(log::Level::Info, &"connected, a toy");
-    }
-    fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
-        self.0.lent = true;
-        vec![Box::new(Queue(self.0.line.take()))]
-    }
-    fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
-        self.0.lent = false;
-        for queue in queues {
-            if let Ok(line) = (queue as Box<dyn Any>).downcast::<Queue<P>>() {
-                self.0.line = line.0;
+    fn hand_out_queues(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
+        match std::mem::replace(&mut self.0.state, State::HandedOut) {
+            State::Here(line) => vec![Box::new(Queue(Some(line)))],
+            state => {
+                self.0.state = state;
+                Vec::new()
             }
         }
     }
-    fn under_way(&mut self, _: &P) -> Option<Duration> {
-        let works = self.0.line.as_ref().is_some_and(|line| line.page.load_u32(AT_WORK) == Some(1));
-        works.then_some(Duration::from_secs(3600))
+    fn take_back_queues(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+        for queue in queues {
+            if let Ok(queue) = (queue as Box<dyn Any>).downcast::<Queue<P>>() {
+                // A queue whose channel is lost has closed its page.
+                self.0.state = queue.0.map_or(State::Closed, State::Here);
+            }
+        }
     }
+    fn own_key_changed(&mut self, _: &Device, _: &DeviceLog) {}
     fn figures(&self) -> Figures {
         let Counts { answered, own } = &*self.0.counts;
         let [answered, own] = [answered.load(Ordering::Relaxed).into(), own.load(Ordering::Relaxed)];
         let counters = vec![("answered", answered), ("answered_by_this", own)];
         Figures { counters, ..Figures::default() }
+    }
+    fn backing(&mut self) -> Option<&mut dyn DeviceBacking<P, T>> {
+        Some(self)
+    }
+}
+
+/// The toy that is at work for its front: its device's close waits for that.
+impl<P: Platform, T: Transport + 'static> DeviceBacking<P, T> for ToyInstance<P> {
+    fn try_ahead(&mut self, _: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError> {
+        Ok((Trial::Nothing, false))
+    }
+    fn under_way(&mut self, _: &P) -> Option<Duration> {
+        let State::Here(line) = &self.0.state else { return None };
+        (line.page.load_u32(AT_WORK) == Some(1)).then_some(Duration::from_secs(3600))
+    }
+    fn give_up(&mut self) -> bool {
+        false
     }
 }
 
@@ -239,14 +287,11 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
 pub struct Toys;
 
 impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {
-    fn class(&self) -> Class {
-        VTOY
-    }
-    fn front_keys(&self) -> &'static [&'static str] {
-        Toy::<P>::FRONT_KEYS
+    fn rules(&self) -> ClassRules {
+        Toy::<P>::RULES
     }
     fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
-        let toy = Toy { of: id.front, line: None, lent: false, counts: Arc::default() };
+        let toy = Toy { of: id.front, state: State::Closed, counts: Arc::default() };
         Box::new(ToyInstance(Back::around(toy, id.front, id.handle)))
     }
 }

@@ -6,12 +6,12 @@
 //!             failures, also of what is gone  -------+                    '-----the rest-------> the same, of their own
 //!   recovery: a page that cannot be had ---------Err(..)--+     no room: counted, and reported with the next line, or at its end
 //! ```
-//! Remote sides and successions write no lines: they say what went wrong, and the backend writes it
-//! here. A budget fills again with time ([`Lines`]), so a device is never silent for good; and what
-//! it does by rights, such as to connect again and again, takes nothing from what is written of its
-//! faults. The budgets last as long as the device's directory, through any number of connects and
-//! of times that somebody else holds it. (`cargo xtask ci tidy` refuses lines in the drivers that
-//! go another way, unless they say why no guest repeats them.)
+//! Remote sides and the recovery write no lines: they return what went wrong, and the backend
+//! writes it here. A budget fills again with time ([`Lines`]), so a device is never silent for
+//! good; and what it does by rights, such as to connect again and again, takes nothing from what
+//! is written of its faults. The budgets last as long as the device's directory, through any
+//! number of connects and of times that somebody else holds it. (`cargo xtask ci tidy` refuses
+//! lines in the drivers that go another way, unless they say why no guest repeats them.)
 //!
 //! The lines of all devices together are bounded, too ([`ALL_DEVICES`]); a device that was quiet
 //! for long has its first line all the same.
@@ -24,8 +24,7 @@ use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Lines that one device can cause in the log at once, of either kind: faults, and what else there
-/// is to say.
+/// Lines that one device can cause in the log at once, of either kind: faults, and the rest.
 pub const LINES_PER_DEVICE: u32 = 16;
 /// How soon there is another after that.
 pub const NEXT_LINE: Duration = Duration::from_secs(60);
@@ -119,12 +118,12 @@ impl fmt::Debug for DeviceLog {
 }
 
 impl DeviceLog {
-    /// Whose.
+    /// The device.
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// A line, if it is not one too many.
+    /// Writes a line, within the budgets.
     pub fn say(&self, level: Level, text: &dyn Display) {
         let Some(left_out) = self.take(level) else { return };
         match (left_out, self.has_more(level)) {
@@ -170,7 +169,7 @@ impl DeviceLog {
         self.own.budgets.borrow_mut().of(level).lines.has_room(ONE_DEVICE, now)
     }
 
-    /// Tells of what failed.
+    /// Writes a line about what failed.
     pub fn failed<T>(&self, level: Level, outcome: Result<T, String>) -> Option<T> {
         outcome.inspect_err(|why| self.say(level, why)).ok()
     }
@@ -258,8 +257,8 @@ mod tests {
                 written += (0..3).filter(|_| log.take(Level::Warn).is_some()).count() as u64;
             }
         }
-        // The lines that they may write at first, so many in a second, and each of them one after a
-        // long silence.
+        // The lines that they may write at first, so many in a second, and each of them one after
+        // a long silence.
         let silences = hours * 3600 / (NEXT_LINE.as_secs() * u64::from(LINES_PER_DEVICE));
         let most = u64::from(LIARS) * (1 + silences) + u64::from(ALL_DEVICES.burst) + hours * 3600 * 10;
         assert!(written <= most, "{written} of {most}");

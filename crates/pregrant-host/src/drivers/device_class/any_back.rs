@@ -1,0 +1,135 @@
+//! The handshake of a device of any class, over a connection to xenstore: [`Back`] behind a table,
+//! so that the registry needs no type for each class.
+//!
+//! What a front may do: see [`Back`].
+
+use pregrant::platform::Platform;
+use pregrant::xenbus::back::{BackStep, Changed, Connection, KeptMemory, PageShare, PageUse, PreviousState};
+use pregrant::xenbus::bus::StoreBus;
+use pregrant::xenbus::connect_error::ConnectError;
+use pregrant::xenbus::{Back, BackDevice, ClassRules, DeviceError, XenbusState};
+use pregrant::xenstore::Transport;
+
+/// The handshake of a device of any class; each call is the one of [`Back`], or of the device in
+/// it, that has the same name.
+pub trait AnyBack<P: Platform, T: Transport + 'static> {
+    /// The rules of its class.
+    fn rules(&self) -> ClassRules;
+    /// Its own state.
+    fn state(&self) -> XenbusState;
+    /// Whether it is connected, and who has its queues ([`BackDevice::connection`]).
+    fn connection(&self) -> Connection;
+    /// See [`Back::inherit`].
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
+    /// See [`Back::reattach`].
+    ///
+    /// # Errors
+    /// Nothing is mapped. What to do depends on the error.
+    fn reattach(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<bool, ConnectError<DeviceError>>;
+    /// See [`Back::step_unsaid`]: a front that is connected by it does not see that yet.
+    ///
+    /// # Errors
+    /// The device must be [closed](Self::close).
+    fn step(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackStep, ConnectError<DeviceError>>;
+    /// See [`Back::say_connected`].
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
+    /// See [`Back::end_detached`].
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn end_detached(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
+    /// See [`Back::close`].
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore. It is closed all the same.
+    fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
+    /// One of the [own keys](ClassRules::own_keys) changed.
+    ///
+    /// # Errors
+    /// The directory is gone, or xenstore.
+    fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
+    /// See [`Back::pause`].
+    fn pause(&mut self, paused: bool);
+    /// The pages of later connects ([`Back::limit_pages`]), and those of them that do not come back
+    /// before it closes ([`Back::limit_lasting`]).
+    fn limit_pages(&mut self, pages: usize, lasting: usize);
+    /// The pages of its guest that it has mapped, or may have.
+    fn pages(&self) -> PageUse;
+    /// Sets its share of its guest's pages ([`BackDevice::allow_pages`]).
+    fn allow_pages(&mut self, p: &P, share: PageShare);
+}
+
+impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P, T> for Back<D> {
+    fn rules(&self) -> ClassRules {
+        D::RULES
+    }
+    fn state(&self) -> XenbusState {
+        self.state()
+    }
+    fn connection(&self) -> Connection {
+        (**self).connection()
+    }
+    fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError> {
+        self.inherit(bus)
+    }
+    fn reattach(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<bool, ConnectError<DeviceError>> {
+        self.reattach(p, bus, kept)
+    }
+    fn step(
+        &mut self,
+        p: &P,
+        bus: &mut StoreBus<'_, T>,
+        kept: KeptMemory<'_>,
+    ) -> Result<BackStep, ConnectError<DeviceError>> {
+        self.step_unsaid(p, bus, kept)
+    }
+    fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError> {
+        self.say_connected(bus)
+    }
+    fn end_detached(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError> {
+        self.end_detached(bus)
+    }
+    fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError> {
+        self.close(p, bus, why)
+    }
+    fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError> {
+        match (**self).connection() {
+            Connection::None => Ok(()),
+            Connection::Here | Connection::HandedOut => self.changed(p, bus, Changed::Own(key)),
+        }
+    }
+    fn pause(&mut self, paused: bool) {
+        self.pause(paused);
+    }
+    fn limit_pages(&mut self, pages: usize, lasting: usize) {
+        self.limit_pages(pages);
+        self.limit_lasting(lasting);
+    }
+    fn pages(&self) -> PageUse {
+        (**self).pages()
+    }
+    fn allow_pages(&mut self, p: &P, share: PageShare) {
+        (**self).allow_pages(p, share);
+    }
+}

@@ -1,0 +1,91 @@
+//! One queue of a connected device, as a worker serves it.
+//!
+//! A worker calls by table once for each active queue and round, and never for each frame.
+//!
+//! What a guest may do: break the protocol of a ring. The queue returns a [`RingFault`], and its
+//! device is closed.
+
+use pregrant::platform::Platform;
+use pregrant::port::{Arena, PortOwner};
+use pregrant::units::EvtchnPort;
+use pregrant::{PeerFault, PlatformError};
+use rustix::fd::BorrowedFd;
+use std::any::Any;
+
+/// A ring of a device broke its protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RingFault {
+    /// The front's key that names the ring, below its directory.
+    pub key: String,
+    /// The violation.
+    pub fault: PeerFault,
+}
+
+/// One queue of a device that is connected: its rings, joined with its port or its disk. It is in
+/// one thread at a time.
+pub trait ServedQueue<P: Platform>: Any + Send {
+    /// Its number among the device's.
+    fn number(&self) -> usize;
+    /// One batch, both directions. True: there may be more. `scratch` is for what a batch needs,
+    /// and nothing of it is kept between calls.
+    ///
+    /// # Errors
+    /// A ring broke its protocol: the device is closed.
+    fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
+    /// One batch of what waits for the guest, in another queue's turn. True: there may be more.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn deliver(&mut self, p: &P) -> Result<bool, RingFault> {
+        let _ = p;
+        Ok(false)
+    }
+    /// Whether its [`poll`](Self::poll) uses `scratch`.
+    fn needs_scratch(&self) -> bool {
+        false
+    }
+    /// Requests consumed since the start; the number wraps. A worker compares the cost of turns by
+    /// them; by time alone where there are none.
+    fn requests(&self) -> u32 {
+        0
+    }
+    /// Now and then, and before it is armed: applies the pending configuration of its device, and
+    /// checks what waits. True: its device must have a control turn.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn turn(&mut self, p: &P) -> Result<bool, RingFault> {
+        let _ = p;
+        Ok(false)
+    }
+    /// Arms its rings, and allows the next event of its channels. True: there is work.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
+    /// Whether the guest has published work. An event has reported it, or will. Arms nothing.
+    fn is_pending(&mut self) -> bool;
+    /// When it wants its worker awake though nothing comes from the guest, by the platform's clock.
+    /// None: never.
+    fn deadline_ns(&self) -> Option<u64> {
+        None
+    }
+    /// Its event channels, as this handle knows them.
+    fn channels(&self, p: &P) -> Vec<EvtchnPort>;
+    /// Binds its event channels to this handle.
+    ///
+    /// # Errors
+    /// They are closed: the queue cannot be served.
+    fn adopt(&mut self, p: &P) -> Result<(), PlatformError>;
+    /// Its poller from now on: for ports that ring a doorbell.
+    fn owned_by(&mut self, owner: &PortOwner) {
+        let _ = owner;
+    }
+    /// The kernel has something for the guest: called before it is polled.
+    fn became_readable(&mut self) {}
+    /// The descriptor that is readable when the kernel has something for the guest, where there is
+    /// one.
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

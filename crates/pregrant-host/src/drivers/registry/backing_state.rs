@@ -1,0 +1,246 @@
+//! The backing of a device that is not connected: whether it is there, and when it is tried again.
+//!
+//! ```text
+//!   state     its front                                when it is tried, with no front or for the one that waits
+//!   Untried   is connected if the backing is there     at once: the device was found, or the toolstack names another backing
+//!   Present   the same                                 never: its front's connect shows it
+//!   Busy      waits; after ten seconds it is Missing   each 20 ms on (retry_interval)
+//!   Missing   is not connected before the next try     after as long as the tries have failed: ten seconds at most
+//! ```
+//! The log has each reason once, and again after the device has connected.
+//!
+//! What a guest may do: connect again and again. It costs a try each ten seconds, and no line.
+
+use super::retry_interval::retry_interval;
+use std::time::{Duration, Instant};
+
+/// The first pause.
+const PAUSE_LEAST: Duration = Duration::from_millis(500);
+/// The longest: a repair has its effect within that time.
+const PAUSE_MOST: Duration = Duration::from_secs(10);
+/// How long a backing may be in use by another before it counts as missing.
+pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
+
+/// See the module. The default is for a device that has just closed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BackingState {
+    known: Known,
+    /// When the first of the tries failed, of those since the device has connected.
+    failing_since: Option<Instant>,
+    /// The reason that the log has.
+    logged: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Known {
+    /// It was not tried, or no try has decided: whether it is tried with no front, and when.
+    Untried(Option<Instant>),
+    /// It was there when it was tried or used last.
+    #[default]
+    Present,
+    /// A front is there, and waits for another who has the backing.
+    Busy { who: String, since: Instant, next: Instant, was_tried: bool },
+    /// It cannot be had.
+    Missing {
+        why: String,
+        /// Its front is not connected before.
+        until: Instant,
+        /// When it is tried with no front; None while it is.
+        next: Option<Instant>,
+        /// False: another has it, and it may still turn out to be there.
+        is_certain: bool,
+    },
+}
+
+/// The consequence for a front that is about to connect where another has the backing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Busy {
+    /// The front waits, from now on.
+    Begins,
+    /// The front goes on waiting.
+    GoesOn,
+    /// It has waited for too long.
+    TooLong,
+}
+
+impl BackingState {
+    /// Of a device that was just found.
+    pub(super) fn found(now: Instant) -> Self {
+        Self { known: Known::Untried(Some(now)), ..Self::default() }
+    }
+
+    /// Why its front is not connected.
+    pub(super) fn why(&self) -> Option<&str> {
+        match &self.known {
+            Known::Busy { who, .. } => Some(who),
+            Known::Missing { why, .. } => Some(why),
+            Known::Untried(_) | Known::Present => None,
+        }
+    }
+
+    /// Whether it was tried, and is there or is not.
+    pub(super) fn is_decided(&self) -> bool {
+        match self.known {
+            Known::Untried(_) | Known::Busy { .. } => false,
+            Known::Present => true,
+            Known::Missing { is_certain, .. } => is_certain,
+        }
+    }
+
+    /// Whether a front that could be connected must wait.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        matches!(self.known, Known::Missing { until, .. } if now < until)
+    }
+
+    /// The toolstack has changed what it is: what was known means nothing, and it is tried at
+    /// once.
+    pub(super) fn changed(&mut self, now: Instant) {
+        *self = Self { logged: self.logged.take(), ..Self::found(now) };
+    }
+
+    /// It is there, as it seems without a front. One that comes now may find it otherwise, and the
+    /// pauses go on then from where they were.
+    pub(super) fn is_there(&mut self) {
+        self.known = Known::Present;
+    }
+
+    /// It is not there (`is_certain`), or another has it. It is tried again after a pause.
+    pub(super) fn fails(&mut self, now: Instant, why: &str, is_certain: bool) {
+        let since = *self.failing_since.get_or_insert(now);
+        let pause = now.duration_since(since).clamp(PAUSE_LEAST, PAUSE_MOST);
+        let until = now + pause;
+        self.known = Known::Missing { why: why.into(), until, next: Some(until), is_certain };
+    }
+
+    /// A front is about to connect, and another has it.
+    pub(super) fn is_busy(&mut self, now: Instant, who: &str) -> Busy {
+        let (since, was_tried, busy) = match self.known {
+            // It was logged before, and the front waits for the next try.
+            Known::Missing { .. } => {
+                self.fails(now, who, true);
+                return Busy::GoesOn;
+            }
+            Known::Busy { since, was_tried, .. } => (since, was_tried, Busy::GoesOn),
+            Known::Untried(_) => (now, false, Busy::Begins),
+            Known::Present => (now, true, Busy::Begins),
+        };
+        if now.duration_since(since) >= BUSY_MOST {
+            return Busy::TooLong;
+        }
+        let next = now + retry_interval(since, now);
+        self.known = Known::Busy { who: who.into(), since, next, was_tried };
+        busy
+    }
+
+    /// No front waits for it any more.
+    pub(super) fn end_busy(&mut self) {
+        if let Known::Busy { was_tried, .. } = self.known {
+            self.known = if was_tried { Known::Present } else { Known::Untried(None) };
+        }
+    }
+
+    /// When a front that waits for another is tried again.
+    pub(super) fn busy_check(&self) -> Option<Instant> {
+        match self.known {
+            Known::Busy { next, .. } => Some(next),
+            Known::Untried(_) | Known::Present | Known::Missing { .. } => None,
+        }
+    }
+
+    /// Before it is tried with no front: whether it must be, and for how long it has failed.
+    pub(super) fn is_due(&mut self, now: Instant) -> Option<Duration> {
+        self.next_mut()?.take_if(|at| *at <= now)?;
+        Some(self.failing_since.map_or(Duration::ZERO, |since| now.duration_since(since)))
+    }
+
+    /// When it is tried with no front.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.known {
+            Known::Untried(next) | Known::Missing { next, .. } => next,
+            Known::Present | Known::Busy { .. } => None,
+        }
+    }
+
+    fn next_mut(&mut self) -> Option<&mut Option<Instant>> {
+        match &mut self.known {
+            Known::Untried(next) | Known::Missing { next, .. } => Some(next),
+            Known::Present | Known::Busy { .. } => None,
+        }
+    }
+
+    /// Whether the log must have this line: not if it was the last one.
+    pub(super) fn is_news(&mut self, line: &str) -> bool {
+        let is_news = self.logged.as_deref() != Some(line);
+        if is_news {
+            self.logged = Some(line.into());
+        }
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn tries_come_later_and_later_and_each_reason_is_logged_once() {
+        let begin = Instant::now();
+        let (mut now, mut backing) = (begin, BackingState::found(begin));
+        assert!(!backing.is_decided() && !backing.is_paused(now));
+        assert_eq!(backing.is_due(now), Some(Duration::ZERO));
+        assert_eq!(backing.is_due(now), None, "once");
+        let mut pauses = Vec::new();
+        while now < begin + Duration::from_secs(120) {
+            backing.fails(now, "no such file", true);
+            assert!(backing.is_decided() && backing.is_paused(now));
+            assert_eq!(backing.is_news("no such file"), now == begin);
+            let next = backing.due().unwrap();
+            assert!(!backing.is_paused(next) && backing.is_due(next - MS).is_none());
+            assert_eq!(backing.is_due(next), Some(next - begin));
+            pauses.push(next - now);
+            now = next;
+        }
+        assert!(pauses.is_sorted() && pauses[0] == PAUSE_LEAST && pauses.last() == Some(&PAUSE_MOST));
+        assert!(pauses.len() < 20, "{pauses:?}");
+        // It is there for who checks, and not for a front: the pauses go on from where they were.
+        backing.is_there();
+        assert_eq!((backing.why(), backing.due(), backing.is_paused(now)), (None, None, false));
+        backing.fails(now, "no such file", true);
+        assert!(backing.is_paused(now + PAUSE_MOST - MS) && !backing.is_news("no such file"));
+        assert!(backing.is_news("another reason"));
+        // The device has connected, and its backing fails again.
+        backing = BackingState::default();
+        backing.fails(now, "no such file", true);
+        assert!(!backing.is_paused(now + PAUSE_LEAST) && backing.is_news("no such file"));
+        // The toolstack names another, which is tried at once.
+        backing.changed(now);
+        assert!(!backing.is_paused(now) && backing.is_due(now).is_some() && backing.why().is_none());
+    }
+
+    #[test]
+    fn a_front_waits_for_another_for_ten_seconds_and_what_was_known_stays() {
+        let begin = Instant::now();
+        let mut backing = BackingState::found(begin);
+        assert!(backing.is_due(begin).is_some());
+        backing.is_there();
+        assert_eq!(backing.is_busy(begin, "another"), Busy::Begins);
+        assert_eq!((backing.why(), backing.is_decided(), backing.due()), (Some("another"), false, None));
+        let mut now = begin;
+        while now + Duration::from_secs(1) < begin + BUSY_MOST {
+            now = backing.busy_check().expect("it is tried again");
+            assert_eq!(backing.is_busy(now, "another"), Busy::GoesOn);
+        }
+        // Its front goes away, and comes back.
+        let mut left = backing.clone();
+        left.end_busy();
+        assert!(left.is_decided() && left.why().is_none() && left.busy_check().is_none());
+        assert_eq!(left.is_busy(now, "another"), Busy::Begins);
+        now = begin + BUSY_MOST;
+        assert_eq!(backing.is_busy(now, "another"), Busy::TooLong);
+        backing.fails(now, "another", true);
+        assert_eq!(backing.is_busy(now, "another"), Busy::GoesOn, "it waits for the next try");
+        assert!(backing.is_decided() && backing.busy_check().is_none() && backing.is_paused(now));
+    }
+}

@@ -1,0 +1,46 @@
+//! The state of the domain's backend directory, and the devices in it that are not served.
+
+use crate::drivers::device_class::ServedDevice;
+use pregrant::platform::Platform;
+use pregrant::xenbus::DeviceId;
+use pregrant::xenstore::Transport;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// See the module.
+pub(super) struct Directory<P: Platform, T: Transport + 'static> {
+    /// A directory may have come that was not checked.
+    pub(super) rescan: bool,
+    /// The recovery's memory of devices that are gone is freed, which is done once.
+    pub(super) has_cleared: bool,
+    /// Devices that another still holds, and that are tried again.
+    pub(super) held: BTreeMap<DeviceId, Held<P, T>>,
+    /// Devices that another has, and keeps.
+    pub(super) left_alone: BTreeSet<DeviceId>,
+}
+
+impl<P: Platform, T: Transport + 'static> Default for Directory<P, T> {
+    fn default() -> Self {
+        Self { rescan: false, has_cleared: false, held: BTreeMap::new(), left_alone: BTreeSet::new() }
+    }
+}
+
+/// A device whose last owner still holds it, or its backing.
+pub(super) struct Held<P: Platform, T: Transport + 'static> {
+    /// The first try.
+    pub(super) since: Instant,
+    /// The owner, or what is missing.
+    pub(super) why: String,
+    /// The next try; None: it is given up, until the directory changes.
+    pub(super) next: Option<Instant>,
+    /// Whether the log has it.
+    pub(super) is_logged: bool,
+    /// The device as it was made, where it waits for its backing.
+    pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
+}
+
+impl<P: Platform, T: Transport + 'static> Held<P, T> {
+    pub(super) fn is_given_up(&self) -> bool {
+        self.next.is_none()
+    }
+}

@@ -1,0 +1,76 @@
+//! The logs of a backend's devices, from when each was found until nothing is under way for it.
+//!
+//! ```text
+//!   found --> current, as long as its directory is there --removed--> ending, as long as its remote side works for it --> ended
+//! ```
+//! What a guest may do: cause lines; [`DeviceLog`] bounds them.
+
+use crate::drivers::device_log::{DeviceLog, DeviceLogs};
+use pregrant::xenbus::DeviceId;
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Logs {
+    /// The budget over all devices.
+    budget: DeviceLogs,
+    /// The log of each device, also of those that another holds.
+    current: BTreeMap<DeviceId, DeviceLog>,
+    /// The logs of devices that are gone, as long as their class has something under way for them.
+    ending: Vec<DeviceLog>,
+}
+
+impl Logs {
+    /// The log of a device that was found.
+    pub(super) fn of(&mut self, id: DeviceId) -> &DeviceLog {
+        self.current.entry(id).or_insert_with(|| self.budget.of(id))
+    }
+
+    /// The log of a device that was found before.
+    pub(super) fn get(&self, id: &DeviceId) -> Option<&DeviceLog> {
+        self.current.get(id)
+    }
+
+    /// A log for a line about a device that may be gone.
+    pub(super) fn of_any(&self, id: DeviceId) -> DeviceLog {
+        let ending = self.ending.iter().find(|log| log.id() == id);
+        ending.or_else(|| self.get(&id)).cloned().unwrap_or_else(|| self.budget.of(id))
+    }
+
+    /// Ends those of devices that are not there any more.
+    pub(super) fn retain(&mut self, stays: impl Fn(&DeviceId) -> bool) {
+        self.current.retain(|id, log| {
+            let stays = stays(id);
+            if !stays {
+                log.end();
+            }
+            stays
+        });
+    }
+
+    /// A device is gone; `is_ending`: its class has something under way for it.
+    pub(super) fn removed(&mut self, id: &DeviceId, log: DeviceLog, is_ending: bool) {
+        if is_ending {
+            self.ending.push(log);
+        } else {
+            log.end();
+        }
+        self.current.remove(id);
+    }
+
+    /// Ends those for which nothing is under way any more.
+    pub(super) fn retain_ending(&mut self, stays: impl Fn(&DeviceId) -> bool) {
+        self.ending.retain(|log| {
+            let stays = stays(&log.id());
+            if !stays {
+                log.end();
+            }
+            stays
+        });
+    }
+
+    /// Those of devices for which something is still under way, at the backend's end.
+    pub(super) fn take_ending(&mut self) -> Vec<DeviceLog> {
+        std::mem::take(&mut self.ending)
+    }
+}

@@ -1,0 +1,17 @@
+//! The control thread's polls of all devices, for what no event reports.
+
+use std::time::Instant;
+
+/// What the control thread polls of all devices.
+pub(super) struct Polls {
+    /// When the backings of connected devices were checked.
+    pub(super) checked: Instant,
+    /// Whether hotplug scripts of some devices are under way.
+    pub(super) hotplugs: bool,
+}
+
+impl Default for Polls {
+    fn default() -> Self {
+        Self { checked: Instant::now(), hotplugs: false }
+    }
+}

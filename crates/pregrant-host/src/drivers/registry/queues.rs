@@ -1,0 +1,152 @@
+//! Where the queues of a connected device are, and what waits until they are here.
+//!
+//! ```text
+//!           handed out              the last has returned
+//!   Here --------------> HandedOut -----------------------> Here --nothing waits--> HandedOut
+//!                          | ^                               |
+//!          reclaimed, as   | |                to be closed   v   asked again and again
+//!          something waits '-'                           Draining --nothing under way, or too long--> Drained
+//!                                                            |                                          |
+//!                                       connected again      '-------------> HandedOut <---------------'
+//! ```
+//! Invariant: a device whose queues are handed out is not closed, and none is closed before it is
+//! drained.
+//!
+//! What a guest may do: nothing here; the registry asks.
+
+use super::retry_interval::BUSY_CHECK;
+use crate::drivers::device_class::{RingFault, ServedQueue};
+use log::Level;
+use pregrant::platform::Platform;
+use std::time::{Duration, Instant};
+
+/// The step for a device once its queues are here.
+pub(super) enum Then {
+    /// Its front's steps.
+    Step,
+    /// It is closed, for this, which the log has at this level.
+    Fail(Level, String),
+    /// The same, for what its ring showed.
+    Fault(RingFault),
+    /// Its directory is gone.
+    Remove,
+}
+
+impl Then {
+    /// Whether the other adds nothing to it.
+    fn is_like(&self, other: &Self) -> bool {
+        let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
+        fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// Where the queues are.
+enum Place<P: Platform> {
+    /// In the control thread.
+    Here,
+    /// With workers, or on their way: their number, and those that have returned.
+    HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
+    /// Here, and to be closed, while the device's backing works on requests.
+    Draining { since: Instant, next: Instant },
+    /// Here, and to be closed: no request is under way, or the device has waited for long enough.
+    Drained,
+}
+
+/// See the module.
+pub(super) struct DeviceQueues<P: Platform> {
+    place: Place<P>,
+    then: Vec<Then>,
+}
+
+impl<P: Platform> Default for DeviceQueues<P> {
+    fn default() -> Self {
+        Self { place: Place::Here, then: Vec::new() }
+    }
+}
+
+impl<P: Platform> DeviceQueues<P> {
+    /// This number of queues goes to workers.
+    pub(super) fn hand_out(&mut self, queues: usize) {
+        self.place = match queues {
+            0 => Place::Here,
+            _ => Place::HandedOut { queues, returned: Vec::with_capacity(queues) },
+        };
+    }
+
+    /// Queues have returned, which only those do that were handed out.
+    pub(super) fn receive(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+        debug_assert!(self.is_handed_out() || queues.is_empty(), "queues without an owner");
+        if let Place::HandedOut { returned, .. } = &mut self.place {
+            returned.extend(queues);
+        }
+    }
+
+    /// All queues, in their order, if the last has returned. They are here then.
+    pub(super) fn take_returned(&mut self) -> Option<Vec<Box<dyn ServedQueue<P>>>> {
+        match &mut self.place {
+            Place::HandedOut { queues, returned } if returned.len() >= *queues => {
+                let mut all = std::mem::take(returned);
+                all.sort_by_key(|queue| queue.number());
+                self.place = Place::Here;
+                Some(all)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether workers have queues, or some are on their way.
+    pub(super) fn is_handed_out(&self) -> bool {
+        matches!(self.place, Place::HandedOut { .. })
+    }
+
+    /// Whether workers have all of them, and nothing waits: they may go to other workers.
+    pub(super) fn may_move(&self) -> bool {
+        matches!(&self.place, Place::HandedOut { returned, .. } if returned.is_empty())
+            && self.then.is_empty()
+    }
+
+    /// Has something wait for the queues. One of each kind suffices; of failures the first is kept.
+    pub(super) fn wait_with(&mut self, then: Then) {
+        if !self.then.iter().any(|waits| waits.is_like(&then)) {
+            self.then.push(then);
+        }
+    }
+
+    /// Whether something waits for the queues.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.then.is_empty()
+    }
+
+    /// All that waits, which waits no longer.
+    pub(super) fn take_waiting(&mut self) -> Vec<Then> {
+        std::mem::take(&mut self.then)
+    }
+
+    /// Whether the device's backing works on requests; its steps wait meanwhile.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.place, Place::Draining { .. })
+    }
+
+    /// When the device is asked again what is under way.
+    pub(super) fn drain_check(&self) -> Option<Instant> {
+        match self.place {
+            Place::Draining { next, .. } => Some(next),
+            _ => None,
+        }
+    }
+
+    /// Whether a device whose queues are here may be closed: no request is `under_way`, or it has
+    /// waited for as long as that says. It stays so until they are handed out again.
+    pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
+        let now = Instant::now();
+        let since = match self.place {
+            Place::Drained => return true,
+            Place::HandedOut { .. } => return false,
+            Place::Draining { since, .. } => since,
+            Place::Here => now,
+        };
+        let over = under_way().is_none_or(|most| now.duration_since(since) >= most);
+        self.place = if over { Place::Drained } else { Place::Draining { since, next: now + BUSY_CHECK } };
+        over
+    }
+}

@@ -1,0 +1,76 @@
+//! The control thread's time that guests have spent, and the bounds that their devices have
+//! reached.
+//!
+//! What a guest may do: ask for steps without end, or on its control ring; see
+//! [`throttling`](super::throttling) and [`control_turns`](super::control_turns).
+
+use crate::drivers::throttle::Throttle;
+use pregrant::units::DomId;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How soon the log has a line again of the same device and bound.
+const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
+
+/// What guests have spent of the control thread's time.
+pub(super) struct Throttles {
+    by_guest: BTreeMap<DomId, Throttle>,
+    began: Instant,
+    /// When the first of the devices that are throttled is served again.
+    pub(super) resumes_at: Option<Instant>,
+}
+
+impl Default for Throttles {
+    fn default() -> Self {
+        Self { by_guest: BTreeMap::new(), began: Instant::now(), resumes_at: None }
+    }
+}
+
+impl Throttles {
+    /// A guest's account, and the present time by its clock.
+    pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
+        (self.by_guest.entry(guest).or_default(), self.began.elapsed())
+    }
+
+    /// A guest has no device any more.
+    pub(super) fn forget(&mut self, guest: DomId) {
+        self.by_guest.remove(&guest);
+    }
+}
+
+/// The bounds that a device has reached, whatever its stage.
+#[derive(Default)]
+pub(super) struct DeviceThrottle {
+    /// Its front is not watched before.
+    pub(super) until: Option<Instant>,
+    /// How often its front was not watched.
+    pub(super) steps: Repeated,
+    /// How often its control ring was paused.
+    pub(super) ring: Repeated,
+}
+
+impl DeviceThrottle {
+    /// How often it reached a bound.
+    pub(super) fn times(&self) -> u64 {
+        self.steps.times + self.ring.times
+    }
+}
+
+/// Something that happens again and again, and that the log has once in a while.
+#[derive(Default)]
+pub(super) struct Repeated {
+    pub(super) times: u64,
+    logged: Option<Instant>,
+}
+
+impl Repeated {
+    /// It happens once more. True: the log must have a line.
+    pub(super) fn again(&mut self, now: Instant) -> bool {
+        self.times += 1;
+        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);
+        if is_due {
+            self.logged = Some(now);
+        }
+        is_due
+    }
+}
