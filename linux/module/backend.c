@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Which back a vif has, and whether it is to have one: the toolstack's word.
+ * The backend of a vif, as xenstore names it.
  *
- *   `online` 0 in the back's directory     it wants the vif gone: the interface goes with it
- *   no directory of the front's            else: the back went before. The interface stays (orphan.c)
- *   another back in the front's directory  the vif was taken away and made again before xenbus, which
- *                                          looks when it has time, saw that: we go to the other back
- *   no directory of the back's             it is looked for by a timer: no watch says when it may be read
+ *   `online` = 0 in the backend's directory   the toolstack removes the vif: so does the interface
+ *   frontend directory gone, `online` = 1     the backend died first: the interface stays (orphan.c)
+ *   frontend directory names another backend  the vif was removed and recreated before xenbus noticed:
+ *                                             reconnect to the new backend
+ *   backend directory unreadable              polled by a timer, since no watch fires
  *
- * A back writes its own `online`, and no other back's: with it 0 it decides whether the interface
- * is there while its vif is not.
+ * A backend can write its own `online`, and so decide whether the interface stays while its vif is
+ * gone. It cannot write that of another backend.
  *
- * xenbus' own name for the back's directory is used nowhere but to see that it found none when the
- * guest was restored: it is NULL then, and the driver learns nothing. The front's directory is
- * read by control, here alone.
+ * xbdev->otherend is used only to see that xenbus found no backend after a restore: it is NULL
+ * then, and no callback is called. Only control reads the frontend directory, here.
  *
- * A watch wakes control and does nothing else: its thread serves all devices of the guest. To
- * unregister one is to wait for that thread, which may be taking the device away and wait for
- * control: so another work item does that, for which no device waits.
+ * Watch callbacks only wake control, since one thread runs those of all devices. Unregistering a
+ * watch waits for that thread, which may be removing the device and wait for control: so a separate
+ * work item unregisters watches, and no device waits for it.
  */
 #include <linux/device.h>
 #include <linux/etherdevice.h>
@@ -30,8 +29,8 @@
 
 struct pregrant_watch {
 	struct xenbus_watch watch;
-	struct pregrant_device *dev; /* under `watches`; NULL: no one's any more */
-	bool *fired;
+	struct pregrant_device *dev; /* under `watches`; NULL: abandoned */
+	enum pregrant_event event; /* of `state` of this end: none */
 	struct list_head left;
 };
 
@@ -42,30 +41,30 @@ static void fire(struct xenbus_watch *watch, const char *at, const char *token)
 {
 	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
 
-	/* As xenbus: what control would do can fail then. */
+	/* As in xenbus: do not reconnect during shutdown. */
 	if (system_state > SYSTEM_RUNNING)
 		return;
 	spin_lock(&watches);
 	if (own->dev) {
-		WRITE_ONCE(*own->fired, true);
+		set_bit(own->event, &own->dev->events);
 		pregrant_wake_control(own->dev);
 	}
 	spin_unlock(&watches);
 }
 
 /*
- * Newer kernels (7.3) take a device away whose state in xenstore is 1 and in xbdev->state another:
- * who made its directory again wrote that 1. Xenbus' thread reads the one, then the other, and a
- * front that goes on from 1 between these would be taken for such a device. So 1 is noted before it
- * is written, and any other state by that thread, once it finds it written. At a restore it finds
- * 1, which xenbus has noted itself.
+ * Linux 7.3 and later removes a device whose state is 1 in xenstore but not in xbdev->state: its
+ * directory was recreated. The xenbus thread reads the first, then the second, so a front that
+ * leaves state 1 in between would look like that. Therefore xbdev->state becomes 1 before 1 is
+ * written, and any other state is set by this watch, in the xenbus thread, once it is in xenstore.
+ * After a restore xenbus sets 1 itself.
  */
 static void note_written(struct xenbus_watch *watch, const char *at, const char *token)
 {
 	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
 	u32 state = xenbus_read_unsigned(watch->node, "", XenbusStateUnknown);
 
-	/* Gone, or not to be read now: none is due then that is Unknown. */
+	/* Gone or unreadable. */
 	if (state == XenbusStateUnknown)
 		return;
 	spin_lock(&watches);
@@ -76,7 +75,7 @@ static void note_written(struct xenbus_watch *watch, const char *at, const char 
 	spin_unlock(&watches);
 }
 
-/* From now on, and no other is due. */
+/* Sets xbdev->state now. */
 void pregrant_note_state(struct pregrant_device *dev, u32 state)
 {
 	spin_lock(&watches);
@@ -85,7 +84,7 @@ void pregrant_note_state(struct pregrant_device *dev, u32 state)
 	spin_unlock(&watches);
 }
 
-/* Once it is written; false: no one would see that. */
+/* Sets xbdev->state once xenstore has it. False: there is no watch for that. */
 bool pregrant_note_later(struct pregrant_device *dev, u32 state)
 {
 	if (!dev->own_watch)
@@ -96,7 +95,7 @@ bool pregrant_note_later(struct pregrant_device *dev, u32 state)
 	return true;
 }
 
-/* What this front wrote last, noted or not. */
+/* The state that this front wrote last. */
 u32 pregrant_written_state(struct pregrant_device *dev)
 {
 	u32 state;
@@ -107,9 +106,9 @@ u32 pregrant_written_state(struct pregrant_device *dev)
 	return state;
 }
 
-/* NULL: it cannot be watched. */
+/* NULL: no watch. */
 static struct pregrant_watch *watch_key(struct pregrant_device *dev, const char *dir, const char *key,
-					typeof(fire) *callback, bool *fired)
+					typeof(fire) *callback, enum pregrant_event event)
 {
 	struct pregrant_watch *own = kzalloc(sizeof(*own), GFP_KERNEL);
 
@@ -118,7 +117,7 @@ static struct pregrant_watch *watch_key(struct pregrant_device *dev, const char 
 	own->watch.callback = callback;
 	own->watch.node = kasprintf(GFP_KERNEL, "%s/%s", dir, key);
 	own->dev = dev;
-	own->fired = fired;
+	own->event = event;
 	if (own->watch.node && !register_xenbus_watch(&own->watch))
 		return own;
 	kfree(own->watch.node);
@@ -146,7 +145,7 @@ static void unregister_left(struct work_struct *work)
 
 static DECLARE_WORK(unregister_work, unregister_left);
 
-/* It does not touch its device any more. */
+/* Afterwards the watch does not touch its device. */
 static void leave(struct pregrant_watch **at)
 {
 	struct pregrant_watch *own = *at;
@@ -161,35 +160,33 @@ static void leave(struct pregrant_watch **at)
 	schedule_work(&unregister_work);
 }
 
-/* The module goes: no device is left. */
+/* module_exit: no device is left. */
 void pregrant_backend_end(void)
 {
 	flush_work(&unregister_work);
 }
 
-/*
- * Without a watch it is as with other drivers: a vif that was made again too fast is bound by hand.
- */
+/* Without watches a vif that is recreated too fast must be bound by hand. */
 void pregrant_backend_watch(struct pregrant_device *dev)
 {
-	dev->key_watch = watch_key(dev, dev->xbdev->nodename, "backend", fire, &dev->key_fired);
-	dev->own_watch = watch_key(dev, dev->xbdev->nodename, "state", note_written, NULL);
+	dev->key_watch = watch_key(dev, dev->xbdev->nodename, "backend", fire, PREGRANT_EV_BACKEND_KEY);
+	dev->own_watch = watch_key(dev, dev->xbdev->nodename, "state", note_written, 0);
 }
 
-/* A device that goes: no control runs any more, or it is `gone`. */
+/* On remove: control does not run any more. */
 void pregrant_backend_leave(struct pregrant_device *dev)
 {
 	leave(&dev->key_watch);
 	leave(&dev->state_watch);
 	leave(&dev->own_watch);
-	/* No one sees any more that it is written, and xbdev's next driver goes by it. */
+	/* The watch would have set this, and the next driver relies on it. */
 	if (dev->state_due)
 		pregrant_note_state(dev, dev->state_due);
 	kfree(dev->back);
 	dev->back = NULL;
 }
 
-/* What the front's directory says. */
+/* The backend that the frontend directory names. */
 static int read_back(struct pregrant_device *dev, char **path, int *id)
 {
 	int ret = xenbus_gather(XBT_NIL, dev->xbdev->nodename, "backend-id", "%i", id, "backend", NULL, path, NULL);
@@ -200,7 +197,7 @@ static int read_back(struct pregrant_device *dev, char **path, int *id)
 	return -ENOENT;
 }
 
-/* Under `control`, or before there is any: for a front that begins. */
+/* Under `control`, or during probe: finds the backend for a new front, and watches its state. */
 int pregrant_backend_find(struct pregrant_device *dev)
 {
 	char *path;
@@ -214,15 +211,15 @@ int pregrant_backend_find(struct pregrant_device *dev)
 		leave(&dev->state_watch);
 		kfree(dev->back);
 		dev->back = path;
-		dev->state_watch = watch_key(dev, path, "state", fire, &dev->state_fired);
+		dev->state_watch = watch_key(dev, path, "state", fire, PREGRANT_EV_BACKEND_STATE);
 	}
 	dev->back_id = id;
 	return 0;
 }
 
 /*
- * Under `control`: whether the front's directory names another back than the front has, or none. A
- * guest that was restored has another domain's directory, or one that the toolstack made again.
+ * Under `control`: whether the frontend directory names another backend than that of the front, or
+ * none. After a restore it is a new directory.
  */
 bool pregrant_backend_moved(struct pregrant_device *dev)
 {
@@ -237,14 +234,14 @@ bool pregrant_backend_moved(struct pregrant_device *dev)
 	return moved;
 }
 
-/* Under `control`. What it said last, where its directory is gone. */
+/* Under `control`: reads `online`; keeps the last value if the directory is gone. */
 void pregrant_backend_seen(struct pregrant_device *dev)
 {
 	if (dev->back)
-		WRITE_ONCE(dev->unwanted, !xenbus_read_unsigned(dev->back, "online", !dev->unwanted));
+		WRITE_ONCE(dev->offline, !xenbus_read_unsigned(dev->back, "online", !dev->offline));
 }
 
-/* Under `control`: the front's key was written. */
+/* Under `control`: `backend` in the frontend directory was written. */
 void pregrant_backend_look(struct pregrant_device *dev)
 {
 	char *path;
@@ -252,8 +249,8 @@ void pregrant_backend_look(struct pregrant_device *dev)
 	bool another;
 	int id;
 
-	/* What it says then is read when the other front begins. */
-	if (READ_ONCE(dev->afresh) || read_back(dev, &path, &id))
+	/* The next front reads it anyway. */
+	if (test_bit(PREGRANT_EV_RESET, &dev->events) || read_back(dev, &path, &id))
 		return;
 	another = !dev->back || strcmp(path, dev->back) || pregrant_is_another(dev->xbdev);
 	kfree(path);
@@ -265,6 +262,6 @@ void pregrant_backend_look(struct pregrant_device *dev)
 	}
 	netdev_info(dev->netdev, "its vif has another back\n");
 	pregrant_note_state(dev, XenbusStateInitialising);
-	WRITE_ONCE(dev->unwanted, false);
-	pregrant_begin_afresh(dev);
+	WRITE_ONCE(dev->offline, false);
+	pregrant_reset(dev);
 }

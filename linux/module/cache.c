@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * A core's private cache: `buffers=auto` takes as many as twice that holds, so that the two ends do
- * not pass the same lines to and fro.
+ * Size of the L2 cache of a core. `buffers=auto` uses twice as many buffers as fit there, so that
+ * the two ends do not pass the same cache lines back and forth.
  */
 #include <linux/kernel.h>
 #ifdef CONFIG_X86
@@ -13,7 +13,7 @@
 
 #include "pregrant.h"
 
-/* Where the processor does not say. */
+/* If CPUID does not say. */
 #define UNKNOWN_KB 2048
 
 u32 pk_private_cache(void)
@@ -21,7 +21,7 @@ u32 pk_private_cache(void)
 	u32 kb = 0;
 
 #ifdef CONFIG_X86
-	/* Of AMD and Intel alike; a PV guest asks Xen. */
+	/* The same leaf on AMD and Intel; in a PV guest Xen answers. */
 	if (boot_cpu_data.extended_cpuid_level >= 0x80000006)
 		kb = cpuid_ecx(0x80000006) >> 16;
 #endif

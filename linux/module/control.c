@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * The work item that follows the back's state: it may sleep, allocate and talk to xenstore. Frames
- * travel meanwhile, except while the queues' halves go from the front to senders and polls, or
- * back.
- * A back that closes, crashes or is restarted costs the carrier and no more: the core goes through
- * the states and is live again, and the interface and its sockets stay. One that breaks the
- * protocol is hostile: the front closes for good.
+ * The work item that follows the backend's xenbus state. It may sleep, allocate and use xenstore.
+ * Traffic goes on meanwhile, except while queues are started or stopped.
  *
- * It waits for no back: a front that closes is looked at again a little later, until its time is
- * over. So the kernel, which waits for work items before it saves the guest, need not wait for a
- * back. Nor does it run whenever a back would have it: after some runs in a row each costs a pause.
+ * When a backend closes, crashes or is restarted, the interface loses its carrier and nothing else:
+ * the core reconnects, and sockets stay. A backend that breaks the protocol is hostile: the front
+ * closes until the device is bound again.
+ *
+ * Control never waits for a backend: it looks at a closing front again a little later, until
+ * `close_by`. So suspend, which freezes work items, does not wait for a backend either. And a
+ * backend cannot make control run all the time: after RUNS_AT_ONCE runs each further one costs a
+ * pause.
  */
 #include <linux/delay.h>
 #include <linux/freezer.h>
@@ -19,24 +20,21 @@
 
 #include "driver.h"
 
-/* A back that does not let go of a device: then its pages stay granted, and are not used again. */
+/* How long a backend may take to unmap; then the pages stay granted, and are never used again. */
 #define CLOSE_MS 10000
 #define GONE_MS 1000
 #define CLOSE_POLL_MS 10
-/*
- * Behind the carrier, which the stack follows by a work item of its own: until then nothing is
- * sent.
- */
+/* From carrier on to gratuitous ARP: linkwatch must have activated the qdisc by then. */
 #define ANNOUNCE_PAUSE HZ
-/* Where there was no memory. The back's next state makes it shorter. */
+/* The pause after -ENOMEM, unless the backend changes its state before. */
 #define SHORTAGE_PAUSE (HZ / 2)
-/* Between two looks for a back whose directory cannot be read. */
+/* The interval at which a backend is looked for whose directory cannot be read. */
 #define LOOK_PAUSE HZ
-/* Runs in a row, and the share of each later one: events, and a back's states, bring them about. */
+/* Runs without a pause, and the interval of further ones: a backend can cause runs. */
 #define RUNS_AT_ONCE 32
 #define RUN_SHARE (HZ / 20 ?: 1)
 
-/* Jiffies until control may run: at least so many. */
+/* Jiffies until control may run, at least `delay`. */
 static unsigned long paced(const struct pregrant_device *dev, unsigned long delay)
 {
 	unsigned long now = jiffies, from = READ_ONCE(dev->runs_until) - RUNS_AT_ONCE * RUN_SHARE;
@@ -44,7 +42,7 @@ static unsigned long paced(const struct pregrant_device *dev, unsigned long dela
 	return time_after(from, now) ? max(delay, from - now) : delay;
 }
 
-/* Under `control`: a run uses its share up. A device that is left alone earns all back. */
+/* Under `control`: counts this run. The count falls while no run is asked for. */
 static void count_run(struct pregrant_device *dev)
 {
 	unsigned long now = jiffies, until = dev->runs_until;
@@ -52,133 +50,135 @@ static void count_run(struct pregrant_device *dev)
 	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
 }
 
-/* From any context, as all that follow in this file and say nothing else. */
+/* Any context, as the next two. */
 void pregrant_wake_control(struct pregrant_device *dev)
 {
 	mod_delayed_work(pregrant_control, &dev->work, paced(dev, 0));
 }
 
-/* Not later than that, if it was not woken meanwhile. */
+/* In `delay` jiffies, or earlier if control is due earlier. */
 void pregrant_wake_control_in(struct pregrant_device *dev, unsigned long delay)
 {
 	queue_delayed_work(pregrant_control, &dev->work, paced(dev, delay));
 }
 
-/* The back broke the protocol: from any context. */
+/* The backend broke the protocol. */
 void pregrant_fail(struct pregrant_device *dev)
 {
-	set_bit(0, &dev->failed);
+	set_bit(PREGRANT_EV_FAULT, &dev->events);
 	pregrant_wake_control(dev);
 }
 
 /*
- * The guest was restored, or the toolstack gave the vif another back: no frame travels until
- * another front has started. The stack keeps the interface, as when a back has gone.
+ * The guest was restored, or the toolstack gave the vif another backend: stops traffic until
+ * another front is connected. The interface stays, without carrier.
  */
-void pregrant_begin_afresh(struct pregrant_device *dev)
+void pregrant_reset(struct pregrant_device *dev)
 {
-	WRITE_ONCE(dev->afresh, true);
-	mutex_lock(&dev->lending);
+	set_bit(PREGRANT_EV_RESET, &dev->events);
+	mutex_lock(&dev->queues_lock);
 	pregrant_pause(dev);
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	netif_carrier_off(dev->netdev);
 	pregrant_wake_control(dev);
 }
 
-/* Under `lending`. No frame travels afterwards, and no poll runs. */
+/* Under `queues_lock`: afterwards no xmit and no NAPI runs. */
 void pregrant_pause(struct pregrant_device *dev)
 {
 	unsigned int k;
 
 	if (!dev->running)
 		return;
-	/* It is read under the locks that are taken here. */
+	/* Readers hold the locks that netif_tx_disable() takes. */
 	WRITE_ONCE(dev->running, false);
 	netif_tx_disable(dev->netdev);
-	for (k = 0; k < dev->lent; k++)
+	for (k = 0; k < dev->queues_up; k++)
 		napi_disable(&dev->queues[k].napi);
-	/* The last poll may have let senders go on. */
+	/* The last poll may have woken a queue. */
 	netif_tx_disable(dev->netdev);
 }
 
 /*
- * As above. No event would free skbs that are on their way: sockets and connections are not to
- * wait.
+ * The same, and frees the skbs in flight: no event would do that while the queues are paused, and
+ * sockets must not wait.
  */
 void pregrant_pause_and_drop(struct pregrant_device *dev)
 {
 	unsigned int k;
 
 	pregrant_pause(dev);
-	for (k = 0; k < dev->lent; k++)
+	for (k = 0; k < dev->queues_up; k++)
 		pregrant_queue_drop_kept(&dev->queues[k]);
 }
 
-/* Under `lending`. Each queue is polled once: an event may have come meanwhile. */
+/* Under `queues_lock`. Polls each queue once, since events may have been missed. */
 void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed) || READ_ONCE(dev->afresh) || dev->suspended)
+	if (dev->running || !dev->open || !dev->queues_up || dev->suspended)
+		return;
+	if (READ_ONCE(dev->state) != PREGRANT_FOLLOWING || test_bit(PREGRANT_EV_RESET, &dev->events))
 		return;
 	dev->running = true;
-	for (k = 0; k < dev->lent; k++) {
+	for (k = 0; k < dev->queues_up; k++) {
 		dev->queues[k].tx_event = true;
 		napi_enable(&dev->queues[k].napi);
 	}
 	netif_tx_wake_all_queues(dev->netdev);
 	local_bh_disable();
-	for (k = 0; k < dev->lent; k++)
+	for (k = 0; k < dev->queues_up; k++)
 		napi_schedule(&dev->queues[k].napi);
 	local_bh_enable();
 }
 
 /*
- * The guest is to be saved: no frame travels until control runs again, which stands still by now.
- * Behind that grants would be to whatever domain has the old back's number there.
+ * The guest is about to be saved: stops traffic until control, which is frozen by now, runs again.
+ * After a restore a grant would be to whichever domain has the old backend's domid there.
  */
 void pregrant_suspend(struct pregrant_device *dev)
 {
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	dev->suspended = true;
 	pregrant_pause(dev);
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	pregrant_wake_control(dev);
 }
 
-/* Under `control`: the kernel goes on, restored or not. */
+/* Under `control`: after a suspend, whether the guest was restored or not. */
 static void go_on(struct pregrant_device *dev)
 {
 	/*
-	 * xenbus has not found the back where the guest is now, and said nothing. Or it was so at
-	 * an earlier restore, and xenbus does not look again: then the front has found its back
-	 * itself.
+	 * otherend is NULL: xenbus did not find the backend after a restore, and called no resume
+	 * function. After an earlier restore of that kind it stays NULL, though the front has found
+	 * its backend.
 	 */
 	bool moved = READ_ONCE(dev->suspended) && !dev->xbdev->otherend && pregrant_backend_moved(dev);
 
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	if (dev->suspended) {
 		if (moved) {
-			WRITE_ONCE(dev->afresh, true);
-			/* The toolstack's, which xenbus notes where it finds the back. */
+			set_bit(PREGRANT_EV_RESET, &dev->events);
+			/* The toolstack wrote 1; xenbus notes that only if it finds the backend. */
 			pregrant_note_state(dev, XenbusStateInitialising);
 		}
 		dev->suspended = false;
 		pregrant_resume(dev);
 	}
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 }
 
-/* Under `control`: the front gives its queues away. */
-void pregrant_lend(struct pregrant_device *dev)
+/* Under `control`: xmit and NAPI get the queues. pregrant_resume() enables NAPI. */
+void pregrant_start_queues(struct pregrant_device *dev)
 {
 	unsigned int n, k;
 	u32 slots[2];
 
-	pregrant_channels_meet(dev);
+	pregrant_channels_connect(dev);
 	pregrant_front_slots(dev->front, slots);
-	n = min(pregrant_front_lend(dev->front), dev->max_queues);
-	mutex_lock(&dev->lending);
+	n = min(pregrant_front_start_queues(dev->front), dev->max_queues);
+	mutex_lock(&dev->queues_lock);
 	WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 	for (k = 0; k < n; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
@@ -189,63 +189,67 @@ void pregrant_lend(struct pregrant_device *dev)
 		dev->queues[k].buffers_out = 0;
 		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
-	/* Those that the front has no more. */
+	/* Queues of an earlier connection, which had more. */
 	for (; k < dev->max_queues; k++)
 		pregrant_pieces_drop(&dev->queues[k]);
 	memcpy(dev->slots, slots, sizeof(slots));
 	pregrant_front_path(dev->front, &dev->settings, dev->used_path);
-	WRITE_ONCE(dev->lent, n);
-	mutex_unlock(&dev->lending);
+	WRITE_ONCE(dev->queues_up, n);
+	mutex_unlock(&dev->queues_lock);
 }
 
-/* Under `control`. Pages stay with the back until it closes, which may be never. */
+/*
+ * Under `control`: the backend broke the protocol. Pages stay granted to it until it closes, which
+ * may be never.
+ */
 static void close_for_good(struct pregrant_device *dev)
 {
-	mutex_lock(&dev->lending);
-	WRITE_ONCE(dev->closed, true);
+	mutex_lock(&dev->queues_lock);
+	if (dev->state == PREGRANT_FOLLOWING)
+		WRITE_ONCE(dev->state, PREGRANT_BROKEN);
 	pregrant_pause_and_drop(dev);
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	pregrant_front_close(dev->front);
 }
 
-/* Under `control`: it has them back. */
-void pregrant_take_back(struct pregrant_device *dev)
+/* Under `control`: pauses the queues, and the front has them again. */
+void pregrant_stop_queues(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	pregrant_pause_and_drop(dev);
-	for (k = 0; k < dev->lent; k++) {
+	for (k = 0; k < dev->queues_up; k++) {
 		dev->queues[k].tx = NULL;
 		dev->queues[k].rx = NULL;
 	}
-	WRITE_ONCE(dev->lent, 0);
-	mutex_unlock(&dev->lending);
-	pregrant_front_take_back(dev->front);
+	WRITE_ONCE(dev->queues_up, 0);
+	mutex_unlock(&dev->queues_lock);
+	pregrant_front_stop_queues(dev->front);
 }
 
-/* Under `control`: after a fault of the back. */
+/* Under `control`. */
 static void handle_fault(struct pregrant_device *dev)
 {
-	if (test_and_clear_bit(0, &dev->failed))
+	if (test_and_clear_bit(PREGRANT_EV_FAULT, &dev->events))
 		close_for_good(dev);
 }
 
-/* Under `control`. If the back's state allows it now. */
+/* Under `control`: one step of the front, which may need the queues for it. */
 static void follow(struct pregrant_device *dev)
 {
 	if (pregrant_front_step(dev->front)) {
-		pregrant_take_back(dev);
-		/* It is this connection's, not the next one's. */
+		pregrant_stop_queues(dev);
+		/* A fault so far belongs to this connection, not to the next one. */
 		handle_fault(dev);
 		pregrant_front_step(dev->front);
 	}
 }
 
-/* With RTNL, which is never asked for under `control`. */
-static void tell_stack(struct pregrant_device *dev)
+/* Without `control`, since this takes RTNL. */
+static void update_netdev(struct pregrant_device *dev)
 {
-	unsigned int n = READ_ONCE(dev->lent);
+	unsigned int n = READ_ONCE(dev->queues_up);
 	struct net_device *netdev = dev->netdev;
 
 	if (!n)
@@ -263,7 +267,7 @@ static void tell_stack(struct pregrant_device *dev)
 
 static void step(struct pregrant_device *dev)
 {
-	unsigned int was = dev->lent;
+	unsigned int was = dev->queues_up;
 	bool connected;
 
 	handle_fault(dev);
@@ -273,31 +277,31 @@ static void step(struct pregrant_device *dev)
 		follow(dev);
 	}
 	if (was && !pregrant_front_is_live(dev->front) && netif_carrier_ok(dev->netdev)) {
-		if (__ratelimit(&dev->says))
+		if (__ratelimit(&dev->log_limit))
 			netdev_info(dev->netdev, "the back is gone\n");
 		netif_carrier_off(dev->netdev);
 	}
-	connected = !dev->lent && pregrant_front_is_live(dev->front);
+	connected = !dev->queues_up && pregrant_front_is_live(dev->front);
 	if (!connected)
 		return;
-	pregrant_lend(dev);
+	pregrant_start_queues(dev);
 	WRITE_ONCE(dev->connects, dev->connects + 1);
-	WRITE_ONCE(dev->grows_at, jiffies);
+	WRITE_ONCE(dev->grow_after, jiffies);
 	mutex_unlock(&dev->control);
-	tell_stack(dev);
+	update_netdev(dev);
 	mutex_lock(&dev->control);
-	/* It may have gone meanwhile. */
-	if (!dev->lent || dev->gone)
+	/* The connection or the device may be gone meanwhile. */
+	if (!dev->queues_up || !dev->bound)
 		return;
 	netif_carrier_on(dev->netdev);
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	pregrant_resume(dev);
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	pregrant_multicast(dev, true);
 	dev->announce_at = jiffies + ANNOUNCE_PAUSE ?: 1;
 }
 
-/* Under `control`: the network may find this address at another port since it connected. */
+/* Under `control`: switches may know the MAC address at the port of an earlier backend. */
 static void announce(struct pregrant_device *dev)
 {
 	if (time_before(jiffies, dev->announce_at))
@@ -308,54 +312,55 @@ static void announce(struct pregrant_device *dev)
 	mutex_lock(&dev->control);
 }
 
-/*
- * Under `control`: the front is to end, which may take a while. `has_ended` says when it has, and
- * is to be asked until then.
- */
-static void begin_end(struct pregrant_device *dev)
+/* Whether a front of another backend, or none, has the xenstore directory. */
+static bool has_lost_directory(struct pregrant_device *dev)
 {
-	if (dev->ends)
+	return test_bit(PREGRANT_EV_RESET, &dev->events) || pregrant_is_gone(dev);
+}
+
+/* Under `control`: starts to close the front. Then call try_free() until it is freed. */
+static void start_closing(struct pregrant_device *dev)
+{
+	if (dev->state == PREGRANT_CLOSING || dev->state == PREGRANT_ABANDONING)
 		return;
-	pregrant_take_back(dev);
-	dev->ends = true;
-	dev->ends_unheard = false;
-	dev->ends_by = jiffies + msecs_to_jiffies(CLOSE_MS);
-	/* There is no directory, or it is the next front's: see below. */
-	if (!READ_ONCE(dev->afresh) && !pregrant_is_gone(dev))
+	pregrant_stop_queues(dev);
+	WRITE_ONCE(dev->state, PREGRANT_CLOSING);
+	dev->close_by = jiffies + msecs_to_jiffies(CLOSE_MS);
+	if (!has_lost_directory(dev))
 		pregrant_front_close(dev->front);
 }
 
-static void ends_no_later(struct pregrant_device *dev, unsigned long at)
+static void close_no_later(struct pregrant_device *dev, unsigned long at)
 {
-	if (time_before(at, dev->ends_by))
-		dev->ends_by = at;
+	if (time_before(at, dev->close_by))
+		dev->close_by = at;
 }
 
 /*
- * Under `control`. True: the back has let go, or its time is over, and the front's memory is the
- * kernel's again, but for pages that the back has.
+ * Under `control`, CLOSING or ABANDONING. True: the backend has let go, or its time is over, and
+ * the front is freed. Pages that the backend still maps stay granted, and allocated.
  */
-static bool has_ended(struct pregrant_device *dev)
+static bool try_free(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (!dev->ends_unheard && (READ_ONCE(dev->afresh) || pregrant_is_gone(dev))) {
-		dev->ends_unheard = true;
-		ends_no_later(dev, jiffies + msecs_to_jiffies(GONE_MS));
+	if (dev->state == PREGRANT_CLOSING && has_lost_directory(dev)) {
+		WRITE_ONCE(dev->state, PREGRANT_ABANDONING);
+		close_no_later(dev, jiffies + msecs_to_jiffies(GONE_MS));
 	}
-	if (dev->ends_unheard)
+	if (dev->state == PREGRANT_ABANDONING)
 		pregrant_front_abandon(dev->front);
 	else
 		pregrant_front_step(dev->front);
 	if (!pregrant_front_is_closed(dev->front)) {
-		if (time_before(jiffies, dev->ends_by))
+		if (time_before(jiffies, dev->close_by))
 			return false;
 		netdev_warn(dev->netdev, "the back does not let go: %llu pages stay granted\n",
 			    pregrant_front_kept_pages(dev->front));
 	}
 	pregrant_front_free(dev->front);
 	dev->front = NULL;
-	dev->ends = false;
+	WRITE_ONCE(dev->state, PREGRANT_NO_FRONT);
 	WRITE_ONCE(dev->kept_pages, 0);
 	pregrant_pool_show(dev);
 	for (k = 0; k < dev->max_queues; k++)
@@ -364,68 +369,71 @@ static bool has_ended(struct pregrant_device *dev)
 }
 
 /*
- * Under `control`, of a device that goes: this waits. Not where the kernel waits for the task that
- * does.
+ * Under `control`, on remove: waits until the front is freed. It does not wait while the kernel
+ * freezes this task.
  */
 void pregrant_end(struct pregrant_device *dev)
 {
 	if (!dev->front)
 		return;
-	begin_end(dev);
-	while (!has_ended(dev)) {
+	start_closing(dev);
+	while (!try_free(dev)) {
 		if (freezing(current))
-			ends_no_later(dev, jiffies);
+			close_no_later(dev, jiffies);
 		else
 			msleep(CLOSE_POLL_MS);
 	}
 }
 
-/* Under `control`: a front by the settings, for the back that the front's directory has. */
+/* Under `control`: makes a front, for the backend that the xenstore directory names. */
 int pregrant_begin(struct pregrant_device *dev)
 {
 	int ret = pregrant_backend_find(dev);
 
 	if (ret)
 		return ret;
-	WRITE_ONCE(dev->failed, 0);
-	WRITE_ONCE(dev->closed, false);
+	clear_bit(PREGRANT_EV_FAULT, &dev->events);
+	atomic_set(&dev->fault_logged, 0);
 	dev->front = pregrant_front_new(dev, dev->back_id, &dev->settings);
-	return dev->front ? 0 : -EINVAL;
+	if (!dev->front)
+		return -EINVAL;
+	WRITE_ONCE(dev->state, PREGRANT_FOLLOWING);
+	return 0;
 }
 
-/* Under `control`: there is no front. What another's back did is over. */
+/* Under `control`, NO_FRONT: what an earlier backend did does not count for the next one. */
 static bool begin(struct pregrant_device *dev)
 {
-	if (READ_ONCE(dev->afresh)) {
-		WRITE_ONCE(dev->lends_none, false);
+	if (test_bit(PREGRANT_EV_RESET, &dev->events)) {
+		WRITE_ONCE(dev->grants_stopped, false);
 		atomic_set(&dev->pieces_kept, 0);
-		WRITE_ONCE(dev->afresh, false);
+		clear_bit(PREGRANT_EV_RESET, &dev->events);
 	}
 	if (!pregrant_begin(dev)) {
-		dev->said_missing = false;
+		dev->no_backend_logged = false;
 		return true;
 	}
-	if (!dev->said_missing)
+	if (!dev->no_backend_logged)
 		netdev_warn(dev->netdev, "%s names no back: it is looked for each second\n", dev->xbdev->nodename);
-	dev->said_missing = true;
+	dev->no_backend_logged = true;
 	return false;
 }
 
-/* Under `control`: `ethtool -L`. A back that broke the protocol gets no other chance by it. */
+/* Under `control`: ethtool -L. BROKEN stays as it is. */
 static void restart_with(struct pregrant_device *dev, unsigned int queues)
 {
 	WRITE_ONCE(dev->settings.queues, queues);
 	if (!dev->front)
 		return;
-	/* No frame finds a fault afterwards, which the end would forget. */
+	/* With the queues stopped no further fault is found, which the new front would forget. */
 	netif_carrier_off(dev->netdev);
-	pregrant_take_back(dev);
+	pregrant_stop_queues(dev);
 	handle_fault(dev);
-	if (!dev->closed)
-		begin_end(dev);
+	if (dev->state != PREGRANT_BROKEN)
+		start_closing(dev);
 }
 
-/* Under `control`: for all that the front can allocate in a call. False: there is no memory. */
+/* Under `control`: memory for all allocations of the next call of the core. False: -ENOMEM. */
 bool pregrant_take_reserve(struct pregrant_device *dev)
 {
 	struct pregrant_reserve *reserve = dev->reserve;
@@ -447,18 +455,18 @@ void pregrant_rest_reserve(struct pregrant_device *dev)
 	pregrant_reserve_rest(dev->reserve);
 }
 
-/* Under `control`: all is as it was, and is tried again. */
-static void put_off(struct pregrant_device *dev)
+/* Under `control`: there is no memory for a step. It is tried again. */
+static void retry_later(struct pregrant_device *dev)
 {
-	static const char says[] = "no memory to follow the back: tries again";
+	static const char text[] = "no memory to follow the back: tries again";
 
-	if (!dev->short_of_memory)
-		pk_error_write(dev, -ENOMEM, says, sizeof(says) - 1);
-	dev->short_of_memory = true;
+	if (!dev->enomem_logged)
+		pk_error_write(dev, -ENOMEM, text, sizeof(text) - 1);
+	dev->enomem_logged = true;
 	pregrant_wake_control_in(dev, SHORTAGE_PAUSE);
 }
 
-/* Jiffies until control has something to do though nothing happens; ULONG_MAX: it has not. */
+/* Jiffies until control has something to do without an event; ULONG_MAX: nothing. */
 static unsigned long due_in(struct pregrant_device *dev)
 {
 	u64 at = pregrant_front_begins_at(dev->front);
@@ -469,34 +477,44 @@ static unsigned long due_in(struct pregrant_device *dev)
 
 		due = msecs_to_jiffies(at > now_ns ? div_u64(at - now_ns, NSEC_PER_MSEC) + 1 : 1);
 	}
-	if (dev->announce_at && dev->lent)
+	if (dev->announce_at && dev->queues_up)
 		due = min(due, time_after(dev->announce_at, now) ? dev->announce_at - now : 0);
-	if (dev->back_unseen || !dev->state_watch)
+	if (dev->backend_unreadable || !dev->state_watch)
 		due = min_t(unsigned long, due, LOOK_PAUSE);
 	return due;
 }
 
-/* Under `control`, with a reserve: what was asked for. False: there is no front to step now. */
+/* Under `control`, with a reserve: handles events and requests. False: no front to step now. */
 static bool has_front(struct pregrant_device *dev)
 {
 	unsigned int queues = xchg(&dev->restart_queues, 0);
 
 	go_on(dev);
-	if (xchg(&dev->state_fired, false))
+	if (test_and_clear_bit(PREGRANT_EV_BACKEND_STATE, &dev->events))
 		pregrant_backend_seen(dev);
-	if (xchg(&dev->key_fired, false))
+	if (test_and_clear_bit(PREGRANT_EV_BACKEND_KEY, &dev->events))
 		pregrant_backend_look(dev);
 	if (queues)
 		restart_with(dev, queues);
-	if (READ_ONCE(dev->afresh) && dev->front) {
+	if (test_bit(PREGRANT_EV_RESET, &dev->events) && dev->front) {
 		netif_carrier_off(dev->netdev);
-		begin_end(dev);
+		start_closing(dev);
 	}
-	if (dev->ends && !has_ended(dev)) {
-		pregrant_wake_control_in(dev, msecs_to_jiffies(CLOSE_POLL_MS));
-		return false;
+	switch (dev->state) {
+	case PREGRANT_FOLLOWING:
+	case PREGRANT_BROKEN:
+		return true;
+	case PREGRANT_CLOSING:
+	case PREGRANT_ABANDONING:
+		if (!try_free(dev)) {
+			pregrant_wake_control_in(dev, msecs_to_jiffies(CLOSE_POLL_MS));
+			return false;
+		}
+		fallthrough;
+	case PREGRANT_NO_FRONT:
+		break;
 	}
-	if (dev->front || begin(dev))
+	if (begin(dev))
 		return true;
 	pregrant_wake_control_in(dev, LOOK_PAUSE);
 	return false;
@@ -509,27 +527,27 @@ static void control(struct pregrant_device *dev)
 	unsigned int k;
 	bool shrinks;
 
-	if (dev->short_of_memory)
+	if (dev->enomem_logged)
 		pk_error_remove(dev);
-	dev->short_of_memory = false;
+	dev->enomem_logged = false;
 	if (!has_front(dev))
 		return;
-	shrinks = xchg(&dev->shrinks, false);
+	shrinks = test_and_clear_bit(PREGRANT_EV_SHRINK, &dev->events);
 	step(dev);
 	pregrant_pool_control(dev, shrinks);
 	pregrant_pool_show(dev);
-	/* It may have taken our pages meanwhile. */
-	if (dev->lent) {
+	/* The backend may have mapped pages since. */
+	if (dev->queues_up) {
 		WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
-		for (k = 0; k < dev->lent; k++)
+		for (k = 0; k < dev->queues_up; k++)
 			pregrant_pieces_allow(&dev->queues[k]);
-		mutex_lock(&dev->lending);
+		mutex_lock(&dev->queues_lock);
 		pregrant_front_path(dev->front, &dev->settings, dev->used_path);
-		mutex_unlock(&dev->lending);
+		mutex_unlock(&dev->queues_lock);
 	}
-	if (dev->announce_at && dev->lent)
+	if (dev->announce_at && dev->queues_up)
 		announce(dev);
-	if (xchg(&dev->mc_again, false))
+	if (test_and_clear_bit(PREGRANT_EV_MULTICAST, &dev->events))
 		pregrant_multicast(dev, false);
 	WRITE_ONCE(dev->kept_pages, pregrant_front_kept_pages(dev->front));
 	due = due_in(dev);
@@ -542,16 +560,16 @@ void pregrant_control_work(struct work_struct *work)
 	struct pregrant_device *dev = container_of(to_delayed_work(work), struct pregrant_device, work);
 
 	mutex_lock(&dev->control);
-	if (!dev->gone) {
+	if (dev->bound) {
 		count_run(dev);
-		/* It allocates nothing: where memory is short there may be no reserve. */
-		if (READ_ONCE(dev->shrinks) && dev->front)
+		/* Needs no memory, so it comes before the reserve, for which there may be none. */
+		if (test_bit(PREGRANT_EV_SHRINK, &dev->events) && dev->front)
 			pregrant_front_release_idle(dev->front);
 		if (pregrant_take_reserve(dev)) {
 			control(dev);
 			pregrant_rest_reserve(dev);
 		} else {
-			put_off(dev);
+			retry_later(dev);
 		}
 	}
 	mutex_unlock(&dev->control);

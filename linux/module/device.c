@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * A guest's network driver around the crate pregrant: the module, and xenbus' devices of the class
- * "vif". Whichever of this module and xen-netfront is loaded first takes them; a device goes from
- * one to the other by unbind and bind in /sys/bus/xen/drivers.
+ * Xen network frontend: module parameters, probe and remove of "vif" devices. Whichever of this
+ * module and xen-netfront is loaded first binds them; unbind and bind in /sys/bus/xen/drivers moves
+ * a device from one to the other.
  */
 #include <linux/etherdevice.h>
 #include <linux/module.h>
@@ -50,7 +50,7 @@ static unsigned int rx_in_place;
 module_param(rx_in_place, uint, 0444);
 MODULE_PARM_DESC(rx_in_place, "bytes, above 2048, from which a received frame goes up in the pages in which it came, which a back that maps them can still change; 0: none");
 
-/* As xen-netfront's: at each connect, with the key of that name. */
+/* As of xen-netfront: read at each connect, together with the xenstore key of that name. */
 static bool trusted = true;
 module_param(trusted, bool, 0644);
 MODULE_PARM_DESC(trusted, "whether backs may see whole pages of what is sent, and frames stay in pages that they have; N: never, else unless the toolstack's key `trusted` is 0");
@@ -60,19 +60,19 @@ bool pk_trusted(void)
 	return READ_ONCE(trusted);
 }
 
-/* A driver domain begins again in this time, also where an administrator has to see to it. */
+/* Long enough for a driver domain to restart, by hand too. */
 static unsigned int keep_orphans = 300;
 module_param(keep_orphans, uint, 0644);
 MODULE_PARM_DESC(keep_orphans, "seconds that an interface waits for another vif of its address when its driver domain has gone; 0: none");
 
-/* By default: ten such devices fit a guest's grants, where Xen gives it 64 pages of them. */
+/* Ten devices with so many queues fit a grant table of 64 pages. */
 #define QUEUES_DEFAULT 4
-/* A reserve of memory is taken for each. */
+/* Each costs a reserve of memory. */
 #define QUEUES_MAX 64
 
 struct workqueue_struct *pregrant_control;
 
-/* Below 0: it is no number. */
+/* Negative: not a number. */
 static int buffers_of(u32 *n)
 {
 	if (!strcmp(buffers, "auto")) {
@@ -86,12 +86,12 @@ static struct pregrant_settings settings(void)
 {
 	u32 n = 0;
 
-	buffers_of(&n); /* seen when the module was loaded */
+	buffers_of(&n); /* checked when the module was loaded */
 	return (struct pregrant_settings) {
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
 		.data_len = data_len, .buffers = n, .cache = pk_private_cache(),
 		.multicast = multicast, .send_on = send_on,
-		/* Shorter ones have their bytes in the skb. */
+		/* Shorter frames are in the linear part of the skb. */
 		.rx_in_place = rx_in_place ? max(rx_in_place, 2049u) : 0,
 	};
 }
@@ -122,12 +122,12 @@ static void begin(struct pregrant_device *dev)
 	dev_set_drvdata(&dev->xbdev->dev, dev);
 	pregrant_backend_watch(dev);
 	mutex_lock(&dev->control);
-	dev->gone = false;
+	dev->bound = true;
 	mutex_unlock(&dev->control);
 	pregrant_wake_control(dev);
 }
 
-/* Probes that began and that ended: one is under way where it is odd. */
+/* Starts plus ends of probes: odd during a probe. */
 static atomic_t probes = ATOMIC_INIT(0);
 
 static int probe_device(struct xenbus_device *xbdev)
@@ -144,7 +144,7 @@ static int probe_device(struct xenbus_device *xbdev)
 		xenbus_dev_fatal(xbdev, ret, "no address");
 		return ret;
 	}
-	/* The driver or program that had the device before may have written it without a note. */
+	/* The previous driver, or a program, may have changed it without xenbus. */
 	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
 	dev = pregrant_adopt(xbdev, mac);
 	if (dev) {
@@ -165,10 +165,9 @@ static int probe_device(struct xenbus_device *xbdev)
 	dev->settings.queues = max;
 	dev->lend_from = lend_from;
 	dev->runs_until = jiffies;
-	dev->gone = true; /* until it is there: its back's state may change before */
 	mutex_init(&dev->control);
-	mutex_init(&dev->lending);
-	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	mutex_init(&dev->queues_lock);
+	ratelimit_state_init(&dev->log_limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
 	INIT_DELAYED_WORK(&dev->expiry, pregrant_orphan_expired);
 	INIT_LIST_HEAD(&dev->channels);
@@ -177,7 +176,7 @@ static int probe_device(struct xenbus_device *xbdev)
 	if (!dev->queues)
 		goto failed;
 	dev->max_queues = max;
-	/* All of them, for all are freed. */
+	/* All of them, since the error path frees all. */
 	for (k = 0, ret = 0; k < max; k++) {
 		int failed = pregrant_queue_init(&dev->queues[k], dev, k);
 
@@ -218,7 +217,7 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	return ret;
 }
 
-/* The guest is to be saved. Tasks and control stand still by now. */
+/* .suspend: tasks and control are frozen by now. */
 static int saved(struct xenbus_device *xbdev)
 {
 	pregrant_suspend(dev_get_drvdata(&xbdev->dev));
@@ -226,12 +225,12 @@ static int saved(struct xenbus_device *xbdev)
 }
 
 /*
- * Before they go on. Not where xenbus does not find the back, nor where the guest was not saved
- * after all.
+ * .resume: before they are thawed. Not called where xenbus finds no backend, nor where the suspend
+ * was cancelled.
  */
 static int restored(struct xenbus_device *xbdev)
 {
-	pregrant_begin_afresh(dev_get_drvdata(&xbdev->dev));
+	pregrant_reset(dev_get_drvdata(&xbdev->dev));
 	return 0;
 }
 
@@ -242,18 +241,18 @@ static void take_away(struct xenbus_device *xbdev)
 	bool stays, has_reserve;
 
 	mutex_lock(&dev->control);
-	dev->gone = true; /* the interface's carrier does not change any more */
+	dev->bound = false; /* control does not change the carrier any more */
 	pregrant_backend_seen(dev);
 	mutex_unlock(&dev->control);
 	cancel_delayed_work_sync(&dev->work);
-	/* Its directory is there where it is unbound by hand. */
-	stays = keep && !dev->unwanted && pregrant_is_gone(dev);
+	/* If it is unbound by hand, its xenstore directory is still there. */
+	stays = keep && !dev->offline && pregrant_is_gone(dev);
 	dev_set_drvdata(&xbdev->dev, NULL);
 	if (stays)
 		netif_carrier_off(dev->netdev);
 	else
 		unregister_netdev(dev->netdev);
-	/* It goes in any case: where there is no reserve it waits for memory. */
+	/* Remove cannot fail: without a reserve, allocations wait for memory. */
 	mutex_lock(&dev->control);
 	has_reserve = pregrant_take_reserve(dev);
 	pregrant_end(dev);
@@ -273,7 +272,7 @@ static int __maybe_unused take_away_int(struct xenbus_device *xbdev)
 	return 0;
 }
 
-/* 6.1's updates took the answer from it. */
+/* 6.1-stable changed the return type to void. */
 typedef typeof(((struct xenbus_driver *)NULL)->remove) remove_fn;
 #define REMOVE                                                                                              \
 	__builtin_choose_expr(__builtin_types_compatible_p(remove_fn, void (*)(struct xenbus_device *)), \
@@ -285,24 +284,24 @@ static const struct xenbus_device_id ids[] = {
 };
 
 static struct xenbus_driver driver = {
-	/* The class's own name is xen-netfront's. */
+	/* "vif" is the name of xen-netfront. */
 	.name = "pregrant",
 	.ids = ids,
 	.probe = probe,
 	.remove = REMOVE,
 	.suspend = saved,
 	.resume = restored,
-	/* The front has closed it; a directory that was made again meanwhile is not closed. */
+	/* xenbus must not write Closed: the front has, and a recreated directory is another vif. */
 	.allow_rebind = true,
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
-	/* Where a back is late or dead a load does not wait for minutes. */
+	/* Do not make boot wait minutes for a dead backend. */
 	.not_essential = true,
 #endif
 };
 
 /*
- * Registering probes the devices, and then waits for their backs: for half a minute, before 5.16
- * for five. A load waits for less: a back that is late or dead does not hold up a boot.
+ * xenbus_register_frontend() probes the devices, then waits for their backends: 30 s, before 5.16
+ * five minutes. module_init waits less, so that a dead backend does not hold up boot.
  */
 #define LOAD_WAITS (2 * HZ)
 
@@ -328,10 +327,10 @@ static int begin_driver(void)
 		seen = atomic_read(&probes);
 		if (!wait_for_completion_timeout(&registering_done, LOAD_WAITS))
 			continue;
-		/* It may be in the function still, which goes where a load fails. */
+		/* The work function must have returned before a failed load frees it. */
 		flush_work(&registering);
 		return registered;
-		/* Those that are not probed yet are ours too, and not the next driver's. */
+		/* Go on while probes make progress, so that xen-netfront does not bind the rest. */
 	} while (atomic_read(&probes) != seen || seen % 2);
 	pr_info("pregrant: loaded, and a back has not answered yet; its interface is up once it does\n");
 	return 0;
@@ -352,7 +351,7 @@ static int __init pregrant_init(void)
 		return -EINVAL;
 	if (!xen_domain() || !xen_has_pv_nic_devices())
 		return -ENODEV;
-	/* Not while the guest is saved: xenbus reads its devices' paths again then. */
+	/* Frozen during suspend: xenbus reads the paths of its devices again then. */
 	pregrant_control = alloc_workqueue("pregrant", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!pregrant_control)
 		return -ENOMEM;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * A vif's device and its queues, as the files of the driver share them.
+ * The net_device of a vif and its queues.
  *
- *   control   one work item a device, under `control`; it may sleep, and has the front
- *   xmit      the stack's senders: a queue's `tx`, under its netdev queue's lock
- *   poll      a queue's NAPI: `rx`, alone; `tx` under that lock. Received skbs go up outside of it
- *   event     an interrupt's handler: it says who is to poll
+ *   control   one delayed work item per device, under `control`: it may sleep, and owns the front
+ *   xmit      ndo_start_xmit: a queue's `tx`, under its netdev_queue lock
+ *   poll      a queue's NAPI: owns `rx`; `tx` under that lock. Received skbs go up without it
+ *   event     interrupt handler: schedules the NAPI or control
  *
- * The front lends a queue's two halves while frames can travel. They go back when the queues are
- * paused: no sender has the lock then, and no poll runs.
+ * While the vif is connected, xmit and NAPI have the two halves of each queue (`queues_up`). The
+ * front gets them back while the queues are paused: no sender holds the lock then, no NAPI runs.
  *
- * Locks: `control` or RTNL, never both: control may wait long, for the back. Then `lending` or that
- * of xenstore's transactions, the list of addresses, a netdev queue's.
+ * Lock order: `control` or RTNL, never both, since control may wait long for the backend; then
+ * `queues_lock` or the lock of xenstore transactions; the address list; a netdev_queue.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -30,36 +30,36 @@
 
 #include "pregrant.h"
 
-/* Slots of the longest frame: its head, its pieces, its extra info. */
+/* Slots of the longest frame: its head, its granted pages, its extra info. */
 #define PREGRANT_FRAME_SLOTS (1 + PREGRANT_PIECES_MAX + 1)
 #define PREGRANT_FRAME_MAX 65535
 #define PREGRANT_MTU_MAX (PREGRANT_FRAME_MAX - 18)
 #define PREGRANT_ORDER_MAX 4
 #define PREGRANT_SLOTS 256 /* of a ring of one page */
-/* The longest frame that an XDP program sees: its page has room ahead of it, and an end behind. */
+/* The longest frame for XDP: its page also has headroom and skb_shared_info. */
 #define PREGRANT_XDP_FRAME_MAX \
 	(PAGE_SIZE - XDP_PACKET_HEADROOM - SKB_DATA_ALIGN(sizeof(struct skb_shared_info)))
 #define PREGRANT_XDP_MTU_MAX (PREGRANT_XDP_FRAME_MAX - 18)
 
-/* A frame whose requests the back has not answered. */
+/* An skb in flight: some of its requests have no response yet. */
 struct pregrant_kept {
 	struct sk_buff *skb;
-	u32 end; /* requests that were sent when it was */
+	u32 end; /* requests of the queue up to and including its own */
 	u32 bytes;
 };
 
-/* Of an skb, in one page. */
+/* A part of an skb within one page. */
 struct pregrant_page_piece {
 	struct page *page;
 	u16 offset, len;
 };
 
-/* On the way through an skb's fragments, page by page; at the beginning all but the skb's is 0. */
+/* An iterator over the pages of an skb's fragments. Initialise `info`, and the rest with 0. */
 struct pregrant_walk {
 	const struct skb_shared_info *info;
-	unsigned int frag; /* the next one */
+	unsigned int frag; /* the next fragment */
 	struct page *page;
-	size_t at, left; /* of this one, in that page */
+	size_t at, left; /* offset in `page`; bytes left of the current fragment */
 };
 
 static inline bool pregrant_walk_next(struct pregrant_walk *walk, struct pregrant_page_piece *to)
@@ -82,13 +82,13 @@ static inline bool pregrant_walk_next(struct pregrant_walk *walk, struct pregran
 	return true;
 }
 
-/* One that is granted to the back; by its request's id. */
+/* A page granted for a TX request; indexed by the id of the request. */
 struct pregrant_piece {
-	struct sk_buff *skb; /* NULL: none has this id */
+	struct sk_buff *skb; /* NULL: the id is free */
 	u32 gref;
 };
 
-/* Bytes in the buffer of a slot, which is to be sent on. */
+/* A received frame in the staging buffer of a slot, which XDP_TX sends on. */
 struct pregrant_on_its_way {
 	u16 slot, offset, len;
 	u8 csum;
@@ -97,9 +97,9 @@ struct pregrant_on_its_way {
 /* Verdicts of XDP programs; ethtool.c names them. */
 enum pregrant_verdict {
 	PREGRANT_XDP_PASS, PREGRANT_XDP_DROP, PREGRANT_XDP_TX,
-	PREGRANT_XDP_TX_BUFFERS, /* of these, in the buffers in which they came */
+	PREGRANT_XDP_TX_BUFFERS, /* of these, sent on in their staging buffers */
 	PREGRANT_XDP_TX_FULL, PREGRANT_XDP_REDIRECT, PREGRANT_XDP_ABORTED,
-	PREGRANT_XDP_XMIT, /* frames that others' programs redirect to here */
+	PREGRANT_XDP_XMIT, /* ndo_xdp_xmit */
 	PREGRANT_VERDICTS,
 };
 
@@ -107,30 +107,31 @@ struct pregrant_queue {
 	struct pregrant_device *dev;
 	unsigned int index;
 	struct napi_struct napi;
-	struct pregrant_tx *tx; /* lent, or NULL */
-	struct pregrant_rx *rx;
-	bool tx_event; /* answers of TX are to be read */
+	struct pregrant_tx *tx; /* NULL unless the queue is up */
+	struct pregrant_rx *rx; /* the same */
+	bool tx_event; /* TX responses to read */
 
-	/* Of the sender, under the netdev queue's lock. */
-	struct pregrant_kept *kept; /* a ring, as large as the back's can be */
+	/* xmit: under the netdev_queue lock. */
+	struct pregrant_kept *kept; /* ring buffer of skbs in flight, as large as the TX ring */
 	u32 kept_head, kept_tail, kept_mask;
-	u32 requests; /* sent up to now */
-	bool tx_armed;
-	bool may_lend, lends; /* frames may be in pieces; and are */
+	u32 requests; /* sent since the connection began */
+	bool tx_armed; /* a response will raise an event */
+	bool may_grant; /* the backend takes frames whose pages are granted one by one */
+	bool grants; /* and such frames are sent */
 	struct pregrant_piece *pieces;
 	u32 pieces_out;
-	grant_ref_t *numbers; /* of grants: `spare` ones that no page has */
+	grant_ref_t *numbers; /* unused grant references, `spare` of them */
 	u32 spare;
-	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX]; /* of the frame that is sent */
-	u16 ids[PREGRANT_PIECES_MAX]; /* its pieces', or answered ones */
-	bool mc_refused; /* an address could not be asked for: there was no room */
+	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX]; /* of the skb being sent */
+	u16 ids[PREGRANT_PIECES_MAX]; /* of its requests, or of responses */
+	bool mc_refused; /* the ring was full for a multicast address */
 
-	/* Of the poll. */
+	/* NAPI poll. */
 	struct xdp_rxq_info rxq;
-	struct xdp_buff buff; /* the frame that a program sees, in a page of the queue's, or in none yet */
-	struct pregrant_on_its_way on_its_way[NAPI_POLL_WEIGHT]; /* until slots are posted */
-	bool sends_on; /* the back takes buffers in which frames came */
-	u32 buffers_out; /* on TX */
+	struct xdp_buff buff; /* the frame that XDP sees; its page belongs to the queue */
+	struct pregrant_on_its_way on_its_way[NAPI_POLL_WEIGHT]; /* until RX buffers are posted */
+	bool sends_on; /* the backend accepts received staging buffers on TX */
+	u32 buffers_out; /* such buffers without a response */
 	u64 xdp[PREGRANT_VERDICTS];
 
 	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;
@@ -140,65 +141,96 @@ struct pregrant_queue {
 
 struct pregrant_watch;
 
+/*
+ * The front of a device. Written by control; READ_ONCE() elsewhere.
+ *
+ *   NO_FRONT --a backend is named--> FOLLOWING --it broke the protocol--> BROKEN
+ *      ^                                 |                                  |
+ *      |                                 | remove, ethtool -L, new backend  | remove, new backend
+ *      |                                 v                                  |
+ *      '--closed, or close_by------- CLOSING <------------------------------'
+ *      |                                 | the xenstore directory is gone, or another front's
+ *      |                                 v
+ *      '--freed, or close_by------- ABANDONING
+ *
+ * A new backend is one after a restore, or one that the toolstack wrote into the directory.
+ */
+enum pregrant_front_state {
+	PREGRANT_NO_FRONT, /* `front` is NULL; a backend is looked for once a second */
+	PREGRANT_FOLLOWING, /* the front follows the backend's xenbus state, connected or not */
+	PREGRANT_BROKEN, /* closed until the device is bound again, or its backend replaced */
+	PREGRANT_CLOSING, /* the front waits for the backend to unmap its pages, and is freed */
+	PREGRANT_ABANDONING, /* the same, but nothing is written to xenstore any more */
+};
+
+/* Bits of `events`: what happened since control ran, in any context. */
+enum pregrant_event {
+	PREGRANT_EV_FAULT, /* the backend broke the protocol */
+	PREGRANT_EV_RESET, /* backend replaced: discard all previous state */
+	PREGRANT_EV_BACKEND_KEY, /* watch: `backend` in the front's directory */
+	PREGRANT_EV_BACKEND_STATE, /* watch: `state` in the backend's directory */
+	PREGRANT_EV_MULTICAST, /* the backend has room for addresses that it refused */
+	PREGRANT_EV_GROW_RX, /* frames were copied for want of RX pages */
+	PREGRANT_EV_SHRINK, /* the shrinker wants pages back */
+};
+
 struct pregrant_device {
-	struct xenbus_device *xbdev; /* NULL: an orphan's. It changes with RTNL, while the device is `gone` */
-	char *back; /* its back's directory, under `control`; NULL: the front's names none */
-	domid_t back_id; /* of the front's; pieces.c has it while queues are lent */
+	struct xenbus_device *xbdev; /* NULL for orphans. Changes under RTNL, while not `bound` */
+	char *back; /* xenstore directory of the backend, under `control`; NULL: none is named */
+	domid_t back_id; /* of `front`; constant while queues are up */
 	struct net_device *netdev;
 	struct pregrant_front *front;
 	struct pregrant_settings settings;
 	unsigned int max_queues;
-	u32 lend_from; /* bytes of a frame whose pages are granted, not copied; 0: by what the back does */
-	atomic_t pieces_kept; /* pages of skbs that the back has, or had when their ring was over */
-	bool lends_none; /* no more of them */
+	u32 lend_from; /* module parameter: bytes from which skb pages are granted; 0: auto */
+	atomic_t pieces_kept; /* pages of skbs that are granted, on earlier connections too */
+	bool grants_stopped; /* the backend kept an skb page mapped: no more are granted */
 	struct pregrant_queue *queues;
-	struct bpf_prog __rcu *program; /* XDP's, under RTNL; NULL: none */
+	struct bpf_prog __rcu *program; /* XDP; written under RTNL */
 
 	struct mutex control;
 	struct delayed_work work;
-	struct list_head channels; /* under `control`, as are the front and these */
-	unsigned long announce_at; /* jiffies; 0: no */
-	bool gone, closed, short_of_memory;
-	bool afresh; /* another back: nothing of before is to be used, nor said to it */
-	bool ends; /* the front is on its way to its end, which comes then at the latest: */
-	unsigned long ends_by; /* jiffies */
-	bool ends_unheard; /* no one is there to close it */
-	bool back_unseen; /* its state could not be read */
-	bool said_missing; /* that there is no back */
-	struct pregrant_reserve *reserve; /* for what the front allocates */
+	/* Under `control`, as is `front`: */
+	struct list_head channels; /* event channels */
+	bool bound; /* to its xenbus device: between probe and remove; control runs only then */
+	enum pregrant_front_state state; /* of `front` */
+	unsigned long close_by; /* jiffies: a CLOSING front is freed then at the latest */
+	unsigned long announce_at; /* jiffies; 0: nothing to announce */
+	bool backend_unreadable; /* its state could not be read: a timer reads it again */
+	bool no_backend_logged;
+	bool enomem_logged;
+	struct pregrant_reserve *reserve; /* memory for allocations of the front */
 
-	u8 mac[ETH_ALEN]; /* as the toolstack has it */
-	bool unwanted; /* the toolstack wants the vif gone */
+	u8 mac[ETH_ALEN]; /* as the toolstack wrote it */
+	bool offline; /* `online` of the backend is 0: the toolstack removes the vif */
 	struct pregrant_watch *key_watch, *state_watch, *own_watch; /* NULL: not watched */
-	u32 state_due; /* under `watches`: what xbdev->state is to be once it is written; 0: nothing */
+	u32 state_due; /* under `watches`: becomes xbdev->state once xenstore has it; 0: none */
 	struct list_head orphan;
-	struct delayed_work expiry; /* an orphan's */
+	struct delayed_work expiry; /* frees an orphan */
 
-	u64 pool[PREGRANT_POOL_FIGURES]; /* RX pages that come and go; from any context */
-	unsigned long grows_at; /* jiffies; not earlier */
-	bool is_short; /* skbs have too many of them */
+	u64 pool[PREGRANT_POOL_FIGURES]; /* of pregrant_front_pool(); read in any context */
+	unsigned long grow_after; /* jiffies: no RX pages are added earlier */
 
 	struct shrinker *shrinker;
-	unsigned long shrinks_at; /* jiffies; not earlier */
-	bool shrinks;
+	unsigned long shrink_after; /* jiffies: control is not asked for pages earlier */
 
-	struct mutex lending;
-	unsigned int lent; /* queues; 0: not connected */
+	struct mutex queues_lock;
+	unsigned int queues_up; /* queues that xmit and NAPI have; 0: not connected */
 	u32 slots[2]; /* of their rings, TX and RX */
 	char used_path[PREGRANT_PATH_ROOM]; /* and why */
-	bool open, running;
+	bool open; /* between ndo_open and ndo_stop */
 	bool suspended; /* from before the guest is saved until control runs again */
+	bool running; /* NAPI is enabled: open, connected, neither suspended nor broken */
 
-	/* From any context. */
-	bool key_fired, state_fired; /* their watches */
-	unsigned long runs_until; /* jiffies that control's runs have used up, each its share */
-	u32 takes; /* what the back takes unfinished */
-	u64 kept_pages;
-	unsigned int restart_queues; /* restart with so many; 0: no */
-	unsigned long failed; /* bit 0: the back broke the protocol; bit 1: that was said */
+	/* Written and read in any context. */
+	unsigned long events; /* enum pregrant_event */
+	unsigned int restart_queues; /* ethtool -L: reconnect with this many; 0: no request */
+	unsigned long runs_until; /* jiffies that runs of control have used up, each its share */
+	u32 takes; /* PREGRANT_TAKES_*: offloads and requests that the backend accepts */
+	u64 kept_pages; /* granted, and unused until the next connect */
 	unsigned int connects;
-	struct ratelimit_state says; /* the core's lines */
-	bool mc_again; /* addresses that were refused are to be asked for */
+	atomic_t fault_logged; /* by whichever queue saw it first */
+	struct ratelimit_state log_limit; /* of lines that a backend can cause */
 };
 
 static inline struct netdev_queue *txq_of(struct pregrant_queue *queue)
@@ -215,11 +247,11 @@ void pregrant_wake_control(struct pregrant_device *dev);
 void pregrant_wake_control_in(struct pregrant_device *dev, unsigned long delay);
 void pregrant_suspend(struct pregrant_device *dev);
 void pregrant_fail(struct pregrant_device *dev);
-void pregrant_begin_afresh(struct pregrant_device *dev);
+void pregrant_reset(struct pregrant_device *dev);
 void pregrant_pause(struct pregrant_device *dev);
 void pregrant_pause_and_drop(struct pregrant_device *dev);
-void pregrant_take_back(struct pregrant_device *dev);
-void pregrant_lend(struct pregrant_device *dev);
+void pregrant_stop_queues(struct pregrant_device *dev);
+void pregrant_start_queues(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
 bool pregrant_take_reserve(struct pregrant_device *dev);
 void pregrant_rest_reserve(struct pregrant_device *dev);
@@ -255,7 +287,8 @@ void pregrant_pieces_orphan(struct pregrant_queue *queue);
 void pregrant_pieces_drop(struct pregrant_queue *queue);
 
 /* keys.c */
-bool pregrant_is_gone(struct pregrant_device *dev); /* its directory is, or is another's */
+/* Whether the xenstore directory is gone, or is another front's. */
+bool pregrant_is_gone(struct pregrant_device *dev);
 bool pregrant_is_another(struct xenbus_device *xbdev);
 
 /* backend.c */
@@ -287,22 +320,22 @@ void pregrant_orphan_expired(struct work_struct *work);
 struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN]);
 void pregrant_orphans_end(void);
 
-/* frame.c: what pk_skb_new adds to. */
+/* frame.c: the received frames of one poll. */
 struct pregrant_received {
 	struct napi_struct *napi;
 	struct sk_buff_head skbs;
 	unsigned int dropped;
 
-	/* Where a program decides: */
-	struct bpf_prog *program; /* NULL: none does */
+	/* With an XDP program: */
+	struct bpf_prog *program; /* NULL: none */
 	struct pregrant_queue *queue;
-	u32 pending; /* bytes of the frame in the queue's page; 0: none */
-	u32 csum; /* that frame's */
-	void *shared; /* where it is in a buffer that can be sent on; NULL: in none */
-	u16 slot, offset; /* and where that is */
+	u32 pending; /* bytes of the frame in the page of the queue; 0: none */
+	u32 csum; /* PREGRANT_CSUM_* of that frame */
+	void *shared; /* that frame in a staging buffer that can be sent on; or NULL */
+	u16 slot, offset; /* slot of that buffer, offset of the frame in it */
 	size_t buffer_bytes;
-	unsigned int on_its_way; /* of the queue's */
-	bool has_tx; /* the netdev queue is locked */
+	unsigned int on_its_way; /* entries used of queue->on_its_way */
+	bool has_tx; /* the netdev_queue lock is held */
 	bool sent, redirected;
 };
 struct sk_buff *pregrant_skb_alloc(struct napi_struct *napi, unsigned int len);
@@ -324,7 +357,7 @@ int pregrant_bpf(struct net_device *netdev, struct netdev_bpf *bpf);
 
 /* events.c */
 extern atomic_t pregrant_spurious_events;
-void pregrant_channels_meet(struct pregrant_device *dev);
+void pregrant_channels_connect(struct pregrant_device *dev);
 
 /* grants.c */
 extern atomic64_t pregrant_grants, pregrant_grants_ended, pregrant_grants_deferred;

@@ -6,7 +6,7 @@
 
 #include "driver.h"
 
-/* A queue's counters: front.rs has the same order. */
+/* Counters of a queue, in the order of counters() in linux/core/src/halves.rs. */
 static const char *const counters[PREGRANT_COUNTERS] = {
 	"frames", "bytes", "staged", "granted", "persistent", "errors", "dropped", "events_sent",
 };
@@ -15,7 +15,7 @@ static const char *const of_all[] = {
 	"spurious_events", "kept_pages", "tx_in_pieces",
 	"rx_in_place", "rx_pool", "rx_pool_grown", "rx_pool_shrunk", "rx_pool_adds", "rx_pool_dels",
 };
-/* All queues', in the order of `enum pregrant_verdict`. */
+/* Sums over all queues, in the order of enum pregrant_verdict. */
 static const char *const verdicts[PREGRANT_VERDICTS] = {
 	"xdp_pass", "xdp_drop", "xdp_tx", "xdp_tx_buffers", "xdp_tx_full", "xdp_redirect", "xdp_aborted", "xdp_xmit",
 };
@@ -26,12 +26,12 @@ static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
 
 	strscpy(info->driver, "pregrant", sizeof(info->driver));
 	BUILD_BUG_ON(sizeof(info->fw_version) != sizeof(dev->used_path));
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	strscpy(info->fw_version,
-		READ_ONCE(dev->closed) ? "none: the back broke protocol" :
-		dev->lent ? dev->used_path : "none: not connected",
+		READ_ONCE(dev->state) == PREGRANT_BROKEN ? "none: the back broke protocol" :
+		dev->queues_up ? dev->used_path : "none: not connected",
 		sizeof(info->fw_version));
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	if (dev->xbdev)
 		strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
 }
@@ -84,16 +84,16 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	for (i = 0; i < PREGRANT_VERDICTS; i++, to++)
 		for (k = 0, *to = 0; k < dev->max_queues; k++)
 			*to += READ_ONCE(dev->queues[k].xdp[i]);
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_COUNTERS) {
 		memset(to, 0, 2 * PREGRANT_COUNTERS * sizeof(*to));
-		if (k >= dev->lent)
+		if (k >= dev->queues_up)
 			continue;
 		pregrant_queue_tx_counters(&dev->queues[k], to);
 		for (i = 0; i < PREGRANT_COUNTERS; i++)
 			to[PREGRANT_COUNTERS + i] = READ_ONCE(dev->queues[k].rx_counters[i]);
 	}
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 }
 
 static void get_channels(struct net_device *netdev, struct ethtool_channels *channels)
@@ -101,39 +101,36 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	channels->max_combined = dev->max_queues;
-	channels->combined_count = READ_ONCE(dev->lent) ?: READ_ONCE(dev->settings.queues);
+	channels->combined_count = READ_ONCE(dev->queues_up) ?: READ_ONCE(dev->settings.queues);
 }
 
-/*
- * The front closes and restarts with so many; the interface stays. Not where the back broke the
- * protocol.
- */
+/* ethtool -L: the front reconnects with this many queues. Not while it is BROKEN. */
 static int set_channels(struct net_device *netdev, struct ethtool_channels *channels)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	if (!channels->combined_count || channels->rx_count || channels->tx_count || channels->other_count)
 		return -EINVAL;
-	if (READ_ONCE(dev->closed))
+	if (READ_ONCE(dev->state) == PREGRANT_BROKEN)
 		return -EIO;
 	WRITE_ONCE(dev->restart_queues, channels->combined_count);
 	pregrant_wake_control(dev);
 	return 0;
 }
 
-/* As connected; before, as configured. */
+/* ethtool -g: of the connection, or of the module parameter before. */
 static void ringparam(struct net_device *netdev, struct ethtool_ringparam *ring)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	ring->rx_max_pending = ring->tx_max_pending = PREGRANT_SLOTS << PREGRANT_ORDER_MAX;
 	ring->rx_pending = ring->tx_pending = PREGRANT_SLOTS << dev->settings.ring_order;
-	mutex_lock(&dev->lending);
-	if (dev->lent) {
+	mutex_lock(&dev->queues_lock);
+	if (dev->queues_up) {
 		ring->tx_pending = dev->slots[0];
 		ring->rx_pending = dev->slots[1];
 	}
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Event channels. An event comes once, and the next when the core has read the ring and
- * unmasks the channel: late, so that a back that sends without end costs no more than polls. Where
- * many come with nothing they are said to be spurious, and Xen's interrupts slow them down, by a
- * second at most: so it must not be said of one whose frames a poll took before it was handled,
- * woken by the queue's other channel, on another processor perhaps.
+ * Event channels, with late EOI: after an event the channel stays masked until the core has read
+ * the ring, so that an event storm costs polls and no more. Events without work are reported as
+ * spurious, and Xen's event code delays them, by up to a second. So an event must not count as
+ * spurious if its work was done by a poll that the other channel of the queue had scheduled,
+ * perhaps on another CPU.
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
@@ -18,16 +18,16 @@
 struct pregrant_channel {
 	struct list_head list;
 	struct pregrant_device *dev;
-	struct pregrant_queue *queue; /* none: the control ring's, or not connected yet */
+	struct pregrant_queue *queue; /* NULL: of the control ring, or not connected yet */
 	int irq;
 	u32 port;
 	bool is_tx;
-	bool pending; /* an event that was not unmasked */
-	bool early; /* work was found while no event was pending: its event finds none */
-	u32 idle; /* events in a row with which nothing came */
+	bool pending; /* an event without EOI */
+	bool early; /* work was done before its event came: that event will find none */
+	u32 idle; /* events in a row without work */
 };
 
-/* How many of all channels were said to be spurious. */
+/* Events of all channels that were reported as spurious. */
 atomic_t pregrant_spurious_events = ATOMIC_INIT(0);
 
 static irqreturn_t event(int irq, void *data)
@@ -36,8 +36,8 @@ static irqreturn_t event(int irq, void *data)
 	struct pregrant_queue *queue;
 
 	/*
-	 * In this order: the poll that follows pregrant_channels_meet sees `pending`, or this the
-	 * queue.
+	 * Orders against pregrant_channels_connect(): either this sees the queue, or the poll after
+	 * that sees `pending`.
 	 */
 	smp_store_mb(chan->pending, true);
 	queue = smp_load_acquire(&chan->queue);
@@ -51,10 +51,7 @@ static irqreturn_t event(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
-/*
- * Not by xenbus_alloc_evtchn, which where there is none closes the device: the core goes on with
- * fewer queues.
- */
+/* Not xenbus_alloc_evtchn(), whose error path closes the device: fewer queues will do. */
 static int alloc_port(struct pregrant_device *dev, u32 *port)
 {
 	struct evtchn_alloc_unbound alloc = { .dom = DOMID_SELF, .remote_dom = dev->back_id };
@@ -81,10 +78,7 @@ struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port
 	chan->dev = dev;
 	if (alloc_port(dev, &chan->port))
 		goto no_port;
-	/*
-	 * In two steps: where the first fails the port is still ours; where the second does it is
-	 * closed.
-	 */
+	/* In two steps, since the second closes the port if it fails, and the first does not. */
 	if (bind_evtchn_to_irq_lateeoi(chan->port) < 0) {
 		close_port(chan->port);
 		goto no_port;
@@ -120,7 +114,7 @@ void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 		chan->early |= !idle;
 		return;
 	}
-	/* One event is excused by that, not those that follow it. */
+	/* `early` excuses one event. */
 	chan->idle = idle && !chan->early ? chan->idle + 1 : 0;
 	chan->early = false;
 	is_spurious = chan->idle > IDLE_MAX;
@@ -129,8 +123,8 @@ void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 	xen_irq_lateeoi(chan->irq, is_spurious ? XEN_EOI_FLAG_SPURIOUS : 0);
 }
 
-/* The queues are live: their events are for their NAPIs. Before they are lent. */
-void pregrant_channels_meet(struct pregrant_device *dev)
+/* Before queues are started: their events go to their NAPIs from now on. */
+void pregrant_channels_connect(struct pregrant_device *dev)
 {
 	struct pregrant_channel *chan;
 	unsigned int k;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* Bytes of skbs: the core copies a frame once, between an skb and what is granted. */
+/* skbs: the core copies a frame once, between an skb and granted memory. */
 #include <linux/etherdevice.h>
 #include <linux/if_ether.h>
 #include <linux/log2.h>
@@ -8,10 +8,10 @@
 
 #include "driver.h"
 
-/* A received frame until it goes up. */
+/* Control buffer of a received skb until it is delivered. */
 struct pregrant_cb {
-	size_t len;
-	bool is_decided; /* by a program, or there is none */
+	size_t len; /* of the whole frame */
+	bool is_decided; /* no XDP program has to see it any more */
 };
 
 static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
@@ -22,16 +22,16 @@ static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 {
 	/*
-	 * It cannot fail: the core asks for no more than the skb said it has. No byte of before is
-	 * sent.
+	 * Cannot fail: the core reads no more than skb->len. If it does, stale bytes must not reach
+	 * the backend.
 	 */
 	if (WARN_ON_ONCE(skb_copy_bits(skb, at, to, len)))
 		memset(to, 0, len);
 }
 
 /*
- * At least as many as the pages that its fragments touch. 0: there are none, or more than a frame
- * in pieces has, or some are not ours to grant: another guest's, mapped here.
+ * The number of pages that the fragments touch, or more. 0: none, too many for one frame, or a
+ * foreign page: another guest's page that is mapped here cannot be granted.
  */
 unsigned int pregrant_skb_pages(const struct sk_buff *skb)
 {
@@ -51,10 +51,7 @@ unsigned int pregrant_skb_pages(const struct sk_buff *skb)
 	return n <= PREGRANT_PIECES_MAX ? n : 0;
 }
 
-/*
- * Longer frames have their headers in the skb, and the rest in pages: memory in one piece is
- * scarce.
- */
+/* Longer frames have HEAD bytes in the linear part and the rest in pages: no large kmalloc. */
 #define LINEAR_MAX 2048
 #define HEAD 256
 
@@ -67,7 +64,7 @@ struct sk_buff *pregrant_skb_alloc(struct napi_struct *napi, unsigned int len)
 #endif
 }
 
-/* Adds an skb to those that go up. It may have its bytes, or get them. */
+/* Queues an skb for delivery. Its bytes may follow. */
 void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *skb, u32 csum, bool is_decided)
 {
 	if (csum & PREGRANT_CSUM_BLANK)
@@ -78,7 +75,7 @@ void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *s
 	__skb_queue_tail(&received->skbs, skb);
 }
 
-/* In a function of its own: what a program drops is not to save its registers. */
+/* noinline: frames that XDP drops do not pay for its saved registers. */
 static noinline struct sk_buff *skb_sized(struct pregrant_received *received, size_t len, size_t linear, u32 csum,
 					  u32 gso_type, u32 gso_size)
 {
@@ -97,10 +94,7 @@ static noinline struct sk_buff *skb_sized(struct pregrant_received *received, si
 
 		info->gso_size = gso_size;
 		info->gso_type = gso_type == PREGRANT_GSO_TCPV6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4;
-		/*
-		 * Its headers are whatever the back wrote: the stack parses them, and counts its
-		 * segments.
-		 */
+		/* The backend wrote the headers: let the stack validate them and count segments. */
 		info->gso_type |= SKB_GSO_DODGY;
 		info->gso_segs = 0;
 	}
@@ -109,7 +103,7 @@ static noinline struct sk_buff *skb_sized(struct pregrant_received *received, si
 	return skb;
 }
 
-/* Its segments would be of next to nothing. */
+/* A GSO frame whose segments would be too short. */
 void pk_frame_refused(void *to)
 {
 	((struct pregrant_received *)to)->dropped++;
@@ -121,7 +115,7 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	bool whole = len <= LINEAR_MAX;
 	struct sk_buff *skb;
 
-	/* No skb, which is not asked for again. */
+	/* No skb: the program sees the page. */
 	if (unlikely(received->program) && !gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX)
 		return pregrant_xdp_place(received, len, csum, linear);
 	skb = skb_sized(received, len, whole ? len : HEAD, csum, gso_type, gso_size);
@@ -129,14 +123,11 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	return skb;
 }
 
-/*
- * A frame whose first bytes are copied to `linear`, and whose others are added in the pages in
- * which they came.
- */
-struct sk_buff *pk_skb_new_lent(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear)
+/* A frame whose head is copied to `linear`; its other bytes are added in their granted pages. */
+struct sk_buff *pk_skb_new_frags(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;
-	/* The core copies more than the headers. */
+	/* The core copies at least the headers. */
 	bool has_head = !WARN_ON_ONCE(head < ETH_HLEN);
 	struct sk_buff *skb = has_head ? skb_sized(received, len, head, csum, gso_type, gso_size) : NULL;
 
@@ -144,13 +135,13 @@ struct sk_buff *pk_skb_new_lent(void *to, size_t len, size_t head, u32 csum, u32
 	return skb;
 }
 
-static struct page *page_of(void *at)
+static struct page *page_of(const void *at)
 {
 	return is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
 }
 
-/* An skb without room for it is short, and dropped when it is delivered. */
-void pk_skb_lend(struct sk_buff *skb, void *at, size_t len)
+/* An skb without a free fragment stays short, and is dropped at delivery. */
+void pk_skb_add_page(struct sk_buff *skb, const void *at, size_t len)
 {
 	unsigned int n = skb_shinfo(skb)->nr_frags;
 	struct page *page = page_of(at);
@@ -160,8 +151,8 @@ void pk_skb_lend(struct sk_buff *skb, void *at, size_t len)
 	get_page(page);
 	skb_add_rx_frag(skb, n, page, offset_in_page(at), len, PAGE_SIZE);
 	/*
-	 * Who would write to it is to copy: the back sees the page. Not all ask: until May 2026 ESP
-	 * and RxRPC decrypt where the payload is. The core lends none of theirs: TCP's alone.
+	 * Writers must copy first: the backend sees the page. Not all look at the flag: until May
+	 * 2026 ESP and RxRPC decrypt in place. The core therefore leaves only TCP in its pages.
 	 */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
 	skb_shinfo(skb)->flags |= SKBFL_SHARED_FRAG;
@@ -170,8 +161,8 @@ void pk_skb_lend(struct sk_buff *skb, void *at, size_t len)
 #endif
 }
 
-/* No skb has the page any more, and what was read of it is read. */
-bool pk_page_is_back(void *at)
+/* The barrier: reads of the page through an skb are over before it is posted again. */
+bool pk_page_is_back(const void *at)
 {
 	bool is_back = page_ref_count(page_of(at)) == 1;
 
@@ -179,10 +170,10 @@ bool pk_page_is_back(void *at)
 	return is_back;
 }
 
-/* Of pages in one piece where they are to be had: fewer to take and to give back. */
+/* Compound pages where they are available: fewer allocations. */
 #define ORDER_MAX 3
 
-/* For what is left of a frame: no more than that, but for its last page. */
+/* Pages for the `left` bytes of a frame: not more than these need. */
 static struct page *pages_for(size_t left)
 {
 	unsigned int order = min_t(unsigned int, left > PAGE_SIZE ? ilog2(left / PAGE_SIZE) : 0, ORDER_MAX);
@@ -193,10 +184,7 @@ static struct page *pages_for(size_t left)
 	return page ? page : dev_alloc_pages(0);
 }
 
-/*
- * An skb that ends up shorter than it was to be, for want of memory, is dropped when it is
- * delivered.
- */
+/* Without memory the skb stays shorter than its frame, and is dropped at delivery. */
 void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
 {
 	struct skb_shared_info *info = skb_shinfo(skb);
@@ -230,16 +218,13 @@ void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
 	}
 }
 
-/* Outside of any lock: the stack may answer a frame by sending one. */
+/* Without any lock held: the stack may send a frame in response. */
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received)
 {
 	struct sk_buff *skb;
 
 	while ((skb = __skb_dequeue(&received->skbs))) {
-		/*
-		 * A large segment whose sum is not blank: its segments' sums are to be made from a
-		 * blank one.
-		 */
+		/* A GSO skb with a full checksum: segmentation needs a partial one. */
 		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = skb_is_gso(skb) && !blank;
 		bool is_decided;
 
@@ -248,7 +233,7 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 			dev_kfree_skb_any(skb);
 			continue;
 		}
-		/* What a program sees is counted then. */
+		/* xdp.c counts the others. */
 		if (likely(!received->program)) {
 			queue->rx_packets++;
 			queue->rx_bytes += skb->len;
@@ -259,7 +244,7 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 		skb_reset_network_header(skb);
 		if (fix)
 			skb->ip_summed = CHECKSUM_PARTIAL;
-		/* Where the sum is to be, for the one that sends the frame on. */
+		/* Sets csum_start and csum_offset, for a device that forwards the frame. */
 		if ((blank || fix) && skb_checksum_setup(skb, fix)) {
 			queue->rx_dropped++;
 			dev_kfree_skb_any(skb);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* Grants of pages, which end in one atomic step: a page that the back still has is said to be. */
+/* Grants of pages. Ending one fails, without waiting, while the backend maps the page. */
 #include <linux/mm.h>
 #include <linux/vmalloc.h>
 #include <xen/grant_table.h>
@@ -7,10 +7,10 @@
 
 #include "driver.h"
 
-/* How many there were, of all devices: ethtool -S shows that copied frames cost none. */
+/* Grants of all devices, made and ended: ethtool -S shows that copied frames need none. */
 atomic64_t pregrant_grants = ATOMIC64_INIT(0);
 atomic64_t pregrant_grants_ended = ATOMIC64_INIT(0);
-/* Those that the kernel ends, when the back has let go. */
+/* Left to the kernel, which ends them once the backend has unmapped the page. */
 atomic64_t pregrant_grants_deferred = ATOMIC64_INIT(0);
 
 int pk_grant(u16 to, void *at, bool readonly)

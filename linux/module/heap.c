@@ -2,9 +2,9 @@
 /*
  * Memory for the core.
  *
- * An allocation of Rust's cannot fail: what the kernel does not give at once is cut from the
- * reserve that its caller took. Without one, when a device goes, memory is waited for. Pages that
- * are granted may be refused; the front goes on with less, or tries again.
+ * Allocations of the core cannot fail: if kvmalloc() does, they come from the reserve of the caller
+ * (reserve.c). On remove there may be none, and they wait for memory. Pages to grant may fail: the
+ * front goes on with fewer, or tries again.
  */
 #include <linux/delay.h>
 #include <linux/gfp.h>
@@ -20,9 +20,7 @@
 atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
 atomic_t pregrant_memory_waits = ATOMIC_INIT(0);
 
-/*
- * Pages that are one range for the hardware too cost fewer entries of its tables. Not at any price.
- */
+/* Up to so many pages are allocated contiguously where possible, which saves TLB entries. */
 #define CONTIGUOUS_MAX 64
 
 static void *wait_for(size_t size, gfp_t zero)
@@ -34,7 +32,7 @@ static void *wait_for(size_t size, gfp_t zero)
 	if (size <= PAGE_SIZE)
 		return kmalloc(size, gfp);
 #if LINUX_VERSION_CODE < KERNEL_VERSION(5, 17, 0)
-	gfp &= ~__GFP_NOFAIL; /* vmalloc does not know it yet */
+	gfp &= ~__GFP_NOFAIL; /* vmalloc does not support it yet */
 #endif
 	while (!(at = kvmalloc(size, gfp)))
 		msleep(10);
@@ -46,7 +44,7 @@ static void *allocate(size_t size, size_t align, bool zeroed)
 	gfp_t zero = zeroed ? __GFP_ZERO : 0;
 	void *at = NULL;
 
-	/* kmalloc aligns what is a power of two by itself. */
+	/* kmalloc aligns sizes that are a power of two. */
 	if (size > PAGE_SIZE)
 		size = PAGE_ALIGN(size);
 	else if (align > ARCH_KMALLOC_MINALIGN)

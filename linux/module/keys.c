@@ -24,11 +24,11 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 		return -ENOMEM;
 	value = own || dev->back ? xenbus_read(XBT_NIL, own ? dev->xbdev->nodename : dev->back, name, &len) :
 				   ERR_PTR(-ENOENT);
-	/* Where it cannot be read no watch says when it can be. */
+	/* No watch fires when it becomes readable. */
 	if (!own && !strcmp(name, "state"))
-		dev->back_unseen = IS_ERR(value);
+		dev->backend_unreadable = IS_ERR(value);
 	kfree(name);
-	/* So xenstore says of a domain that is gone, with its directories. */
+	/* xenstored: the domain is gone, with its directories. */
 	if (!own && PTR_ERR_OR_ZERO(value) == -EACCES)
 		return -ENOENT;
 	if (IS_ERR(value))
@@ -40,7 +40,7 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 	return ret;
 }
 
-/* Names, each with a NUL. */
+/* The names in the frontend directory, each with a NUL. */
 int pk_key_list(struct pregrant_device *dev, u32 transaction, char *to, size_t room)
 {
 	unsigned int n, i;
@@ -84,9 +84,7 @@ int pk_key_write(struct pregrant_device *dev, u32 transaction, const char *key, 
 	return ret;
 }
 
-/*
- * One at a time: a domain may have ten, which the vifs of a guest would exceed. From begin to end.
- */
+/* One transaction at a time: a domain may have ten, and a guest more vifs than that. */
 static DEFINE_MUTEX(transactions);
 
 int pk_transaction_begin(struct pregrant_device *dev, u32 *transaction)
@@ -111,16 +109,16 @@ int pk_transaction_end(struct pregrant_device *dev, u32 transaction, bool abort)
 	return ret;
 }
 
-/* Transactions that others disturb are tried so often. */
+/* How often a transaction is tried that conflicts with another. */
 #define STATE_TRIES 100
 
-/* Who made the directory again wrote 1, which here is noted before it is written. */
+/* State 1, which this front did not write (see backend.c): the directory was recreated. */
 static bool is_another(const struct xenbus_device *xbdev, const char *state)
 {
 	return !strcmp(state, "1") && xbdev->state != XenbusStateInitialising;
 }
 
-/* -ENOENT: the directory is gone, and is not to come back by this; or it is another's. */
+/* -ENOENT: the directory is gone, and must not be created by this write, or is another vif's. */
 static int write_state(struct pregrant_device *dev, u32 state)
 {
 	const char *dir = dev->xbdev->nodename;
@@ -143,8 +141,8 @@ static int write_state(struct pregrant_device *dev, u32 state)
 }
 
 /*
- * Not by xenbus_switch_state, which says nothing where it fails, and writes none that it believes
- * to be there: the toolstack may have written another. xenbus itself reads xbdev->state.
+ * Not xenbus_switch_state(): it returns no error, and skips a state that it believes to be there,
+ * which the toolstack may have changed. xenbus reads xbdev->state.
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {
@@ -159,16 +157,16 @@ int pk_state_write(struct pregrant_device *dev, u32 state)
 	do
 		ret = write_state(dev, state);
 	while (ret == -EAGAIN && --tries);
-	/* A 1 that is there where none was written is another's, which xenbus is to see. */
+	/* On failure xenbus must see a foreign 1 as such. */
 	if (ret)
 		pregrant_note_state(dev, before);
 	else if (!later)
 		pregrant_note_state(dev, state);
-	/* Of a device that is gone: its removal follows. */
+	/* The directory is gone: remove follows. */
 	return ret == -ENOENT ? 0 : ret;
 }
 
-/* Where its state is `missing`, that. */
+/* Whether the directory is of a recreated vif. `missing`: the result if it is gone. */
 static bool look(struct xenbus_device *xbdev, bool missing)
 {
 	char *state = xenbus_read(XBT_NIL, xbdev->nodename, "state", NULL);
@@ -191,15 +189,13 @@ bool pregrant_is_another(struct xenbus_device *xbdev)
 	return look(xbdev, false);
 }
 
-/*
- * As xenbus_dev_error writes it, which has no limit for the log: a back can cause one each round.
- */
+/* As xenbus_dev_error(), but rate-limited: a backend can cause an error in each step. */
 int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
 {
 	char *path = kasprintf(GFP_KERNEL, "error/%s", dev->xbdev->nodename);
 	int ret = -ENOMEM;
 
-	if (__ratelimit(&dev->says))
+	if (__ratelimit(&dev->log_limit))
 		dev_err(&dev->xbdev->dev, "%d %.*s\n", -code, (int)len, text);
 	if (path)
 		ret = xenbus_printf(XBT_NIL, path, "error", "%d %.*s", -code, (int)len, text);

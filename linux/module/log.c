@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* The kernel's log, its clock, and its end. */
+/* Log, clock, panic. */
 #include <linux/bug.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-/* Lines that a back can cause come in bursts, not for ever, and take no other device's lines. */
+/* Rate-limited per device: a backend can cause these lines. */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len)
 {
 	int n = min_t(size_t, len, 256);
@@ -17,7 +17,7 @@ void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len
 		pr_warn("pregrant: %.*s\n", n, text);
 	else if (!dev)
 		pr_info("pregrant: %.*s\n", n, text);
-	else if (!__ratelimit(&dev->says))
+	else if (!__ratelimit(&dev->log_limit))
 		return;
 	else if (level <= 4)
 		netdev_warn(dev->netdev, "%.*s\n", n, text);
@@ -25,15 +25,15 @@ void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len
 		netdev_info(dev->netdev, "%.*s\n", n, text);
 }
 
-/* Its back broke the protocol, which closes it for good: one line, whichever queues see it. */
+/* One line per connection, whichever queues see a fault. */
 void pk_fault(struct pregrant_device *dev, const char *text, size_t len)
 {
-	if (!test_and_set_bit(1, &dev->failed))
+	if (!atomic_xchg(&dev->fault_logged, 1))
 		netdev_err(dev->netdev, "the back broke the protocol: %.*s; closed until it is bound again\n",
 			   (int)min_t(size_t, len, 256), text);
 }
 
-/* A mistake of the core's. Nothing that it holds can be trusted any more. */
+/* A bug of the core: its state cannot be trusted any more. */
 void pk_panic(const char *text, size_t len)
 {
 	pr_emerg("pregrant: %.*s\n", (int)min_t(size_t, len, 256), text);

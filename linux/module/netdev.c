@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* The interface, as the stack sees it. */
+/* net_device_ops. */
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
 #include <linux/ip.h>
@@ -22,11 +22,11 @@ static int pregrant_open(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	dev->open = true;
-	netif_tx_stop_all_queues(netdev); /* until it is live */
+	netif_tx_stop_all_queues(netdev); /* until connected */
 	pregrant_resume(dev);
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	return 0;
 }
 
@@ -34,10 +34,10 @@ static int pregrant_stop(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
-	mutex_lock(&dev->lending);
+	mutex_lock(&dev->queues_lock);
 	pregrant_pause_and_drop(dev);
 	dev->open = false;
-	mutex_unlock(&dev->lending);
+	mutex_unlock(&dev->queues_lock);
 	return 0;
 }
 
@@ -58,11 +58,11 @@ static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *
 	}
 }
 
-/* Offloads that the back takes unfinished; the stack finishes the rest. */
+/* Only offloads that the backend accepts; the stack does the others in software. */
 static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev_features_t features)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	u32 takes = READ_ONCE(dev->lent) ? READ_ONCE(dev->takes) : 0;
+	u32 takes = READ_ONCE(dev->queues_up) ? READ_ONCE(dev->takes) : 0;
 
 	if (!(takes & PREGRANT_TAKES_IPV6_CSUM))
 		features &= ~(NETIF_F_IPV6_CSUM | NETIF_F_TSO6);
@@ -71,7 +71,7 @@ static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev
 	return features;
 }
 
-/* By the first queue. */
+/* Multicast requests go over queue 0. */
 static bool ask_multicast(struct net_device *netdev, const unsigned char *mac, bool wanted)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
@@ -95,7 +95,7 @@ static int forget_multicast(struct net_device *netdev, const unsigned char *mac)
 	return 0;
 }
 
-/* A back that did not offer to filter may take a request for a fault. */
+/* Only if the backend offered to filter: to others a request may look like a fault. */
 static void pregrant_set_rx_mode(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
@@ -104,7 +104,7 @@ static void pregrant_set_rx_mode(struct net_device *netdev)
 		__dev_mc_sync(netdev, add_multicast, remove_multicast);
 }
 
-/* `all`: another back knows none of the addresses; else there was no room to ask for some. */
+/* `all`: a new backend knows no address. Else: only those that were refused for want of room. */
 void pregrant_multicast(struct pregrant_device *dev, bool all)
 {
 	if (!dev->settings.multicast)
@@ -116,12 +116,12 @@ void pregrant_multicast(struct pregrant_device *dev, bool all)
 	netif_addr_unlock_bh(dev->netdev);
 }
 
-/* Frames of several slots are not for every back, nor those longer than a page for XDP. */
+/* Not every backend accepts frames of several slots, and XDP only sees frames within a page. */
 static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
-	if (mtu > ETH_DATA_LEN && READ_ONCE(dev->lent) && !(READ_ONCE(dev->takes) & PREGRANT_TAKES_SG))
+	if (mtu > ETH_DATA_LEN && READ_ONCE(dev->queues_up) && !(READ_ONCE(dev->takes) & PREGRANT_TAKES_SG))
 		return -EINVAL;
 	if (mtu > PREGRANT_XDP_MTU_MAX && rtnl_dereference(dev->program))
 		return -EINVAL;
@@ -130,10 +130,10 @@ static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 }
 
 /*
- * Whether the work that is left on an skb is its outermost TCP or UDP checksum's, behind an
- * Ethernet header without tags: netif's flag names no place, and the back looks there
- * (docs/protocol 2.7). The stack says of its own tunnels that they are some (hw_enc_features); of a
- * nested guest's, or a packet socket's, csum_start alone says it.
+ * Whether a partial checksum is that of the outermost TCP or UDP header, behind an untagged
+ * Ethernet header. The netif flag has no offset, and the backend looks there (docs/protocol 2.7).
+ * The stack knows its own tunnels (hw_enc_features); for those of nested guests and packet sockets
+ * only csum_start tells.
  */
 static bool pregrant_csum_is_outermost(const struct sk_buff *skb)
 {
@@ -170,7 +170,7 @@ static bool pregrant_csum_is_outermost(const struct sk_buff *skb)
 	default:
 		return false;
 	}
-	/* Linux's end looks no further (MAX_IPV6_HDR_LEN). */
+	/* netback parses no further (MAX_IPV6_HDR_LEN). */
 	if (l4 < 0 || l4 > ETH_HLEN + 256 || start != l4)
 		return false;
 	return (protocol == IPPROTO_TCP && skb->csum_offset == offsetof(struct tcphdr, check)) ||
@@ -178,15 +178,15 @@ static bool pregrant_csum_is_outermost(const struct sk_buff *skb)
 }
 
 /*
- * GRO makes segments that are too long with their Ethernet header; a back takes none of next to no
- * payload.
+ * GRO can build skbs that are too long with their Ethernet header, and backends refuse tiny
+ * segments.
  */
 static netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
 						 netdev_features_t features)
 {
 	if (skb->len > PREGRANT_FRAME_MAX || (skb_is_gso(skb) && skb_shinfo(skb)->gso_size < PREGRANT_GSO_MIN))
 		features &= ~NETIF_F_GSO_MASK;
-	/* The stack finishes it, and cuts it before where it is large. */
+	/* The stack then segments the skb and completes the checksum. */
 	if (skb->ip_summed == CHECKSUM_PARTIAL && unlikely(!pregrant_csum_is_outermost(skb)))
 		features &= ~(NETIF_F_CSUM_MASK | NETIF_F_GSO_MASK);
 	return vlan_features_check(skb, features);
@@ -237,7 +237,7 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, const u8 mac
 	set_address(netdev, mac);
 	netdev->netdev_ops = &pregrant_ops;
 	netdev->ethtool_ops = &pregrant_ethtool;
-	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM; /* the back says of each frame what it is */
+	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM; /* fixed: the backend flags each frame */
 	netdev->features = FEATURES;
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
 	netdev->xdp_features = NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT | NETDEV_XDP_ACT_NDO_XMIT;
@@ -260,7 +260,7 @@ void pregrant_netdev_free(struct pregrant_device *dev)
 
 	pregrant_shrinker_end(dev);
 	pregrant_backend_leave(dev);
-	/* Something may have woken it meanwhile. */
+	/* An event may have queued it again. */
 	cancel_delayed_work_sync(&dev->work);
 	for (k = 0; k < dev->max_queues; k++)
 		pregrant_queue_free(&dev->queues[k]);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Interfaces whose vif the toolstack took away after their back had gone: a driver domain that is
- * destroyed, and perhaps made again.
+ * Interfaces whose vif was removed after its backend had died: the driver domain was destroyed, and
+ * may be restarted.
  *
- *   remove --> the list, without a device or a front --> probe of a vif of the same address: adopted
- *                                                   '-> keep_orphans seconds later, or rmmod: gone
+ *   remove --> this list, without xenbus device and front --> probe of a vif with the same MAC: adopted
+ *                                                        '-> keep_orphans seconds, or rmmod: freed
  *
- * The stack keeps all that it has of one: index, name, namespace, addresses, routes, sockets. It
- * has no queue and no grant. With several of one address the first is adopted. One that is taken
- * from the list is its taker's alone.
+ * An orphan keeps its ifindex, name, netns, addresses, routes and sockets. It has no queues and no
+ * grants. Of several with the same MAC the first is adopted. Who unlinks an orphan owns it.
  *
- * A back cannot bring this about: the front's directory is the toolstack's and the guest's.
+ * A backend cannot cause this: it has no access to the frontend directory.
  */
 #include <linux/device.h>
 #include <linux/etherdevice.h>
@@ -21,14 +20,14 @@
 static LIST_HEAD(orphans);
 static DEFINE_MUTEX(orphans_lock);
 
-/* Without a vif, and without a front. */
+/* Of a device without front. */
 void pregrant_let_go(struct pregrant_device *dev)
 {
 	unregister_netdev(dev->netdev);
 	pregrant_netdev_free(dev);
 }
 
-/* False: it was not there. */
+/* Unlinks an orphan. False: it was not in the list. */
 static bool take(struct pregrant_device *dev)
 {
 	bool was_there;
@@ -50,7 +49,7 @@ void pregrant_orphan_expired(struct work_struct *work)
 	pregrant_let_go(dev);
 }
 
-/* The other parent, or none. Names and namespaces change with RTNL. */
+/* Changes the parent device, NULL for none. RTNL: against renames and netns moves. */
 static int move(struct pregrant_device *dev, struct xenbus_device *xbdev)
 {
 	int ret;
@@ -72,7 +71,7 @@ static void put(struct pregrant_device *dev, unsigned int seconds)
 	mutex_unlock(&orphans_lock);
 }
 
-/* It is `gone`, and has no front. */
+/* After remove: not bound, no front. */
 void pregrant_orphan(struct pregrant_device *dev, unsigned int seconds)
 {
 	if (move(dev, NULL)) {
@@ -101,7 +100,7 @@ static struct pregrant_device *find(const u8 mac[ETH_ALEN])
 	return found;
 }
 
-/* One of this address, which has this vif now and begins; NULL: there is none, or it cannot. */
+/* An orphan with this MAC, which becomes the interface of this vif. NULL: none. */
 struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN])
 {
 	struct pregrant_device *dev = find(mac);
@@ -114,13 +113,13 @@ struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac
 	}
 	netdev_info(dev->netdev, "its vif came again\n");
 	mutex_lock(&dev->control);
-	dev->unwanted = false;
-	WRITE_ONCE(dev->afresh, true);
+	dev->offline = false;
+	set_bit(PREGRANT_EV_RESET, &dev->events);
 	mutex_unlock(&dev->control);
 	return dev;
 }
 
-/* No vif comes any more. */
+/* module_exit. */
 void pregrant_orphans_end(void)
 {
 	struct pregrant_device *dev;

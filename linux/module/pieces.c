@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Frames whose payload stays where it is: the pages of an skb's fragments are granted for the
- * frame, for reading.
+ * Zero-copy TX: the pages of an skb's fragments are granted read-only for the frame.
  *
- *   skb: headers    --copied--------------------------> the back
- *        fragments  --a grant and a request a page----> the back
- *        answers    --> the grants end --> with the last one the skb is freed
+ *   skb: headers    --copied-------------------------------> backend
+ *        fragments  --a grant and a request for each page--> backend
+ *        responses  --> the grants end --> with the last one the skb is freed
  *
- * A grant ends when its request is answered, or when its ring is over: earlier its number could be
- * another page's while the request is still on the ring. Its number stays the queue's for the next
- * one, since to give it back takes the kernel's lock. A page that the back has in spite of its
- * answer stays allocated until it lets go: the kernel's grant table sees to it, and the device is
- * closed, as after any breach of the protocol. All is under the netdev queue's lock, or while the
- * queue is paused.
+ * A grant ends with the response to its request, or with the ring: earlier, its reference could
+ * name another page while the request is still on the ring. The reference stays with the queue for
+ * the next page, since freeing it takes the grant table's lock. If the backend still maps the page
+ * after the response, the kernel keeps the page allocated until it is unmapped, and the device is
+ * closed, as after any breach of the protocol. All of this runs under the netdev_queue lock, or
+ * while the queue is paused.
  *
- * Whole pages are granted, whatever else is in them: other sockets' bytes, a file's. So it is for a
- * back that is trusted, which the core decides at each connect (net/front/trust.rs): to another it
- * takes no pieces, and all is copied to pages of its own.
+ * Whole pages are granted, with whatever else is in them: bytes of other sockets, of files. So this
+ * is for trusted backends only, which the core decides at each connect (net/front/trust.rs). With
+ * others it accepts no granted pages, and everything is copied.
  */
 #include <linux/etherdevice.h>
 #include <linux/slab.h>
@@ -27,21 +26,21 @@
 #include "driver.h"
 
 /*
- * Pages that a device's back may have at a time, of frames that are under way, and of those before
- * that it keeps: it decides how long. Where there are more, frames are copied. As many as four
- * queues of one page have slots.
+ * Limit of skb pages that are granted by one device, those included that an earlier connection left
+ * mapped: the backend decides for how long. Above it skbs are copied. As many as four queues with
+ * one-page rings have slots.
  */
 #ifndef KEPT_MAX
 #define KEPT_MAX 1024
 #endif
 
-/* Shorter frames are copied: one or two slots by themselves. */
+/* Shorter skbs are copied: a grant each for one or two slots does not pay. */
 #define LEND_FROM 4096
 
-/* In the control buffer of an skb that is on its way. */
+/* skb->cb of an skb in flight. */
 struct pregrant_tx_cb {
-	unsigned int left; /* pieces without an answer */
-	bool counts; /* in the queue's limit of bytes */
+	unsigned int left; /* granted pages without a response */
+	bool counts; /* for BQL */
 };
 
 static struct pregrant_tx_cb *tx_cb(struct sk_buff *skb)
@@ -52,7 +51,7 @@ static struct pregrant_tx_cb *tx_cb(struct sk_buff *skb)
 int pregrant_pieces_init(struct pregrant_queue *queue, u32 ids)
 {
 	queue->pieces = kvcalloc(ids, sizeof(*queue->pieces), GFP_KERNEL);
-	/* Of all pieces on their way, and of a frame more. */
+	/* For all pages in flight and one more skb. */
 	queue->numbers = kvcalloc(ids + PREGRANT_PIECES_MAX, sizeof(*queue->numbers), GFP_KERNEL);
 	return queue->pieces && queue->numbers ? 0 : -ENOMEM;
 }
@@ -70,37 +69,37 @@ void pregrant_pieces_free(struct pregrant_queue *queue)
 	kvfree(queue->pieces);
 }
 
-/* It has just been lent. Where its ring is another one, the one of before is over. */
+/* The queue has just been started. If its ring is new, grants of the old one end. */
 void pregrant_pieces_begin(struct pregrant_queue *queue)
 {
 	u32 ids = pregrant_tx_piece_ids(queue->tx);
 
 	if (queue->pieces_out && !pregrant_tx_pieces_out(queue->tx))
 		pregrant_pieces_drop(queue);
-	queue->may_lend = ids && ids <= queue->kept_mask + 1;
+	queue->may_grant = ids && ids <= queue->kept_mask + 1;
 	pregrant_pieces_allow(queue);
 }
 
 /*
- * Unless it is asked for, not where the back has our pages mapped, or may soon: it would copy by
- * grants what it can read.
+ * By default not if the backend maps pages of the front, or is being asked to: it would grant-copy
+ * from skb pages, but reads mapped ones directly.
  */
 void pregrant_pieces_allow(struct pregrant_queue *queue)
 {
 	const struct pregrant_device *dev = queue->dev;
 	bool maps = READ_ONCE(dev->takes) & PREGRANT_TAKES_MAPPINGS;
 
-	WRITE_ONCE(queue->lends, queue->may_lend && !READ_ONCE(dev->lends_none) && (dev->lend_from || !maps));
+	WRITE_ONCE(queue->grants, queue->may_grant && !READ_ONCE(dev->grants_stopped) && (dev->lend_from || !maps));
 }
 
-/* An skb that others send, too, has one control buffer for all of them. */
+/* Not shared skbs: skb->cb belongs to all of their owners. */
 bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb)
 {
-	return READ_ONCE(queue->lends) && !READ_ONCE(queue->dev->lends_none) && skb->len >= (queue->dev->lend_from ?: LEND_FROM) &&
+	return READ_ONCE(queue->grants) && !READ_ONCE(queue->dev->grants_stopped) && skb->len >= (queue->dev->lend_from ?: LEND_FROM) &&
 	       skb_is_nonlinear(skb) && !skb_shared(skb) && skb_headlen(skb) >= ETH_HLEN && skb_headlen(skb) <= PAGE_SIZE;
 }
 
-/* So many spare numbers. The queue keeps as many as it has had on their way at a time. */
+/* Whether there are `n` unused grant references. The queue never returns any while it is up. */
 static bool have_numbers(struct pregrant_queue *queue, unsigned int n)
 {
 	grant_ref_t more;
@@ -124,13 +123,13 @@ static bool has_ended(grant_ref_t gref)
 #endif
 }
 
-/* Where the back may have the page still. False: it has, and the kernel waits for it. */
+/* Ends a grant that the backend may still map. False: it does, and the kernel ends it later. */
 static bool end_or_leave(grant_ref_t gref)
 {
 	if (gnttab_try_end_foreign_access(gref))
 		return true;
 	atomic64_inc(&pregrant_grants_deferred);
-	/* It takes a reference to the page until the grant has ended. */
+	/* This holds a reference to the page until the grant has ended. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
 	gnttab_end_foreign_access(gref, NULL);
 #else
@@ -142,18 +141,19 @@ static bool end_or_leave(grant_ref_t gref)
 static const char keeps[] = "a page of the guest's is still mapped after its answer";
 
 /*
- * Where the back is to have let go; the number stays the queue's. If it has not the kernel
- * complains, once, and nothing more is lent; if it still has not the device is closed.
+ * Ends a grant that the backend must have unmapped; its reference stays with the queue. If it has
+ * not, the kernel warns once, and no more pages are granted; if it still has not, the device is
+ * closed.
  */
 static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 {
-	if (likely(!READ_ONCE(queue->dev->lends_none) && has_ended(gref))) {
+	if (likely(!READ_ONCE(queue->dev->grants_stopped) && has_ended(gref))) {
 		queue->numbers[queue->spare++] = gref;
 		return true;
 	}
-	/* Perhaps another queue saw it first: each stops itself. */
-	WRITE_ONCE(queue->dev->lends_none, true);
-	WRITE_ONCE(queue->lends, false);
+	/* Another queue may have set this first: each queue stops itself. */
+	WRITE_ONCE(queue->dev->grants_stopped, true);
+	WRITE_ONCE(queue->grants, false);
 	if (end_or_leave(gref))
 		return true;
 	pk_fault(queue->dev, keeps, sizeof(keeps) - 1);
@@ -161,7 +161,7 @@ static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 	return false;
 }
 
-/* Pages that the back has no more. */
+/* Counts pages whose grants have ended. */
 static void note_ended(struct pregrant_device *dev, unsigned int n)
 {
 	atomic64_add(n, &pregrant_grants_ended);
@@ -177,8 +177,8 @@ static void end_grants(struct pregrant_queue *queue, unsigned int n)
 	note_ended(queue->dev, ended);
 }
 
-/* So many pages more may be the back's. */
-static bool count_lent(struct pregrant_device *dev, unsigned int pages)
+/* Counts `pages` more granted pages. False: above the limit. */
+static bool count_granted(struct pregrant_device *dev, unsigned int pages)
 {
 	if (atomic_add_return(pages, &dev->pieces_kept) <= KEPT_MAX)
 		return true;
@@ -186,7 +186,7 @@ static bool count_lent(struct pregrant_device *dev, unsigned int pages)
 	return false;
 }
 
-/* As pregrant_tx_send. Not 1: nothing is lent. */
+/* As pregrant_tx_send(). Not 1: nothing is granted. */
 int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u32 csum, u32 gso_type, u32 gso_size)
 {
 	struct pregrant_walk walk = { .info = skb_shinfo(skb) };
@@ -199,8 +199,8 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 		return -EMSGSIZE;
 	if (!have_numbers(queue, pages))
 		return -ENOSPC;
-	/* At least as many as are lent: see pregrant_skb_pages. */
-	if (!count_lent(queue->dev, pages))
+	/* An upper bound: see pregrant_skb_pages(). */
+	if (!count_granted(queue->dev, pages))
 		return -ENOSPC;
 	for (n = 0; n < pages && pregrant_walk_next(&walk, &piece); n++) {
 		grant_ref_t gref = queue->numbers[--queue->spare];
@@ -225,7 +225,7 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 	return 1;
 }
 
-/* Its skb, where it was the last piece of it. */
+/* Frees an id. Returns its skb if that was the last of its pages. */
 static struct sk_buff *take_piece(struct pregrant_queue *queue, struct pregrant_piece *piece)
 {
 	struct sk_buff *skb = piece->skb;
@@ -235,7 +235,7 @@ static struct sk_buff *take_piece(struct pregrant_queue *queue, struct pregrant_
 	return --tx_cb(skb)->left ? NULL : skb;
 }
 
-/* After answers were taken. */
+/* After pregrant_tx_reclaim(). */
 void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned int *packets, unsigned int *bytes)
 {
 	unsigned int n, k, ended = 0;
@@ -247,7 +247,7 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 
 			if (WARN_ON_ONCE(!piece->skb))
 				continue;
-			/* A back that has answered has let go. */
+			/* The response means that the backend has unmapped the page. */
 			ended += end_grant(queue, piece->gref);
 			skb = take_piece(queue, piece);
 			if (!skb)
@@ -262,7 +262,7 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 	note_ended(queue->dev, ended);
 }
 
-/* They may be on their way for long: no socket waits for them, and no limit counts them. */
+/* The backend may never respond: uncharges the sockets and BQL. */
 void pregrant_pieces_orphan(struct pregrant_queue *queue)
 {
 	u32 id;
@@ -277,7 +277,7 @@ void pregrant_pieces_orphan(struct pregrant_queue *queue)
 	}
 }
 
-/* Their ring is over. */
+/* The ring is gone. */
 void pregrant_pieces_drop(struct pregrant_queue *queue)
 {
 	unsigned int ended = 0;

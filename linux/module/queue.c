@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * A queue's two directions.
+ * ndo_start_xmit and NAPI of a queue.
  *
- *   xmit: skb --copied--> the back; the skb is kept until its requests are answered, so that a
- *         socket's and the queue's limits (TCP small queues, BQL) count what is on its way. Long
- *         ones go in pieces (pieces.c)
- *   poll: answers of TX free skbs and wake senders; received frames become skbs and go up, unless
- *         a program decides otherwise (xdp.c)
+ *   xmit: the payload is copied to granted memory; the skb is kept until its requests have their
+ *         responses, so that TCP small queues and BQL count it. The pages of long skbs are granted
+ *         instead (pieces.c)
+ *   poll: TX responses free skbs and wake the queue; received frames become skbs, unless an XDP
+ *         program decides otherwise (xdp.c)
  *
- * An answer may come for the frames in any order; skbs go in the order in which they came, each
- * when so many requests are answered as were sent with it. Its bytes were copied: it is no matter
- * whose answer it is.
+ * The backend may respond in any order. skbs are freed in order, by the count of responses; the
+ * payload was copied, so it does not matter which response arrived.
  *
- * A short frame that is alone on its way is not kept, and no event is asked for its answer, which
- * the next frame or poll takes: else each answer to a request costs the guest two events.
+ * A short skb with nothing else in flight is freed at once, and no event is requested for its
+ * response, which the next xmit or poll reads: else each round trip would cost the guest two
+ * events.
  */
 #include <linux/etherdevice.h>
 #include <linux/slab.h>
@@ -21,28 +21,28 @@
 
 #include "driver.h"
 
-/* Between two times that refused addresses are asked for again. */
+/* Minimum interval between requests for multicast addresses that the backend refused. */
 #define MULTICAST_PAUSE (HZ / 10)
 
-/* Under the netdev queue's lock. Frees the skbs whose requests are answered. */
+/* Under the netdev_queue lock: reads TX responses and frees the skbs that they complete. */
 static int reclaim(struct pregrant_queue *queue, int budget)
 {
 	int n = pregrant_tx_reclaim(queue->tx);
 	unsigned int packets = 0, bytes = 0;
 	u32 answered;
 
-	/* Also those before a fault. */
+	/* Also the ones read before a fault. */
 	if (n && queue->pieces_out)
 		pregrant_pieces_answered(queue, budget, &packets, &bytes);
 	if (n <= 0)
 		return n;
 	/*
-	 * Answers may have made room for what was refused. Not at once: a back may answer frames
-	 * and no address.
+	 * There may be room now for an address that was refused. Not at once: a backend may respond
+	 * to frames, and to no address.
 	 */
 	if (unlikely(queue->mc_refused)) {
 		queue->mc_refused = false;
-		WRITE_ONCE(queue->dev->mc_again, true);
+		set_bit(PREGRANT_EV_MULTICAST, &queue->dev->events);
 		pregrant_wake_control_in(queue->dev, MULTICAST_PAUSE);
 	}
 	answered = queue->requests - pregrant_tx_in_flight(queue->tx);
@@ -67,8 +67,8 @@ static bool has_room(struct pregrant_queue *queue)
 }
 
 /*
- * Under that lock. An event when half of what is on its way is answered; what is answered already
- * is taken at once.
+ * Under that lock: requests an event when half of the requests in flight have their responses.
+ * Responses that are there already are read at once.
  */
 static int arm_tx(struct pregrant_queue *queue, int budget)
 {
@@ -85,12 +85,12 @@ static int arm_tx(struct pregrant_queue *queue, int budget)
 	return work;
 }
 
-/* In pieces where it may, else by a copy. */
+/* Grants the pages of the skb where that is allowed, else copies it. */
 static int send(struct pregrant_queue *queue, struct sk_buff *skb, bool *in_pieces)
 {
 	u32 csum = 0, gso_type = 0, gso_size = 0;
 
-	/* Another device's word that a sum is right is not passed on. */
+	/* CHECKSUM_UNNECESSARY of another device is not passed on. */
 	if (skb->ip_summed == CHECKSUM_PARTIAL)
 		csum = PREGRANT_CSUM_BLANK;
 	if (skb_is_gso(skb)) {
@@ -107,7 +107,7 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb, bool *in_piec
 	return pregrant_tx_send(queue->tx, skb, skb->len, csum, gso_type, gso_size);
 }
 
-/* Under that lock: a frame in so many requests. */
+/* Under that lock: counts a frame of `requests` requests. */
 static void note_sent(struct pregrant_queue *queue, u32 requests, size_t len)
 {
 	queue->requests += requests;
@@ -116,8 +116,8 @@ static void note_sent(struct pregrant_queue *queue, u32 requests, size_t len)
 }
 
 /*
- * Under that lock: bytes that go as they are, and are copied. A `publish` shows the back them.
- * False: there is no room, or the back takes no such frame.
+ * Under that lock: copies a linear frame to the ring; pregrant_tx_publish() makes it visible.
+ * False: the ring is full, or the backend does not accept such a frame.
  */
 bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum)
 {
@@ -136,8 +136,8 @@ bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t
 }
 
 /*
- * Under that lock, by the poll: buffers that were sent on and answered are RX's again. Below 0: a
- * fault.
+ * Under that lock, from poll: staging buffers that XDP_TX sent on, and that have their response,
+ * can be posted for RX again. Below 0: a fault.
  */
 int pregrant_take_returned(struct pregrant_queue *queue, int budget)
 {
@@ -147,7 +147,7 @@ int pregrant_take_returned(struct pregrant_queue *queue, int budget)
 	return n;
 }
 
-/* Under that lock, of a buffer that was received. As above. */
+/* Under that lock: sends a received staging buffer on. False as above. */
 bool pregrant_send_buffer(struct pregrant_queue *queue, const struct pregrant_on_its_way *at)
 {
 	if (!pregrant_tx_send_on(queue->tx, queue->rx, at->slot, at->offset, at->len, at->csum))
@@ -157,14 +157,14 @@ bool pregrant_send_buffer(struct pregrant_queue *queue, const struct pregrant_on
 	return true;
 }
 
-/* Under that lock: a wake-up checks whether there is room again. */
+/* Under that lock: the next poll wakes the queue if there is room by then. */
 static void stop_sender(struct pregrant_queue *queue)
 {
 	netif_tx_stop_queue(txq_of(queue));
 	WRITE_ONCE(queue->tx_event, true);
 }
 
-/* The stack has the netdev queue's lock. */
+/* ndo_start_xmit: the stack holds the netdev_queue lock. */
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
@@ -180,7 +180,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
-	/* Where none is armed no event says that something is answered. */
+	/* No event is armed: read the responses here. */
 	before = pregrant_tx_in_flight(queue->tx);
 	if (!has_room(queue) || (before && !queue->tx_armed)) {
 		if (reclaim(queue, 0) < 0)
@@ -191,8 +191,8 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		sent = send(queue, skb, &in_pieces);
 	if (sent == 0) {
 		/*
-		 * It is stopped before it can be full: the vif is not live any more, or connects
-		 * again.
+		 * The queue is stopped before the ring can be full, so the vif is disconnecting or
+		 * reconnecting.
 		 */
 		stop_sender(queue);
 		pregrant_tx_publish(queue->tx);
@@ -202,7 +202,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	after = pregrant_tx_in_flight(queue->tx);
 	if (sent < 0 || after == before) {
 		queue->tx_dropped++;
-		/* Those before it, which said that there was more. */
+		/* skbs before it, sent with xmit_more, are not published yet. */
 		pregrant_tx_publish(queue->tx);
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
@@ -215,7 +215,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		dev_consume_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
-	/* Its socket goes on counting it. Connection tracking is not to wait for the back. */
+	/* The socket still counts the skb, but conntrack must not wait for the backend. */
 	nf_reset_ct(skb);
 	if (!in_pieces) {
 		kept = &queue->kept[queue->kept_tail++ & queue->kept_mask];
@@ -226,7 +226,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		stop_sender(queue);
 		full = true;
 	}
-	/* While the stack has more, one event will do. */
+	/* With xmit_more one event is enough. */
 	if (__netdev_tx_sent_queue(txq, skb->len, netdev_xmit_more()))
 		pregrant_tx_publish(queue->tx);
 	if (full)
@@ -236,13 +236,13 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	return NETDEV_TX_OK;
 }
 
-/* Answers of TX: skbs that are free, and room. */
+/* TX completion: frees skbs, and wakes the queue if there is room. */
 static int poll_tx(struct pregrant_queue *queue, int budget)
 {
 	struct netdev_queue *txq = txq_of(queue);
 	int ret;
 
-	/* netpoll, which gives no budget, may have interrupted the sender. */
+	/* netpoll (budget 0) may have interrupted xmit on this CPU. */
 	if (budget)
 		__netif_tx_lock(txq, smp_processor_id());
 	else if (!__netif_tx_trylock(txq))
@@ -257,7 +257,7 @@ static int poll_tx(struct pregrant_queue *queue, int budget)
 	return ret;
 }
 
-/* With BH off. False: not now; answers are to make room first. */
+/* With BH off. False: the ring is full; try again after responses. */
 bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted)
 {
 	struct netdev_queue *txq = txq_of(queue);
@@ -268,14 +268,14 @@ bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], boo
 		asked = pregrant_tx_multicast(queue->tx, mac, wanted);
 		queue->mc_refused = wanted && !asked;
 	}
-	/* Its answer makes room for the next request: no frame may come that asks for an event. */
+	/* The response makes room for the next address: arm an event, in case no skb follows. */
 	if (asked && !queue->tx_armed && arm_tx(queue, 0) < 0)
 		pregrant_fail(queue->dev);
 	__netif_tx_unlock(txq);
 	return asked;
 }
 
-/* Its queue is lent, and stays so. */
+/* Under `queues_lock`, while the queue is up. */
 void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS])
 {
 	__netif_tx_lock_bh(txq_of(queue));
@@ -283,7 +283,7 @@ void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_CO
 	__netif_tx_unlock_bh(txq_of(queue));
 }
 
-/* The poll's own, for others to read. */
+/* Copies the counters that NAPI owns, for ethtool to read. */
 static void show_rx_counters(struct pregrant_queue *queue)
 {
 	u64 now[PREGRANT_COUNTERS];
@@ -357,7 +357,8 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 }
 
 /*
- * The skbs of what is on its way. The queue is paused; a back that goes on answers it all the same.
+ * Frees the skbs that wait for responses. The queue is paused. A backend that goes on reads their
+ * requests all the same.
  */
 void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 {

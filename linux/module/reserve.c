@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Memory put by for calls of the core, in which an allocation cannot fail.
+ * Memory for calls of the core, in which an allocation cannot fail.
  *
  *   new, which may fail --> use --> the core: kmalloc, or where that fails a piece of it --> rest
  *                            ^------------------------- the next call -----------------------'
  *
- * So a shortage of memory is known before a step of the core, and the step is not taken. A device
- * keeps its reserve: where memory is short a step that frees some needs none first. A piece is cut
- * behind the one before it, for the thread that uses the reserve; one that is given up while pieces
- * are in use is freed with the last of them.
+ * So -ENOMEM is known before a step of the core, and the step is put off. A device keeps its
+ * reserve: a step that frees memory needs none first. Pieces are allocated one behind the other,
+ * for the thread that uses the reserve. A reserve that is freed while pieces are in use goes with
+ * the last of them.
  */
 #include <linux/gfp.h>
 #include <linux/kernel.h>
@@ -21,9 +21,9 @@
 #include "pregrant.h"
 
 /*
- * What a step of the core can take, for queues of so many slots, with so many buffers of a
- * direction or, where the back has none, so many pages: more than twice what the self-test sees it
- * take, by each path.
+ * Bytes that one step of the core can allocate: a constant, and terms by queue, slot, staging
+ * buffer, page. These are measured, not derived: more than twice what the self-test sees with each
+ * path.
  */
 #define OF_STEP (64 << 10)
 #define OF_QUEUE (48 << 10)
@@ -33,15 +33,15 @@
 
 struct pregrant_reserve {
 	struct list_head list;
-	struct task_struct *user; /* NULL: it rests */
-	bool given_up;
+	struct task_struct *user; /* NULL: not in use */
+	bool given_up; /* freed once no piece is in use */
 	size_t size, top, last, most;
 	u8 bytes[] __aligned(16);
 };
 
-/* Ahead of its bytes. */
+/* The header of a piece. */
 struct piece {
-	u32 before; /* where the piece before it is */
+	u32 before; /* offset of the previous piece */
 	bool freed;
 } __aligned(16);
 
@@ -79,7 +79,7 @@ bool pregrant_reserve_is_enough(struct pregrant_reserve *reserve)
 	bool is_enough;
 
 	spin_lock_irq(&reserves_lock);
-	/* The sizes are more than twice what is taken. */
+	/* Half is enough for a step: see OF_STEP. */
 	is_enough = reserve->top <= reserve->size / 2;
 	spin_unlock_irq(&reserves_lock);
 	return is_enough;
@@ -154,7 +154,7 @@ void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed)
 	return at;
 }
 
-/* The room behind the last piece that is in use. */
+/* Frees the room behind the last piece in use. */
 static void join(struct pregrant_reserve *reserve)
 {
 	while (reserve->last != NO_PIECE) {

@@ -115,7 +115,7 @@ struct sk_buff *pk_test_skb(const void *from, size_t len)
 	return NULL;
 }
 
-u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens)
+u32 pk_test_pieces(struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens)
 {
 	struct pregrant_walk walk = { .info = skb_shinfo(skb) };
 	struct pregrant_page_piece piece;

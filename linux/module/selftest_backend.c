@@ -79,7 +79,7 @@ static int test_register(struct xenbus_watch *watch)
 #define register_xenbus_watch(watch) test_register(watch)
 #define unregister_xenbus_watch(watch) do { } while (0)
 #define pregrant_read_mac(xbdev, mac) (-ENOENT)
-#define pregrant_begin_afresh(dev) do { } while (0)
+#define pregrant_reset(dev) do { } while (0)
 
 #include "keys.c"
 #include "backend.c"

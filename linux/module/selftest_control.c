@@ -95,7 +95,7 @@ void pregrant_front_close(struct pregrant_front *front)
 {
 }
 
-void pregrant_front_take_back(struct pregrant_front *front)
+void pregrant_front_stop_queues(struct pregrant_front *front)
 {
 }
 
@@ -137,10 +137,10 @@ int pk_error_remove(struct pregrant_device *dev)
 	return 0;
 }
 
-/* No queue is lent here. */
-#define pregrant_channels_meet(dev) do { } while (0)
+/* No queue is started here. */
+#define pregrant_channels_connect(dev) do { } while (0)
 #define pregrant_front_slots(front, slots) memset(slots, 0, sizeof(slots))
-#define pregrant_front_lend(front) 0u
+#define pregrant_front_start_queues(front) 0u
 #define pregrant_front_takes(front) 0u
 #define pregrant_front_tx(front, queue) NULL
 #define pregrant_front_rx(front, queue) NULL
@@ -234,11 +234,11 @@ static const char *shortage(struct pregrant_device *dev)
 {
 	unsigned int before = steps;
 
-	WRITE_ONCE(dev->shrinks, true);
+	set_bit(PREGRANT_EV_SHRINK, &dev->events);
 	pk_fail(PREGRANT_HEAP, 0, ~0ull);
 	run(dev);
 	pk_fail(0, 0, 0);
-	return steps > before && released && !dev->short_of_memory ? NULL : "a device has no reserve of its own";
+	return steps > before && released && !dev->enomem_logged ? NULL : "a device has no reserve of its own";
 }
 
 /* The guest is saved, and goes on: where it was after all, or where xenbus has found no back. */
@@ -298,10 +298,11 @@ int pregrant_selftest_control(void)
 	dev->netdev = netdev;
 	dev->xbdev = xbdev;
 	dev->state_watch = (struct pregrant_watch *)dev; /* not followed */
+	dev->bound = true;
 	clock = dev->runs_until = 5;
 	mutex_init(&dev->control);
-	mutex_init(&dev->lending);
-	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	mutex_init(&dev->queues_lock);
+	ratelimit_state_init(&dev->log_limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	wrong = play(dev);
 	pregrant_reserve_free(dev->reserve);
 out:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * pieces.c with a table of grants and a ring of the test's: a back that answers for a piece and
- * keeps its page is lent no more, by any queue, and the device is closed; the kernel complains of
- * it once. A back that the core does not trust is lent nothing.
+ * keeps a page gets no more of them, from any queue, and the device is closed; the kernel warns of
+ * that once. A back that the core does not trust gets no page.
  *
  *   queue 0, queue 1 --pieces--> the test's table <--keeps some pages-- the test's back
  */
@@ -266,7 +266,7 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 	/* Those on their way come to their end; the kernel has said what it has to say. */
 	if (answer(two, true) != 2 * LEN || complaints != 1 || granted(true) != 2)
 		return "what is on its way is not answered";
-	if (one->lends || two->lends || atomic64_read(&pregrant_grants_deferred) != 2)
+	if (one->grants || two->grants || atomic64_read(&pregrant_grants_deferred) != 2)
 		return "a queue goes on";
 	for (k = 0; k < 2; k++)
 		pregrant_pieces_drop(&dev->queues[k]);

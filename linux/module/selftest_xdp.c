@@ -45,7 +45,7 @@ int pregrant_selftest_xdp(void)
 		dev = netdev_priv(netdev);
 		dev->netdev = netdev;
 		dev->queues = &queue;
-		dev->lent = 1;
+		dev->queues_up = 1;
 		dev->running = true;
 		queue.dev = dev;
 		wrong = play(netdev, dev, &queue);

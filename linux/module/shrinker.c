@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Memory pressure. A device keeps the pages of a connection that is over for the next one, which
- * may be long in coming: a driver domain that is gone. They are given up where the kernel needs
- * memory, but for those that a back still has.
+ * Shrinker: a device keeps the granted pages of its last connection for the next one, which may be
+ * long in coming. Under memory pressure they are freed, unless the backend still maps them.
  *
- *   count: pages that are granted and not in use     scan: control gives them up
+ *   count: pages granted and unused     scan: asks control to free them
  *
- * Not in the scan itself: it may run within an allocation of the front's. What a connection uses
- * stays until it ends, but for RX pages that come and go (pool.c). With each turn control takes a
- * reserve: so a turn a second, no more.
+ * The scan may run inside an allocation of the core, so it frees nothing itself. Pages in use stay
+ * until the connection ends, except RX pages of the pool (pool.c). Control needs a reserve for a
+ * run, so it is asked at most once a second.
  */
 #include <linux/gfp.h>
 #include <linux/shrinker.h>
@@ -24,10 +23,10 @@ static unsigned long count(struct pregrant_device *dev)
 
 static unsigned long scan(struct pregrant_device *dev)
 {
-	if (time_before(jiffies, READ_ONCE(dev->shrinks_at)))
+	if (time_before(jiffies, READ_ONCE(dev->shrink_after)))
 		return SHRINK_STOP;
-	WRITE_ONCE(dev->shrinks_at, jiffies + HZ);
-	WRITE_ONCE(dev->shrinks, true);
+	WRITE_ONCE(dev->shrink_after, jiffies + HZ);
+	set_bit(PREGRANT_EV_SHRINK, &dev->events);
 	pregrant_wake_control(dev);
 	return SHRINK_STOP;
 }
@@ -43,7 +42,7 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 	return scan(shrinker->private_data);
 }
 
-/* Without one its pages are kept. */
+/* Without a shrinker the pages are kept. */
 void pregrant_shrinker_begin(struct pregrant_device *dev)
 {
 	dev->shrinker = shrinker_alloc(0, "pregrant");
@@ -77,7 +76,7 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 	return scan(container_of(shrinker, struct owned, shrinker)->dev);
 }
 
-/* Without one its pages are kept. */
+/* Without a shrinker the pages are kept. */
 void pregrant_shrinker_begin(struct pregrant_device *dev)
 {
 	struct owned *owned = kzalloc(sizeof(*owned), GFP_KERNEL);

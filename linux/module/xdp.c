@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * XDP: a program decides on a received frame before there is an skb.
+ * XDP: runs a program on a received frame before an skb is built.
  *
- *   the back's memory --copied once--> a page of the queue's --program--> drop: the page takes the next frame
- *                                                                    '--> pass: an skb, of the page or of a copy
- *                                                                    '--> tx: copied to the same queue's TX, or
- *                                                                    |        the buffer in which it came goes there
- *                                                                    '--> redirect: the page goes
+ *   the back's memory --copied once--> a page of the queue's --program--> drop: the page is used for the next frame
+ *                                                                    '--> pass: an skb from the page, or a copy
+ *                                                                    '--> tx: copied to TX of the same queue, or
+ *                                                                    |        its staging buffer is sent on
+ *                                                                    '--> redirect: the page is given away
  *
- * What a program sees is private, and whole: it runs when the core asks for memory for the next
- * frame, or has no more. Partial checksums are completed before, since no verdict but XDP_PASS
- * could carry that they are. A large segment becomes an skb first and is cut; each piece is such a
- * frame then.
+ * The program sees a private copy of the whole frame: it runs when the core asks for memory for the
+ * next frame, or has no more frames. Blank checksums are completed first, since only XDP_PASS could
+ * carry CHECKSUM_PARTIAL. A GSO frame becomes an skb first and is segmented; the program then sees
+ * each segment.
  *
- * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is
- * taken with the first of those, and kept for the next until the poll has all frames: not over a
- * redirect, which takes other queues' locks, nor when skbs go up.
+ * All of this runs in NAPI poll under rcu_read_lock(). The netdev_queue lock is taken at the first
+ * XDP_TX of a poll and held until the poll has all frames, but not across a redirect, which takes
+ * locks of other queues, nor while skbs are delivered.
  */
 #include <linux/bpf_trace.h>
 #include <linux/etherdevice.h>
@@ -35,8 +35,8 @@
 #include "driver.h"
 
 /*
- * What passes and is no longer is copied: its page takes the next frame, and no socket is charged
- * for all of it.
+ * XDP_PASS copies frames up to this length, so that no socket is charged for a whole page, and the
+ * page can be used again.
  */
 #define COPY_MAX 2048
 
@@ -68,8 +68,8 @@ void pregrant_xdp_free(struct pregrant_queue *queue)
 }
 
 /*
- * Runs the program on the frame before, and returns the queue's page, also in `linear`, for this
- * one's bytes. NULL: there is no memory, and the frame is dropped and counted.
+ * Runs the program on the previous frame, and returns the place in the queue's page for this one,
+ * also in `linear`. NULL: no memory; the frame is dropped and counted.
  */
 void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
 {
@@ -95,8 +95,8 @@ void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csu
 }
 
 /*
- * Makes the sum of a frame whose is blank: its field has the pseudo header's. False: it is not seen
- * where it is, and stays blank.
+ * Completes a blank checksum; the field holds the sum of the pseudo header. False: the headers are
+ * not understood, and it stays blank.
  */
 static bool finish_sum(u8 *frame, size_t len)
 {
@@ -137,7 +137,7 @@ static bool finish_sum(u8 *frame, size_t len)
 	return true;
 }
 
-/* An skb of what the program left. */
+/* XDP_PASS: builds an skb of the bytes that the program left. */
 static void pass(struct pregrant_received *received, const struct xdp_buff *xdp)
 {
 	struct pregrant_queue *queue = received->queue;
@@ -168,7 +168,6 @@ static void pass(struct pregrant_received *received, const struct xdp_buff *xdp)
 	queue->xdp[PREGRANT_XDP_PASS]++;
 }
 
-/* The frame's bytes are in the buffer of that slot, too, at `from`. */
 void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)
 {
 	struct pregrant_received *received = to;
@@ -181,12 +180,12 @@ void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)
 	received->buffer_bytes = bytes;
 }
 
-/* Programs write headers: these bytes are not compared first. */
+/* Programs change headers: so many bytes are written back without comparing them. */
 #define HEADERS 128
 
 /*
- * Writes what a program has changed to where the back put the frame. What the back writes there
- * meanwhile comes to itself alone.
+ * Writes the bytes that the program changed back to the staging buffer. If the backend changes the
+ * buffer meanwhile, only the backend itself reads the result.
  */
 static void write_back(u8 *to, const u8 *from, size_t len)
 {
@@ -203,14 +202,14 @@ static void write_back(u8 *to, const u8 *from, size_t len)
 }
 
 /*
- * The buffer is sent when the core has none of the queue's slots any more. False: it is to be
- * copied.
+ * Notes that the staging buffer of a frame is to be sent on, once the core has read all frames of
+ * this poll. False: copy the frame instead.
  */
 static bool keep_buffer(struct pregrant_received *received, const struct xdp_buff *xdp)
 {
 	struct pregrant_queue *queue = received->queue;
 	size_t len = xdp->data_end - xdp->data;
-	/* Below 0 where the program has put bytes ahead. */
+	/* Negative if the program added more headroom than the buffer has. */
 	int offset = received->offset + (int)(xdp->data - xdp->data_hard_start) - XDP_PACKET_HEADROOM;
 
 	if (!received->shared || received->on_its_way == ARRAY_SIZE(queue->on_its_way) || offset < 0 ||
@@ -224,8 +223,8 @@ static bool keep_buffer(struct pregrant_received *received, const struct xdp_buf
 }
 
 /*
- * Sends the buffers that were kept, and takes back those that are answered. Those that there is no
- * room for stay with their slots. Below 0: a fault.
+ * Sends the staging buffers that were noted, and makes those with a response RX buffers again.
+ * Those that the ring has no room for stay RX buffers. Below 0: a fault.
  */
 int pregrant_xdp_send_on(struct pregrant_received *received)
 {
@@ -268,7 +267,7 @@ static bool send_back(struct pregrant_received *received, const struct xdp_buff 
 	return sent;
 }
 
-/* Of the frame that was placed, which has all of its bytes. */
+/* Runs the program on the frame in the queue's page. */
 static void decide(struct pregrant_received *received)
 {
 	struct pregrant_queue *queue = received->queue;
@@ -323,21 +322,21 @@ static void decide(struct pregrant_received *received)
 	queue->xdp[PREGRANT_XDP_ABORTED]++;
 }
 
-/* Nothing, where no frame was placed. It may leave the netdev queue locked. */
+/* Runs the program if there is a frame. The netdev_queue may stay locked. */
 void pregrant_xdp_run(struct pregrant_received *received)
 {
 	if (received->pending)
 		decide(received);
 }
 
-/* The core has no more frames. */
+/* The same for the last frame of a poll, and unlocks. */
 void pregrant_xdp_run_last(struct pregrant_received *received)
 {
 	pregrant_xdp_run(received);
 	unlock_tx(received);
 }
 
-/* A large segment, cut; what of it passes goes ahead of what came behind it. */
+/* Segments a GSO skb, and runs the program on each. What passes keeps its place among the skbs. */
 void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb)
 {
 	struct sk_buff *segment = NULL, *next;
@@ -349,7 +348,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 	skb_push(skb, ETH_HLEN);
 	if (skb_is_gso(skb))
 		segment = __skb_gso_segment(skb, NETIF_F_SG, false);
-	/* One that is no longer than a segment is one. */
+	/* Not longer than one segment. */
 	if (IS_ERR_OR_NULL(segment))
 		segment = skb;
 	else
@@ -358,7 +357,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 		u32 csum = segment->ip_summed == CHECKSUM_PARTIAL ? PREGRANT_CSUM_BLANK : PREGRANT_CSUM_OK;
 
 		next = segment->next;
-		/* Longer than a page: none of this MTU. */
+		/* Longer than a page, so longer than the MTU. */
 		if (segment->len > PREGRANT_XDP_FRAME_MAX) {
 			received->queue->rx_dropped++;
 		} else if (pregrant_xdp_place(received, segment->len, csum, &to)) {
@@ -373,7 +372,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 	skb_queue_splice_tail(&behind, &received->skbs);
 }
 
-/* The last of this poll. */
+/* End of poll: publishes what was sent, flushes redirects. */
 void pregrant_xdp_flush(struct pregrant_received *received)
 {
 	struct pregrant_queue *queue = received->queue;
@@ -388,7 +387,7 @@ void pregrant_xdp_flush(struct pregrant_received *received)
 		xdp_do_flush();
 }
 
-/* In several pieces: the bytes of the first one are not all. */
+/* Whether the frame is linear. */
 static bool is_whole(struct xdp_frame *frame)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
@@ -398,23 +397,23 @@ static bool is_whole(struct xdp_frame *frame)
 #endif
 }
 
-/* What other interfaces' programs, or this one's, send here. */
+/* ndo_xdp_xmit: frames that programs redirect to this interface. */
 int pregrant_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames, u32 flags)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned int lent = READ_ONCE(dev->lent);
+	unsigned int queues_up = READ_ONCE(dev->queues_up);
 	struct pregrant_queue *queue;
 	struct netdev_queue *txq;
 	int sent = 0, k;
 
 	if (unlikely(flags & ~XDP_XMIT_FLAGS_MASK))
 		return -EINVAL;
-	if (unlikely(!lent))
+	if (unlikely(!queues_up))
 		return -ENETDOWN;
-	queue = &dev->queues[smp_processor_id() % lent];
+	queue = &dev->queues[smp_processor_id() % queues_up];
 	txq = txq_of(queue);
 	__netif_tx_lock(txq, smp_processor_id());
-	/* Under this lock it stays so. There may be fewer queues than a moment ago. */
+	/* Stable under this lock. There may be fewer queues up than a moment ago. */
 	if (likely(READ_ONCE(dev->running) && queue->tx)) {
 		while (sent < n && is_whole(frames[sent]) &&
 		       pregrant_send_bytes(queue, frames[sent]->data, frames[sent]->len, 0))
@@ -426,7 +425,7 @@ int pregrant_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frame
 	for (k = 0; k < sent; k++)
 		xdp_return_frame_rx_napi(frames[k]);
 #if LINUX_VERSION_CODE < KERNEL_VERSION(5, 13, 0)
-	/* Of the others, too, it was the driver's to be rid. */
+	/* Before 5.13 the driver frees the frames that it did not send, too. */
 	for (; k < n; k++)
 		xdp_return_frame_rx_napi(frames[k]);
 #endif
@@ -448,7 +447,7 @@ static int set_program(struct net_device *netdev, struct bpf_prog *program, stru
 	return 0;
 }
 
-/* With RTNL. */
+/* ndo_bpf, under RTNL. */
 int pregrant_bpf(struct net_device *netdev, struct netdev_bpf *bpf)
 {
 	return bpf->command == XDP_SETUP_PROG ? set_program(netdev, bpf->prog, bpf->extack) : -EINVAL;

@@ -1,4 +1,4 @@
-//! A device's keys and states, by the kernel's own client of xenstore.
+//! The xenstore keys and states of a device, by the kernel's xenbus.
 
 use crate::front::FAULT;
 use crate::shim;
@@ -13,7 +13,7 @@ use pregrant::xenbus::key_source::{KeySource, Pairs};
 /// The front's end of a device.
 pub struct KernelBus(pub shim::Device);
 
-/// A key could not be read or written, or says what it must not.
+/// A key could not be read or written, or its value is wrong.
 #[derive(Debug)]
 pub enum BusError {
     Kernel { what: &'static str, code: i32 },
@@ -30,7 +30,7 @@ impl fmt::Display for BusError {
 }
 
 impl BusError {
-    /// The kernel's number for it.
+    /// The error code for xenstore.
     pub fn code(&self) -> i32 {
         match self {
             Self::Kernel { code, .. } => *code,
@@ -41,9 +41,9 @@ impl BusError {
 
 const NOT_THERE: i32 = -2;
 const TRY_AGAIN: i32 = -11;
-/// No value that is read here is longer, and no directory's names together are.
+/// The longest value that is read, and the longest list of names in a directory.
 const LONGEST: usize = 4096;
-/// Transactions that others disturb are tried so often.
+/// How often a transaction is tried that conflicts with another.
 const TRIES: u32 = 100;
 
 fn done(what: &'static str, code: i32) -> Result<usize, BusError> {

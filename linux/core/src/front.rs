@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   front   new, step, turn, close, free   control: one thread at a time, which may sleep
-//!             |  lend, take_back: no frame travels meanwhile
-//!             |-- Tx, of each queue: send, publish, reclaim, arm    data.rs, under the sender's lock
-//!             '-- Rx: receive, arm                                  data.rs, by the queue's poller
+//!             |  start_queues, stop_queues: no frame travels meanwhile
+//!             |-- Tx, of each queue: send, publish, reclaim, arm    halves.rs, under the sender's lock
+//!             '-- Rx: receive, arm                                  halves.rs, by the queue's poller
 //! ```
-//! C keeps these rules. A negative answer is an error code; [`FAULT`] says that the back broke the
-//! protocol, and that the vif is to be closed.
+//! C keeps these rules. A negative result is an error code; [`FAULT`] means that the backend broke
+//! the protocol, and that the vif must be closed.
 
 use crate::bus::{BusError, KernelBus};
-use crate::data::{Rx, Tx};
+use crate::halves::{Rx, Tx};
 use crate::in_place::has_done;
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim::{self, More};
-use crate::used_path::{self, Seen};
+use crate::used_path::{self, Seen, Words};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
@@ -31,7 +31,7 @@ use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::front::FrontError;
 use pregrant::{DomId, PeerFault};
 
-/// The back broke the protocol, or the device failed: EIO.
+/// EIO: the backend broke the protocol, or the device failed.
 pub const FAULT: i32 = -5;
 
 /// A vif's front.
@@ -39,36 +39,56 @@ pub struct Front {
     p: Kernel,
     bus: KernelBus,
     vif: FrontVif<Kernel>,
-    /// What its owner asks for: the path's name, or `auto`.
+    task: Task,
+    retry: Retry,
+    /// The path that its owner asked for by name, or `auto`.
     asked: &'static [u8],
-    /// Since it is live.
+    /// As of the last connect.
     shared: used_path::Shared,
-    /// The halves of its queues, which C uses.
+    /// The halves of the queues that C has.
     handed_out: Vec<(*mut Tx, *mut Rx)>,
-    /// See [`Rx`].
+    /// Bytes from which a received frame stays in its pages; 0: none does. See [`Rx`].
     in_place: usize,
-    /// By queue: frames that there were no pages for, when some were added last.
+    /// By queue: frames for which there were no RX pages, as of the last growth.
     short: Vec<u64>,
-    /// Where a step failed: when the next is tried; 0: none did.
-    tries_at_ns: u64,
-    pause_ns: u64,
-    /// It was said why a step failed.
-    reported: bool,
-    /// It was not seen yet where a predecessor left the device.
-    succeeds: bool,
-    /// It begins again from its end: a part of the failed step may be done.
-    restarts: bool,
-    closes: bool,
-    /// It is to be said how many pages the back keeps mapped.
-    says_mapped: bool,
+    /// The log has the number of pages that the back keeps mapped.
+    is_mapping_logged: bool,
 }
 
-/// After a step that failed. It doubles until the vif is live.
+/// What the next step does before it follows the back.
+///
+/// | task | from | to |
+/// |---|---|---|
+/// | `TakeOver` | the beginning | `Follow`, once the predecessor's xenbus state is read |
+/// | `Follow` | | `Restart`, where a step failed at Connected or Closing |
+/// | `Restart` | | `Follow`, once Closing is written |
+/// | `Close` | any, by `pregrant_front_close` or `pregrant_front_abandon` | none |
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// Reads the xenbus state in which a predecessor left the device.
+    TakeOver,
+    /// Nothing.
+    Follow,
+    /// Closes from this end and connects again, since a part of a failed step may be done.
+    Restart,
+    /// Closes for good. `writes_state`: Closing could not be written yet.
+    Close { writes_state: bool },
+}
+
+/// The pauses between steps that fail.
+struct Retry {
+    /// When the next step is tried; 0: none has failed.
+    at_ns: u64,
+    pause_ns: u64,
+    /// The first failure since the vif was live has been reported.
+    is_reported: bool,
+}
+
+/// The pause after a step that failed. It doubles until the vif is live.
 const PAUSE_NS: u64 = 250_000_000;
 const PAUSE_MAX_NS: u64 = 4_000_000_000;
 
-/// The settings from a module's parameters: `struct pregrant_settings`. Its path is as long as it
-/// says.
+/// The module's parameters: `struct pregrant_settings`.
 #[repr(C)]
 pub struct Settings {
     pub path: *const u8,
@@ -83,24 +103,25 @@ pub struct Settings {
     pub send_on: bool,
 }
 
-/// `buffers`: as many as twice the `cache` holds, as C has it.
+/// `buffers`: twice as many as the `cache` holds. `PREGRANT_BUFFERS_AUTO` in C.
 pub const AUTO: u32 = u32::MAX;
-/// RX pages of a queue that come as skbs have others: as many as two rings of one page have slots.
+/// RX pages of a queue that can be added while skbs have others: as many as two rings of one page
+/// have slots.
 const MORE_RX_PAGES: u32 = 512;
-/// Of them at once: what a step's reserve has room for.
+/// RX pages that one call adds: the reserve of a step has memory for so many.
 const GROWS_BY: usize = 64;
-/// Of a page with a frame in it half is used, as a rule.
+/// Bytes of a page that a frame uses, on average.
 const USED: u32 = PAGE_SIZE as u32 / 2;
 
 impl Settings {
-    /// Its name, or `auto`.
+    /// The name of a path, or `auto`.
     pub fn path(&self) -> &[u8] {
-        // SAFETY: so many bytes of C's, or of the self-test's, which live as long as these.
+        // SAFETY: C, or the self-test, gives `path_len` bytes that outlive the settings.
         unsafe { core::slice::from_raw_parts(self.path, self.path_len) }
     }
 
-    /// Buffers of a direction and queue whose frames use so many bytes. `auto` is at most `most`:
-    /// within what our back offers a vif, whatever this one says. So are pages in any case.
+    /// The number of buffers of a direction and queue, where a frame uses `bytes` of each. With
+    /// `auto` at most `most`, which is what a vif of `pregrant back` may have.
     fn pool(&self, bytes: u32, most: u32) -> u32 {
         match self.buffers {
             AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0).min(most),
@@ -108,20 +129,20 @@ impl Settings {
         }
     }
 
-    /// Lists of buffers, or directions with pages of their own.
+    /// The number of buffer lists of a vif: two a queue.
     fn lists(&self) -> u32 {
         self.queues.saturating_mul(2).max(1)
     }
 }
 
-/// Staging buffers of such a length: `data_len` of the module's parameters.
+/// Staging buffers of the length that the parameter `data_len` has.
 fn buffers(len: u32) -> Result<Buffers, &'static str> {
     let len = DataLen::new(len).filter(|_| len.is_power_of_two() || len == 65_535);
     let len = len.ok_or("data_len is no power of two from 16 to 4096, nor 65535")?;
     Ok(Buffers::of(Some(len), Some(len)))
 }
 
-/// The configuration of these settings, or why there is none.
+/// The front's configuration, or why the settings are wrong.
 pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
     let most_pages = MAX_PAGES_OFFERED / settings.lists();
     let plain = FrontConfig {
@@ -145,13 +166,13 @@ pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
         b"staging" => staged,
         b"gref-mapping" => FrontConfig { gref_mapping: true, ..plain },
         b"persistent" => FrontConfig { persistent: true, ..plain },
-        // Each back takes what it knows.
+        // The back accepts the paths that it knows.
         b"auto" => FrontConfig { gref_mapping: true, ..staged },
         _ => return Err("path is none of auto, staging, gref-mapping, persistent and copy"),
     })
 }
 
-/// Whether there can be a front by these settings. Where not the kernel's log has the reason.
+/// Whether there can be a front with these settings. If not, the reason is logged.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     let config = config(settings);
@@ -161,22 +182,21 @@ pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     config.is_ok()
 }
 
-/// What these settings ask for.
+/// The staging buffers and pages for which these settings ask.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_more(settings: &Settings) -> More {
     config(settings).map_or(More::default(), |config| more_of(&config))
 }
 
-/// The same of a configuration.
 pub fn more_of(config: &FrontConfig) -> More {
     let most = LONG_LIST_MAX as u32;
-    // Each of a pool has its own account.
+    // Each page that can be added has an entry of its own.
     let pool = if config.more_rx_pages > 0 { config.more_rx_pages + (256 << config.ring_order) } else { 0 };
     More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most).max(pool) }
 }
 
-/// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the
-/// settings do not [pass](pregrant_front_check).
+/// A front for a device whose backend is in domain `back`. Null: the settings do not pass
+/// pregrant_front_check.
 ///
 /// # Safety
 /// `device` outlives the front.
@@ -191,37 +211,33 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
+        task: Task::TakeOver,
+        retry: Retry { at_ns: 0, pause_ns: PAUSE_NS, is_reported: false },
         asked: used_path::asked(settings.path()),
         shared: used_path::Shared::default(),
         handed_out: Vec::new(),
         in_place: settings.rx_in_place as usize,
         short: Vec::new(),
-        tries_at_ns: 0,
-        pause_ns: PAUSE_NS,
-        reported: false,
-        succeeds: true,
-        restarts: false,
-        closes: false,
-        says_mapped: false,
+        is_mapping_logged: true,
     });
     Box::into_raw(front)
 }
 
-/// Reads the back's state and takes what steps it allows; one that fails is tried again later.
-/// True: its queues are to be taken back, and then it is to be asked again.
+/// Reads the backend's xenbus state and takes the steps that it allows; one that fails is tried
+/// again later. True: call pregrant_front_stop_queues, then call this again.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
-    if front.p.clock().now_ns() < front.tries_at_ns {
+    if front.p.clock().now_ns() < front.retry.at_ns {
         return false;
     }
-    front.tries_at_ns = 0;
-    front.take_pages_back();
-    if let Err(e) = front.begin_step() {
+    front.retry.at_ns = 0;
+    front.reclaim_pages();
+    if let Err(e) = front.do_task() {
         front.failed(e.code(), &e);
         return false;
     }
     let Front { p, bus, vif, asked, shared, short, .. } = front;
-    // SAFETY: it reads a parameter, which may change while the module is loaded.
+    // SAFETY: it reads a module parameter.
     vif.set_trusted(unsafe { shim::pk_trusted() });
     match vif.step(p, bus) {
         Ok(to @ (FrontStep::Live | FrontStep::Renewed)) => {
@@ -229,10 +245,10 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
             if to == FrontStep::Live {
                 short.clear(); // new queues count from 0
             }
-            say_connected(p.device, vif, &Seen::of(vif, *shared, asked));
+            log_connected(p.device, vif, &Seen::of(vif, *shared, asked));
             front.went_on();
         }
-        // A step that failed once it was live is over, too.
+        // An earlier step that failed while the vif was live is made up for.
         Ok(FrontStep::Waiting) if vif.is_live() => front.went_on(),
         Ok(FrontStep::Recall) => return true,
         Ok(FrontStep::Waiting | FrontStep::Closed) => {}
@@ -241,7 +257,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     false
 }
 
-/// The kernel's number for it.
+/// The error code for xenstore.
 fn code_of(e: &FrontError<BusError>) -> i32 {
     match e {
         FrontError::Keys(e) => e.code(),
@@ -251,32 +267,38 @@ fn code_of(e: &FrontError<BusError>) -> i32 {
 }
 
 impl Front {
-    /// Pages with which the stack has done, of queues that are not handed out. One that closes for
-    /// good needs none again: an skb's reference keeps a page that it has.
-    fn take_pages_back(&mut self) {
-        let is_over = self.closes && !self.vif.is_live();
+    /// Reclaims RX pages without a reference from an skb, of queues that are not handed out. A
+    /// front that closes for good reclaims all: the reference keeps the page allocated.
+    fn reclaim_pages(&mut self) {
+        let is_over = matches!(self.task, Task::Close { .. }) && !self.vif.is_live();
         if self.vif.lent() > 0 {
             self.vif.release_done(&self.p, |pieces| is_over || has_done(pieces));
         }
     }
 
-    /// States that are to be written first.
-    fn begin_step(&mut self) -> Result<(), BusError> {
-        if self.succeeds {
-            self.vif.succeed(&mut self.bus)?;
-            self.succeeds = false;
-        }
-        if self.restarts {
-            self.vif.restart(&mut self.bus)?;
-            self.restarts = false;
+    fn do_task(&mut self) -> Result<(), BusError> {
+        match self.task {
+            Task::Follow | Task::Close { writes_state: false } => {}
+            Task::TakeOver => {
+                self.vif.succeed(&mut self.bus)?;
+                self.task = Task::Follow;
+            }
+            Task::Restart => {
+                self.vif.restart(&mut self.bus)?;
+                self.task = Task::Follow;
+            }
+            Task::Close { writes_state: true } => {
+                self.vif.restart(&mut self.bus)?;
+                self.task = Task::Close { writes_state: false };
+            }
         }
         Ok(())
     }
 
-    /// It is live, and no step is to be tried again.
+    /// The vif is live: what failed before is over.
     fn went_on(&mut self) {
-        self.pause_ns = PAUSE_NS;
-        if core::mem::take(&mut self.reported) {
+        self.retry.pause_ns = PAUSE_NS;
+        if core::mem::take(&mut self.retry.is_reported) {
             let _ = self.bus.recant(); // a message, no more
         }
     }
@@ -286,9 +308,12 @@ impl Front {
         loop {
             let was_announcing = self.vif.is_announcing();
             let moved = self.vif.turn(&self.p)?;
-            self.says_mapped |= was_announcing && !self.vif.is_announcing();
-            // Those of the pool are asked for behind the others.
-            if !moved && !self.vif.is_asking() && core::mem::take(&mut self.says_mapped) {
+            if was_announcing && !self.vif.is_announcing() {
+                self.is_mapping_logged = false;
+            }
+            // The pages of the pool are asked for after the others.
+            let is_settled = !moved && !self.vif.is_asking();
+            if is_settled && !core::mem::replace(&mut self.is_mapping_logged, true) {
                 let (pages, seen) = (self.vif.mapped_pages(), Seen::of(&self.vif, self.shared, self.asked));
                 let (path, why) = (seen.path(), seen.why());
                 let said = format_args!("the back keeps {pages} pages mapped: path {path} ({why})");
@@ -300,15 +325,17 @@ impl Front {
         }
     }
 
-    /// Memory, xenstore or keys: not for good, unlike a fault. It is reported once.
+    /// A transient error of memory, xenstore or keys: the step is tried again. The first of a row
+    /// is reported.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, code: i32, e: &dyn Display) {
-        if self.closes {
-            self.tries_at_ns = self.p.clock().now_ns().saturating_add(PAUSE_NS);
+        let now_ns = self.p.clock().now_ns();
+        if let Task::Close { .. } = self.task {
+            self.retry.at_ns = now_ns.saturating_add(PAUSE_NS);
             return;
         }
-        if !core::mem::replace(&mut self.reported, true) {
+        if !core::mem::replace(&mut self.retry.is_reported, true) {
             let mut line = log::Line::default();
             let _ = write!(line, "{e}: tries again");
             self.bus.report_failure(code, line.text());
@@ -316,15 +343,17 @@ impl Front {
         // A vif that is live is left alone: the back's state could not be read. Before 4 the same
         // step can be taken again.
         let (at, live) = (self.vif.state(), self.vif.is_live());
-        self.restarts |= !live && matches!(at, XenbusState::Connected | XenbusState::Closing);
-        self.tries_at_ns = self.p.clock().now_ns().saturating_add(self.pause_ns);
-        self.pause_ns = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
+        if !live && matches!(at, XenbusState::Connected | XenbusState::Closing) {
+            self.task = Task::Restart;
+        }
+        self.retry.at_ns = now_ns.saturating_add(self.retry.pause_ns);
+        self.retry.pause_ns = self.retry.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
     }
 }
 
-/// Gives the live queues away, each as two halves, to be used without the front. How many.
+/// Hands out the live queues, each as two halves, to be used without the front. How many.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_lend(front: &mut Front) -> u32 {
+pub extern "C" fn pregrant_front_start_queues(front: &mut Front) -> u32 {
     let (device, in_place, persists) = (front.p.device, front.in_place, front.vif.persists());
     let halves = front.vif.hand_out_queues().into_iter().map(|queue| {
         let (tx, rx) = queue.into_halves();
@@ -335,29 +364,29 @@ pub extern "C" fn pregrant_front_lend(front: &mut Front) -> u32 {
     front.handed_out.len() as u32
 }
 
-/// The half of a queue that is handed out. Null: there is none.
+/// The sending half of a queue that is handed out. Null: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_tx(front: &Front, queue: u32) -> *mut Tx {
     front.handed_out.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.0)
 }
 
-/// The other.
+/// The receiving half of a queue that is handed out. Null: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_rx(front: &Front, queue: u32) -> *mut Rx {
     front.handed_out.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.1)
 }
 
-/// Takes the halves back.
+/// Takes the halves of all queues back.
 ///
 /// # Safety
 /// No one uses them any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
+pub unsafe extern "C" fn pregrant_front_stop_queues(front: &mut Front) {
     if front.handed_out.is_empty() {
         return;
     }
     let queues = core::mem::take(&mut front.handed_out).into_iter().filter_map(|(tx, rx)| {
-        // SAFETY: boxes of `pregrant_front_lend`, which are the caller's no more.
+        // SAFETY: boxes of `pregrant_front_start_queues`, which are the caller's no more.
         let (tx, rx) = unsafe { (Box::from_raw(tx), Box::from_raw(rx)) };
         FrontQueue::of_halves(tx.into_half(), rx.into_half()).ok()
     });
@@ -365,7 +394,7 @@ pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
 }
 
 #[inline(never)]
-fn say_connected(device: shim::Device, vif: &FrontVif<Kernel>, seen: &Seen<'_>) {
+fn log_connected(device: shim::Device, vif: &FrontVif<Kernel>, seen: &Seen<'_>) {
     let (tx, rx) = vif.queue(0).map_or((None, None), |q| q.staging_lens());
     let (queues, path, why) = (vif.nr_queues(), seen.path(), seen.why());
     let trust = if vif.trust().lends() { "" } else { "; the back is not trusted: all frames are copied" };
@@ -392,9 +421,7 @@ pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
     front.vif.is_live()
 }
 
-/// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments; bit 2: frames of
-/// several slots; bit 3: requests for multicast addresses; bit 4: it keeps our
-/// pages mapped, or is asked to.
+/// What the backend accepts: PREGRANT_TAKES_*.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
@@ -404,36 +431,33 @@ pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     offloads | u32::from(sg) << 2 | u32::from(multicast) << 3 | u32::from(maps) << 4
 }
 
-/// Which path frames of a live front take, and why, with a 0 behind it.
+/// The path of a live front's frames and why it is that one, NUL-terminated.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_path(
-    front: &Front,
-    settings: &Settings,
-    to: &mut MaybeUninit<[u8; used_path::ROOM]>,
-) {
+pub extern "C" fn pregrant_front_path(front: &Front, settings: &Settings, to: &mut MaybeUninit<Words>) {
     to.write(Seen::of(&front.vif, front.shared, settings.path()).words());
 }
 
-/// The ports of a queue's channels; the second is 0 where there is one for both directions, both
-/// are where there is no such queue.
+/// The event channel ports of a queue. The second is 0 where one serves both directions, both are
+/// where there is no such queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut MaybeUninit<[u32; 2]>) {
     let channels = front.vif.queue(queue as usize).map(|q| q.channels(&front.p));
     ports.write(channels.map_or([0; 2], |(tx, rx)| [tx.0, rx.map_or(0, |port| port.0)]));
 }
 
-/// Slots of the rings of its first queue, TX and RX, which are those of all; 0: it is not live.
+/// Slots of each queue's TX and RX ring; 0: there is no queue here.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut MaybeUninit<[u32; 2]>) {
     let rings = front.vif.queue(0).map(|q| [q.tx().ring_size(), q.rx().ring_size()]);
     slots.write(rings.unwrap_or_default());
 }
 
-/// When it is to be stepped again whatever happens, by `pk_now_ns`; 0: not.
+/// When the next step is due without an event, by pk_now_ns; 0: it is not.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
-    match front.tries_at_ns {
-        // No event says when the stack has done with a page. Where others travel no one waits.
+    match front.retry.at_ns {
+        // No event says when the stack has done with a page. While the vif is live no one waits for
+        // that.
         0 if front.vif.lent() > 0 => {
             let pause = if front.vif.is_live() { PAUSE_MAX_NS } else { PAUSE_NS };
             front.p.clock().now_ns().saturating_add(pause)
@@ -443,51 +467,49 @@ pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
     }
 }
 
-/// Begins to close for good. Go on with steps until it [is](pregrant_front_is_closed).
+/// Begins to close for good. Go on with steps until pregrant_front_is_closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_close(front: &mut Front) {
-    front.closes = true;
-    front.tries_at_ns = 0;
-    front.succeeds = false;
-    let Front { bus, vif, .. } = front;
-    // Where the state cannot be written now the next step writes it.
+    front.retry.at_ns = 0;
+    let Front { bus, vif, task, .. } = front;
+    let is_unwritten = matches!(task, Task::Restart | Task::Close { writes_state: true });
     let was_closed = vif.state() == XenbusState::Closed;
     let written = vif.close(bus, None);
-    front.restarts |= !was_closed && written.is_err();
+    // Where the state cannot be written now the next step writes it.
+    *task = Task::Close { writes_state: is_unwritten || !was_closed && written.is_err() };
 }
 
-/// The directories are another front's: the guest was restored, and no grant and no channel of
-/// before is there, or the toolstack has made the vif again. Its queues are
-/// [back](pregrant_front_take_back); it is to be called again until it
-/// [is closed](pregrant_front_is_closed), and to be freed.
+/// As pregrant_front_close, but the xenstore directories are another front's: the guest was
+/// restored, and its grants and channels are gone, or the toolstack has made the vif again. After
+/// pregrant_front_stop_queues. Call it again until pregrant_front_is_closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_abandon(front: &mut Front) {
-    front.closes = true;
+    front.task = Task::Close { writes_state: false };
     front.vif.restored(&front.p);
-    front.take_pages_back();
+    front.reclaim_pages();
     front.vif.restored(&front.p);
 }
 
-/// Whether all of its memory is the kernel's again.
+/// Whether the front is closed and the backend has unmapped all of its pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_is_closed(front: &Front) -> bool {
     front.vif.is_closed()
 }
 
-/// Pages that are granted to the back and not in use.
+/// Pages that are granted to the backend and not in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_kept_pages(front: &Front) -> u64 {
     front.vif.kept_pages() as u64
 }
 
-/// Memory is short: gives up those of them that the back does not have.
+/// Frees such pages, where the backend has not mapped them.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_release_idle(front: &mut Front) {
     front.vif.release_idle(&front.p);
 }
 
-/// Adds RX pages to those queues whose skbs have too many, 64 to each. How many; below 0: there is
-/// no memory now. Its queues are [back](pregrant_front_take_back).
+/// Adds up to 64 RX pages to each queue that had none for some frames. How many; below 0: there is
+/// no memory now. After pregrant_front_stop_queues.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     let Front { p, vif, short, .. } = front;
@@ -505,37 +527,39 @@ pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     grown as i32
 }
 
-/// Takes RX pages away that no slot needs, and no skb has. How many. As above.
+/// Takes away RX pages that no slot needs, and no skb has. How many. After
+/// pregrant_front_stop_queues.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_shrink(front: &mut Front) -> u32 {
-    front.take_pages_back();
+    front.reclaim_pages();
     front.vif.shrink_rx(&front.p, usize::MAX) as u32
 }
 
-/// Of RX pages that come and go: how many there are, have come, have gone; and pages that the back
-/// was asked to map, and did, or to let go of.
+/// RX pages for frames that stay in their pages: how many there are, were added, were taken away;
+/// and how many of them the backend mapped and unmapped on request.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_pool(front: &Front, to: &mut MaybeUninit<[u64; 5]>) {
     let (pages, stats) = (front.vif.rx_pool().0, front.vif.rx_pool_stats());
     to.write([pages as u64, stats.grown, stats.shrunk, stats.adds, stats.dels]);
 }
 
+/// Frees a front. Pages that are still granted stay allocated.
+///
 /// # Safety
-/// It is `pregrant_front_new`'s, and no one uses it any more. Pages that are still granted are
-/// leaked.
+/// It is `pregrant_front_new`'s, and no one uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_front_free(front: *mut Front) {
     // SAFETY: the caller's.
     drop(unsafe { Box::from_raw(front) });
 }
 
-/// Goes on with what the back is asked on the control ring. Below 0: a fault.
+/// Goes on with requests on the control ring. Below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
     or_fault(front.p.device, front.turn().map(|()| 0))
 }
 
-/// The number for C; of a fault, which is said.
+/// The number for C. A fault is logged.
 #[inline(always)]
 pub fn or_fault(device: shim::Device, done: Result<i32, PeerFault>) -> i32 {
     done.unwrap_or_else(

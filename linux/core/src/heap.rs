@@ -1,5 +1,6 @@
-//! The allocator: C's heap. None of it on the data path; C counts allocations where sleeping is not
-//! allowed, and the figure is to stay 0 (`ethtool -S`, and the self-test).
+//! The allocator: `heap.c`. The data path allocates nothing: C counts allocations in atomic
+//! context, and that figure stays 0 (`atomic_allocations` of `ethtool -S`; the self-test checks
+//! it).
 #![allow(unsafe_code)]
 
 use crate::shim;

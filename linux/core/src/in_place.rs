@@ -1,14 +1,14 @@
-//! Received frames that go up in the pages in which they came: an skb has a reference to each, and
-//! a slot gets the page again when no skb has it.
+//! Zero-copy RX: received frames stay in the granted pages in which they came. The skb has a
+//! reference to each page, and the page is posted again once no skb has one.
 //!
 //! ```text
-//!   ring --> LentSkbs: head copied, the pages are fragments --> the stack --> spare --> slots
+//!   ring --> SkbsInPages: head copied, the pages are fragments --> the stack --> spare pages --> ring
 //! ```
-//! What the back may do: change these bytes at any time, also what was checked, as long as it has
-//! the pages mapped; and read what the stack writes there. So the core hands on frames of TCP
-//! alone, none to a back that is not trusted, and the head, with the headers, is a copy.
+//! What the back may do: change these bytes at any time, after they were checked too, as long as it
+//! has the pages mapped; and read what the stack writes there. So only TCP frames stay in their
+//! pages, and only with a back that is trusted; the head, with the headers, is a copy.
 
-use crate::data::Skbs;
+use crate::halves::Skbs;
 use crate::shim;
 use alloc::collections::VecDeque;
 use pregrant::PeerFault;
@@ -17,23 +17,23 @@ use pregrant::platform::Platform;
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::shm::copy_from_shared;
 
-/// Frames in a row that the stack still has, after which a call looks no further.
+/// After so many frames in a row that the stack still has a call looks no further.
 const HELD: usize = 8;
 
-/// Of a queue.
+/// The frames of one queue whose pages the stack may have.
 pub struct InPlace {
-    /// Bytes of the shortest such frame.
+    /// Shorter frames are copied.
     from: usize,
-    /// Frames whose pages skbs may have.
+    /// In the order in which they came.
     out: VecDeque<Token>,
-    /// Since the owner asked.
+    /// Frames that stayed in their pages since the owner last asked.
     frames: u32,
-    /// Frames that there were no pages for, as the owner knows.
+    /// Frames for which there were no pages, as of then.
     short: u64,
 }
 
 impl InPlace {
-    /// Of a queue that may have been served before. All memory is taken here.
+    /// For a queue that may have been served before. All memory is allocated here.
     pub fn new<P: Platform>(from: usize, half: &RxHalf<P>) -> Self {
         let pages = half.front().pages();
         let mut new =
@@ -42,7 +42,7 @@ impl InPlace {
         new
     }
 
-    /// Takes the frames that are there; those that a program decides on by a copy.
+    /// Receives the frames that are there. Those that an XDP program sees are copied.
     #[inline(never)]
     pub fn receive<P: Platform>(
         &mut self,
@@ -50,22 +50,22 @@ impl InPlace {
         half: &mut RxHalf<P>,
         skbs: &mut Skbs,
     ) -> Result<usize, PeerFault> {
-        self.take_pages_back(half);
+        self.reclaim_pages(half);
         if skbs.decides() || half.fetches() {
             return half.take(p, skbs, 1);
         }
-        half.take_lent(&mut LentSkbs { skbs, of: self }, 1)
+        half.take_lent(&mut SkbsInPages { skbs, of: self }, 1)
     }
 
-    /// There is room: a page has one token at most.
+    /// There is room, since a page has one token at most.
     fn note(&mut self, token: Token) {
         if self.out.len() < self.out.capacity() {
             self.out.push_back(token);
         }
     }
 
-    /// Pages that the stack has done with can be posted again.
-    fn take_pages_back<P: Platform>(&mut self, half: &mut RxHalf<P>) {
+    /// Pages without a reference from an skb can be posted again.
+    fn reclaim_pages<P: Platform>(&mut self, half: &mut RxHalf<P>) {
         let mut held = 0;
         for _ in 0..self.out.len() {
             let Some(token) = self.out.pop_front() else { return };
@@ -90,19 +90,19 @@ impl InPlace {
     }
 }
 
-/// Whether no skb has any of these pages.
+/// Whether no skb has a reference to any of these pages.
 pub fn has_done(mut pieces: &mut dyn Iterator<Item = Piece<'_>>) -> bool {
     // SAFETY: bytes of the kernel's pages that are granted, and are not freed meanwhile.
     Iterator::all(&mut pieces, |piece| unsafe { shim::pk_page_is_back(piece.as_raw().0) })
 }
 
-/// Skbs, which have references to the pages of long frames.
-struct LentSkbs<'a> {
+/// Receives frames as skbs, long ones in their pages.
+struct SkbsInPages<'a> {
     skbs: &'a mut Skbs,
     of: &'a mut InPlace,
 }
 
-impl Sink for LentSkbs<'_> {
+impl Sink for SkbsInPages<'_> {
     #[inline(always)]
     fn takes(&self) -> usize {
         self.skbs.takes()
@@ -117,10 +117,10 @@ impl Sink for LentSkbs<'_> {
     }
 }
 
-/// Fragments of an skb: Linux' MAX_SKB_FRAGS.
+/// Fragments of an skb at most: MAX_SKB_FRAGS.
 const FRAGMENTS: usize = 17;
 
-impl LentSink for LentSkbs<'_> {
+impl LentSink for SkbsInPages<'_> {
     fn wants(&self, len: usize, pages: usize) -> bool {
         len >= self.of.from && pages <= FRAGMENTS
     }
@@ -140,13 +140,13 @@ impl LentSink for LentSkbs<'_> {
         // SAFETY: `to` is what C's caller gave; `linear` is then memory for the head, which no one
         // has written before, and the others are in pages that C can have references to.
         unsafe {
-            let skb = shim::pk_skb_new_lent(self.skbs.to, len, n + more, csum, kind, size, &mut linear);
+            let skb = shim::pk_skb_new_frags(self.skbs.to, len, n + more, csum, kind, size, &mut linear);
             if skb.is_null() || linear.is_null() {
                 return false;
             }
             copy_from_shared(from, linear, n);
             copy_from_shared(behind, linear.add(n), more);
-            rest.map(|piece| piece.as_raw()).for_each(|(at, len)| shim::pk_skb_lend(skb, at, len));
+            rest.map(|piece| piece.as_raw()).for_each(|(at, len)| shim::pk_skb_add_page(skb, at, len));
         }
         true
     }

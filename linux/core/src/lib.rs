@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   linux/module (C): xenbus driver, net_device, NAPI, interrupts, heap
-//!        |  pregrant_*: front.rs, data.rs           ^  pk_*: shim.rs
+//!        |  pregrant_*: front.rs, halves.rs         ^  pk_*: shim.rs
 //!        v                                          |
 //!   front     FrontVif over --> platform (grants, channels, clock), bus (keys, states), heap, log
 //!   selftest  both ends of a vif in this kernel's memory, no Xen: a module of its own
@@ -18,8 +18,8 @@
 extern crate alloc;
 
 mod bus;
-mod data;
 mod front;
+mod halves;
 mod heap;
 mod in_place;
 mod log;

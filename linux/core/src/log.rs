@@ -1,9 +1,9 @@
-//! Lines of the kernel's log, each with its device; the self-test has none.
+//! Lines for the kernel's log. Each names its device; the self-test has no device.
 
 use crate::shim;
 use core::fmt::{self, Write};
 
-/// One line, cut where it is longer.
+/// One line, truncated to 200 bytes.
 pub struct Line {
     text: [u8; 200],
     len: usize,
@@ -25,7 +25,7 @@ pub fn info(device: shim::Device, args: fmt::Arguments<'_>) {
     say(device, 6, args);
 }
 
-/// The back broke the protocol.
+/// Logs that the back broke the protocol.
 pub fn fault(device: shim::Device, fault: &dyn fmt::Display) {
     let mut line = Line::default();
     let _ = write!(line, "{fault}");
@@ -42,17 +42,16 @@ fn say(device: shim::Device, level: u32, args: fmt::Arguments<'_>) {
 }
 
 impl Line {
-    /// What it says.
     pub fn text(&self) -> &str {
         let text = self.text.get(..self.len).unwrap_or_default();
         core::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// The kernel's end, with this as its last word.
+    /// Ends the kernel (`BUG`), with this line in its log.
     pub fn end_all(&self) -> ! {
         // SAFETY: the line's bytes.
         unsafe { shim::pk_panic(self.text.as_ptr(), self.len) };
-        // SAFETY: an end that objtool, which does not know `pk_panic`, takes for one.
+        // SAFETY: never reached. objtool does not know that `pk_panic` does not return.
         unsafe { core::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
     }
 }

@@ -1,7 +1,7 @@
 //! The platform of a guest's kernel: grants, event channels and the clock, behind C functions.
 //!
-//! A grant ends in one atomic step (docs/protocol 8.1); where the back still has the page, the
-//! region comes back and is tried again later. A front maps and copies nothing of its back's.
+//! A grant ends in one atomic step (docs/protocol 8.1); while the back maps the page, that fails,
+//! and is tried again later. A front maps and copies no memory of its back.
 
 use crate::shim;
 use alloc::vec::Vec;
@@ -55,7 +55,7 @@ impl Region {
         Ok(unsafe { self.base.as_ptr().add(page * PAGE_SIZE) })
     }
 
-    /// The kernel's again, where no grant names it any more.
+    /// Frees the pages. An error: some are still granted.
     pub fn free(self) -> Result<(), InUse<Self>> {
         if !self.refs.is_empty() {
             return Err(InUse(self));
@@ -66,7 +66,7 @@ impl Region {
     }
 }
 
-/// There is none.
+/// A mapping of foreign pages, of which a front has none.
 pub enum NoMap {}
 // SAFETY: there is none.
 unsafe impl SharedBytes for NoMap {

@@ -17,6 +17,8 @@ use pregrant::platform::Platform;
 
 /// Bytes, with the 0 behind them: C's `ETHTOOL_FWVERS_LEN`.
 pub const ROOM: usize = 32;
+/// The words with a 0 behind them.
+pub type Words = [u8; ROOM];
 /// The longest path, and the longest reason.
 const PATH: usize = 12;
 const WHY: usize = ROOM - 1 - ": ".len() - PATH;
@@ -31,7 +33,7 @@ macro_rules! fit {
     };
 }
 
-/// What a front has shared, while its queues are not lent.
+/// What a front has shared with its back, read while its queues are not handed out.
 #[derive(Clone, Copy, Default)]
 pub struct Shared {
     /// The directions with staging, TX and RX.
@@ -131,7 +133,7 @@ impl<'a> Seen<'a> {
     }
 
     /// With a 0 behind it, for C.
-    pub fn words(&self) -> [u8; ROOM] {
+    pub fn words(&self) -> Words {
         let mut to = [0; ROOM];
         let words = [self.path(), ": ", self.why()];
         let bytes = words.iter().flat_map(|word| word.bytes());

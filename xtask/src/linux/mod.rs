@@ -3,6 +3,7 @@
 //! ```text
 //!   object    linux/core, Rust: one relocatable object for each module, and checks of it
 //!   frames    its frames of stack, and its panics
+//!   declarations  linux/module/core.h, C: the functions that C and Rust share, from Rust's source
 //!   kbuild    linux/module, C: the modules, by a kernel's headers
 //!   chroot    another release's headers and compiler, for its kernel
 //!   boot      the self-test module in a plain kernel in QEMU, without Xen
@@ -11,6 +12,7 @@
 
 mod boot;
 mod chroot;
+mod declarations;
 mod frames;
 mod kbuild;
 mod object;
@@ -30,6 +32,8 @@ pub struct Selection {
     release: Option<String>,
     /// Frames each way by each path; None: no boot.
     frames: Option<u64>,
+    /// Writes the header of the functions that C and Rust share, and builds nothing.
+    header: bool,
 }
 
 /// Frames of the self-test where nothing is said.
@@ -61,6 +65,7 @@ impl Selection {
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match *arg {
+                "header" => selection.header = true,
                 "selftest" => selection.frames = Some(FRAMES),
                 "--headers" => {
                     selection.headers = Some(args.next().ok_or("--headers wants a folder")?.into())
@@ -81,6 +86,9 @@ impl Selection {
 
 /// Builds, and plays the self-test where that is selected.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
+    if selection.header {
+        return declarations::make(w);
+    }
     let release = selection.release.as_deref();
     let (headers, modules) = built(w, selection.headers.as_deref(), release, &objects(w)?)?;
     match selection.frames {
@@ -92,6 +100,11 @@ pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
 /// The modules, by this machine's headers, or by those of another release.
 pub fn modules(w: &Workspace, release: Option<&str>) -> Result<Vec<PathBuf>, String> {
     Ok(built(w, None, release, &objects(w)?)?.1)
+}
+
+/// Offences for tidy.
+pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
+    declarations::check(w)
 }
 
 /// C's part, and Kbuild.

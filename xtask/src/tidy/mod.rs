@@ -81,6 +81,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     let named = |source: &&Source| !source.path.starts_with("xtask/src/tidy/");
     offences.extend(decision::check(sources.iter().chain(&others).filter(named)));
     offences.extend(crate::messages::check(w)?);
+    offences.extend(crate::linux::check(w)?);
     for offence in &offences {
         println!("{offence}");
     }

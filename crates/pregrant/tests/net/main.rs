@@ -57,6 +57,7 @@ mod vif_control;
 mod vif_control_ring;
 mod vif_hotplug;
 mod vif_sleep;
+mod vif_stages;
 mod vif_time;
 mod xdp_headroom;
 mod xsa_back;

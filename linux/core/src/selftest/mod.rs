@@ -13,8 +13,8 @@ mod segments;
 mod shortage;
 mod skbs;
 
-use crate::data::counters;
 use crate::front::{AUTO, Settings, config};
+use crate::halves::counters;
 use crate::log;
 use crate::shim;
 use crate::used_path::{Seen, Shared};
@@ -477,7 +477,7 @@ fn say_counters() -> Result<()> {
     if right { Ok(()) } else { Err("the counters are of another path") }
 }
 
-/// Plays it all, with so many frames each way. 0: all is right.
+/// Runs all parts, with so many frames each way. 0: all is right.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
     for trial in trials() {

@@ -2,7 +2,7 @@
 //! way frames are received; of the others each segment counts where a program is to see it.
 
 use super::*;
-use crate::data::Skbs;
+use crate::halves::Skbs;
 use crate::in_place::InPlace;
 use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};

@@ -9,7 +9,7 @@
 //! counted.
 
 use super::{Ends, HOST, Result, TCP_HEADER, fill, is_frame, tcp_header};
-use crate::data::{Frame, Skbs};
+use crate::halves::{Frame, Skbs};
 use crate::in_place::InPlace;
 use crate::selftest::domains::Domain;
 use crate::shim;

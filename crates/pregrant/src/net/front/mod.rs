@@ -10,6 +10,7 @@
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the
 //! set-up; [`ctrl`]: the control ring).
 
+mod agreed;
 pub mod config;
 pub mod ctrl;
 pub mod granted_piece;
@@ -30,6 +31,7 @@ pub mod rx_answers;
 pub mod rx_hook;
 mod shared_path;
 pub mod slot_memory;
+pub(crate) mod stage;
 mod staying;
 mod taking_up;
 pub mod trust;

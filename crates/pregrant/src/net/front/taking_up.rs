@@ -25,7 +25,7 @@ const LOOK_NS: u64 = 500_000_000;
 
 /// What the rings showed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Seen {
+pub struct Seen {
     /// Answers that the back has published on all of them; the number wraps.
     pub answers: u32,
     /// Answers came to a half that is handed out.
@@ -36,7 +36,7 @@ pub(super) struct Seen {
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct TakingUp {
+pub struct TakingUp {
     /// The back is at 2 since then.
     since_ns: u64,
     looked_ns: u64,

@@ -7,15 +7,16 @@
 //! ```
 //! Invariants: every step is taken in [`FrontVif::step`], which the owner calls when a watch fired;
 //! none runs on the data path. RX requests are posted, and staging is used, only once the back is
-//! connected and has said which lists it accepted. A front that reconnects offers the same pages
+//! connected and has said which lists it accepted. What exists in which stage of that is in
+//! [`stage`](super::stage). A front that reconnects offers the same pages
 //! again ([`regions`](super::regions)), after a pause ([`backoff`](crate::xenbus::backoff)).
 //!
 //! What a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Frames
 //! that are on the rings when the back closes are lost, as on an Ethernet whose cable is pulled.
 
+use super::agreed::Agreed;
 use super::config::FrontConfig;
 use super::ctrl::CtrlFront;
-use super::halves::QueueLink;
 use super::lent::UnknownToken;
 use super::not_offered::NotOffered;
 use super::plan::{Plan, plans};
@@ -24,21 +25,20 @@ use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
 use super::shared_path::SharedPath;
+use super::stage::{Announcing, BackIs, Live, Queues, Stage};
 use super::taking_up::TakingUp;
 use super::trust::Trust;
 use super::unreturned::{UNRETURNED_MAX, Unreturned};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, PathName, RxPool};
+use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, RxPool};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
-use crate::units::{DomId, GrantRef};
+use crate::units::DomId;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::{Front, FrontError, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
-use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Spare RX pages of a queue at most: as many as a ring of one page has slots.
@@ -47,7 +47,7 @@ const SPARE_MAX: u32 = 256;
 /// RX pages of a queue that may be added at most.
 const MORE_MAX: u32 = 1024;
 
-/// What [`FrontVif::step`] came to.
+/// The result of [`FrontVif::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrontStep {
     /// Nothing to do until the next watch event.
@@ -59,61 +59,51 @@ pub enum FrontStep {
     Renewed,
     /// The queues are gone now.
     Closed,
-    /// They are [handed out](FrontVif::hand_out_queues), and are to be taken back before the next
-    /// step: nothing was done, and no frame travels.
+    /// The queues are [handed out](FrontVif::hand_out_queues), and must be taken back before the
+    /// next step: nothing was done, and no frame travels.
     Recall,
 }
 
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
-    pub(crate) front: Front,
+    /// The xenbus state of this end, and its restarts.
+    pub(super) front: Front,
     pub(super) config: FrontConfig,
-    /// None while they are [handed out](Self::hand_out_queues).
-    pub(crate) queues: Vec<FrontQueue<P>>,
-    /// The links of handed-out queues, shared with their halves.
-    pub(super) handed_out: Vec<Arc<QueueLink<P>>>,
-    /// The grants of their pages, while the front announces these to the back.
-    handed_out_refs: Vec<[Box<[GrantRef]>; 2]>,
-    /// Memory of the guest's that frames are sent from.
-    pub(crate) own: Option<OwnPages<P>>,
-    /// Of queues that are gone.
-    pub(crate) unreturned: Vec<Unreturned<P>>,
-    /// Queues that have been made.
-    made: u16,
-    pub(crate) ctrl: Option<CtrlFront<P>>,
-    pub(crate) live: bool,
+    /// The connection, with the queues.
+    pub(crate) stage: Stage<P>,
+    /// What the last set-up came to.
+    pub(super) agreed: Agreed,
+    /// How much memory the next set-up asks for.
+    next_memory: Memory,
     /// Memory that is granted to the back and not in use.
     pub(crate) regions: Regions<P>,
-    /// Why the queues are fewer or smaller than configured.
-    shortage: Option<PlatformError>,
-    /// Requested features that this back does not offer or refused.
-    not_offered: Vec<NotOffered>,
-    /// What the back takes unfinished.
-    pub(crate) takes: Offloads,
-    /// It takes frames over several slots.
-    pub(super) takes_sg: bool,
-    /// The back filters multicast, on request.
-    pub(super) takes_multicast: bool,
-    /// What the front requested of the back at the last set-up.
-    pub(super) asked: Requested,
-    /// Whether this connection's back is lent pages that the guest uses otherwise.
-    pub(super) trust: Trust,
-    /// The front is asking the back to keep pages mapped.
-    pub(crate) announcement: Option<PageAnnouncement>,
-    /// By queue: pages that the back says it keeps so.
-    pub(crate) announced: Vec<usize>,
-    /// The back left 4 while the queues were live.
-    was_away: bool,
-    /// The back is at 2 with them.
-    pub(super) taking_up: Option<TakingUp>,
-    /// The back refused more than frames need: ask it for no more than that, once.
-    modest: bool,
-    /// It keeps fewer pages mapped than it said: begin again with no more than frames need.
-    cramped: bool,
-    /// Announce all pages again, once the request under way has its answer.
-    pub(crate) renews: bool,
+    /// Memory of the guest's that frames are sent from.
+    pub(crate) own: Option<OwnPages<P>>,
     /// RX pages that were added.
     pub(crate) rx_pool: RxPool<P>,
+    /// RX pages of queues that are gone, in which a consumer still reads frames.
+    pub(crate) unreturned: Vec<Unreturned<P>>,
+    /// Queues that have been made, of all connections.
+    made: u16,
+}
+
+/// How much memory a set-up asks its back for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    /// As configured.
+    Full,
+    /// What frames need and no more: the back refused the larger pool, or mapped fewer pages than
+    /// it advertised. This is for one set-up.
+    Minimum,
+}
+
+/// The queues that one plan came to.
+struct Tried<P: Platform> {
+    queues: Vec<FrontQueue<P>>,
+    /// Of each queue.
+    keys: Vec<QueueKeys>,
+    /// Why there are fewer queues than wanted; None: all are there.
+    failed: Option<PlatformError>,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -122,30 +112,14 @@ impl<P: Platform> FrontVif<P> {
         Self {
             front: Front::new(Handshake::Direct, reconnect),
             config,
-            queues: Vec::new(),
-            handed_out: Vec::new(),
-            handed_out_refs: Vec::new(),
+            stage: Stage::Down,
+            agreed: Agreed::default(),
+            next_memory: Memory::Full,
+            regions: Regions::new(to),
             own: None,
+            rx_pool: RxPool::default(),
             unreturned: Vec::new(),
             made: 0,
-            ctrl: None,
-            live: false,
-            regions: Regions::new(to),
-            shortage: None,
-            not_offered: Vec::new(),
-            takes: Offloads::default(),
-            takes_sg: true,
-            takes_multicast: false,
-            asked: Requested::default(),
-            trust: Trust::default(),
-            announcement: None,
-            announced: Vec::new(),
-            was_away: false,
-            taking_up: None,
-            modest: false,
-            cramped: false,
-            renews: false,
-            rx_pool: RxPool::default(),
         }
     }
 
@@ -163,7 +137,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether frames can travel.
     pub fn is_live(&self) -> bool {
-        self.live
+        self.stage.is_live()
     }
 
     /// Reads the back's state and takes what steps it allows. After an error call
@@ -176,54 +150,23 @@ impl<P: Platform> FrontVif<P> {
             let back = bus.peer_state().map_err(FrontError::Keys)?;
             let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
             let Some(next) = next else {
-                match (self.state() == S::Connected, back == S::Connected) {
-                    (true, true) if self.is_handed_out() && (self.was_away || !self.live) => {
-                        return Ok(self.recall());
-                    }
-                    (true, true) if self.live && core::mem::take(&mut self.cramped) => {
-                        self.modest = true;
-                        self.set_live(false);
-                        self.front.restart(bus).map_err(FrontError::Keys)?;
-                        return Ok(FrontStep::Waiting);
-                    }
-                    (true, true) if !self.live => {
-                        let is_live = self.go_live(p, bus)?;
-                        return Ok(if is_live { FrontStep::Live } else { FrontStep::Waiting });
-                    }
-                    (true, true) if core::mem::take(&mut self.was_away) => {
-                        self.end_taking_up();
-                        let renewed = self.renew(p, bus);
-                        if renewed.is_err() {
-                            self.set_live(false); // a part of it may be done
-                        }
-                        return renewed;
-                    }
-                    (true, false) => {
-                        self.was_away = self.live;
-                        if self.waits_in_vain(p, back) {
-                            self.set_live(false);
-                            self.front.restart(bus).map_err(FrontError::Keys)?;
-                            return Ok(FrontStep::Waiting);
-                        }
-                    }
-                    _ => {}
-                }
-                return Ok(came_to);
+                return Ok(match self.follow(p, bus, back)? {
+                    FrontStep::Waiting => came_to,
+                    moved => moved,
+                });
             };
             match next {
-                S::Connected | S::Closing | S::Closed
-                    if self.is_handed_out() && (next == S::Connected || lets_go(back)) =>
-                {
-                    return Ok(self.recall());
-                }
+                S::Connected if self.is_handed_out() => return Ok(self.recall()),
                 S::Connected => self.set_up(p, bus)?,
-                S::Closing | S::Closed => {
-                    if !self.queues.is_empty() && lets_go(back) {
+                S::Closing | S::Closed => match &self.stage {
+                    Stage::Down => {}
+                    _ if !lets_go(back) => self.stage.stop(),
+                    _ if self.is_handed_out() => return Ok(self.recall()),
+                    Stage::SetUp { .. } | Stage::Live(_) | Stage::Closing { .. } => {
                         self.tear_down(p);
                         came_to = FrontStep::Closed;
                     }
-                    self.set_live(false);
-                }
+                },
                 _ => {}
             }
             self.front.enter(bus, next, of_front_connection).map_err(FrontError::Keys)?;
@@ -231,17 +174,71 @@ impl<P: Platform> FrontVif<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
+    /// Our own state stays as it is: what the back's state means for the connection. Apart from
+    /// `step`, since a kernel's stack is small.
+    #[inline(never)]
+    fn follow<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        back: XenbusState,
+    ) -> Result<FrontStep, FrontError<B::Error>> {
+        use XenbusState as S;
+        if self.state() != S::Connected {
+            return Ok(FrontStep::Waiting);
+        }
+        match &mut self.stage {
+            Stage::SetUp { .. } if back == S::Connected => self.go_live(p, bus),
+            Stage::Live(live) if back == S::Connected => {
+                let was_away = live.is_away();
+                if was_away && live.queues.are_handed_out() {
+                    return Ok(self.recall());
+                }
+                if live.announcing.is_too_few() {
+                    self.next_memory = Memory::Minimum;
+                    return self.begin_again(bus);
+                }
+                if !was_away {
+                    return Ok(FrontStep::Waiting);
+                }
+                live.end_away();
+                let renewed = self.renew(p, bus);
+                if renewed.is_err() {
+                    self.stage.stop(); // a part of it may be done
+                }
+                renewed
+            }
+            Stage::Live(_) => match self.waits_in_vain(p, back) {
+                true => self.begin_again(bus),
+                false => Ok(FrontStep::Waiting),
+            },
+            // A step failed, or the device was removed, and its owner did not close it.
+            Stage::Closing { queues: Queues::HandedOut(_), .. } if back == S::Connected => Ok(self.recall()),
+            Stage::Closing { .. } if back == S::Connected => self.begin_again(bus),
+            Stage::Down | Stage::SetUp { .. } | Stage::Closing { .. } => Ok(FrontStep::Waiting),
+        }
+    }
+
+    /// Closes from this end, and connects again once the back has let go.
+    pub(super) fn begin_again<B: DeviceBus>(
+        &mut self,
+        bus: &mut B,
+    ) -> Result<FrontStep, FrontError<B::Error>> {
+        self.restart(bus).map_err(FrontError::Keys)?;
+        Ok(FrontStep::Waiting)
+    }
+
     /// Begins to close from this end, to connect again as after any close: where a step failed at
     /// state 4, and it is not the back that broke the protocol.
     pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        self.set_live(false);
+        self.stage.stop();
         self.front.restart(bus)
     }
 
     /// Begins to close from this end; go on calling [`step`](Self::step) until
     /// [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
-        self.set_live(false);
+        self.stage.stop();
         self.front.close(bus, why)
     }
 
@@ -251,7 +248,7 @@ impl<P: Platform> FrontVif<P> {
     /// [back](Self::take_back).
     pub fn removed(&mut self, p: &P) -> FrontStep {
         if self.is_handed_out() {
-            self.set_live(false);
+            self.stage.stop();
             return FrontStep::Recall;
         }
         self.tear_down(p);
@@ -275,8 +272,7 @@ impl<P: Platform> FrontVif<P> {
     /// time.
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
-            && self.queues.is_empty()
-            && !self.is_handed_out()
+            && matches!(self.stage, Stage::Down)
             && self.unreturned.is_empty()
             && self.regions.is_empty()
             && self.own_grants() == 0
@@ -301,9 +297,13 @@ impl<P: Platform> FrontVif<P> {
     /// When a vif that waits before it restarts wants its next [`step`](Self::step), whether a
     /// watch fires or not, by the platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
-        let in_vain = self.taking_up.as_ref().filter(|_| self.live).map(TakingUp::due_ns);
-        let cramped = (self.live && self.cramped).then_some(0);
-        self.front.begins_at_ns().or(cramped).or(in_vain)
+        let live = self.stage.live();
+        let too_few = live.filter(|live| live.announcing.is_too_few()).map(|_| 0);
+        let in_vain = live.and_then(|live| match &live.back {
+            BackIs::Away { taking_up } => taking_up.as_ref().map(TakingUp::due_ns),
+            BackIs::Connected => None,
+        });
+        self.front.begins_at_ns().or(too_few).or(in_vain)
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.
@@ -314,51 +314,54 @@ impl<P: Platform> FrontVif<P> {
                 "the back does not offer feature-rx-copy = 1, and this front knows no other way",
             ));
         }
-        self.trust = Trust::read(self.config.trusted, bus).map_err(FrontError::Keys)?;
+        self.agreed.trust = Trust::read(self.config.trusted, bus).map_err(FrontError::Keys)?;
         let can_name = p.grants().per_frame().is_some();
-        self.not_offered = NotOffered::by(&back, &self.config, can_name);
+        self.agreed.not_offered = NotOffered::by(&back, &self.config, can_name);
         self.tear_down(p);
-        (self.asked, self.takes_sg) = (Requested::of(&self.config, &back, can_name), back.sg);
-        let is_modest = core::mem::take(&mut self.modest);
-        if is_modest {
-            self.asked = self.asked.without_extra(&back);
-        }
+        let asked = Requested::of(&self.config, &back, can_name);
+        let memory = core::mem::replace(&mut self.next_memory, Memory::Full);
+        let asked = match memory {
+            Memory::Full => asked,
+            Memory::Minimum => asked.without_extra(&back),
+        };
+        (self.agreed.asked, self.agreed.takes_sg) = (asked, back.sg);
         let split = self.config.split_channels && back.split_channels;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
         let queues = self.config.queues.clamp(1, back.max_queues);
-        let pages = if is_modest { 0 } else { self.asked.pages(self.config.pages, &back, queues) };
-        let plans = plans(&self.asked.smaller(&back), pages.min(IDS_MAX), orders);
-        let keys = self.make_queues(p, queues, &plans, split)?;
-        self.takes_multicast = self.config.multicast_control;
-        self.take_limits(&back);
-        if let Some(own) = &mut self.own {
-            own.equip(&mut self.queues);
-        }
+        let pages = match memory {
+            Memory::Full => asked.pages(self.config.pages, &back, queues),
+            Memory::Minimum => 0,
+        };
+        let plans = plans(&asked.smaller(&back), pages.min(IDS_MAX), orders);
+        let (queues, keys) = self.make_queues(p, queues, &plans, split)?;
         // One that there is no memory for is done without, as queues and buffers are.
-        let ctrl = if self.asked.needs_ctrl() || self.config.ctrl_ring && back.ctrl_ring {
+        let (ctrl, ctrl_keys) = if asked.needs_ctrl() || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
-                Ok((ctrl, keys)) => {
-                    self.ctrl = Some(ctrl);
-                    Some(keys)
-                }
+                Ok((ctrl, keys)) => (Some(ctrl), Some(keys)),
                 Err(e) => {
-                    self.shortage.get_or_insert(e);
-                    None
+                    self.agreed.shortage.get_or_insert(e);
+                    (None, None)
                 }
             }
         } else {
-            None
+            (None, None)
         };
+        self.stage = Stage::SetUp { queues, ctrl };
+        self.agreed.takes_multicast = self.config.multicast_control;
+        self.take_limits(&back);
+        if let Some(own) = &mut self.own {
+            own.equip(self.stage.queues_mut());
+        }
         let mut request = FrontRequest {
             sg: self.config.sg,
-            multicast_control: self.takes_multicast,
+            multicast_control: self.agreed.takes_multicast,
             headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
-            ctrl,
+            ctrl: ctrl_keys,
             ..FrontRequest::new(keys)
         };
         each_path!(Path => {
-            *OfPath::<Path>::path_mut(&mut request) = Path::request_of(*OfPath::<Path>::path(&self.asked));
+            *OfPath::<Path>::path_mut(&mut request) = Path::request_of(*OfPath::<Path>::path(&asked));
         });
         self.regions.mark_exposed();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
@@ -372,7 +375,7 @@ impl<P: Platform> FrontVif<P> {
         n: u32,
         plans: &[Plan],
         split: bool,
-    ) -> Result<Vec<QueueKeys>, PlatformError> {
+    ) -> Result<(Vec<FrontQueue<P>>, Vec<QueueKeys>), PlatformError> {
         let mut best: Option<(usize, Plan)> = None;
         let mut shortage = None;
         self.regions.begin();
@@ -380,77 +383,69 @@ impl<P: Platform> FrontVif<P> {
             if best.is_some_and(|(_, best)| best.asked.is_kept() && !plan.asked.is_kept()) {
                 continue; // with less of other paths it comes again
             }
-            let (keys, failed) = self.try_with_room(p, n, *plan, split);
-            let Some(e) = failed else {
-                self.shortage = shortage;
-                return Ok(keys);
+            let tried = self.try_with_room(p, n, *plan, split);
+            let Some(e) = tried.failed else {
+                self.agreed.shortage = shortage;
+                return Ok((tried.queues, tried.keys));
             };
             if !plan.is_extra() {
                 shortage.get_or_insert(e);
             }
-            if keys.len() > best.map_or(0, |(queues, _)| queues) {
-                best = Some((keys.len(), *plan));
+            if tried.queues.len() > best.map_or(0, |(queues, _)| queues) {
+                best = Some((tried.queues.len(), *plan));
             }
-            self.tear_down(p);
+            self.end_queues(p, tried.queues);
         }
         // Another process may have taken the memory meanwhile.
-        let (keys, failed) = best
-            .map_or((Vec::new(), None), |(queues, plan)| self.try_with_room(p, queues as u32, plan, split));
-        self.shortage = shortage;
-        match failed.or(shortage) {
-            Some(e) if keys.is_empty() => Err(e),
-            _ => Ok(keys),
+        let tried = match best {
+            Some((queues, plan)) => self.try_with_room(p, queues as u32, plan, split),
+            None => Tried { queues: Vec::new(), keys: Vec::new(), failed: None },
+        };
+        self.agreed.shortage = shortage;
+        match tried.failed.or(shortage) {
+            Some(e) if tried.queues.is_empty() => Err(e),
+            _ => Ok((tried.queues, tried.keys)),
         }
     }
 
-    /// At most `n` queues by one plan, and why not more; where memory is short, without what is
-    /// kept for other plans.
-    fn try_with_room(
-        &mut self,
-        p: &P,
-        n: u32,
-        plan: Plan,
-        split: bool,
-    ) -> (Vec<QueueKeys>, Option<PlatformError>) {
+    /// Tries one plan; where memory is short, without what is kept for other plans.
+    fn try_with_room(&mut self, p: &P, n: u32, plan: Plan, split: bool) -> Tried<P> {
         let tried = self.try_queues(p, n, plan, split);
-        if tried.1.is_none() || self.regions.is_empty() {
+        if tried.failed.is_none() || self.regions.is_empty() {
             return tried;
         }
-        self.tear_down(p);
+        self.end_queues(p, tried.queues);
         self.regions.make_room(p);
         self.try_queues(p, n, plan, split)
     }
 
-    /// At most `n` queues by one plan, and why not more.
     #[inline(never)]
-    fn try_queues(
-        &mut self,
-        p: &P,
-        n: u32,
-        plan: Plan,
-        split: bool,
-    ) -> (Vec<QueueKeys>, Option<PlatformError>) {
-        let mut keys = Vec::new();
+    fn try_queues(&mut self, p: &P, n: u32, plan: Plan, split: bool) -> Tried<P> {
+        let mut tried = Tried { queues: Vec::new(), keys: Vec::new(), failed: None };
         let lends = self.unreturned.iter().map(Unreturned::count).sum::<usize>() < UNRETURNED_MAX;
+        let asked = self.agreed.asked;
         for _ in 0..n {
             // The back may keep the references that it has seen: each must go on naming its page.
-            let (sg, granting) = ([self.takes_sg, self.config.sg], self.asked.granting());
+            let (sg, granting) = ([self.agreed.takes_sg, self.config.sg], asked.granting());
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = if lends { self.config.spare_rx_pages.min(SPARE_MAX) } else { 0 };
             // A back that keeps what it saw would keep pages that were taken away.
-            let grows = lends && !self.asked.keeps_seen();
+            let grows = lends && !asked.keeps_seen();
             let more = if grows { self.config.more_rx_pages.min(MORE_MAX) } else { 0 };
             self.made = self.made.wrapping_add(1);
             let config = QueueConfig { queues: n, plan, split, sg, granting, spare, more, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
-                Ok((queue, queue_keys)) => {
-                    self.queues.push(queue);
-                    keys.push(queue_keys);
+                Ok((queue, keys)) => {
+                    tried.queues.push(queue);
+                    tried.keys.push(keys);
                 }
-                Err(e) => return (keys, Some(e)),
+                Err(e) => {
+                    tried.failed = Some(e);
+                    break;
+                }
             }
         }
-        (keys, None)
+        tried
     }
 
     /// One that never comes back has no use for pages that are not in use.
@@ -464,143 +459,155 @@ impl<P: Platform> FrontVif<P> {
         self.rx_pool.release(p);
     }
 
-    /// The back is connected: reads what it accepted, and posts RX. False: where it refused more
-    /// than frames need, the front begins again with less.
-    fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<bool, FrontError<B::Error>> {
-        let n = self.queues.len();
+    /// The back is connected: reads what it accepted, and posts RX. Where the back refused more
+    /// than frames need, the front begins again with the minimum.
+    fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
+        let n = self.stage.queues().len();
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         for i in 0..n {
             // First what goes: memory may be short.
             for SharedPath { path, shared, taken } in self.shared(bus, &back, i)? {
-                if taken != shared && self.asked.is_extra() && self.front.reconnects() {
-                    self.modest = true;
-                    self.front.restart(bus).map_err(FrontError::Keys)?;
-                    return Ok(false);
+                if taken != shared && self.agreed.asked.is_extra() && self.front.reconnects() {
+                    self.next_memory = Memory::Minimum;
+                    return self.begin_again(bus);
                 }
                 if !taken.any() {
-                    self.refused(path);
+                    self.agreed.note_refused(path);
                 }
                 if taken != shared
-                    && let Some(queue) = self.queues.get_mut(i)
+                    && let Some(queue) = self.stage.queues_mut().get_mut(i)
                 {
                     queue.give_up(path, taken, p, &mut self.regions);
                 }
             }
-            if let Some(queue) = self.queues.get_mut(i) {
-                queue.go_live(p, &mut self.regions, &back, self.trust)?;
+            if let Some(queue) = self.stage.queues_mut().get_mut(i) {
+                queue.go_live(p, &mut self.regions, &back, self.agreed.trust)?;
                 self.rx_pool.adopt(i, queue);
             }
         }
         self.release_unneeded(p);
-        self.set_live(true);
-        (self.was_away, self.renews) = (false, false);
-        self.announced.clear();
-        self.announcement =
-            (self.asked.needs_ctrl() && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
+        let announces = self.agreed.asked.needs_ctrl() && self.stage.ctrl_mut().is_some();
+        self.stage.go_live(match announces {
+            true => Announcing::Asking(PageAnnouncement::new(n)),
+            false => Announcing::NONE,
+        });
         self.ask_next(p);
-        Ok(true)
-    }
-
-    /// The back did not take what was shared for this path, of one queue or more.
-    fn refused(&mut self, path: PathName) {
-        let refused = NotOffered::Refused(path);
-        if !self.not_offered.contains(&refused) {
-            self.not_offered.push(refused);
-        }
+        Ok(FrontStep::Live)
     }
 
     /// Asks the back to keep the next pages mapped; stops asking if it cannot or none are left.
-    pub(crate) fn ask_next(&mut self, p: &P) {
-        let (Some(announcement), Some(ctrl)) = (&self.announcement, &mut self.ctrl) else { return };
-        let asked = announcement.ask(p, ctrl);
-        if asked.is_err() {
-            self.announced = announcement.taken().to_vec();
-            let is_short = |(queue, taken): (&FrontQueue<P>, &usize)| {
-                queue.rests() && queue.pages().iter().sum::<u32>() as usize > *taken
-            };
-            self.cramped = self.front.reconnects()
-                && !self.asked.keeps_seen()
-                && self.queues.iter().zip(&self.announced).any(is_short);
-            let room = if self.asked.keeps_seen() { &[] } else { announcement.room() };
-            OwnPages::begin(&mut self.queues, room);
-            self.rx_pool.begin(&self.announced, room);
-            self.announcement = None;
+    pub(super) fn ask_next(&mut self, p: &P) {
+        let Stage::Live(live) = &mut self.stage else { return };
+        let Live { queues, ctrl: Some(ctrl), announcing: Announcing::Asking(asking), .. } = live else {
+            return;
+        };
+        if asking.ask(p, ctrl).is_ok() {
+            return;
         }
+        let mapped = asking.taken().to_vec();
+        let is_short = |(queue, mapped): (&FrontQueue<P>, &usize)| {
+            queue.rests() && queue.pages().iter().sum::<u32>() as usize > *mapped
+        };
+        let keeps_seen = self.agreed.asked.keeps_seen();
+        let too_few =
+            self.front.reconnects() && !keeps_seen && queues.here().iter().zip(&mapped).any(is_short);
+        let room = if keeps_seen { &[] } else { asking.room() };
+        OwnPages::begin(queues.here_mut(), room);
+        self.rx_pool.begin(&mapped, room);
+        live.announcing = Announcing::Over { mapped, too_few };
     }
 
     /// Goes on asking the back to keep pages mapped, or to let go of them: frames travel meanwhile.
     /// True: something moved. A fault: call [`close`](Self::close).
     pub fn turn(&mut self, p: &P) -> Result<bool, PeerFault> {
-        if self.live && self.renews {
-            return self.go_on_renewing(p);
+        let Stage::Live(Live { queues, ctrl: Some(ctrl), announcing, .. }) = &mut self.stage else {
+            return Ok(false);
+        };
+        match announcing {
+            Announcing::AskingAgain { .. } => self.go_on_renewing(p),
+            Announcing::Asking(asking) => {
+                let Some(answer) = ctrl.answer()? else { return Ok(false) };
+                let (queues, rx_pool) = (&*queues, &self.rx_pool);
+                let refs = |i: usize| match queues {
+                    Queues::Here(queues) => match queues.get(i) {
+                        Some(queue) => (queue.page_refs(), rx_pool.pages_of(i)),
+                        None => ([&[][..]; 2], 0),
+                    },
+                    Queues::HandedOut(out) => match out.get(i) {
+                        Some(queue) => ([&queue.refs[0][..], &queue.refs[1][..]], rx_pool.pages_of(i)),
+                        None => ([&[][..]; 2], 0),
+                    },
+                };
+                asking.take_answer(answer, ctrl.statuses(asking.asked()).unwrap_or_default(), refs);
+                self.ask_next(p);
+                Ok(true)
+            }
+            Announcing::Over { .. } => match (&mut self.own, queues) {
+                (Some(own), Queues::Here(queues)) => {
+                    Ok(own.turn(p, ctrl, queues)? || self.rx_pool.turn(p, ctrl)?)
+                }
+                _ => self.rx_pool.turn(p, ctrl),
+            },
         }
-        let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
-        let Some(announcement) = &mut self.announcement else {
-            let Some(own) = self.own.as_mut().filter(|_| self.handed_out.is_empty()) else {
-                return self.rx_pool.turn(p, ctrl);
-            };
-            return Ok(own.turn(p, ctrl, &mut self.queues)? || self.rx_pool.turn(p, ctrl)?);
-        };
-        let Some(answer) = ctrl.answer()? else { return Ok(false) };
-        let (queues, handed_out_refs) = (&self.queues, &self.handed_out_refs);
-        let rx_pool = &self.rx_pool;
-        let refs = |i: usize| match (queues.get(i), handed_out_refs.get(i)) {
-            (Some(queue), _) => (queue.page_refs(), rx_pool.pages_of(i)),
-            (None, Some([tx, rx])) => ([&tx[..], &rx[..]], rx_pool.pages_of(i)),
-            (None, None) => ([&[][..]; 2], 0),
-        };
-        announcement.take_answer(answer, ctrl.statuses(announcement.asked()).unwrap_or_default(), refs);
-        self.ask_next(p);
-        Ok(true)
     }
 
     /// Whether the back is being asked to keep pages mapped.
     pub fn is_announcing(&self) -> bool {
-        self.live && (self.renews || self.announcement.is_some())
+        self.stage.live().is_some_and(|live| live.announcing.is_under_way())
     }
 
     /// Pages of queue `i` that the back says it keeps mapped on request.
     pub fn gref_pages(&self, i: usize) -> usize {
-        self.announced.get(i).copied().unwrap_or(0)
+        self.stage.live().map_or(0, |live| live.announcing.mapped(i))
     }
 
     /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an
     /// answer.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
-        let asked = self.renews || self.announcement.is_some() || self.is_asking();
-        match &mut self.ctrl {
-            Some(ctrl) if self.live && asked => ctrl.final_check(p),
+        let is_asking = self.is_asking();
+        match &mut self.stage {
+            Stage::Live(Live { ctrl: Some(ctrl), announcing, .. })
+                if announcing.is_under_way() || is_asking =>
+            {
+                ctrl.final_check(p)
+            }
             _ => Ok(false),
         }
     }
 
     /// Gives up queues and channels. The pages are put by, or released where they are not needed
-    /// again.
+    /// again. Queues that are handed out are not ours to give up.
     fn tear_down(&mut self, p: &P) {
-        self.set_live(false);
-        (self.was_away, self.renews) = (false, false);
-        self.end_taking_up();
-        self.announcement = None;
-        self.announced.clear();
+        debug_assert!(!self.is_handed_out());
+        self.stage.stop();
         self.rx_pool.end(p, &mut self.regions);
-        if let Some(ctrl) = self.ctrl.take() {
-            ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
-        }
-        for q in &mut self.queues {
-            if let (Some(own), Some(cache)) = (&mut self.own, q.tx_mut().take_cache()) {
-                own.put(p, cache);
+        if let Stage::Closing { queues: Queues::Here(queues), ctrl } =
+            core::mem::replace(&mut self.stage, Stage::Down)
+        {
+            if let Some(ctrl) = ctrl {
+                ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
             }
-        }
-        while !self.queues.is_empty() {
-            self.end_first(p);
+            self.end_queues(p, queues);
         }
         self.release_unneeded(p);
     }
 
-    /// Gives the first queue up.
     #[inline(never)]
-    fn end_first(&mut self, p: &P) {
-        if let Some(pages) = self.queues.remove(0).end(p, &mut self.regions) {
+    fn end_queues(&mut self, p: &P, mut queues: Vec<FrontQueue<P>>) {
+        for queue in &mut queues {
+            if let (Some(own), Some(cache)) = (&mut self.own, queue.tx_mut().take_cache()) {
+                own.put(p, cache);
+            }
+        }
+        // One at a time: a queue is large, and a kernel's stack is small.
+        while !queues.is_empty() {
+            self.end_queue(p, queues.remove(0));
+        }
+    }
+
+    #[inline(never)]
+    fn end_queue(&mut self, p: &P, queue: FrontQueue<P>) {
+        if let Some(pages) = queue.end(p, &mut self.regions) {
             self.unreturned.push(pages);
         }
     }
@@ -608,25 +615,29 @@ impl<P: Platform> FrontVif<P> {
     /// The control ring; None: there is none, the back is not connected, or it is [being
     /// asked](Self::is_announcing) something.
     pub fn ctrl(&mut self) -> Option<&mut CtrlFront<P>> {
-        let free = self.live && self.announcement.is_none() && !self.is_asking();
-        self.ctrl.as_mut().filter(|_| free)
+        let is_asking = self.is_asking();
+        match &mut self.stage {
+            Stage::Live(Live { ctrl, announcing, .. }) if !is_asking => {
+                ctrl.as_mut().filter(|_| !announcing.has_ring())
+            }
+            _ => None,
+        }
     }
 
     /// Names a multicast address that frames are wanted for, or no longer (queue 0; see
     /// [`TxFront::multicast`](super::TxFront::multicast)).
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
-        let Some(q) = self.queues.first_mut().filter(|_| self.live) else { return false };
-        q.multicast(p, mac, wanted)
+        self.stage.live_queues_mut().first_mut().is_some_and(|q| q.multicast(p, mac, wanted))
     }
 
     /// Multicast requests in flight, and how many the back has refused: its list is full.
     pub fn multicast_requests(&self) -> (usize, u64) {
-        self.queues.first().map_or((0, 0), |q| q.tx().multicast_requests())
+        self.stage.queues().first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
 
     /// Live queues, those that are handed out included.
     pub fn nr_queues(&self) -> usize {
-        if self.live { self.queues.len().max(self.handed_out.len()) } else { 0 }
+        self.stage.live().map_or(0, |live| live.queues.count())
     }
 
     /// Gives its live queues away, in their order, each to be served whole or as
@@ -634,98 +645,79 @@ impl<P: Platform> FrontVif<P> {
     /// [back](Self::take_back) it neither closes nor connects ([`FrontStep::Recall`]); it goes on
     /// asking its back for [pages](Self::turn) meanwhile, but not for those of its own memory.
     pub fn hand_out_queues(&mut self) -> Vec<FrontQueue<P>> {
-        if !self.live {
-            return Vec::new();
-        }
-        self.handed_out = self.queues.iter().map(|q| q.link().clone()).collect();
-        if self.announcement.is_some() || self.renews {
-            let refs = self.queues.iter().map(FrontQueue::page_refs);
-            self.handed_out_refs = refs.map(|refs| refs.map(Box::from)).collect();
-        }
-        core::mem::take(&mut self.queues)
+        self.stage.hand_out()
     }
 
     /// Takes all of its queues back, in their order.
     pub fn take_back(&mut self, queues: Vec<FrontQueue<P>>) {
-        debug_assert_eq!(queues.len(), self.handed_out.len());
-        self.queues = queues;
-        self.handed_out.drain(..).for_each(|link| link.watch(false));
-        self.handed_out_refs.clear();
-        self.set_live(self.live);
+        self.stage.take_back(queues);
     }
 
     /// Whether its queues are handed out.
     pub fn is_handed_out(&self) -> bool {
-        !self.handed_out.is_empty()
+        !self.stage.handed_out().is_empty()
     }
 
     fn recall(&self) -> FrontStep {
-        self.handed_out.iter().for_each(|link| link.set_live(false));
+        self.stage.handed_out().iter().for_each(|queue| queue.link.set_live(false));
         FrontStep::Recall
-    }
-
-    /// Sets whether frames can travel, for the owners of the queues.
-    pub(super) fn set_live(&mut self, live: bool) {
-        self.live = live;
-        self.queues.iter().map(|q| &**q.link()).for_each(|link| link.set_live(live));
-        self.handed_out.iter().for_each(|link| link.set_live(live));
     }
 
     /// Queue `i`, to read from; None: there is none.
     #[inline(always)]
     pub fn queue(&self, i: usize) -> Option<&FrontQueue<P>> {
-        self.queues.get(i)
+        self.stage.queues().get(i)
     }
 
     /// Queue `i`, while it is live: frames are sent and received there.
     #[inline(always)]
     pub fn queue_mut(&mut self, i: usize) -> Option<&mut FrontQueue<P>> {
-        if self.live { self.queues.get_mut(i) } else { None }
+        self.stage.live_queues_mut().get_mut(i)
     }
 
     /// TX slots of queue `i` that are free.
     pub fn room(&self, i: usize) -> u32 {
-        self.queues.get(i).filter(|_| self.live).map_or(0, |q| q.tx().room())
+        self.stage.live_queues().get(i).map_or(0, |q| q.tx().room())
     }
 
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
     pub fn persists(&self) -> bool {
-        self.asked.keeps_seen()
+        self.agreed.asked.keeps_seen()
     }
 
     /// Why there are fewer queues, TX ids or shorter staging buffers than requested; None: all are
     /// there.
     pub fn shortage(&self) -> Option<PlatformError> {
-        self.shortage
+        self.agreed.shortage
     }
 
     /// Requested features that this back does not offer or refused, as of the last connect; the
     /// vif goes on without.
     pub fn not_offered(&self) -> &[NotOffered] {
-        &self.not_offered
+        &self.agreed.not_offered
     }
 
     /// Whether the back takes frames over several slots.
     pub fn takes_sg(&self) -> bool {
-        self.takes_sg
+        self.agreed.takes_sg
     }
 
     /// Whether the back offers to filter multicast and was asked to: only then may the front
     /// [send it addresses](Self::multicast).
     pub fn takes_multicast(&self) -> bool {
-        self.takes_multicast
+        self.agreed.takes_multicast
     }
 
     /// What the back takes unfinished; the rest is to be finished before it is sent.
     pub fn takes(&self) -> Offloads {
-        self.takes
+        self.agreed.takes
     }
 
     /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may
     /// change its bytes at any time.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        let live = self.queues.iter().find_map(|q| q.rx().piece(token, k));
+        let live = self.stage.queues().iter().find_map(|q| q.rx().piece(token, k));
         live.or_else(|| self.unreturned.iter().find_map(|pages| pages.piece(token, k)))
     }
 
@@ -734,14 +726,12 @@ impl<P: Platform> FrontVif<P> {
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         let mut released = Ok(());
         for token in tokens {
-            if self.queues.iter_mut().any(|q| q.release(token).is_ok()) {
+            if self.stage.queues_mut().iter_mut().any(|q| q.release(token).is_ok()) {
                 continue;
             }
             released = released.and(self.release_of_gone(p, token));
         }
-        if self.live {
-            self.queues.iter_mut().for_each(|q| q.post_released(p));
-        }
+        self.stage.live_queues_mut().iter_mut().for_each(|q| q.post_released(p));
         released
     }
 
@@ -766,17 +756,17 @@ impl<P: Platform> FrontVif<P> {
     /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         let gone: u32 = self.unreturned.iter().map(Unreturned::lent).sum();
-        gone + self.queues.iter().map(|q| q.rx().lent()).sum::<u32>()
+        gone + self.stage.queues().iter().map(|q| q.rx().lent()).sum::<u32>()
     }
 
     /// TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
-        self.queues.get(i).filter(|_| self.live).map_or(0, |q| q.tx().in_flight())
+        self.stage.live_queues().get(i).map_or(0, |q| q.tx().in_flight())
     }
 
     /// Whether any ring has work for us, as [`final_check`](FrontQueue::final_check) says it;
     /// nothing is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
-        self.queues.iter_mut().any(|q| q.is_pending(tx_too))
+        self.stage.queues_mut().iter_mut().any(|q| q.is_pending(tx_too))
     }
 }

@@ -17,8 +17,8 @@
 //! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much
 //! work as the front.
 
-use super::ctrl::CtrlFront;
 use super::shared_path::SharedPath;
+use super::stage::{Announcing, BackIs, Live, Queues, Stage};
 use super::taking_up::{Seen, TakingUp};
 use super::tx_slots::TxLimits;
 use super::vif::{FrontStep, FrontVif};
@@ -40,8 +40,8 @@ impl<P: Platform> FrontVif<P> {
         back: &BackFeatures,
         i: usize,
     ) -> Result<Vec<SharedPath>, FrontError<B::Error>> {
-        let n = self.queues.len();
-        let Some(queue) = self.queues.get(i) else { return Ok(Vec::new()) };
+        let n = self.stage.queues().len();
+        let Some(queue) = self.stage.queues().get(i) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         each_path!(Path => {
             let shared = queue.shared(Path::NAME);
@@ -62,23 +62,24 @@ impl<P: Platform> FrontVif<P> {
     ) -> Result<FrontStep, FrontError<B::Error>> {
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         let mut as_before = true;
-        for i in 0..self.queues.len() {
+        for i in 0..self.stage.queues().len() {
             as_before &= self.shared(bus, &back, i)?.iter().all(|of| of.taken == of.shared);
         }
         if !as_before {
-            self.set_live(false);
-            self.front.restart(bus).map_err(FrontError::Keys)?;
-            return Ok(FrontStep::Waiting);
+            return self.begin_again(bus);
         }
         self.take_limits(&back);
-        self.announced.clear();
-        self.renews = self.asked.needs_ctrl() && self.ctrl.is_some() && back.ctrl_ring;
-        if !self.renews {
-            self.announcement = None; // no back answers
+        let Stage::Live(live) = &mut self.stage else { return Ok(FrontStep::Waiting) };
+        let ctrl = live.ctrl.as_ref().filter(|_| self.agreed.asked.needs_ctrl() && back.ctrl_ring);
+        if let Some(ctrl) = ctrl {
+            let is_pending = ctrl.is_pending();
+            live.announcing = Announcing::AskingAgain { awaits_ours: live.announcing.has_ring() };
+            if !is_pending {
+                self.ask_again(p);
+            }
+        } else {
+            live.announcing = Announcing::NONE; // this back answers no such request
             self.rx_pool.renew(&mut self.regions, p);
-        }
-        if !self.ctrl.as_ref().is_some_and(CtrlFront::is_pending) {
-            self.ask_again(p);
         }
         Ok(FrontStep::Renewed)
     }
@@ -86,22 +87,25 @@ impl<P: Platform> FrontVif<P> {
     /// Which frames this back takes of the queues, and which unfinished.
     pub(super) fn take_limits(&mut self, back: &BackFeatures) {
         // The queues may have no memory for such frames, where the back before this took none.
-        let sg = back.sg && !self.queues.iter().any(|q| q.tx().chain().of_one_slot());
+        let queues = self.stage.queues_mut();
+        let sg = back.sg && !queues.iter().any(|q| q.tx().chain().of_one_slot());
         let limits = TxLimits { sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
-        self.queues.iter_mut().for_each(|q| q.tx_mut().limit(limits));
-        self.takes_sg = sg;
-        self.takes_multicast &= back.multicast_control;
-        self.takes = Offloads { csum: back.ipv6_csum, gso: sg && back.gso_tcpv4 && back.gso_tcpv6 };
+        queues.iter_mut().for_each(|q| q.tx_mut().limit(limits));
+        self.agreed.takes_sg = sg;
+        self.agreed.takes_multicast &= back.multicast_control;
+        self.agreed.takes = Offloads { csum: back.ipv6_csum, gso: sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
     /// Announces all pages again, once the request under way has its answer. True: it does
     /// now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
         let is_asking = self.is_asking();
-        let Some(ctrl) = &mut self.ctrl else { return Ok(false) };
-        // An answer to ours says nothing: either of the two backs may have given it. One to the
-        // owner's is its.
-        let is_ours = self.announcement.is_some() || is_asking;
+        let Stage::Live(Live { ctrl: Some(ctrl), announcing, .. }) = &mut self.stage else {
+            return Ok(false);
+        };
+        // The answer to a request of ours says nothing, since either of the two backs may have
+        // given it. The answer to a request of the owner is the owner's.
+        let is_ours = announcing.has_ring() || is_asking;
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {
             return Ok(false);
         }
@@ -110,55 +114,54 @@ impl<P: Platform> FrontVif<P> {
     }
 
     fn ask_again(&mut self, p: &P) {
-        if !core::mem::take(&mut self.renews) {
-            return;
-        }
+        let Stage::Live(Live { queues, announcing, .. }) = &mut self.stage else { return };
         if let Some(own) = &mut self.own {
-            own.renew(&mut self.queues);
+            own.renew(queues.here_mut());
         }
         self.rx_pool.renew(&mut self.regions, p);
-        self.announcement = Some(PageAnnouncement::new(self.nr_queues()));
+        *announcing = Announcing::Asking(PageAnnouncement::new(queues.count()));
         self.ask_next(p);
     }
 
-    /// Whether a back at 2, whose live rings it should have taken up, has had its time for that.
+    /// The back is not at 4. Whether it is at 2, and has had its time to take up the live rings.
     pub(super) fn waits_in_vain(&mut self, p: &P, back: XenbusState) -> bool {
-        if !self.live || !self.front.reconnects() || back != XenbusState::InitWait {
-            self.end_taking_up();
+        let Stage::Live(live) = &mut self.stage else { return false };
+        if !self.front.reconnects() || back != XenbusState::InitWait {
+            live.end_away();
+            live.back = BackIs::Away { taking_up: None };
             return false;
         }
         let now_ns = p.clock().now_ns();
-        if self.taking_up.is_none() {
-            self.handed_out.iter().for_each(|link| link.watch(true));
+        if let BackIs::Connected | BackIs::Away { taking_up: None } = live.back {
+            live.queues.watch(true);
         }
-        let seen = self.look_at_rings();
-        let taking_up = self.taking_up.get_or_insert_with(|| TakingUp::new(now_ns, seen));
+        let seen = look_at_rings(&mut live.queues);
+        let mut taking_up = match live.back {
+            BackIs::Away { taking_up: Some(taking_up) } => taking_up,
+            BackIs::Connected | BackIs::Away { taking_up: None } => TakingUp::new(now_ns, seen),
+        };
         taking_up.look(now_ns, seen);
-        let over = taking_up.ends_ns().is_some_and(|ends| ends <= now_ns);
-        if over {
-            self.end_taking_up();
-        }
-        over
+        live.back = BackIs::Away { taking_up: Some(taking_up) };
+        taking_up.ends_ns().is_some_and(|ends| ends <= now_ns)
     }
+}
 
-    /// The back is not at 2 with our rings any more.
-    pub(super) fn end_taking_up(&mut self) {
-        if self.taking_up.take().is_some() {
-            self.handed_out.iter().for_each(|link| link.watch(false));
+fn look_at_rings<P: Platform>(queues: &mut Queues<P>) -> Seen {
+    let mut seen = Seen::default();
+    match queues {
+        Queues::Here(queues) => {
+            for queue in queues {
+                let (answers, waits) = queue.answers_on_rings();
+                seen.answers = seen.answers.wrapping_add(answers);
+                seen.waits |= waits;
+            }
+        }
+        Queues::HandedOut(out) => {
+            for queue in out {
+                seen.answered |= queue.link.take_answered();
+                seen.waits |= queue.link.sender_waits();
+            }
         }
     }
-
-    fn look_at_rings(&mut self) -> Seen {
-        let mut seen = Seen::default();
-        for queue in &mut self.queues {
-            let (answers, waits) = queue.answers_on_rings();
-            seen.answers = seen.answers.wrapping_add(answers);
-            seen.waits |= waits;
-        }
-        for link in &self.handed_out {
-            seen.answered |= link.take_answered();
-            seen.waits |= link.sender_waits();
-        }
-        seen
-    }
+    seen
 }

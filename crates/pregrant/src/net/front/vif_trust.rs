@@ -15,6 +15,6 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether this connection's back is lent pages that the guest uses otherwise.
     pub fn trust(&self) -> Trust {
-        self.trust
+        self.agreed.trust
     }
 }

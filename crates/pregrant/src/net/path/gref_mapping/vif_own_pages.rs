@@ -26,7 +26,7 @@ impl<P: Platform> FrontVif<P> {
     /// table takes beside the static pool; none where both ends persist, since such a back keeps
     /// what it sees. Refused: there is some already, or the vif is connected.
     pub fn use_memory(&mut self, memory: Region<P>, places: usize) -> Result<(), Region<P>> {
-        if self.own.is_some() || !self.queues.is_empty() {
+        if self.own.is_some() || !self.stage.queues().is_empty() {
             return Err(memory);
         }
         self.own = Some(OwnPages::new(memory, self.regions.to(), places));
@@ -42,7 +42,7 @@ impl<P: Platform> FrontVif<P> {
     /// Gives the memory back. None: there is none, or the vif is connected, or the back still uses
     /// a page: try again later.
     pub fn take_memory(&mut self, p: &P) -> Option<Region<P>> {
-        if !self.queues.is_empty() {
+        if !self.stage.queues().is_empty() {
             return None;
         }
         let own = self.own.as_mut()?;
@@ -59,10 +59,10 @@ impl<P: Platform> FrontVif<P> {
     #[inline(always)]
     pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {
         match &self.own {
-            Some(own) if self.live => {
-                self.queues.get_mut(i).map_or(Ok(0), |q| q.send_own(p, own.memory(), frames))
+            Some(own) => {
+                self.stage.live_queues_mut().get_mut(i).map_or(Ok(0), |q| q.send_own(p, own.memory(), frames))
             }
-            _ => Ok(0),
+            None => Ok(0),
         }
     }
 
@@ -75,16 +75,22 @@ impl<P: Platform> FrontVif<P> {
         frames: &[HeadedFrame<'_>],
     ) -> Result<usize, PlatformError> {
         match &self.own {
-            Some(own) if self.live => {
-                self.queues.get_mut(i).map_or(Ok(0), |q| q.send_headed(p, own.memory(), frames))
-            }
-            _ => Ok(0),
+            Some(own) => self
+                .stage
+                .live_queues_mut()
+                .get_mut(i)
+                .map_or(Ok(0), |q| q.send_headed(p, own.memory(), frames)),
+            None => Ok(0),
         }
     }
 
     /// Whether a request names this page of the memory and has no answer yet.
     pub fn is_held(&self, page: usize) -> bool {
-        self.queues.iter().filter_map(|queue| queue.tx().cache()).any(|cache| cache.is_in_flight(page))
+        self.stage
+            .queues()
+            .iter()
+            .filter_map(|queue| queue.tx().cache())
+            .any(|cache| cache.is_in_flight(page))
     }
 
     /// Grants of its pages that stand though no queue has them.

@@ -9,6 +9,7 @@
 use super::rx_pool::PoolStats;
 use crate::error::PlatformError;
 use crate::net::front::FrontVif;
+use crate::net::front::stage::{Announcing, Live, Stage};
 use crate::platform::Platform;
 use crate::port::Piece;
 
@@ -19,11 +20,9 @@ impl<P: Platform> FrontVif<P> {
     /// # Errors
     /// The platform has no page to grant.
     pub fn grow_rx(&mut self, p: &P, i: usize, n: usize) -> Result<usize, PlatformError> {
-        let Some(queue) = self.queues.get_mut(i).filter(|_| self.live) else { return Ok(0) };
+        let Some(queue) = self.stage.live_queues_mut().get_mut(i) else { return Ok(0) };
         let (grown, failed) = self.rx_pool.grow(p, &mut self.regions, (i, queue), n);
-        if self.announcement.is_none() {
-            self.ask_pool(p);
-        }
+        self.ask_pool(p);
         failed.filter(|_| grown == 0).map_or(Ok(grown), Err)
     }
 
@@ -31,21 +30,19 @@ impl<P: Platform> FrontVif<P> {
     /// end once the back has let go of them.
     pub fn shrink_rx(&mut self, p: &P, n: usize) -> usize {
         let mut shrunk = 0;
-        for (i, queue) in self.queues.iter_mut().enumerate() {
+        for (i, queue) in self.stage.queues_mut().iter_mut().enumerate() {
             shrunk += self.rx_pool.shrink(p, (i, queue), n - shrunk);
         }
         self.rx_pool.release(p);
-        if self.announcement.is_none() {
-            self.ask_pool(p);
-        }
+        self.ask_pool(p);
         shrunk
     }
 
-    /// Asks the back now; a fault is found by the next turn.
+    /// Asks the back now, unless it is still asked for the pages of the queues; a fault is found by
+    /// the next turn.
     fn ask_pool(&mut self, p: &P) {
-        if !self.renews
-            && self.live
-            && let Some(ctrl) = &mut self.ctrl
+        if let Stage::Live(Live { ctrl: Some(ctrl), announcing: Announcing::Over { .. }, .. }) =
+            &mut self.stage
             && !self.rx_pool.is_asking()
         {
             let _ = self.rx_pool.turn(p, ctrl);
@@ -70,7 +67,8 @@ impl<P: Platform> FrontVif<P> {
     /// Gives lent frames back whose pieces the consumer has no more, as it says: of queues that are
     /// gone, and of those that are not handed out. Each frame is asked about once.
     pub fn release_done(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
-        for queue in &mut self.queues {
+        let is_live = self.is_live();
+        for queue in self.stage.queues_mut() {
             let lent = queue.rx().lent();
             for page in 0..queue.rx().pages().numbers() {
                 let rx = queue.rx();
@@ -81,7 +79,7 @@ impl<P: Platform> FrontVif<P> {
                     debug_assert!(known.is_ok(), "it is lent");
                 }
             }
-            if self.live && queue.rx().lent() != lent {
+            if is_live && queue.rx().lent() != lent {
                 queue.post_released(p);
             }
         }

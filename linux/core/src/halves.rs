@@ -1,10 +1,10 @@
-//! Frames of a queue, as C calls for them: each half by itself.
+//! The two halves of a queue, as C calls them: each by itself.
 //!
 //! ```text
-//!   Tx   skb --copied once--> memory that is granted --> ring      under the netdev queue's lock
-//!   Rx   ring --> memory that is granted --copied once--> skb      by the queue's NAPI, alone
+//!   Tx   skb --copied once--> granted memory --> ring      under the netdev_queue lock
+//!   Rx   ring --> granted memory --copied once--> skb      in NAPI poll of the queue, alone
 //! ```
-//! What the back may do: see the crate; a fault of its is [`FAULT`](crate::front::FAULT).
+//! What the back may do: see the crate. After a fault the result is [`FAULT`](crate::front::FAULT).
 
 use crate::front::or_fault;
 use crate::in_place::InPlace;
@@ -22,19 +22,20 @@ use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
 use pregrant::shm::{copy_from_shared, copy_to_shared};
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// A sender's half.
+/// The sending half: `struct pregrant_tx`.
 pub struct Tx {
     p: Kernel,
     half: Box<TxHalf<Kernel>>,
-    /// Its ordinary pages stay granted, for a back that keeps what it has seen.
+    /// Path `persistent`: ordinary pages stay granted, and the back keeps those that it has seen
+    /// mapped.
     persists: bool,
 }
 
-/// A receiver's half.
+/// The receiving half: `struct pregrant_rx`.
 pub struct Rx {
     p: Kernel,
     half: Box<RxHalf<Kernel>>,
-    /// Long frames go up in the pages in which they came.
+    /// Zero-copy RX of long frames.
     in_place: Option<InPlace>,
     /// As of [`Tx`].
     persists: bool,
@@ -59,7 +60,7 @@ impl Rx {
     }
 }
 
-/// A piece to send.
+/// A frame to send.
 #[derive(Clone, Copy)]
 pub struct Frame {
     /// An skb, or bytes.
@@ -92,22 +93,22 @@ impl Source for Frame {
     }
 }
 
-/// Writes an skb's bytes to the ring, or bytes where `csum` has bit 2; the back is
-/// [shown](pregrant_tx_publish) them later. 1: taken; 0: no room now; below 0: it cannot be.
+/// Copies an skb to the ring, or `len` bytes where `csum` has PREGRANT_LINEAR. The backend sees the
+/// frame after pregrant_tx_publish. 1: sent; 0: no room now; below 0: it cannot be sent.
 ///
 /// # Safety
 /// There are `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_tx_send(
     tx: &mut Tx,
-    from: *mut c_void,
+    from: *const c_void,
     len: usize,
     csum: u32,
     gso_type: u32,
     gso_size: u32,
 ) -> i32 {
     let offload = offload_of(csum, gso_type, gso_size);
-    match tx.half.queue(&tx.p, &Frame { from, is_linear: csum & 4 != 0, len, offload }) {
+    match tx.half.queue(&tx.p, &Frame { from: from.cast_mut(), is_linear: csum & 4 != 0, len, offload }) {
         Ok(n) => n as i32,
         Err(e) => -e.code,
     }
@@ -123,8 +124,8 @@ fn offload_of(csum: u32, gso_type: u32, gso_size: u32) -> Offload {
     }
 }
 
-/// The same of an skb whose last bytes are these `n` pieces, which C has granted: `ids` gets the
-/// ids of their requests. Not 1: the back sees none of it.
+/// As pregrant_tx_send, of an skb whose last bytes are these `n` granted pages; `ids` gets the ids
+/// of their requests. Not 1: the backend sees none of it, and the grants remain the caller's.
 ///
 /// # Safety
 /// The skb has `len` bytes; there are `n` pieces, and room for as many ids.
@@ -151,19 +152,20 @@ pub unsafe extern "C" fn pregrant_tx_send_pieces(
     }
 }
 
-/// How many ids pieces may have; 0: this back takes none.
+/// The number of ids that granted pages may have; 0: the backend is not to get any.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_piece_ids(tx: &Tx) -> u32 {
     if tx.half.front().takes_pieces() { tx.half.front().ids() } else { 0 }
 }
 
-/// Requests of pieces that are not answered, or whose answer was not asked for.
+/// Requests of granted pages without a response, or whose response was not read; 0 on a new ring.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_pieces_out(tx: &Tx) -> u32 {
     tx.half.front().pieces_out()
 }
 
-/// Ids of pieces that are answered, at most `room`. How many; 0: there are none.
+/// Ids of granted pages whose response has come, at most `room`. After each pregrant_tx_reclaim
+/// until it is 0.
 ///
 /// # Safety
 /// There is room for so many ids.
@@ -174,65 +176,64 @@ pub unsafe extern "C" fn pregrant_tx_answered_pieces(tx: &mut Tx, ids: *mut u16,
     ids.iter_mut().map_while(|to| tx.half.answered_piece().map(|id| *to = id)).count() as u32
 }
 
-/// Shows the back what was sent.
+/// Publishes what was sent, and sends an event if the backend wants one.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_publish(tx: &mut Tx) {
     tx.half.publish(&tx.p);
 }
 
-/// Slots that frames can take now.
+/// Free TX slots.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_room(tx: &Tx) -> u32 {
     tx.half.room()
 }
 
-/// Requests without an answer.
+/// TX requests without a response.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_in_flight(tx: &Tx) -> u32 {
     tx.half.front().in_flight()
 }
 
-/// Takes answers. How many; below 0: a fault.
+/// Reads TX responses. How many; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
     or_fault(tx.p.device, tx.half.reclaim(&tx.p, 1).map(|n| n as i32))
 }
 
-/// Asks for an event at the `ahead`-th answer from here, and allows the next one of its channel. 1:
-/// the answer is there; below 0: a fault.
+/// Asks for an event at the `ahead`-th response from here, and unmasks the channel. 1: that
+/// response is there; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_arm(tx: &mut Tx, ahead: u32) -> i32 {
     or_fault(tx.p.device, tx.half.final_check(&tx.p, ahead).map(i32::from))
 }
 
-/// Asks for multicast frames to an address, or no longer. False: not now.
+/// Asks for multicast frames to an address, or no longer. False: there is no room now.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_multicast(tx: &mut Tx, mac: &[u8; 6], wanted: bool) -> bool {
     tx.half.multicast(&tx.p, MacAddr(*mac), wanted)
 }
 
-/// A direction's counters.
+/// The counters of TX, as ethtool.c names them.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut MaybeUninit<[u64; 8]>) {
     to.write(counters(tx.half.stats(), tx.persists));
 }
 
-/// As above.
+/// The counters of RX.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 8]>) {
     to.write(counters(rx.half.stats(), rx.persists));
 }
 
-/// `ethtool.c` names them. A front's frames in ordinary pages are one number, however the back gets
-/// at these.
+/// In the order of the names in `ethtool.c`. The frames in ordinary pages count as granted or as
+/// persistent, by what the vif does.
 pub fn counters(s: DirStats, persists: bool) -> [u64; 8] {
     let (granted, persistent) = if persists { (0, s.granted) } else { (s.granted, 0) };
     [s.frames, s.bytes, s.staging, granted, persistent, s.errors, s.dropped, s.notifications]
 }
 
-/// An offload as C has it: checksum, kind and size of segments. None: no skb is to have it. The
-/// back writes the size: of segments with next to no payload one skb would become 65 000, wherever
-/// the kernel cuts it.
+/// An offload as C has it: checksum, kind and size of segments. None: the frame must be dropped.
+/// The back chooses the segment size, and one skb with tiny segments would become 65 000 packets.
 #[inline(always)]
 fn words(offload: Offload) -> Option<(u32, u32, u32)> {
     let is_good = match offload.gso_type {
@@ -244,16 +245,16 @@ fn words(offload: Offload) -> Option<(u32, u32, u32)> {
     is_good.then_some((csum, u32::from(offload.gso_type), u32::from(offload.gso_size)))
 }
 
-/// A `struct pregrant_received`, which skbs are added to.
+/// Receives frames as skbs, which C adds to a `struct pregrant_received`.
 pub struct Skbs {
     pub to: *mut c_void,
-    /// Left of the poll's budget.
+    /// The rest of the NAPI budget.
     most: usize,
-    /// A program does, on segments: each counts.
+    /// An XDP program sees the frames, large ones as segments, each of which counts.
     decides: bool,
-    /// Buffers can be sent on: C learns of those of frames that a program decides on.
+    /// Staging buffers can be sent on: C learns which buffer a frame came in.
     pub send_on: bool,
-    /// Where the last frame's only piece is.
+    /// The last frame's bytes in granted memory.
     last: *const u8,
 }
 
@@ -262,18 +263,15 @@ impl Skbs {
         Self { to, most, decides, send_on, last: core::ptr::null() }
     }
 
-    /// The rest of the poll's budget.
     pub fn left(&self) -> usize {
         self.most
     }
 
-    /// A program decides on what is received.
     pub fn decides(&self) -> bool {
         self.decides
     }
 
-    /// Charges a frame to the budget, and gives its offload as C has it. None: it is dropped, and
-    /// counted.
+    /// Charges a frame to the budget, and returns its offload as C has it. None: drop the frame.
     #[inline(always)]
     pub fn admit(&mut self, len: usize, offload: Offload) -> Option<(u32, u32, u32)> {
         let words = words(offload);
@@ -302,8 +300,8 @@ impl Sink for Skbs {
     fn takes(&self) -> usize {
         self.most
     }
-    /// Where there is no memory the frame is dropped: C counts it. To leave it on its ring would be
-    /// to ask again without end.
+    /// Without memory the frame is dropped, and C counts it. If it stayed on the ring, NAPI would
+    /// poll without end.
     #[inline(always)]
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
         let Some((csum, kind, size)) = self.admit(len, offload) else {
@@ -346,9 +344,9 @@ impl Sink for Skbs {
     }
 }
 
-/// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault. Their
-/// slots are to be [posted](pregrant_rx_post). `decides`: a program does, on bytes of its own, and
-/// each segment of a large one counts as a frame; with `send_on` `pk_in_buffer` is called.
+/// Adds an skb to `to` for each received frame, at most `most`. How many of `most` were used; below
+/// 0: a fault. Then call pregrant_rx_post. `decides`: an XDP program sees the frames, and each
+/// segment of a large one counts as a frame. `send_on`: pk_in_buffer is called for each.
 ///
 /// # Safety
 /// `to` is a `struct pregrant_received`.
@@ -374,30 +372,30 @@ impl Rx {
     }
 }
 
-/// Frames that went up in their pages since the last call. `short`: others were copied for want of
-/// pages.
+/// Frames that stayed in their pages since the last call. `is_short`: others were copied for want
+/// of pages.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, short: &mut MaybeUninit<bool>) -> u32 {
+pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, is_short: &mut MaybeUninit<bool>) -> u32 {
     let Rx { half, in_place, .. } = rx;
-    let (frames, is_short) = in_place.as_mut().map_or((0, false), |in_place| in_place.news(half));
-    short.write(is_short);
+    let (frames, others) = in_place.as_mut().map_or((0, false), |in_place| in_place.news(half));
+    is_short.write(others);
     frames
 }
 
-/// Posts free slots.
+/// Posts RX buffers in free slots.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_post(rx: &mut Rx) {
     rx.half.post_taken(&rx.p);
 }
 
-/// Whether received buffers can be sent on.
+/// Whether the backend takes back received staging buffers on TX.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_sends_on(tx: &Tx) -> bool {
     tx.half.front().sends_on()
 }
 
-/// Sends the buffer of a slot on that was received and not posted since: `len` bytes from `offset`
-/// on. False: there is no room, or the buffer is not so long.
+/// Sends `len` bytes at `offset` of the staging buffer of a slot, between pregrant_rx_receive and
+/// pregrant_rx_post, under the TX lock. False: there is no room, or the buffer is shorter.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_send_on(
     tx: &mut Tx,
@@ -410,15 +408,15 @@ pub extern "C" fn pregrant_tx_send_on(
     rx.half.send_on(&mut tx.half, slot, (offset, len), offload_of(csum, 0, 0))
 }
 
-/// Takes back buffers that were sent on and answered. How many are not.
+/// Makes buffers RX buffers again that were sent on and have their response. How many have none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_take_returned(rx: &mut Rx, tx: &mut Tx) -> u32 {
     rx.half.take_returned(&mut tx.half);
     rx.half.front().buffers().away()
 }
 
-/// Before the poller waits for an event: arms the ring, and allows the next one. 1: there is work;
-/// below 0: a fault.
+/// Before NAPI completes: asks for an event, and unmasks the channel. 1: there is work; below 0: a
+/// fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_arm(rx: &mut Rx) -> i32 {
     or_fault(rx.p.device, rx.half.final_check(&rx.p).map(i32::from))

@@ -1,0 +1,282 @@
+//! The stages of one connection of a vif's front, and what exists in each.
+//!
+//! | stage | own state | what exists | what the back may do meanwhile |
+//! |---|---|---|---|
+//! | `Down` | 1, 5, 6 | no queue; pages of an earlier connection | nothing |
+//! | `SetUp` | 4, or 1 until the keys are there | queues, a control ring; no frame | take rings and keys |
+//! | `Live`, `Connected` | 4 | the same, and frames travel | serve the rings, keep pages mapped |
+//! | `Live`, `Away` | 4 | the same; the rings are watched | at 2, take up the rings |
+//! | `Closing` | 5, or 4 after an error | queues on which no frame travels | let go of pages |
+//!
+//! | from | event | to |
+//! |---|---|---|
+//! | `Down` | the back is at 2 | `SetUp` |
+//! | `SetUp` | the back is at 4 | `Live` |
+//! | `SetUp` | it is at 4, and has refused more memory than frames need | `Closing`, then the minimum |
+//! | `Live` | the back leaves 4 | `Away` |
+//! | `Live` | it keeps fewer pages mapped than it advertised | `Closing`, then the minimum |
+//! | `Away` | the back is at 4 and accepts what was shared | `Connected`: requests are repeated |
+//! | `Away` | it refuses that, or does not serve the rings ([`taking_up`](super::taking_up)) | `Closing` |
+//! | any with queues | a fault, `restart`, `close`, `removed` while queues are handed out | `Closing` |
+//! | any with queues | the back is at 5 or 6, or is gone | `Down` |
+//!
+//! Invariants: queues are handed out in `Live` and in `Closing` alone, and a vif whose queues are
+//! handed out does not leave these before it has them back. A queue's link says that it is live
+//! exactly in `Live`, but for the time between `FrontStep::Recall` and `take_back`.
+//!
+//! What a back may do: write any state at any time, and so move its front along these lines.
+
+use super::ctrl::CtrlFront;
+use super::halves::QueueLink;
+use super::queue::FrontQueue;
+use super::taking_up::TakingUp;
+use crate::net::path::PageAnnouncement;
+use crate::platform::Platform;
+use crate::units::GrantRef;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// The stage of a vif's connection. The table above says which events lead where.
+pub(crate) enum Stage<P: Platform> {
+    /// There is no queue.
+    Down,
+    /// The back has been offered rings and channels, and is not connected yet.
+    SetUp { queues: Vec<FrontQueue<P>>, ctrl: Option<CtrlFront<P>> },
+    /// Frames can travel.
+    Live(Live<P>),
+    /// No frame travels any more. The back may still have the rings.
+    Closing { queues: Queues<P>, ctrl: Option<CtrlFront<P>> },
+}
+
+/// A connection on which frames can travel.
+pub(crate) struct Live<P: Platform> {
+    pub queues: Queues<P>,
+    pub ctrl: Option<CtrlFront<P>>,
+    pub announcing: Announcing,
+    pub back: BackIs,
+}
+
+/// The queues of a connection: the vif has them, or it has handed them out.
+pub(crate) enum Queues<P: Platform> {
+    Here(Vec<FrontQueue<P>>),
+    HandedOut(Vec<HandedOut<P>>),
+}
+
+/// What the vif keeps of a queue that it has handed out.
+pub(crate) struct HandedOut<P: Platform> {
+    /// Shared with the queue's halves.
+    pub link: Arc<QueueLink<P>>,
+    /// The grants of its TX and RX pages, while the vif announces these to the back.
+    pub refs: [Box<[GrantRef]>; 2],
+}
+
+/// The state of a back whose front is live.
+pub(crate) enum BackIs {
+    Connected,
+    /// It has left 4. `taking_up` is there while it is at 2, where it may serve the rings.
+    Away {
+        taking_up: Option<TakingUp>,
+    },
+}
+
+/// The requests by which a front asks its back to keep the pages of the queues mapped.
+pub(crate) enum Announcing {
+    /// No request is under way. `mapped`: pages by queue that the back says it keeps mapped.
+    /// `too_few`: it advertised more, so the front restarts with the minimum of memory.
+    Over { mapped: Vec<usize>, too_few: bool },
+    /// The back is being asked.
+    Asking(PageAnnouncement),
+    /// Another back has the rings, and is asked once the request under way has its answer.
+    /// `awaits_ours`: that request is one of these, and not of the vif's owner.
+    AskingAgain { awaits_ours: bool },
+}
+
+impl<P: Platform> Stage<P> {
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Live(_))
+    }
+
+    pub fn live(&self) -> Option<&Live<P>> {
+        if let Self::Live(live) = self { Some(live) } else { None }
+    }
+
+    /// The queues that the vif has; none while they are handed out.
+    #[inline(always)]
+    pub fn queues(&self) -> &[FrontQueue<P>] {
+        match self {
+            Self::SetUp { queues, .. } => queues,
+            Self::Live(Live { queues, .. }) | Self::Closing { queues, .. } => queues.here(),
+            Self::Down => &[],
+        }
+    }
+
+    #[inline(always)]
+    pub fn queues_mut(&mut self) -> &mut [FrontQueue<P>] {
+        match self {
+            Self::SetUp { queues, .. } => queues,
+            Self::Live(Live { queues, .. }) | Self::Closing { queues, .. } => queues.here_mut(),
+            Self::Down => &mut [],
+        }
+    }
+
+    /// The queues that the vif has, while frames can travel.
+    #[inline(always)]
+    pub fn live_queues(&self) -> &[FrontQueue<P>] {
+        if let Self::Live(live) = self { live.queues.here() } else { &[] }
+    }
+
+    #[inline(always)]
+    pub fn live_queues_mut(&mut self) -> &mut [FrontQueue<P>] {
+        if let Self::Live(live) = self { live.queues.here_mut() } else { &mut [] }
+    }
+
+    /// The queues that are handed out.
+    pub fn handed_out(&self) -> &[HandedOut<P>] {
+        match self {
+            Self::Live(Live { queues: Queues::HandedOut(out), .. })
+            | Self::Closing { queues: Queues::HandedOut(out), .. } => out,
+            _ => &[],
+        }
+    }
+
+    /// The control ring.
+    pub fn ctrl_mut(&mut self) -> Option<&mut CtrlFront<P>> {
+        match self {
+            Self::SetUp { ctrl, .. } | Self::Live(Live { ctrl, .. }) | Self::Closing { ctrl, .. } => {
+                ctrl.as_mut()
+            }
+            Self::Down => None,
+        }
+    }
+
+    /// Frames can travel on what was set up.
+    pub fn go_live(&mut self, announcing: Announcing) {
+        match core::mem::replace(self, Self::Down) {
+            Self::SetUp { queues, ctrl } => {
+                queues.iter().for_each(|queue| queue.link().set_live(true));
+                let (queues, back) = (Queues::Here(queues), BackIs::Connected);
+                *self = Self::Live(Live { queues, ctrl, announcing, back });
+            }
+            other => *self = other,
+        }
+    }
+
+    /// No frame travels from now on; the owners of queues that are handed out see that.
+    pub fn stop(&mut self) {
+        if let Self::Live(live) = self {
+            live.end_away();
+        }
+        let (queues, ctrl) = match core::mem::replace(self, Self::Down) {
+            Self::Down => return,
+            Self::SetUp { queues, ctrl } => (Queues::Here(queues), ctrl),
+            Self::Live(Live { queues, ctrl, .. }) | Self::Closing { queues, ctrl } => (queues, ctrl),
+        };
+        queues.set_live(false);
+        *self = Self::Closing { queues, ctrl };
+    }
+
+    /// Gives the live queues away. None of them: it is not live, or they are handed out already.
+    pub fn hand_out(&mut self) -> Vec<FrontQueue<P>> {
+        let Self::Live(live) = self else { return Vec::new() };
+        let Queues::Here(queues) = &mut live.queues else { return Vec::new() };
+        let queues = core::mem::take(queues);
+        let is_announcing = live.announcing.is_under_way();
+        let out = queues.iter().map(|queue| HandedOut {
+            link: queue.link().clone(),
+            refs: if is_announcing { queue.page_refs().map(Box::from) } else { Default::default() },
+        });
+        live.queues = Queues::HandedOut(out.collect());
+        queues
+    }
+
+    /// The vif has its queues again, in their order.
+    pub fn take_back(&mut self, back: Vec<FrontQueue<P>>) {
+        debug_assert_eq!(back.len(), self.handed_out().len());
+        let is_live = self.is_live();
+        if let Self::Live(Live { queues, .. }) | Self::Closing { queues, .. } = self
+            && let Queues::HandedOut(out) = queues
+        {
+            out.iter().for_each(|queue| queue.link.watch(false));
+            *queues = Queues::Here(back);
+            queues.set_live(is_live);
+        }
+    }
+}
+
+impl<P: Platform> Live<P> {
+    /// The back is not away any more, or that is of no interest any more.
+    pub fn end_away(&mut self) {
+        if let BackIs::Away { taking_up: Some(_) } = self.back {
+            self.queues.watch(false);
+        }
+        self.back = BackIs::Connected;
+    }
+
+    pub fn is_away(&self) -> bool {
+        matches!(self.back, BackIs::Away { .. })
+    }
+}
+
+impl<P: Platform> Queues<P> {
+    #[inline(always)]
+    pub fn here(&self) -> &[FrontQueue<P>] {
+        if let Self::Here(queues) = self { queues } else { &[] }
+    }
+
+    #[inline(always)]
+    pub fn here_mut(&mut self) -> &mut [FrontQueue<P>] {
+        if let Self::Here(queues) = self { queues } else { &mut [] }
+    }
+
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Here(queues) => queues.len(),
+            Self::HandedOut(out) => out.len(),
+        }
+    }
+
+    pub fn are_handed_out(&self) -> bool {
+        matches!(self, Self::HandedOut(_))
+    }
+
+    /// Sets whether frames can travel, for the owners of the queues.
+    fn set_live(&self, live: bool) {
+        match self {
+            Self::Here(queues) => queues.iter().for_each(|queue| queue.link().set_live(live)),
+            Self::HandedOut(out) => out.iter().for_each(|queue| queue.link.set_live(live)),
+        }
+    }
+
+    /// Whether the vif wants to know of answers that come to queues that are handed out.
+    pub fn watch(&self, yes: bool) {
+        if let Self::HandedOut(out) = self {
+            out.iter().for_each(|queue| queue.link.watch(yes));
+        }
+    }
+}
+
+impl Announcing {
+    /// Nothing was asked, and nothing is to be.
+    pub const NONE: Self = Self::Over { mapped: Vec::new(), too_few: false };
+
+    /// Whether the back is being asked, or is to be asked again.
+    pub fn is_under_way(&self) -> bool {
+        !matches!(self, Self::Over { .. })
+    }
+
+    /// Whether a request about the pages is on the control ring, or was when another back came.
+    pub fn has_ring(&self) -> bool {
+        matches!(self, Self::Asking(_) | Self::AskingAgain { awaits_ours: true })
+    }
+
+    /// Whether the back keeps fewer pages mapped than it advertised.
+    pub fn is_too_few(&self) -> bool {
+        matches!(self, Self::Over { too_few: true, .. })
+    }
+
+    /// Pages of queue `i` that the back says it keeps mapped.
+    pub fn mapped(&self, i: usize) -> usize {
+        if let Self::Over { mapped, .. } = self { mapped.get(i).copied().unwrap_or(0) } else { 0 }
+    }
+}
