@@ -82,16 +82,12 @@ impl<P: Platform> TxSlots<P> {
     }
 }
 
-fn grants_of<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
-    F::GRANTS
-}
-
 impl<P: Platform> TxFront<P> {
     /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that is
     /// [trusted](super::trust) and keeps no page mapped because it saw it.
     pub fn allow_pieces(&mut self) {
         let paths = self.chain.paths();
-        let grants = paths.last().is_some_and(|last| with_path!(last, path => grants_of::<P, _>(path)));
+        let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
         if grants && !paths.iter().any(AnyFrontPath::takes_first) {
             self.pieces = Pieces::of_ids(self.ids());
         }
@@ -136,7 +132,13 @@ impl<P: Platform> TxFront<P> {
         let last = self.chain.len().saturating_sub(1);
         let Some((ahead, path)) = self.chain.split(last) else { return Err(NOT_IN_PIECES) };
         let parts = (pieces, &mut *ids);
-        let sent = with_path!(path, path => self.slots.send_pieces(p, path, ahead, (frame, head), parts));
+        let slots = &mut self.slots;
+        let sent = match path {
+            AnyFrontPath::Staging(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            AnyFrontPath::DataRing(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            AnyFrontPath::Foreign(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            AnyFrontPath::Copy(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+        };
         if let Err((e, id)) = sent {
             self.free_id(p, id);
             return Err(e);

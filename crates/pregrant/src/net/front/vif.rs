@@ -16,21 +16,23 @@
 use super::config::FrontConfig;
 use super::ctrl::CtrlFront;
 use super::halves::QueueLink;
-use super::lent::UnknownToken;
 use super::not_offered::NotOffered;
+use super::own_pages::mapping_requests::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
+use super::rx_pages::lent::UnknownToken;
+use super::rx_pages::pool::RxPool;
+use super::rx_pages::unreturned::{UNRETURNED_MAX, Unreturned};
 use super::shared_path::SharedPath;
 use super::taking_up::TakingUp;
 use super::trust::Trust;
-use super::unreturned::{UNRETURNED_MAX, Unreturned};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, PathName, RxPool};
+use crate::net::path::{PageAnnouncement, PathName};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::{DomId, GrantRef};
@@ -66,30 +68,30 @@ pub enum FrontStep {
 
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
-    pub(crate) front: Front,
+    pub(super) front: Front,
     pub(super) config: FrontConfig,
     /// None while they are [handed out](Self::hand_out_queues).
-    pub(crate) queues: Vec<FrontQueue<P>>,
+    pub(super) queues: Vec<FrontQueue<P>>,
     /// The links of handed-out queues, shared with their halves.
     pub(super) handed_out: Vec<Arc<QueueLink<P>>>,
     /// The grants of their pages, while the front announces these to the back.
     handed_out_refs: Vec<[Box<[GrantRef]>; 2]>,
     /// Memory of the guest's that frames are sent from.
-    pub(crate) own: Option<OwnPages<P>>,
+    pub(super) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
-    pub(crate) unreturned: Vec<Unreturned<P>>,
+    pub(super) unreturned: Vec<Unreturned<P>>,
     /// Queues that have been made.
     made: u16,
-    pub(crate) ctrl: Option<CtrlFront<P>>,
-    pub(crate) live: bool,
+    pub(super) ctrl: Option<CtrlFront<P>>,
+    pub(super) live: bool,
     /// Memory that is granted to the back and not in use.
-    pub(crate) regions: Regions<P>,
+    pub(super) regions: Regions<P>,
     /// Why the queues are fewer or smaller than configured.
     shortage: Option<PlatformError>,
     /// Requested features that this back does not offer or refused.
     not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
-    pub(crate) takes: Offloads,
+    pub(super) takes: Offloads,
     /// It takes frames over several slots.
     pub(super) takes_sg: bool,
     /// The back filters multicast, on request.
@@ -99,9 +101,9 @@ pub struct FrontVif<P: Platform> {
     /// Whether this connection's back is lent pages that the guest uses otherwise.
     pub(super) trust: Trust,
     /// The front is asking the back to keep pages mapped.
-    pub(crate) announcement: Option<PageAnnouncement>,
+    pub(super) announcement: Option<PageAnnouncement>,
     /// By queue: pages that the back says it keeps so.
-    pub(crate) announced: Vec<usize>,
+    pub(super) announced: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
     /// The back is at 2 with them.
@@ -111,9 +113,9 @@ pub struct FrontVif<P: Platform> {
     /// It keeps fewer pages mapped than it said: begin again with no more than frames need.
     cramped: bool,
     /// Announce all pages again, once the request under way has its answer.
-    pub(crate) renews: bool,
+    pub(super) renews: bool,
     /// RX pages that were added.
-    pub(crate) rx_pool: RxPool<P>,
+    pub(super) rx_pool: RxPool<P>,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -336,7 +338,7 @@ impl<P: Platform> FrontVif<P> {
             own.equip(&mut self.queues);
         }
         // One that there is no memory for is done without, as queues and buffers are.
-        let ctrl = if self.asked.needs_ctrl() || self.config.ctrl_ring && back.ctrl_ring {
+        let ctrl = if self.asked.gref_mapping || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
                 Ok((ctrl, keys)) => {
                     self.ctrl = Some(ctrl);
@@ -357,9 +359,9 @@ impl<P: Platform> FrontVif<P> {
             ctrl,
             ..FrontRequest::new(keys)
         };
-        each_path!(Path => {
-            *OfPath::<Path>::path_mut(&mut request) = Path::request_of(*OfPath::<Path>::path(&self.asked));
-        });
+        request.staging.rx_heads = self.asked.staging.rx_heads;
+        request.foreign = self.asked.foreign;
+        request.persistent = self.asked.persistent;
         self.regions.mark_exposed();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
@@ -377,7 +379,7 @@ impl<P: Platform> FrontVif<P> {
         let mut shortage = None;
         self.regions.begin();
         for plan in plans {
-            if best.is_some_and(|(_, best)| best.asked.is_kept() && !plan.asked.is_kept()) {
+            if best.is_some_and(|(_, best)| best.asked.has_staging() && !plan.asked.has_staging()) {
                 continue; // with less of other paths it comes again
             }
             let (keys, failed) = self.try_with_room(p, n, *plan, split);
@@ -438,7 +440,7 @@ impl<P: Platform> FrontVif<P> {
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = if lends { self.config.spare_rx_pages.min(SPARE_MAX) } else { 0 };
             // A back that keeps what it saw would keep pages that were taken away.
-            let grows = lends && !self.asked.keeps_seen();
+            let grows = lends && !self.asked.persistent;
             let more = if grows { self.config.more_rx_pages.min(MORE_MAX) } else { 0 };
             self.made = self.made.wrapping_add(1);
             let config = QueueConfig { queues: n, plan, split, sg, granting, spare, more, tag: self.made };
@@ -496,7 +498,7 @@ impl<P: Platform> FrontVif<P> {
         (self.was_away, self.renews) = (false, false);
         self.announced.clear();
         self.announcement =
-            (self.asked.needs_ctrl() && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
+            (self.asked.gref_mapping && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
         self.ask_next(p);
         Ok(true)
     }
@@ -519,9 +521,9 @@ impl<P: Platform> FrontVif<P> {
                 queue.rests() && queue.pages().iter().sum::<u32>() as usize > *taken
             };
             self.cramped = self.front.reconnects()
-                && !self.asked.keeps_seen()
+                && !self.asked.persistent
                 && self.queues.iter().zip(&self.announced).any(is_short);
-            let room = if self.asked.keeps_seen() { &[] } else { announcement.room() };
+            let room = if self.asked.persistent { &[] } else { announcement.room() };
             OwnPages::begin(&mut self.queues, room);
             self.rx_pool.begin(&self.announced, room);
             self.announcement = None;
@@ -690,7 +692,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
     pub fn persists(&self) -> bool {
-        self.asked.keeps_seen()
+        self.asked.persistent
     }
 
     /// Why there are fewer queues, TX ids or shorter staging buffers than requested; None: all are

@@ -28,9 +28,7 @@ use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::one_slot::OneSlot;
 use crate::net::path::acceptance::Refusals;
-use crate::net::path::{
-    BufferNames, GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal,
-};
+use crate::net::path::{BufferNames, GrefRequests, LentRegions, PathConfig, PathName, Refusal};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
@@ -129,7 +127,10 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         let VifConfig { features, paths, .. } = &mut self.config;
-        each_path!(Path => Path::allow(OfPath::<Path>::path(paths), OfPath::<Path>::path_mut(features)));
+        // These are offered where the operator allows them, and only there.
+        features.staging.rx_heads = paths.staging.heads;
+        features.foreign = paths.foreign;
+        features.guest_copy = paths.guest_copy;
         bus.publish(&self.config.features.pairs(), of_back_connection)
     }
 
@@ -209,7 +210,7 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn requested_pages(&self) -> usize {
         let free = self.grefs.as_ref().map_or(0, GrefRequests::free);
-        self.nr_keeping() * self.config.paths.kept_pages() + free
+        self.nr_keeping() * self.config.paths.persistent + free
     }
 
     fn limit_lasting(&mut self, pages: usize) {
@@ -217,7 +218,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
-        let most = self.config.paths.kept_pages();
+        let most = self.config.paths.persistent;
         let nr_chains = self.nr_keeping();
         let mut pages = pages;
         let lasting = self.lasting.saturating_sub(self.needed_pages());
