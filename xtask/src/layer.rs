@@ -4,7 +4,6 @@ use crate::suite;
 use crate::tally::{Job, Says, Tally};
 use crate::tool;
 use crate::workspace::{Workspace, run, run_all};
-use std::path::PathBuf;
 
 /// One kind of check.
 pub struct Layer {
@@ -38,7 +37,6 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
     Layer { name: "arm", shows: "the crates build for Arm, and the core's tests pass there", run: arm },
-    Layer { name: "ninth_path", shows: "a path is its folder and one line", run: ninth_path },
     Layer {
         name: "replays",
         shows: "what the fuzz targets once found stays mended, on stable Rust",
@@ -79,19 +77,7 @@ const FUZZ: &str = "--manifest-path=fuzz/Cargo.toml";
 fn fmt(w: &Workspace) -> Result<(), String> {
     run(&mut w.cargo(&["fmt", "--all", "--check"]))?;
     run(&mut w.cargo(&["fmt", FUZZ, "--check"]))?;
-    // The paths' modules come from their list, by a macro: cargo does not find them.
-    run(w.program("rustfmt").args(["--edition", "2024", "--check"]).args(paths(w)?))?;
     run(&mut w.cargo(&["fmt", "--manifest-path=linux/core/Cargo.toml", "--check"]))
-}
-
-/// The first file of each path's folder.
-fn paths(w: &Workspace) -> Result<Vec<PathBuf>, String> {
-    let list = "crates/pregrant/src/net/path";
-    let folders = std::fs::read_dir(w.root().join(list)).map_err(|e| format!("{list}: {e}"))?;
-    Ok(folders
-        .filter_map(|folder| Some(folder.ok()?.path().join("mod.rs")))
-        .filter(|file| file.exists())
-        .collect())
 }
 
 fn clippy(w: &Workspace) -> Result<(), String> {
@@ -187,11 +173,6 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     ended
 }
 
-/// A suite of the core with a path more, which no other suite has: the core is built again for it.
-fn ninth_path(w: &Workspace) -> Result<(), String> {
-    run(&mut w.cargo(&["test", "-p", "pregrant", "--features", "ninth-path", "--test", "ninth_path"]))
-}
-
 fn replays(w: &Workspace) -> Result<(), String> {
     run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
 }
@@ -278,9 +259,9 @@ fn miri(w: &Workspace) -> Result<(), String> {
             "grants::",
             "wire::",
             "net::features::",
-            "gref_mapping::cache",
-            "gref_mapping::clock",
-            "gref_mapping::working_set",
+            "own_pages::cache",
+            "own_pages::clock",
+            "own_pages::working_set",
         ];
         cargo.arg("--").args(PLAIN.iter().flat_map(|module| ["--skip", *module]));
         // Isolation is off only so that proptest may read its seeds.

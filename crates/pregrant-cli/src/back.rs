@@ -20,7 +20,7 @@ use pregrant::net::back::VifConfig;
 use pregrant::net::batch::Thresholds;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathConfig;
-use pregrant::net::path::staging::acceptance::Heads;
+use pregrant::net::path::staging::Heads;
 use pregrant::net::path::staging::keys::{ALL_DATA_LENS, Offer};
 use pregrant::net::path::{PathName, gref_mapping, persistent};
 use pregrant::platform::Platform;
@@ -202,7 +202,7 @@ impl Fallback {
     fn name(self) -> &'static str {
         match (self.heads, self.of) {
             (false, of) => of.name(),
-            (true, of) => of.behind_heads(),
+            (true, of) => PathName::staging_and(of),
         }
     }
 }

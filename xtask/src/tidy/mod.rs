@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom),
-//!   pair (no two files of the core need each other), path_name (a path of net is named in its folder alone)
+//!   circle (no files of the core, nor of the host, need each other in a circle of any length)
 //! ```
 
+mod circle;
 mod claim;
 mod comment;
 mod decision;
@@ -13,8 +14,6 @@ mod link;
 mod log_line;
 mod out_parameter;
 mod page_words;
-mod pair;
-mod path_name;
 mod section;
 mod status;
 pub mod token;
@@ -66,9 +65,8 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(claim::check(&page(claim::PAGE)?, &functions));
     let protocol = others.iter().filter(|page| page.path.starts_with(claim::PROTOCOL));
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
-    offences.extend(pair::check(&sources));
+    offences.extend(circle::check(&sources));
     offences.extend(crate::figures::page::check(w));
-    offences.extend(path_name::check(&sources));
     offences.extend(sources.iter().flat_map(comment::check));
     offences.extend(others.iter().flat_map(comment::check_other));
     offences.extend(section::check(sources.iter().chain(&others)));

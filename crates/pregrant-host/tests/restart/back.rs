@@ -9,7 +9,7 @@ use pregrant::net::back::VifConfig;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathConfig;
 use pregrant::net::path::PathName;
-use pregrant::net::path::staging::acceptance::Heads;
+use pregrant::net::path::staging::Heads;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, QueueWaker};
 use pregrant::xenbus::DeviceId;

@@ -160,7 +160,7 @@ impl NetPath {
     pub fn name(self) -> &'static str {
         match (self.path, self.rest) {
             (path, None) => path.name(),
-            (_, Some(rest)) => rest.behind_heads(),
+            (_, Some(rest)) => PathName::staging_and(rest),
         }
     }
 

@@ -61,111 +61,206 @@ impl Counter {
     }
 }
 
-macro_rules! counters {
-    (
-        { $($(#[$about:meta])* $name:ident,)* }
-        $($(#[$doc:meta])* $path:ident = $module:ident, $text:literal;)*
-    ) => {
-        /// One direction of one queue: a path's counter is of the frames that it carried.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct DirStats {
-            $($(#[$about])* pub $name: u64,)*
-            $($(#[$doc])* pub $module: u64,)*
-            /// At a back: grant operations for this direction's frames.
-            pub grant_ops: GrantOps,
-        }
-
-        /// The same, while they are counted.
-        #[derive(Default, Debug)]
-        pub struct LiveStats {
-            $($(#[$about])* pub $name: Counter,)*
-            $($(#[$doc])* pub $module: Counter,)*
-            copies: Counter,
-            maps: Counter,
-            unmaps: Counter,
-        }
-
-        impl DirStats {
-            /// Counts frames that all went one way.
-            #[inline(always)]
-            pub(crate) fn handed_on_by(&mut self, by: PathName, frames: u64) {
-                self.frames += frames;
-                self.granted += if by.frame_cost().is_by_grants() { frames } else { 0 };
-                match by {
-                    $(PathName::$path => self.$module += frames,)*
-                }
-            }
-        }
-
-        impl LiveStats {
-            /// How they stand.
-            pub fn read(&self) -> DirStats {
-                DirStats {
-                    $($name: self.$name.get(),)*
-                    $($module: self.$module.get(),)*
-                    grant_ops: GrantOps {
-                        copies: self.copies.get(),
-                        maps: self.maps.get(),
-                        unmaps: self.unmaps.get(),
-                    },
-                }
-            }
-
-            /// Counts the frames of a batch that were handed on, a bit for each: how they were
-            /// `served`.
-            #[inline(always)]
-            pub(crate) fn handed_on(&self, good: u64, served: Served) {
-                let Served { granted, by } = served;
-                self.frames.add(u64::from(good.count_ones()));
-                self.granted.add(u64::from((good & granted).count_ones()));
-                $(
-                    let frames = good & by[PathName::$path as usize];
-                    if frames != 0 {
-                        self.$module.add(u64::from(frames.count_ones()));
-                    }
-                )*
-            }
-        }
-    };
-}
-
-paths!(counters {
+/// One direction of one queue: a path's counter is of the frames that it carried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DirStats {
     /// Frames handed on.
-    frames,
+    pub frames: u64,
     /// Bytes of these frames.
-    bytes,
+    pub bytes: u64,
     /// Frames that needed grant operations.
-    granted,
+    pub granted: u64,
     /// Of a direction whose frames this end puts into memory of a path's own: those that found no
     /// room there, and went another way.
-    no_room,
+    pub no_room: u64,
     /// The same: the most bytes of it that were in use at a time.
-    most_bytes,
+    pub most_bytes: u64,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
-    errors,
+    pub errors: u64,
     /// Frames that could not be handed on: the port did not take them, the guest never can, or they
     /// are large segments of no TCP packet.
-    dropped,
+    pub dropped: u64,
     /// At a back, RX: frames that are too long for a guest without `feature-sg`
     /// ([`one_slot`](super::one_slot)).
-    too_long,
+    pub too_long: u64,
     /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
     /// `rx_gso_checksum_fixup`).
-    gso_checksum_fixups,
+    pub gso_checksum_fixups: u64,
     /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
-    lent,
+    pub lent: u64,
     /// Multicast frames that the guest does not want.
-    filtered,
+    pub filtered: u64,
     /// At a back, RX: frames that waited too long for the guest's slots.
-    expired,
+    pub expired: u64,
     /// Batches of requests or answers published.
-    batches,
+    pub batches: u64,
     /// Events sent.
-    notifications,
+    pub notifications: u64,
     /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have
     /// come to the port twice, of RX they are lost.
-    interrupted,
-});
+    pub interrupted: u64,
+    /// Frames that were in staging buffers.
+    pub staging: u64,
+    /// Frames that were in a data ring.
+    pub data_ring: u64,
+    /// Frames in pages that were named by their frames.
+    pub foreign: u64,
+    /// Frames that the guest copied.
+    pub guest_copy: u64,
+    /// Frames in pages that the guest asked to keep mapped.
+    pub gref_mapping: u64,
+    /// Frames in pages that stayed mapped once they were seen.
+    pub persistent: u64,
+    /// Frames whose headers were copied, and the rest mapped.
+    pub map: u64,
+    /// Frames that went by grant copy alone.
+    pub copy: u64,
+    /// At a back: grant operations for this direction's frames.
+    pub grant_ops: GrantOps,
+}
+
+/// The same, while they are counted.
+#[derive(Default, Debug)]
+pub struct LiveStats {
+    /// Frames handed on.
+    pub frames: Counter,
+    /// Bytes of these frames.
+    pub bytes: Counter,
+    /// Frames that needed grant operations.
+    pub granted: Counter,
+    /// Of a direction whose frames this end puts into memory of a path's own: those that found no
+    /// room there, and went another way.
+    pub no_room: Counter,
+    /// The same: the most bytes of it that were in use at a time.
+    pub most_bytes: Counter,
+    /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
+    pub errors: Counter,
+    /// Frames that could not be handed on: the port did not take them, the guest never can, or they
+    /// are large segments of no TCP packet.
+    pub dropped: Counter,
+    /// At a back, RX: frames that are too long for a guest without `feature-sg`
+    /// ([`one_slot`](super::one_slot)).
+    pub too_long: Counter,
+    /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
+    /// `rx_gso_checksum_fixup`).
+    pub gso_checksum_fixups: Counter,
+    /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
+    pub lent: Counter,
+    /// Multicast frames that the guest does not want.
+    pub filtered: Counter,
+    /// At a back, RX: frames that waited too long for the guest's slots.
+    pub expired: Counter,
+    /// Batches of requests or answers published.
+    pub batches: Counter,
+    /// Events sent.
+    pub notifications: Counter,
+    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have
+    /// come to the port twice, of RX they are lost.
+    pub interrupted: Counter,
+    /// Frames that were in staging buffers.
+    pub staging: Counter,
+    /// Frames that were in a data ring.
+    pub data_ring: Counter,
+    /// Frames in pages that were named by their frames.
+    pub foreign: Counter,
+    /// Frames that the guest copied.
+    pub guest_copy: Counter,
+    /// Frames in pages that the guest asked to keep mapped.
+    pub gref_mapping: Counter,
+    /// Frames in pages that stayed mapped once they were seen.
+    pub persistent: Counter,
+    /// Frames whose headers were copied, and the rest mapped.
+    pub map: Counter,
+    /// Frames that went by grant copy alone.
+    pub copy: Counter,
+    copies: Counter,
+    maps: Counter,
+    unmaps: Counter,
+}
+
+impl DirStats {
+    /// Counts frames that all went one way.
+    #[inline(always)]
+    pub(crate) fn handed_on_by(&mut self, by: PathName, frames: u64) {
+        self.frames += frames;
+        self.granted += if by.frame_cost().is_by_grants() { frames } else { 0 };
+        match by {
+            PathName::Staging => self.staging += frames,
+            PathName::DataRing => self.data_ring += frames,
+            PathName::Foreign => self.foreign += frames,
+            PathName::GuestCopy => self.guest_copy += frames,
+            PathName::GrefMapping => self.gref_mapping += frames,
+            PathName::Persistent => self.persistent += frames,
+            PathName::Map => self.map += frames,
+            PathName::Copy => self.copy += frames,
+        }
+    }
+}
+
+impl LiveStats {
+    /// The current counts.
+    pub fn read(&self) -> DirStats {
+        DirStats {
+            frames: self.frames.get(),
+            bytes: self.bytes.get(),
+            granted: self.granted.get(),
+            no_room: self.no_room.get(),
+            most_bytes: self.most_bytes.get(),
+            errors: self.errors.get(),
+            dropped: self.dropped.get(),
+            too_long: self.too_long.get(),
+            gso_checksum_fixups: self.gso_checksum_fixups.get(),
+            lent: self.lent.get(),
+            filtered: self.filtered.get(),
+            expired: self.expired.get(),
+            batches: self.batches.get(),
+            notifications: self.notifications.get(),
+            interrupted: self.interrupted.get(),
+            staging: self.staging.get(),
+            data_ring: self.data_ring.get(),
+            foreign: self.foreign.get(),
+            guest_copy: self.guest_copy.get(),
+            gref_mapping: self.gref_mapping.get(),
+            persistent: self.persistent.get(),
+            map: self.map.get(),
+            copy: self.copy.get(),
+            grant_ops: GrantOps {
+                copies: self.copies.get(),
+                maps: self.maps.get(),
+                unmaps: self.unmaps.get(),
+            },
+        }
+    }
+
+    /// The counter of a path's frames.
+    #[inline(always)]
+    fn of_path(&self, path: PathName) -> &Counter {
+        match path {
+            PathName::Staging => &self.staging,
+            PathName::DataRing => &self.data_ring,
+            PathName::Foreign => &self.foreign,
+            PathName::GuestCopy => &self.guest_copy,
+            PathName::GrefMapping => &self.gref_mapping,
+            PathName::Persistent => &self.persistent,
+            PathName::Map => &self.map,
+            PathName::Copy => &self.copy,
+        }
+    }
+
+    /// Counts the frames of a batch that were handed on, a bit for each: how they were `served`.
+    #[inline(always)]
+    pub(crate) fn handed_on(&self, good: u64, served: Served) {
+        let Served { granted, by } = served;
+        self.frames.add(u64::from(good.count_ones()));
+        self.granted.add(u64::from((good & granted).count_ones()));
+        for path in PathName::ALL {
+            let frames = good & by[path as usize];
+            if frames != 0 {
+                self.of_path(path).add(u64::from(frames.count_ones()));
+            }
+        }
+    }
+}
 
 impl LiveStats {
     /// Counts the grant operations between two readings.

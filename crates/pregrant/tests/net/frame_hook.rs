@@ -9,7 +9,7 @@ use pregrant::net::features::BackFeatures;
 use pregrant::net::front::hook::HOOK_ROOM;
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookAction, HookFrame, HookStats};
 use pregrant::net::path::PathConfig;
-use pregrant::net::path::staging::acceptance::Heads;
+use pregrant::net::path::staging::Heads;
 use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::staging::wanted::Buffers;

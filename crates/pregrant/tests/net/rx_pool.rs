@@ -6,8 +6,8 @@ use crate::gref_mapping::{Kept, Pair, announcing, entries};
 use crate::rig;
 
 use pregrant::net::back::{Polled, VifConfig};
+use pregrant::net::front::rx_pages::pool::PoolStats;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif};
-use pregrant::net::path::gref_mapping::rx_pool::PoolStats;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};

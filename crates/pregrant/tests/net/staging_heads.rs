@@ -7,7 +7,7 @@ use crate::rig;
 use pregrant::net::back::{BackVif, Polled, PreviousState, SharedControl, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif, Granting, Lent};
-use pregrant::net::path::staging::acceptance::Heads;
+use pregrant::net::path::staging::Heads;
 use pregrant::net::path::staging::back::RxHeads;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;

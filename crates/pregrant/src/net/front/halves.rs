@@ -14,11 +14,11 @@
 
 use super::granted_piece::GrantedPiece;
 use super::hook::HookStats;
-use super::lent::{Lent, UnknownToken};
 use super::link::Link;
 use super::regions::{Granted, Granting, Grants};
 use super::requested::Requested;
 use super::rx::RxFront;
+use super::rx_pages::lent::{Lent, UnknownToken};
 use super::tx::TxFront;
 use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
@@ -237,7 +237,8 @@ impl<P: Platform> RxHalf<P> {
         offload: Offload,
     ) -> bool {
         let end = usize::from(offset) + usize::from(len);
-        let fits = self.rx.chain().paths().iter().any(|path| path.buffers() > 0 && end <= path.slot_bytes());
+        let fits =
+            self.rx.chain().paths().iter().any(|path| path.parts().buffers > 0 && end <= path.slot_bytes());
         let buffer = self.rx.buffers.of(slot);
         if !fits || buffer == NO_ID || !tx.link.is_live() {
             return false;

@@ -11,7 +11,7 @@
 //! private.
 
 use super::FrontVif;
-use super::lent::Lent;
+use super::rx_pages::lent::Lent;
 use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Payload, PayloadSource, Piece, Token, ZeroCopyBurst};
 

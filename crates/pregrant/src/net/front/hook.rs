@@ -11,7 +11,7 @@
 //!
 //! What the back may do: change the frame's memory at any time.
 
-use super::lent::RX_HEAD_BYTES;
+use super::rx_pages::lent::RX_HEAD_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
 use core::iter::Sum;
 use core::ops::Range;

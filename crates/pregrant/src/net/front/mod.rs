@@ -4,7 +4,7 @@
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
 //!       pages of the guest's own -> tx.send_own, tx.send_headed; granted by the caller -> tx.queue_pieces
-//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release (rx_pool: pages for that)
+//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release (rx_pages)
 //!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the
@@ -17,9 +17,10 @@ pub mod granted_piece;
 pub mod halves;
 mod handed_on;
 pub mod hook;
-pub mod lent;
 pub mod link;
 mod not_offered;
+pub mod own_pages;
+pub mod paths;
 pub mod plan;
 pub mod queue;
 pub mod queue_memory;
@@ -29,6 +30,7 @@ pub mod requested;
 pub mod rx;
 pub mod rx_answers;
 pub mod rx_hook;
+pub mod rx_pages;
 mod shared_path;
 pub mod slot_memory;
 pub(crate) mod stage;
@@ -38,22 +40,23 @@ pub mod trust;
 pub mod tx;
 pub mod tx_pieces;
 pub mod tx_slots;
-pub(crate) mod unreturned;
 pub mod vif;
 mod vif_renewal;
 mod vif_trust;
 
-pub use crate::net::path::{CacheMode, CacheStats, GrefCache, HeadedFrame};
 pub use config::FrontConfig;
 pub use ctrl::CtrlFront;
 pub use granted_piece::{GrantedPiece, PIECES_MAX};
 pub use halves::{RxHalf, TxHalf};
 pub use hook::{Diverted, HookAction, HookFrame, HookStats};
-pub use lent::{Lent, UnknownToken};
 pub use not_offered::NotOffered;
+pub use own_pages::cache::{CacheStats, GrefCache};
+pub use own_pages::tx::HeadedFrame;
+pub use own_pages::working_set::CacheMode;
 pub use queue::FrontQueue;
 pub use regions::{Granting, Regions};
 pub use rx::RxFront;
+pub use rx_pages::lent::{self, Lent, UnknownToken};
 pub use trust::Trust;
 pub use tx::TxFront;
 pub use vif::{FrontStep, FrontVif};

@@ -4,9 +4,13 @@
 //! What a back may do: offer any lengths; those that are no lengths were left out when its keys
 //! were read.
 
+use super::config::FrontConfig;
+use super::requested::Requested;
 use crate::net::features::BackFeatures;
-use crate::net::front::FrontConfig;
-use crate::net::path::{DataLen, FrontNegotiation, OfPath, PathName, PathNotOffered};
+use crate::net::path::staging::keys::{Offer, SENT_ON_SINCE};
+use crate::net::path::staging::list::DataLen;
+use crate::net::path::staging::wanted::Buffers;
+use crate::net::path::{DataRing, Negotiate, PathName};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -46,15 +50,27 @@ impl NotOffered {
     /// What of `config` a back with these features has not.
     pub(super) fn by(back: &BackFeatures, config: &FrontConfig, can_name: bool) -> Vec<Self> {
         let mut all = Vec::new();
-        let mut alone = false;
-        each_path!(Path => {
-            alone |= Path::is_alone(Path::asked(*OfPath::<Path>::path(config), back, can_name));
-        });
-        each_path!(Path => {
-            let wanted = *OfPath::<Path>::path(config);
-            let not_offered = Path::not_offered(wanted, Path::asked(wanted, back, can_name), back, alone);
-            all.extend(not_offered.into_iter().map(Self::from));
-        });
+        let asked = Requested::of(config, back, can_name);
+        for path in PathName::ALL {
+            let (wanted, offered) = match path {
+                PathName::Staging => {
+                    all.extend(Self::of_staging(config.staging, &back.staging, asked.foreign));
+                    continue;
+                }
+                PathName::DataRing => (
+                    config.data_ring.is_some(),
+                    DataRing::asked(config.data_ring, &back.data_ring, can_name).is_some(),
+                ),
+                PathName::Foreign => (config.foreign, asked.foreign),
+                PathName::GuestCopy => (config.guest_copy, back.guest_copy),
+                PathName::GrefMapping => (config.gref_mapping, back.ctrl_ring),
+                PathName::Persistent => (config.persistent, back.persistent),
+                PathName::Map | PathName::Copy => continue,
+            };
+            if wanted && !offered {
+                all.push(Self::Path(path));
+            }
+        }
         let (asked, offered) = (config.queues, back.max_queues);
         if asked > offered {
             all.push(Self::Queues { asked, offered });
@@ -65,15 +81,22 @@ impl NotOffered {
         }
         all
     }
-}
 
-impl From<PathNotOffered> for NotOffered {
-    fn from(of_path: PathNotOffered) -> Self {
-        match of_path {
-            PathNotOffered::DataLen { asked, offered } => Self::DataLen { asked, offered },
-            PathNotOffered::SendingOn => Self::SendingOn,
-            PathNotOffered::Path(path) => Self::Path(path),
+    /// What of the wanted staging buffers such a back has not. Lengths do not matter where the back
+    /// has all memory mapped.
+    fn of_staging(wanted: Buffers, offer: &Offer, is_mapped: bool) -> Vec<Self> {
+        let mut all = Vec::new();
+        let lens = [wanted.tx, wanted.rx].into_iter().flatten();
+        for asked in lens.filter(|len| !is_mapped && !offer.sizes.contains(len)) {
+            let not_offered = Self::DataLen { asked, offered: offer.sizes.clone() };
+            if !all.contains(&not_offered) {
+                all.push(not_offered);
+            }
         }
+        if wanted.sent_on && offer.revision < SENT_ON_SINCE {
+            all.push(Self::SendingOn);
+        }
+        all
     }
 }
 
@@ -111,8 +134,6 @@ impl fmt::Display for NotOffered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::path::staging::keys::Offer;
-    use crate::net::path::staging::wanted::Buffers;
     use alloc::string::{String, ToString};
 
     fn said(back: &BackFeatures, config: &FrontConfig) -> Vec<String> {

@@ -6,28 +6,27 @@
 //!                        send, reclaim             recv, release                     what is lent: Unreturned
 //!                              ^------ recv_hooked ------'
 //! ```
-//! What the back may do: see [`tx`](super::tx), [`rx`](super::rx), [`lent`](super::lent).
+//! What the back may do: see [`tx`](super::tx), [`rx`](super::rx), [`rx_pages`](super::rx_pages).
 
 use super::granted_piece::GrantedPiece;
 use super::halves::{QueueLink, Rest, RxHalf, TxHalf};
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
-use super::lent::{Lent, UnknownToken};
+use super::own_pages::tx::HeadedFrame;
 use super::plan::Plan;
 use super::queue_memory::{ACCESS, QueueMemory, RX, TX};
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::requested::Requested;
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
+use super::rx_pages::lent::{Lent, UnknownToken};
+use super::rx_pages::unreturned::Unreturned;
 use super::trust::Trust;
 use super::tx::TxFront;
-use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{
-    AnyFrontPath, FrontChain, FrontNegotiation, FrontPath, HeadedFrame, OfPath, PathName,
-};
+use crate::net::path::{AnyFrontPath, FrontChain, PathName, data_ring, foreign, guest_copy, staging};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Source, Token};
@@ -142,10 +141,28 @@ impl<P: Platform> Parts<P> {
 
 /// What each path shares, and ordinary pages for what they do not carry.
 fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Result<QueueKeys, PlatformError> {
-    let mut keys = QueueKeys::start();
-    each_path!(Path => {
-        *OfPath::<Path>::path_mut(&mut keys) = Path::take_memory(*OfPath::<Path>::path(asked), memory)?;
-    });
+    let mut keys = QueueKeys::of_rings(Vec::new(), Vec::new(), ChannelKeys::Single(EvtchnPort(0)));
+    for path in PathName::ALL {
+        match path {
+            PathName::Staging => keys.staging = staging::negotiation::take_memory(asked.staging, memory)?,
+            PathName::DataRing => {
+                if let Some(order) = asked.data_ring {
+                    keys.data_ring = data_ring::negotiation::take_memory(order, memory)?;
+                }
+            }
+            PathName::Foreign if asked.foreign => foreign::negotiation::take_memory(memory)?,
+            PathName::GuestCopy if asked.guest_copy => {
+                keys.guest_copy = guest_copy::negotiation::take_memory(memory)?;
+            }
+            // In ordinary pages, or not asked for.
+            PathName::Foreign
+            | PathName::GuestCopy
+            | PathName::GrefMapping
+            | PathName::Persistent
+            | PathName::Map
+            | PathName::Copy => {}
+        }
+    }
     for dir in [TX, RX] {
         if !memory.chains[dir].is_whole() {
             let pages = memory.pages(dir)?;
@@ -272,7 +289,7 @@ impl<P: Platform> FrontQueue<P> {
         }
         if trust.lends() {
             self.rx.rx.allow_lent();
-            if !self.rx.rest.asked.keeps_seen() {
+            if !self.rx.rest.asked.persistent {
                 self.tx.tx.allow_pieces();
             }
         }
@@ -458,7 +475,7 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Ordinary pages, TX and RX.
     pub fn pages(&self) -> [u32; 2] {
-        [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, FrontPath::ids))
+        [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, OrdinaryPages::ids))
     }
 
     /// Whether these are more than slots, so that each rests before it is written again.

@@ -12,8 +12,8 @@
 //!
 //! What the back may do: name offsets and lengths beyond a slot's memory. Each is a fault.
 
-use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
 use super::rx_answers::{LongFrame, Part, fault};
+use super::rx_pages::lent::{Lent, LentPages, RX_HEAD_BYTES};
 use super::slot_memory::SlotMemory;
 use super::staying::may_stay;
 use crate::error::PeerFault;
@@ -28,7 +28,7 @@ pub type Places<'a> = (&'a LentPages, &'a SlotMemory);
 /// Where the memory of `slot` starts.
 #[inline(always)]
 pub fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: &F, slot: u16) -> usize {
-    path.start(if F::LENDS { pages.page(slot) } else { buffers.of(slot) })
+    path.start(if F::IN_PAGES { pages.page(slot) } else { buffers.of(slot) })
 }
 
 /// The bytes of a part that was [checked](check) to be in its slot's memory. None: it is not in
@@ -48,7 +48,12 @@ fn piece_in_any<'a, P: Platform>(
     places: Places<'_>,
     part: Part,
 ) -> Option<Piece<'a>> {
-    with_path!(path, path => piece_in(path, places, part))
+    match path {
+        AnyFrontPath::Staging(path) => piece_in(path, places, part),
+        AnyFrontPath::DataRing(path) => piece_in(path, places, part),
+        AnyFrontPath::Foreign(path) => piece_in(path, places, part),
+        AnyFrontPath::Copy(path) => piece_in(path, places, part),
+    }
 }
 
 /// Copies a part from byte `skip` on, as much as `dst` has room for; checks that all of the part is
@@ -177,7 +182,7 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
         check(path.slot_bytes(), part)?;
         let Some(piece) = piece_in(path, (pages, buffers), part) else { return Err(bad_part(part)) };
         let taken = self.0.take(usize::from(part.len), offload, core::iter::once(piece));
-        if taken && path.buffers() > 0 {
+        if taken && F::IN_BUFFERS {
             self.0.in_buffer(part.slot, part.offset, path.slot_bytes());
         }
         Ok(taken)
@@ -247,7 +252,7 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
     ) -> Result<bool, PeerFault> {
         let Part { slot, offset, len, .. } = part;
         let head = self.lent.head_of(offload);
-        if !F::LENDS || usize::from(len) <= head {
+        if !F::IN_PAGES || usize::from(len) <= head {
             return Copying(&mut *self.out).take_one(path, (pages, buffers), part, offload);
         }
         // In one slot, so no large segment, whose checksum could be to be made blank.
@@ -284,7 +289,7 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         // A checksum that is to be made blank is the whole frame's.
         let is_blank = offload.gso_type == 0 || offload.csum_blank;
         let head_bytes = self.lent.head_of(offload);
-        if !F::LENDS || total <= head_bytes || !is_blank {
+        if !F::IN_PAGES || total <= head_bytes || !is_blank {
             return Copying(&mut *self.out).take(path, (pages, buffers), frame);
         }
         let slot_bytes = path.slot_bytes();
@@ -382,7 +387,7 @@ impl<S: LentSink> Handing<'_, S> {
     ) -> Result<bool, PeerFault> {
         let [first, ..] = parts else { return Ok(false) };
         let has_head = usize::from(first.len) >= RX_HEAD_BYTES;
-        if !F::LENDS || !self.lends || !has_head || !self.to.wants(total, parts.len()) {
+        if !F::IN_PAGES || !self.lends || !has_head || !self.to.wants(total, parts.len()) {
             return Ok(false);
         }
         parts.iter().try_for_each(|part| check(path.slot_bytes(), *part))?;
@@ -457,26 +462,30 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         if let [head, behind @ ..] = parts
             && usize::from(head.len) >= RX_HEAD_BYTES
             && self.lends
-            && with_path!(rest, path => lends(path))
+            && matches!(rest, AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_))
             && !behind.is_empty()
             && self.to.wants(total, behind.len() + 1)
         {
+            let bad = bad_part(*head);
             check(first.slot_bytes(), *head)?;
             behind.iter().try_for_each(|part| check(rest.slot_bytes(), *part))?;
-            let piece = || piece_in_any(first, (&*pages, buffers), *head).ok_or(bad_part(*head));
+            let piece = || piece_in_any(first, (&*pages, buffers), *head).ok_or(bad);
             let mut copy = [0; RX_HEAD_BYTES];
             let may_stay = Self::may_stay(piece()?, &mut copy, total);
             let behind_it = piece()?.part(RX_HEAD_BYTES, usize::MAX);
             if may_stay && pages.can_lend(behind.len()) {
                 let head = [Piece::from(&mut copy[..]), behind_it];
-                with_path!(rest, path => self.hand(path, (pages, buffers), (head, behind), offload))?;
+                match rest {
+                    AnyFrontPath::Foreign(path) => {
+                        self.hand(path, (pages, buffers), (head, behind), offload)?
+                    }
+                    AnyFrontPath::Copy(path) => self.hand(path, (pages, buffers), (head, behind), offload)?,
+                    // Not in pages that can be lent, which was checked above.
+                    AnyFrontPath::Staging(_) | AnyFrontPath::DataRing(_) => return Err(bad),
+                }
                 return Ok(true);
             }
         }
         take_split((first, rest), (pages, buffers), &mut *self.to, parts, offload)
     }
-}
-
-fn lends<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
-    F::LENDS
 }

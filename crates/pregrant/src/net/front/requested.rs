@@ -1,73 +1,81 @@
 //! The requests of a front to its back: features that its owner wants and the back offers.
 
 use super::config::FrontConfig;
+use super::queue_memory::IDS_MAX;
 use super::regions::Granting;
 use crate::net::features::BackFeatures;
-use crate::net::path::{FrontNegotiation, Negotiation, OfPath};
-use alloc::vec;
+use crate::net::path::data_ring::negotiation::smaller as smaller_data_rings;
+use crate::net::path::staging::wanted::Buffers;
+use crate::net::path::{DataRing, Foreign, GuestCopy, Negotiate, PathName, Persistent, Staging};
 use alloc::vec::Vec;
 
-paths!(with_paths {
-    /// See the module. By default the front requests nothing.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Requested(Wanted, default) {}
-});
-
-impl Default for Requested {
-    fn default() -> Self {
-        Self::start()
-    }
+/// See the module. By default the front requests nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Requested {
+    /// Staging buffers.
+    pub staging: Buffers,
+    /// A data ring of 2^order pages.
+    pub data_ring: Option<u32>,
+    /// The back may map all of this domain.
+    pub foreign: bool,
+    /// The back lends pages of its own for RX.
+    pub guest_copy: bool,
+    /// The back is asked to keep pages mapped.
+    pub gref_mapping: bool,
+    /// The back keeps pages mapped that it has seen.
+    pub persistent: bool,
 }
 
 impl Requested {
     /// What a front requests of this back. `can_name`: the platform can name this domain's frames.
     pub fn of(config: &FrontConfig, back: &BackFeatures, can_name: bool) -> Self {
-        let mut asked = Self::start();
-        each_path!(Path => {
-            let wanted = *OfPath::<Path>::path(config);
-            *OfPath::<Path>::path_mut(&mut asked) = Path::asked(wanted, back, can_name);
-        });
-        each_path!(Path => {
-            let own = *OfPath::<Path>::path(&asked);
-            if Path::is_alone(own) {
-                asked = Self::start();
-                *OfPath::<Path>::path_mut(&mut asked) = own;
+        let mut asked = Self::default();
+        for path in PathName::ALL {
+            match path {
+                PathName::Staging => {
+                    asked.staging = Staging::asked(config.staging, &back.staging, can_name);
+                }
+                PathName::DataRing => {
+                    asked.data_ring = DataRing::asked(config.data_ring, &back.data_ring, can_name);
+                }
+                PathName::Foreign => asked.foreign = Foreign::asked(config.foreign, &back.foreign, can_name),
+                PathName::GuestCopy => {
+                    asked.guest_copy = GuestCopy::asked(config.guest_copy, &back.guest_copy, can_name);
+                }
+                // Each request goes over the control ring.
+                PathName::GrefMapping => asked.gref_mapping = config.gref_mapping && back.ctrl_ring,
+                PathName::Persistent => {
+                    asked.persistent = Persistent::asked(config.persistent, &back.persistent, can_name);
+                }
+                PathName::Map | PathName::Copy => {}
             }
-        });
-        asked
+        }
+        // A back that has all memory mapped needs no other path.
+        if asked.foreign { Self { foreign: true, ..Self::default() } } else { asked }
     }
 
-    /// All of it, then what can be had with less memory, the best first: what a later path of the
-    /// list gives up is given up last.
+    /// All of it, then what can be had with less memory, the best first: the data ring is given up
+    /// after staging buffers.
     pub fn smaller(self, back: &BackFeatures) -> Vec<Self> {
-        let mut all = vec![self];
-        each_path!(Path => {
-            let before = core::mem::take(&mut all);
-            for own in Path::smaller(*OfPath::<Path>::path(&self), back) {
-                all.extend(before.iter().map(|asked| {
-                    let mut asked = *asked;
-                    *OfPath::<Path>::path_mut(&mut asked) = own;
-                    asked
-                }));
+        let mut all = Vec::new();
+        for data_ring in smaller_data_rings(self.data_ring) {
+            for staging in self.staging.smaller(&back.staging.sizes) {
+                all.push(Self { staging, data_ring, ..self });
             }
-        });
+        }
         all
     }
 
-    /// Whether one of these paths is [given up last](FrontNegotiation::KEPT).
-    pub fn is_kept(&self) -> bool {
-        let mut is_kept = false;
-        each_path!(Path => {
-            is_kept |= Path::KEPT && *OfPath::<Path>::path(self) != <Path as Negotiation>::Wanted::default();
-        });
-        is_kept
+    /// Whether there are staging buffers. Where memory is short at the front, other paths go on
+    /// with less before it does without these.
+    pub fn has_staging(&self) -> bool {
+        self.staging != Buffers::NONE
     }
 
-    /// Whether a path asks for [more than frames need](FrontNegotiation::is_extra).
+    /// Whether it asks for more staging buffers than slots, which are given up before any memory
+    /// that frames need.
     pub fn is_extra(&self) -> bool {
-        let mut is_extra = false;
-        each_path!(Path => is_extra |= Path::is_extra(*OfPath::<Path>::path(self)));
-        is_extra
+        self.staging.buffers > 0
     }
 
     /// The same without that, of such a back.
@@ -77,33 +85,24 @@ impl Requested {
 
     /// How the front grants ordinary pages for these paths; None: any way.
     pub fn granting(&self) -> Option<Granting> {
-        let mut granting = None;
-        each_path!(Path => if granting != Some(Granting::Standing) {
-            granting = Path::granting(*OfPath::<Path>::path(self)).or(granting);
-        });
-        granting
-    }
-
-    /// Whether a path sends its request over the control ring.
-    pub fn needs_ctrl(&self) -> bool {
-        let mut needs = false;
-        each_path!(Path => needs |= Path::needs_ctrl(*OfPath::<Path>::path(self)));
-        needs
+        if self.gref_mapping || self.persistent {
+            Some(Granting::Standing)
+        } else {
+            self.foreign.then_some(Granting::PerFrame)
+        }
     }
 
     /// Ordinary pages of a direction, of a vif with so many queues: as many as are `wanted`, if one
     /// of these paths moves frames in them without a grant operation; as few as slots have
     /// otherwise, which is 0.
     pub fn pages(&self, wanted: u32, back: &BackFeatures, queues: u32) -> u32 {
-        let mut pages = 0;
-        each_path!(Path => pages = pages.max(Path::pages(*OfPath::<Path>::path(self), back, queues)));
+        let pages = if self.foreign {
+            IDS_MAX // the back has all memory mapped
+        } else if self.gref_mapping || self.persistent {
+            back.mapped_pages_of(queues)
+        } else {
+            0
+        };
         pages.min(wanted)
-    }
-
-    /// Whether the back keeps ordinary pages mapped once it has seen them.
-    pub fn keeps_seen(&self) -> bool {
-        let mut keeps = false;
-        each_path!(Path => keeps |= Path::keeps_seen(*OfPath::<Path>::path(self)));
-        keeps
     }
 }

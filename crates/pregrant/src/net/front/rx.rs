@@ -8,27 +8,27 @@
 //! ```
 //!
 //! A frame is in the memory of the first path of the [chain](FrontChain) whose
-//! [`holds`](FrontPath::holds) is true; its [head](FrontPath::holds_heads) may be in that of an
-//! earlier one. A response can also [name](FlaggedPath) memory that no slot has,
+//! [`holds`](FrontPath::holds) is true; its [head](AnyFrontPath::holds_heads) may be in that of an
+//! earlier one. A response can also [name](AnyFlaggedPath) memory that no slot has,
 //! by its flags.
 //!
 //! Invariant: bytes are copied to private memory before anything parses them, also for a
 //! [hook](super::hook).
 //!
 //! What the back may do: answer with invalid offsets, lengths or chains (faults); change the memory
-//! while it is copied (the copy is used) or while it is lent ([`lent`](super::lent)).
+//! while it is copied (the copy is used) or while it is lent ([`rx_pages`](super::rx_pages)).
 
-use super::lent::{Lent, LentPages, UnknownToken};
 use super::receiver::{Copying, Handing, Lending, Receiver, check, memory};
 use super::regions::{Granted, OwnRing};
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
+use super::rx_pages::lent::{Lent, LentPages, UnknownToken};
 use super::slot_memory::SlotMemory;
 use crate::array;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::ahead::SHORT;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::flagged_rx::{Answers, Received};
-use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontChain, FrontPath, PathName};
+use crate::net::path::named_memory::{Answers, Received};
+use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FrontChain, FrontPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, LentSink, Piece, Sink, Token};
@@ -101,7 +101,7 @@ impl<P: Platform> RxFront<P> {
             let Some(page) = pages.page_to_post(slot) else { break };
             let Some(id) = buffers.to_post(slot) else { break };
             let gref = match &mut granting {
-                Some(last) => with_path!(last, path => path.grant(p, page)),
+                Some(last) => last.grant(p, page),
                 None => Ok(0),
             };
             match gref {
@@ -192,7 +192,7 @@ impl<P: Platform> RxFront<P> {
 
     #[inline(always)]
     fn take_answers(&mut self, to: &mut impl Receiver<P>, want: u32) -> Result<usize, PeerFault> {
-        self.chain.flagged_mut().iter_mut().for_each(|path| with_flagged!(path, path => path.begin()));
+        self.chain.flagged_mut().iter_mut().for_each(AnyFlaggedPath::begin);
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
         if n < want {
@@ -255,25 +255,14 @@ impl<P: Platform> RxFront<P> {
     pub(super) fn plain_run(&mut self, at: u32, most: usize, heads: bool) -> (usize, Option<RxResponse>) {
         let Self { ring, chain, pages, buffers, run, .. } = self;
         let Some(first) = chain.paths().first() else { return (0, (most > 0).then(|| ring.read(at))) };
-        with_path!(first, path => {
-            let (short, mut n) = (path.asked_bytes(), 0);
-            while n < most {
-                let rsp = ring.read(at + n as u32);
-                if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyFlaggedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
-                    return (n, Some(rsp));
-                }
-                if heads || rsp.status as usize <= short {
-                    let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
-                    let start = memory((pages, buffers), path, slot);
-                    path.prefetch(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));
-                }
-                if let Some(place) = run.get_mut(n) {
-                    *place = rsp;
-                }
-                n += 1;
-            }
-            (n, None)
-        })
+        let answers = (&*ring, at, most);
+        let places = (&*pages, &*buffers);
+        match first {
+            AnyFrontPath::Staging(path) => read_run(path, answers, places, run, heads),
+            AnyFrontPath::DataRing(path) => read_run(path, answers, places, run, heads),
+            AnyFrontPath::Foreign(path) => read_run(path, answers, places, run, heads),
+            AnyFrontPath::Copy(path) => read_run(path, answers, places, run, heads),
+        }
     }
 
     #[inline(always)]
@@ -299,31 +288,14 @@ impl<P: Platform> RxFront<P> {
         let rsps = self.run.get(run).unwrap_or_default();
         let mut longer_than = -1;
         for any in self.chain.paths() {
-            let (n, full) = with_path!(any, path => {
-                let (mut n, mut full) = (0, false);
-                for rsp in rsps {
-                    let len = rsp.status as u16;
-                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) {
-                        break;
-                    }
-                    let slot = first.wrapping_add(n as u16) & mask;
-                    let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
-                    let places = (&mut self.pages, &self.buffers);
-                    if !to.take_one(path, places, part, offload_of(rsp.flags))? {
-                        full = true;
-                        break;
-                    }
-                    // The slot's memory of the other kind is as it was.
-                    match is_in_pages(path) {
-                        true => self.buffers.keep(slot),
-                        false => self.pages.keep(slot),
-                    }
-                    self.stats.bytes += u64::from(len);
-                    n += 1;
-                }
-                self.stats.handed_on_by(counted(path), n as u64);
-                (n, full)
-            });
+            let mut slots = (&mut self.pages, &mut self.buffers, &mut self.stats);
+            let answers = (rsps, first, mask);
+            let (n, full) = match any {
+                AnyFrontPath::Staging(path) => take_run(path, answers, &mut slots, to, longer_than)?,
+                AnyFrontPath::DataRing(path) => take_run(path, answers, &mut slots, to, longer_than)?,
+                AnyFrontPath::Foreign(path) => take_run(path, answers, &mut slots, to, longer_than)?,
+                AnyFrontPath::Copy(path) => take_run(path, answers, &mut slots, to, longer_than)?,
+            };
             if n > 0 || full {
                 return Ok(n);
             }
@@ -343,7 +315,7 @@ impl<P: Platform> RxFront<P> {
     fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, to: &mut impl Sink) -> Result<u32, PeerFault> {
         let Self { ring, chain, stats, .. } = self;
         let path = chain.flagged_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
-        with_flagged!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, to))
+        path.recv_run(Answers { ring, at, n, stats }, rsp, to)
     }
 
     /// Fetches the bytes of frames that the last call received, where their path fetches them all
@@ -351,10 +323,7 @@ impl<P: Platform> RxFront<P> {
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena) {
         let Self { chain, stats, .. } = self;
-        chain
-            .flagged_mut()
-            .iter_mut()
-            .for_each(|path| with_flagged!(path, path => path.fetch(p, out, stats)));
+        chain.flagged_mut().iter_mut().for_each(|path| path.fetch(p, out, stats));
     }
 
     /// A frame of several slots, with extras, or an error.
@@ -377,8 +346,8 @@ impl<P: Platform> RxFront<P> {
         if frame.name() != 0 {
             let (parts, offload) = (frame.parts(), frame.offload);
             let path = chain.flagged_by_mut(frame.name()).ok_or(frame.fault)?;
-            let (received, by) = with_flagged!(path, path => (path.recv_long((parts, offload), to.to())?, counted_flagged(path)));
-            match received {
+            let by = path.name();
+            match path.recv_long((parts, offload), to.to())? {
                 Received::Whole => took_long(stats, frame, by, to.to()),
                 Received::Noted => {}
                 Received::NoRoom => return Ok(Long::NoRoom),
@@ -386,10 +355,15 @@ impl<P: Platform> RxFront<P> {
             return Ok(Long::Frame(frame.used));
         }
         let (heads, path) = memories(chain, frame)?;
-        let by = with_path!(path, path => counted(path));
+        let by = path.name();
         let taken = match heads {
             Some(first) => to.take_split((first, path), (pages, buffers), frame.parts(), frame.offload)?,
-            None => with_path!(path, path => to.take(path, (pages, buffers), frame)?),
+            None => match path {
+                AnyFrontPath::Staging(path) => to.take(path, (pages, buffers), frame)?,
+                AnyFrontPath::DataRing(path) => to.take(path, (pages, buffers), frame)?,
+                AnyFrontPath::Foreign(path) => to.take(path, (pages, buffers), frame)?,
+                AnyFrontPath::Copy(path) => to.take(path, (pages, buffers), frame)?,
+            },
         };
         if !taken {
             return Ok(Long::NoRoom);
@@ -526,16 +500,67 @@ impl<P: Platform> RxFront<P> {
     }
 }
 
-fn is_in_pages<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
-    F::LENDS
+/// Reads at most `most` answers from the `at`-th on into `run`, up to one that is not plain, which
+/// is given back too, and asks for the lines of their frames in this memory.
+#[inline(always)]
+fn read_run<P: Platform, F: FrontPath<P>>(
+    path: &F,
+    (ring, at, most): (&FrontRing<NetRx, OwnRing<NetRx, P>>, u32, usize),
+    (pages, buffers): (&LentPages, &SlotMemory),
+    run: &mut [RxResponse; BURST_FRAMES],
+    heads: bool,
+) -> (usize, Option<RxResponse>) {
+    let (short, mut n) = (path.asked_bytes(), 0);
+    while n < most {
+        let rsp = ring.read(at + n as u32);
+        if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyFlaggedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
+            return (n, Some(rsp));
+        }
+        if heads || rsp.status as usize <= short {
+            let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
+            let start = memory((pages, buffers), path, slot);
+            path.prefetch(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));
+        }
+        if let Some(place) = run.get_mut(n) {
+            *place = rsp;
+        }
+        n += 1;
+    }
+    (n, None)
 }
 
-pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> PathName {
-    F::NAME
-}
-
-pub(super) fn counted_flagged<P: Platform, F: FlaggedPath<P>>(_: &F) -> PathName {
-    F::NAME
+/// Frames of one slot each, from the first of `rsps` on, that are in this memory and longer than
+/// what a path before it has. How many there were, and whether there was no room for the next.
+#[inline(always)]
+fn take_run<P: Platform, F: FrontPath<P>>(
+    path: &F,
+    (rsps, first, mask): (&[RxResponse], u16, u16),
+    (pages, buffers, stats): &mut (&mut LentPages, &mut SlotMemory, &mut DirStats),
+    to: &mut impl Receiver<P>,
+    longer_than: i32,
+) -> Result<(usize, bool), PeerFault> {
+    let (mut n, mut full) = (0, false);
+    for rsp in rsps {
+        let len = rsp.status as u16;
+        if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) {
+            break;
+        }
+        let slot = first.wrapping_add(n as u16) & mask;
+        let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
+        if !to.take_one(path, (pages, buffers), part, offload_of(rsp.flags))? {
+            full = true;
+            break;
+        }
+        // The slot's memory of the other kind is as it was.
+        match F::IN_PAGES {
+            true => buffers.keep(slot),
+            false => pages.keep(slot),
+        }
+        stats.bytes += u64::from(len);
+        n += 1;
+    }
+    stats.handed_on_by(F::NAME, n as u64);
+    Ok((n, full))
 }
 
 /// Whose memory a frame is in; before that, whose its first part is in, where that may be
@@ -545,7 +570,7 @@ pub(super) fn memories<'a, P: Platform>(
     frame: &mut LongFrame,
 ) -> Result<(Option<&'a AnyFrontPath<P>>, &'a AnyFrontPath<P>), PeerFault> {
     let (bytes, nr) = (frame.headroom + frame.total, frame.parts().len());
-    let holds = |path: &AnyFrontPath<P>| with_path!(path, path => path.holds(bytes, nr));
+    let holds = |path: &AnyFrontPath<P>| path.holds(bytes, nr);
     let k = chain.paths().iter().position(holds).ok_or(frame.fault)?;
     let (ahead, rest) = chain.paths().split_at(k);
     let path = rest.first().ok_or(frame.fault)?;
@@ -594,6 +619,6 @@ fn take_split_run<P: Platform>(
         stats.bytes += u64::from(len);
         n += 1;
     }
-    stats.handed_on_by(with_path!(rest, path => counted(path)), n as u64);
+    stats.handed_on_by(rest.name(), n as u64);
     Ok(n)
 }

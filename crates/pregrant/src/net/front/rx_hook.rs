@@ -16,20 +16,20 @@
 //! return to that same back alone.
 
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
-use super::lent::LentPages;
 use super::receiver::{bad_part, copy_part};
-use super::rx::{RxFront, counted, counted_flagged, memories};
+use super::rx::{RxFront, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
+use super::rx_pages::lent::LentPages;
 use super::slot_memory::SlotMemory;
 use super::tx::{SentPart, TxFront};
 use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontPath};
+use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FrontPath};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::shm::SharedBytes;
-use crate::wire::netif::{MIN_FRAME, NR_SLOTS_MIN};
+use crate::wire::netif::{MIN_FRAME, NR_SLOTS_MIN, RxResponse};
 use core::ops::Range;
 
 /// What a hooked queue receives with.
@@ -175,35 +175,20 @@ impl<P: Platform> RxFront<P> {
         let rsps = &answers[run];
         let mut longer_than = -1;
         for any in chain.paths() {
-            let n = with_path!(any, path => {
-                let (mut n, mut bytes, mut dropped) = (0, 0, 0);
-                for rsp in rsps {
-                    let len = rsp.status as u16;
-                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) {
-                        break;
-                    }
-                    let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len, ..Part::default() };
-                    let offload = offload_of(rsp.flags);
-                    let head = frame.begin(len.into(), offload);
-                    copy_part(path, (pages, buffers), part, 0, head)?;
-                    (n, bytes) = (n + 1, bytes + u64::from(len));
-                    match hook(frame) {
-                        // The verdict that is to cost nothing.
-                        HookAction::Drop => dropped += 1,
-                        action => {
-                            let there = OneSlot { path, part };
-                            Slots { pages, buffers, stats }.act(to, frame, &there, action)?;
-                            if !to.has_room() {
-                                break;
-                            }
-                        }
-                    }
+            let mut slots = Slots { pages, buffers, stats };
+            let answers = (rsps, first, mask);
+            let n = match any {
+                AnyFrontPath::Staging(path) => {
+                    slots.hook_some(path, answers, (to, frame), hook, longer_than)?
                 }
-                stats.bytes += bytes;
-                stats.handed_on_by(counted(path), n as u64);
-                to.stats.dropped += dropped;
-                n
-            });
+                AnyFrontPath::DataRing(path) => {
+                    slots.hook_some(path, answers, (to, frame), hook, longer_than)?
+                }
+                AnyFrontPath::Foreign(path) => {
+                    slots.hook_some(path, answers, (to, frame), hook, longer_than)?
+                }
+                AnyFrontPath::Copy(path) => slots.hook_some(path, answers, (to, frame), hook, longer_than)?,
+            };
             if n > 0 {
                 return Ok(n);
             }
@@ -229,6 +214,45 @@ impl<P: Platform> RxFront<P> {
 }
 
 impl Slots<'_> {
+    /// Frames of one slot each, from the first of `rsps` on, that are in this memory and longer
+    /// than what a path before it has. How many there were.
+    #[inline(always)]
+    fn hook_some<P: Platform, F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (rsps, first, mask): (&[RxResponse], u16, u16),
+        (to, frame): (&mut Hooked<'_, P>, &mut HookFrame),
+        hook: &mut impl FnMut(&mut HookFrame) -> HookAction,
+        longer_than: i32,
+    ) -> Result<usize, PeerFault> {
+        let (mut n, mut bytes, mut dropped) = (0, 0, 0);
+        for rsp in rsps {
+            let len = rsp.status as u16;
+            if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) {
+                break;
+            }
+            let slot = first.wrapping_add(n as u16) & mask;
+            let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
+            let head = frame.begin(len.into(), offload_of(rsp.flags));
+            copy_part(path, (self.pages, &*self.buffers), part, 0, head)?;
+            (n, bytes) = (n + 1, bytes + u64::from(len));
+            match hook(frame) {
+                // The verdict that is to cost nothing.
+                HookAction::Drop => dropped += 1,
+                action => {
+                    self.act(to, frame, &OneSlot { path, part }, action)?;
+                    if !to.has_room() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.stats.bytes += bytes;
+        self.stats.handed_on_by(F::NAME, n as u64);
+        to.stats.dropped += dropped;
+        Ok(n)
+    }
+
     /// One frame of several slots, or with extras.
     #[cold]
     #[inline(never)]
@@ -242,8 +266,8 @@ impl Slots<'_> {
     ) -> Result<(), PeerFault> {
         let len = there.len();
         let by = match there.memory {
-            Memory::Slots(_, rest) => with_path!(rest, path => counted(path)),
-            Memory::Flagged(path) => with_flagged!(path, path => counted_flagged(path)),
+            Memory::Slots(_, rest) => rest.name(),
+            Memory::Flagged(path) => path.name(),
         };
         let head = frame.begin(len, offload);
         if !there.copy(to.p, self, 0, head)? {
@@ -326,7 +350,7 @@ impl Slots<'_> {
     ) -> bool {
         let len = frame.len();
         let Some(offset) = usize::from(part.offset).checked_add_signed(-frame.grown()) else { return false };
-        if path.buffers() == 0
+        if !F::IN_BUFFERS
             || !to.tx.sends_on()
             || frame.offload.gso_type != 0
             || len < MIN_FRAME
@@ -366,7 +390,7 @@ impl Slots<'_> {
         let (len, offload) = (frame.len(), frame.offload);
         let gso = offload.gso_type != 0;
         // A checksum that is to be made blank is the whole frame's.
-        if path.buffers() == 0 || !to.tx.sends_on() || gso && !offload.csum_blank {
+        if !F::IN_BUFFERS || !to.tx.sends_on() || gso && !offload.csum_blank {
             return false;
         }
         let (mut room, mut nr) = ([SentPart::default(); NR_SLOTS_MIN], 0);
@@ -451,11 +475,16 @@ impl<P: Platform> Place<P> for Long<'_, P> {
             memory = match memory {
                 Memory::Slots(first, rest) => {
                     let places = (slots.pages, &*slots.buffers);
-                    with_path!(first, path => copy_part(path, places, *part, from, now)?);
+                    match first {
+                        AnyFrontPath::Staging(path) => copy_part(path, places, *part, from, now)?,
+                        AnyFrontPath::DataRing(path) => copy_part(path, places, *part, from, now)?,
+                        AnyFrontPath::Foreign(path) => copy_part(path, places, *part, from, now)?,
+                        AnyFrontPath::Copy(path) => copy_part(path, places, *part, from, now)?,
+                    }
                     Memory::Slots(rest, rest)
                 }
                 Memory::Flagged(path) => {
-                    all &= with_flagged!(path, path => path.copy(p, part, from, now)?);
+                    all &= path.copy(p, part, from, now)?;
                     memory
                 }
             };
@@ -468,7 +497,12 @@ impl<P: Platform> Place<P> for Long<'_, P> {
         if self.parts.len() > 1 && !core::ptr::eq(first, rest) {
             return false; // its head alone is in a buffer
         }
-        with_path!(first, path => slots.send_parts_on(to, frame, path, self.parts))
+        match first {
+            AnyFrontPath::Staging(path) => slots.send_parts_on(to, frame, path, self.parts),
+            AnyFrontPath::DataRing(path) => slots.send_parts_on(to, frame, path, self.parts),
+            AnyFrontPath::Foreign(path) => slots.send_parts_on(to, frame, path, self.parts),
+            AnyFrontPath::Copy(path) => slots.send_parts_on(to, frame, path, self.parts),
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! while that has room; the last one takes longer frames, slot by slot. A received buffer is sent
 //! on under its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX when its
 //! request is answered. The same holds for a page of the guest's own
-//! ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)), and for one that the caller
+//! ([`own_pages`](super::own_pages)), and for one that the caller
 //! grants for a frame ([`tx_pieces`](super::tx_pieces)).
 //!
 //! What the back may do: answer an id that is not in flight, or more than was sent (faults: the
@@ -17,12 +17,13 @@
 //! again until the page is released).
 
 use super::granted_piece::Pieces;
+use super::own_pages::announced_pages::AnnouncedPages;
 use super::regions::OwnRing;
 use super::tx_slots::{InFlight, TxLimits, TxSlots, flags_of, room};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::front::Sent;
-use crate::net::path::{AnnouncedPages, AnyFrontPath, FrontChain, FrontPath, SENT_ON};
+use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Frames, MAX_FRAME, Offload, Source};
@@ -30,7 +31,7 @@ use crate::ring::{FrontRing, NetTx};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
+    Extra, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
 };
 use alloc::boxed::Box;
 use alloc::vec;
@@ -117,7 +118,8 @@ impl<P: Platform> TxSlots<P> {
             if k == 0 && split {
                 continue; // `head` puts it there
             }
-            let granted = if slots == 1 || path.carries_all() { path.grant(p, id) } else { Err(NO_PAGES) };
+            let granted =
+                if slots == 1 || path.holds(len, slots as usize) { path.grant(p, id) } else { Err(NO_PAGES) };
             match granted {
                 Ok(gref) => req.gref = gref,
                 Err(e) => return Err((e, reqs.map(|req| req.id), k + 1)),
@@ -210,10 +212,10 @@ impl<P: Platform> TxFront<P> {
         if let Some(of_id) = self.sent_on.buffers.get_mut(usize::from(id)) {
             *of_id = buffer;
         }
-        let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | SENT_ON.1);
+        let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | TXF_STAGING_BUFFER);
         slots.ring.push(&TxRequest { gref, offset, flags, id, size: len });
         slots.stats.bytes += u64::from(len);
-        slots.stats.handed_on_by(SENT_ON.0, 1);
+        slots.stats.handed_on_by(PathName::Staging, 1);
         true
     }
 
@@ -246,7 +248,7 @@ impl<P: Platform> TxFront<P> {
             }
             let more = if k + 1 < parts.len() { TXF_MORE_DATA } else { 0 };
             let (gref, offset) = (u32::from(first_id + part.buffer), part.offset);
-            let mut req = TxRequest { gref, offset, flags: SENT_ON.1 | more, id, size: part.len };
+            let mut req = TxRequest { gref, offset, flags: TXF_STAGING_BUFFER | more, id, size: part.len };
             if k == 0 {
                 req.size = total as u16;
                 req.flags |= flags_of(&offload) | if gso { TXF_EXTRA_INFO } else { 0 };
@@ -257,7 +259,7 @@ impl<P: Platform> TxFront<P> {
             }
         }
         slots.stats.bytes += total as u64;
-        slots.stats.handed_on_by(SENT_ON.0, 1);
+        slots.stats.handed_on_by(PathName::Staging, 1);
         true
     }
 
@@ -334,9 +336,13 @@ impl<P: Platform> TxFront<P> {
         let (mut shorter, mut full) = (0, false);
         for k in 0..self.chain.len() {
             let Some((ahead, path)) = self.chain.split(k) else { break };
-            let (sent, shows_heads) = with_path!(path, path => {
-                (path.send_run(p, &mut self.slots, frames, shorter)?, shows_heads(path))
-            });
+            let slots = &mut self.slots;
+            let (sent, shows_heads) = match path {
+                AnyFrontPath::Staging(path) => (slots.send_run(p, path, frames, shorter)?, true),
+                AnyFrontPath::DataRing(path) => (path.send_run(slots, frames, shorter), false),
+                AnyFrontPath::Foreign(path) => (slots.send_run(p, path, frames, shorter)?, true),
+                AnyFrontPath::Copy(path) => (slots.send_run(p, path, frames, shorter)?, true),
+            };
             match sent {
                 Sent::Frames(0) => {}
                 Sent::Frames(n) => {
@@ -371,7 +377,14 @@ impl<P: Platform> TxFront<P> {
         let last = self.chain.len().saturating_sub(1);
         let first = self.chain.paths().iter().position(fits).unwrap_or(last);
         let Some((ahead, path)) = self.chain.split(first) else { return Err(NO_PAGES) };
-        match with_path!(path, path => self.slots.send_long(p, path, ahead, frame)) {
+        let slots = &mut self.slots;
+        let sent = match path {
+            AnyFrontPath::Staging(path) => slots.send_long(p, path, ahead, frame),
+            AnyFrontPath::DataRing(path) => slots.send_long(p, path, ahead, frame),
+            AnyFrontPath::Foreign(path) => slots.send_long(p, path, ahead, frame),
+            AnyFrontPath::Copy(path) => slots.send_long(p, path, ahead, frame),
+        };
+        match sent {
             Ok(sent) => Ok(sent),
             Err((e, ids, n)) => {
                 ids.iter().take(n).for_each(|id| self.free_id(p, *id));
@@ -545,11 +558,6 @@ impl<P: Platform> TxFront<P> {
     pub fn into_parts(self) -> (OwnRing<NetTx, P>, FrontChain<P>) {
         (self.slots.ring.into_mem(), self.chain)
     }
-}
-
-#[inline(always)]
-fn shows_heads<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
-    F::SHOWS_HEADS
 }
 
 /// Slots of the longest frame, at 4096 bytes each.

@@ -11,10 +11,10 @@
 //! the grant, and use the page again once it has ended.
 //!
 //! Frames do not go so to a back that is not [trusted](super::trust). Nor where the back keeps the
-//! pages that it saw mapped ([`Requested::keeps_seen`]): a reference names another page the next
+//! pages that it saw mapped ([`Requested::persistent`]): a reference names another page the next
 //! time. Nor where a frame fits a staging buffer, or its first slot is in one.
 //!
-//! [`Requested::keeps_seen`]: super::requested::Requested::keeps_seen
+//! [`Requested::persistent`]: super::requested::Requested::persistent
 //!
 //! What the back may do: read all of a granted page, not only the piece; keep it mapped after its
 //! answer (the caller waits for the grant's end); answer an id twice (a fault: the device is
@@ -82,16 +82,12 @@ impl<P: Platform> TxSlots<P> {
     }
 }
 
-fn grants_of<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
-    F::GRANTS
-}
-
 impl<P: Platform> TxFront<P> {
     /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that is
     /// [trusted](super::trust) and keeps no page mapped because it saw it.
     pub fn allow_pieces(&mut self) {
         let paths = self.chain.paths();
-        let grants = paths.last().is_some_and(|last| with_path!(last, path => grants_of::<P, _>(path)));
+        let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
         if grants && !paths.iter().any(AnyFrontPath::takes_first) {
             self.pieces = Pieces::of_ids(self.ids());
         }
@@ -136,7 +132,13 @@ impl<P: Platform> TxFront<P> {
         let last = self.chain.len().saturating_sub(1);
         let Some((ahead, path)) = self.chain.split(last) else { return Err(NOT_IN_PIECES) };
         let parts = (pieces, &mut *ids);
-        let sent = with_path!(path, path => self.slots.send_pieces(p, path, ahead, (frame, head), parts));
+        let slots = &mut self.slots;
+        let sent = match path {
+            AnyFrontPath::Staging(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            AnyFrontPath::DataRing(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            AnyFrontPath::Foreign(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            AnyFrontPath::Copy(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+        };
         if let Err((e, id)) = sent {
             self.free_id(p, id);
             return Err(e);

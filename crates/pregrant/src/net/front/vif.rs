@@ -17,22 +17,24 @@
 use super::agreed::Agreed;
 use super::config::FrontConfig;
 use super::ctrl::CtrlFront;
-use super::lent::UnknownToken;
 use super::not_offered::NotOffered;
+use super::own_pages::mapping_requests::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
+use super::rx_pages::lent::UnknownToken;
+use super::rx_pages::pool::RxPool;
+use super::rx_pages::unreturned::{UNRETURNED_MAX, Unreturned};
 use super::shared_path::SharedPath;
 use super::stage::{Announcing, BackIs, Live, Queues, Stage};
 use super::taking_up::TakingUp;
 use super::trust::Trust;
-use super::unreturned::{UNRETURNED_MAX, Unreturned};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, RxPool};
+use crate::net::path::{PageAnnouncement};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::DomId;
@@ -336,7 +338,7 @@ impl<P: Platform> FrontVif<P> {
         let plans = plans(&asked.smaller(&back), pages.min(IDS_MAX), orders);
         let (queues, keys) = self.make_queues(p, queues, &plans, split)?;
         // One that there is no memory for is done without, as queues and buffers are.
-        let (ctrl, ctrl_keys) = if asked.needs_ctrl() || self.config.ctrl_ring && back.ctrl_ring {
+        let (ctrl, ctrl_keys) = if asked.gref_mapping || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
                 Ok((ctrl, keys)) => (Some(ctrl), Some(keys)),
                 Err(e) => {
@@ -360,9 +362,9 @@ impl<P: Platform> FrontVif<P> {
             ctrl: ctrl_keys,
             ..FrontRequest::new(keys)
         };
-        each_path!(Path => {
-            *OfPath::<Path>::path_mut(&mut request) = Path::request_of(*OfPath::<Path>::path(&asked));
-        });
+        request.staging.rx_heads = asked.staging.rx_heads;
+        request.foreign = asked.foreign;
+        request.persistent = asked.persistent;
         self.regions.mark_exposed();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
@@ -380,7 +382,7 @@ impl<P: Platform> FrontVif<P> {
         let mut shortage = None;
         self.regions.begin();
         for plan in plans {
-            if best.is_some_and(|(_, best)| best.asked.is_kept() && !plan.asked.is_kept()) {
+            if best.is_some_and(|(_, best)| best.asked.has_staging() && !plan.asked.has_staging()) {
                 continue; // with less of other paths it comes again
             }
             let tried = self.try_with_room(p, n, *plan, split);
@@ -430,7 +432,7 @@ impl<P: Platform> FrontVif<P> {
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = if lends { self.config.spare_rx_pages.min(SPARE_MAX) } else { 0 };
             // A back that keeps what it saw would keep pages that were taken away.
-            let grows = lends && !asked.keeps_seen();
+            let grows = lends && !asked.persistent;
             let more = if grows { self.config.more_rx_pages.min(MORE_MAX) } else { 0 };
             self.made = self.made.wrapping_add(1);
             let config = QueueConfig { queues: n, plan, split, sg, granting, spare, more, tag: self.made };
@@ -486,7 +488,7 @@ impl<P: Platform> FrontVif<P> {
             }
         }
         self.release_unneeded(p);
-        let announces = self.agreed.asked.needs_ctrl() && self.stage.ctrl_mut().is_some();
+        let announces = self.agreed.asked.gref_mapping && self.stage.ctrl_mut().is_some();
         self.stage.go_live(match announces {
             true => Announcing::Asking(PageAnnouncement::new(n)),
             false => Announcing::NONE,
@@ -508,7 +510,7 @@ impl<P: Platform> FrontVif<P> {
         let is_short = |(queue, mapped): (&FrontQueue<P>, &usize)| {
             queue.rests() && queue.pages().iter().sum::<u32>() as usize > *mapped
         };
-        let keeps_seen = self.agreed.asked.keeps_seen();
+        let keeps_seen = self.agreed.asked.persistent;
         let too_few =
             self.front.reconnects() && !keeps_seen && queues.here().iter().zip(&mapped).any(is_short);
         let room = if keeps_seen { &[] } else { asking.room() };
@@ -682,7 +684,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
     pub fn persists(&self) -> bool {
-        self.agreed.asked.keeps_seen()
+        self.agreed.asked.persistent
     }
 
     /// Why there are fewer queues, TX ids or shorter staging buffers than requested; None: all are

@@ -24,7 +24,9 @@ use super::tx_slots::TxLimits;
 use super::vif::{FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::BackFeatures;
-use crate::net::path::{FrontNegotiation, Negotiation, PageAnnouncement};
+use crate::net::path::{
+    DataRing, Foreign, GuestCopy, Negotiate, PageAnnouncement, PathName, Persistent, Staging,
+};
 use crate::platform::{Clock, Platform};
 use crate::port::Offloads;
 use crate::xenbus::bus::DeviceBus;
@@ -43,14 +45,24 @@ impl<P: Platform> FrontVif<P> {
         let n = self.stage.queues().len();
         let Some(queue) = self.stage.queues().get(i) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
-        each_path!(Path => {
-            let shared = queue.shared(Path::NAME);
-            if shared.any() {
-                let taken = Path::taken(bus, back, (i, n), shared).map_err(FrontError::Keys)?;
-                let taken = taken.and(queue.offered(Path::NAME, back));
-                all.push(SharedPath { path: Path::NAME, shared, taken });
+        for path in PathName::ALL {
+            let shared = queue.shared(path);
+            if !shared.any() {
+                continue;
             }
-        });
+            let of = (i, n);
+            let taken = match path {
+                PathName::Staging => Staging::taken(bus, &back.staging, of, shared),
+                PathName::DataRing => DataRing::taken(bus, &back.data_ring, of, shared),
+                PathName::Foreign => Foreign::taken(bus, &back.foreign, of, shared),
+                PathName::GuestCopy => GuestCopy::taken(bus, &back.guest_copy, of, shared),
+                PathName::Persistent => Persistent::taken(bus, &back.persistent, of, shared),
+                // Their pages are ordinary ones, which any back takes.
+                PathName::GrefMapping | PathName::Map | PathName::Copy => Ok(shared),
+            };
+            let taken = taken.map_err(FrontError::Keys)?.and(queue.offered(path, back));
+            all.push(SharedPath { path, shared, taken });
+        }
         Ok(all)
     }
 
@@ -70,7 +82,7 @@ impl<P: Platform> FrontVif<P> {
         }
         self.take_limits(&back);
         let Stage::Live(live) = &mut self.stage else { return Ok(FrontStep::Waiting) };
-        let ctrl = live.ctrl.as_ref().filter(|_| self.agreed.asked.needs_ctrl() && back.ctrl_ring);
+        let ctrl = live.ctrl.as_ref().filter(|_| self.agreed.asked.gref_mapping && back.ctrl_ring);
         if let Some(ctrl) = ctrl {
             let is_pending = ctrl.is_pending();
             live.announcing = Announcing::AskingAgain { awaits_ours: live.announcing.has_ring() };

@@ -6,16 +6,17 @@
 //!   live rings   --asks--> accept(Said::Reattach(active)) --> the same again, or the vif is Lost
 //!                                                             behind the rings: lend
 //! ```
-//! Each path has its own [`Accept`]. One loop (`Vif::connect_queues`) asks them all: it reads the
-//! key, counts pages, and writes which are accepted. Invariant: a front uses only the paths that
+//! Each path accepts its own requests ([`Negotiate::accept`](super::Negotiate::accept)). One loop
+//! (`Vif::connect_queues`) asks them all: it reads the key, counts pages, and writes which are
+//! accepted. Invariant: a front uses only the paths that
 //! the key names, so a successor accepts these again and no others.
 //!
 //! What a front may do: request anything. An invalid request is refused, with a line that names its
 //! key; the queue goes on without that path.
 
-use super::active::ActiveLists;
+use super::active_lists::ActiveLists;
 use super::any_back::AnyPath;
-use super::any_refusal::Refusal;
+use super::refusal::Refusal;
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
 use crate::platform::Platform;
 use crate::units::DomId;
@@ -96,7 +97,7 @@ pub struct Accepted<P: Platform> {
     pub rx: Option<AnyPath<P>>,
     /// Pages that this uses of those that are left.
     pub pages: usize,
-    /// What the [key](Accept::active_key) is to say; None: nothing.
+    /// What the [key](super::Negotiate::active_key) is to say; None: nothing.
     pub active: Option<&'static str>,
 }
 
@@ -113,28 +114,5 @@ impl Lost {
     /// Of something with such a name.
     pub fn again(what: fmt::Arguments<'_>, why: &dyn fmt::Display) -> Self {
         Self(format!("the {what}, which a predecessor accepted, cannot be taken again: {why}"))
-    }
-}
-
-/// One path, for as long as a front is connected; it is asked queue by queue, in their order.
-pub trait Accept<P: Platform> {
-    /// The key, in the back's directory, that says what is accepted of a queue; None: there is
-    /// none, or the front does not ask.
-    fn active_key(&self, front: &FrontRequest, queue: usize) -> Option<String> {
-        let _ = (front, queue);
-        None
-    }
-    /// Accepts a queue's requested lists, those that are valid and can be mapped.
-    fn accept(
-        &mut self,
-        cx: &mut Accepting<'_, P>,
-        queue: usize,
-        said: Said<'_>,
-    ) -> Result<Accepted<P>, Lost>;
-    /// Once all queues were asked, and the rings of this one are taken up: gives the front what it
-    /// cannot have before.
-    fn lend(&mut self, cx: &mut Accepting<'_, P>, queue: usize) -> Accepted<P> {
-        let _ = (cx, queue);
-        Accepted::NONE
     }
 }

@@ -1,207 +1,250 @@
-//! Any of the paths at the back, as one type, made from the list `paths!`: nothing to add here.
+//! Any of the paths at the back, as one type: a further path is a variant, and an arm of each
+//! `match`.
 //!
 //! ```text
 //!   Chain --> AnyPath --match, once a batch--> CopyPath, StagingPath ... each path's own type
 //! ```
 
-use super::PageExchange;
-use super::back::{BackPath, ByteArea, RequestClaims, Shared};
-use super::held::HoldsFrames;
-use super::negotiation::Negotiation;
-use super::path_name::{BufferNames, PathName};
-use crate::grants::MappedStats;
+use super::back::{BackParts, BackPath};
+use super::copy::back::CopyPath;
+use super::data_ring::back::{self as data_ring, DataRingPath, InArea};
+use super::foreign::back::{self as foreign, ForeignPath, NamesFrames};
+use super::gref_mapping::back::GrefMappingPath;
+use super::gref_mapping::exchange::GrefExchange;
+use super::guest_copy::back::GuestCopyPath;
+use super::map::back::MapPath;
+use super::path_name::PathName;
+use super::persistent::back::PersistentPath;
+use super::staging::back::StagingPath;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
-use crate::platform::{GrantPool, Platform};
+use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use crate::wire::netif::TxRequest;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-macro_rules! any_path {
-    ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
-        /// The paths that a queue can run, matched once per batch.
-        pub enum AnyPath<P: Platform> {
-            $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Back<P>),)*
-        }
+/// What passes between a vif's owner, which maps pages that the guest asks for, and a queue.
+pub type PageExchange<P> = GrefExchange<<<P as Platform>::Peer as PeerMem>::Map>;
 
-        /// Which requests are the paths' own, by their flags: as each path says of itself.
-        #[derive(Clone, Copy, Default, Debug)]
-        pub struct AnyClaims {
-            $($module: <super::$module::$path as Negotiation>::Claims,)*
-        }
-
-        impl Claims for AnyClaims {
-            #[inline(always)]
-            fn any(self) -> bool {
-                false $(|| self.$module.any())*
-            }
-
-            #[inline(always)]
-            fn claim(self, req: &TxRequest) -> Option<Claim> {
-                $(
-                    if self.$module.claims(req) {
-                        return <super::$module::$path as Negotiation>::Claims::CLAIM;
-                    }
-                )*
-                None
-            }
-
-            #[inline(always)]
-            fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool> {
-                $(
-                    if <super::$module::$path as Negotiation>::Claims::CLAIM.is_some_and(|own| own.is(claim)) {
-                        return self.$module.is_place(req);
-                    }
-                )*
-                None
-            }
-
-            #[inline(always)]
-            fn buffer_flag(self) -> u16 {
-                0 $(| self.$module.buffer_flag())*
-            }
-        }
-
-        const _: () = {
-            let all = [$(<super::$module::$path as Negotiation>::Claims::CLAIM),*];
-            let mut k = 0;
-            while k < all.len() * all.len() {
-                if let (true, Some(a), Some(b)) = (k / all.len() < k % all.len(), all[k / all.len()], all[k % all.len()]) {
-                    assert!(!a.is(b), "each path has its own");
-                }
-                k += 1;
-            }
-        };
-
-        impl<P: Platform> AnyPath<P> {
-            /// Says in `claims` which requests are its own.
-            pub fn claim(&self, claims: &mut AnyClaims) {
-                match self {
-                    $(Self::$path(path) => claims.$module = super::$module::$path::claims::<P>(path),)*
-                }
-            }
-
-            /// [`BackPath::take_over`], from the same path.
-            #[inline(always)]
-            pub fn take_over(&mut self, from: &mut Self) {
-                match (self, from) {
-                    $((Self::$path(path), Self::$path(from)) => BackPath::<P>::take_over(path, from),)*
-                    _ => {}
-                }
-            }
-        }
-    };
-}
-
-paths!(any_path {});
-
-#[inline(always)]
-fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
-    B::NAME
+/// The paths that a queue can run, matched once per batch.
+pub enum AnyPath<P: Platform> {
+    /// Buffers granted before the data comes.
+    Staging(StagingPath<P>),
+    /// A circular area granted before the data comes.
+    DataRing(DataRingPath<P>),
+    /// Any frame of a guest that trusts its back.
+    Foreign(ForeignPath<P>),
+    /// Pages that the back lends: the guest copies.
+    GuestCopy(GuestCopyPath<P>),
+    /// Pages that the guest asked to keep mapped.
+    GrefMapping(GrefMappingPath<P>),
+    /// Pages that stay mapped once they were seen.
+    Persistent(PersistentPath<P>),
+    /// Copy of the headers, map and unmap of the rest.
+    Map(MapPath<P>),
+    /// Batched grant copy.
+    Copy(CopyPath),
 }
 
 impl<P: Platform> AnyPath<P> {
-    /// [`BackPath::NAME`].
+    /// Its name in keys, tables and records; the frames that it serves are counted by it.
     #[inline(always)]
     pub fn name(&self) -> PathName {
-        with_back!(self, path => name::<P, _>(path))
+        match self {
+            Self::Staging(_) => PathName::Staging,
+            Self::DataRing(_) => PathName::DataRing,
+            Self::Foreign(_) => PathName::Foreign,
+            Self::GuestCopy(_) => PathName::GuestCopy,
+            Self::GrefMapping(_) => PathName::GrefMapping,
+            Self::Persistent(_) => PathName::Persistent,
+            Self::Map(_) => PathName::Map,
+            Self::Copy(_) => PathName::Copy,
+        }
     }
 
-    /// [`BackPath::serves_all`].
-    pub fn serves_all(&self) -> bool {
-        with_back!(self, path => BackPath::<P>::serves_all(path))
+    /// What it has that others have not.
+    pub fn parts(&self) -> BackParts {
+        let none = BackParts::default();
+        match self {
+            Self::Staging(path) => BackParts {
+                buffers: Some(path.buffer_names()),
+                serves_all: path.serves_all(),
+                holds_frames: true,
+                ..none
+            },
+            Self::DataRing(path) => BackParts { may_be_full: path.is_rx(), ..none },
+            Self::GuestCopy(_) => BackParts { lent_pages: true, ..none },
+            Self::GrefMapping(_) => BackParts { given_pages: true, holds_frames: true, ..none },
+            Self::Persistent(_) => BackParts { kept_pages: true, holds_frames: true, ..none },
+            Self::Map(_) => BackParts { holds_frames: true, ..none },
+            Self::Foreign(_) | Self::Copy(_) => none,
+        }
     }
 
-    /// [`BackPath::buffers`].
-    pub fn buffers(&self) -> Option<BufferNames> {
-        with_back!(self, path => BackPath::<P>::buffers(path))
-    }
-
-    /// [`BackPath::room`].
-    #[inline(always)]
-    pub fn room(&mut self) -> Option<&mut dyn ByteArea> {
-        with_back!(self, path => BackPath::<P>::room(path))
-    }
-
-    /// [`BackPath::shared`].
-    pub fn shared(&mut self) -> Option<&mut dyn Shared> {
-        with_back!(self, path => BackPath::<P>::shared(path))
-    }
-
-    /// [`BackPath::exchange`].
-    pub fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
-        with_back!(self, path => BackPath::<P>::exchange(path))
-    }
-
-    /// [`BackPath::is_lent`].
-    pub fn is_lent(&self) -> bool {
-        with_back!(self, path => BackPath::<P>::is_lent(path))
-    }
-
-    /// [`BackPath::into_lent`].
-    pub fn into_lent(self) -> Option<<P::Grants as GrantPool>::Region> {
-        with_back!(self, path => BackPath::<P>::into_lent(path))
+    /// Says in `claims` which requests are its own.
+    pub fn claim(&self, claims: &mut AnyClaims) {
+        match self {
+            Self::Staging(path) => claims.buffer_flag = path.buffer_flag(),
+            Self::DataRing(path) => claims.data_ring = InArea::new(path.half_bytes()),
+            Self::Foreign(_) => claims.foreign = NamesFrames::ALLOWED,
+            Self::GuestCopy(_)
+            | Self::GrefMapping(_)
+            | Self::Persistent(_)
+            | Self::Map(_)
+            | Self::Copy(_) => {}
+        }
     }
 
     /// [`BackPath::fetch`].
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
-        with_back!(self, path => path.fetch(p, of, batch, todo, out))
+        match self {
+            Self::Staging(path) => path.fetch(p, of, batch, todo, out),
+            Self::DataRing(path) => path.fetch(p, of, batch, todo, out),
+            Self::Foreign(path) => path.fetch(p, of, batch, todo, out),
+            Self::GuestCopy(path) => path.fetch(p, of, batch, todo, out),
+            Self::GrefMapping(path) => path.fetch(p, of, batch, todo, out),
+            Self::Persistent(path) => path.fetch(p, of, batch, todo, out),
+            Self::Map(path) => path.fetch(p, of, batch, todo, out),
+            Self::Copy(path) => path.fetch(p, of, batch, todo, out),
+        }
     }
 
     /// [`BackPath::deliver`].
     #[inline(always)]
     pub fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        with_back!(self, path => path.deliver(p, of, batch, frames, todo))
+        match self {
+            Self::Staging(path) => path.deliver(p, of, batch, frames, todo),
+            Self::DataRing(path) => path.deliver(p, of, batch, frames, todo),
+            Self::Foreign(path) => path.deliver(p, of, batch, frames, todo),
+            Self::GuestCopy(path) => path.deliver(p, of, batch, frames, todo),
+            Self::GrefMapping(path) => path.deliver(p, of, batch, frames, todo),
+            Self::Persistent(path) => path.deliver(p, of, batch, frames, todo),
+            Self::Map(path) => path.deliver(p, of, batch, frames, todo),
+            Self::Copy(path) => path.deliver(p, of, batch, frames, todo),
+        }
     }
 
     /// [`BackPath::retire`].
     pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
-        with_back!(self, path => path.retire(p, done))
+        match self {
+            Self::Staging(path) => path.retire(p, done),
+            Self::DataRing(path) => path.retire(p, done),
+            Self::Foreign(path) => path.retire(p, done),
+            Self::GuestCopy(path) => path.retire(p, done),
+            Self::GrefMapping(path) => path.retire(p, done),
+            Self::Persistent(path) => path.retire(p, done),
+            Self::Map(path) => path.retire(p, done),
+            Self::Copy(path) => BackPath::<P>::retire(path, p, done),
+        }
     }
 
-    /// [`BackPath::piece`].
+    /// As [`PayloadSource::piece`](crate::port::PayloadSource::piece). None too where the frame is
+    /// another path's.
     #[inline]
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        with_back!(self, path => BackPath::<P>::piece(path, i, k))
+        match self {
+            Self::Staging(path) => path.piece(i, k),
+            Self::GrefMapping(path) => path.piece(i, k),
+            Self::Persistent(path) => path.piece(i, k),
+            Self::Map(path) => path.piece(i, k),
+            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => None,
+        }
     }
 
-    /// [`BackPath::holds_frames`].
-    pub fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
-        with_back!(self, path => path.holds_frames())
+    /// Makes the payload of the batch's frames reachable that it left in place. Returns the frames
+    /// for which that failed.
+    pub fn map_payload(&mut self, p: &P, of: DomId) -> Todo {
+        match self {
+            Self::Map(path) => path.map_payload(p, of),
+            // Their pages stay mapped.
+            Self::Staging(_) | Self::GrefMapping(_) | Self::Persistent(_) => 0,
+            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => 0,
+        }
     }
 
-    /// [`BackPath::pages`].
-    pub fn pages(&self) -> Option<usize> {
-        with_back!(self, path => BackPath::<P>::pages(path))
+    /// As [`PayloadSource::hold`](crate::port::PayloadSource::hold). None too where the frame is
+    /// another path's.
+    pub fn hold(&mut self, i: usize) -> Option<Token> {
+        match self {
+            Self::Staging(path) => path.hold(i),
+            Self::GrefMapping(path) => path.hold(i),
+            Self::Persistent(path) => path.hold(i),
+            Self::Map(path) => path.hold_frame(i),
+            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => None,
+        }
     }
 
-    /// [`BackPath::kept`].
-    pub fn kept(&self) -> Option<MappedStats> {
-        with_back!(self, path => BackPath::<P>::kept(path))
+    /// The port has had the batch: fails what could not be read, and marks what is held.
+    pub fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
+        match self {
+            Self::Staging(path) => path.settle(batch),
+            Self::GrefMapping(path) => path.settle(batch),
+            Self::Persistent(path) => path.settle(batch),
+            Self::Map(path) => path.settle(batch, out),
+            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => {}
+        }
     }
 
-    /// [`BackPath::limit_pages`].
-    pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        with_back!(self, path => path.limit_pages(p, pages))
+    /// Whether the port has any frame of it in flight.
+    pub fn in_flight(&self) -> bool {
+        match self {
+            Self::Staging(path) => path.in_flight(),
+            Self::GrefMapping(path) => path.in_flight(),
+            Self::Persistent(path) => path.in_flight(),
+            Self::Map(path) => path.in_flight(),
+            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => false,
+        }
+    }
+
+    /// The port has done with these; `None`: with all. [`retire`](Self::retire) names them then.
+    pub fn complete(&mut self, tokens: Option<&[Token]>) {
+        match self {
+            Self::Staging(path) => path.complete(tokens),
+            Self::GrefMapping(path) => path.complete(tokens),
+            Self::Persistent(path) => path.complete(tokens),
+            Self::Map(path) => path.complete(tokens),
+            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => {}
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::platform::local::LocalDomain;
+/// Which TX requests are the paths' own, by their flags.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AnyClaims {
+    data_ring: InArea,
+    foreign: NamesFrames,
+    /// The flag of requests that name a received staging buffer by its number; 0: they may not, and
+    /// it means nothing. They are the ordinary ones of a queue that has staging both ways.
+    buffer_flag: u16,
+}
 
-    /// Each path's types are of the path that they are said to be of.
-    #[test]
-    fn each_path_has_its_own_name() {
-        each_path!(Path => {
-            let back = <<Path as Negotiation>::Back<LocalDomain> as BackPath<LocalDomain>>::NAME;
-            assert_eq!(back, Path::NAME);
-        });
-        let mut names = Vec::new();
-        each_path!(Path => names.push(Path::NAME));
-        assert_eq!(names, PathName::ALL);
+impl Claims for AnyClaims {
+    #[inline(always)]
+    fn any(self) -> bool {
+        self.data_ring.any() || self.foreign.any()
+    }
+
+    #[inline(always)]
+    fn claim(self, req: &TxRequest) -> Option<Claim> {
+        if self.data_ring.claims(req) {
+            return Some(data_ring::CLAIM);
+        }
+        if self.foreign.claims(req) {
+            return Some(foreign::CLAIM);
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool> {
+        if data_ring::CLAIM.is(claim) { Some(self.data_ring.is_place(req)) } else { None }
+    }
+
+    #[inline(always)]
+    fn buffer_flag(self) -> u16 {
+        self.buffer_flag
     }
 }
+
+const _: () = assert!(!data_ring::CLAIM.is(foreign::CLAIM), "each path has its own");

@@ -8,17 +8,21 @@
 //! The order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Requests
 //! that name their path by a flag go to paths that are asked first. State that both directions of a
 //! queue share (a table of mapped pages) is with the chain that runs. A path may
-//! [lend](HoldsFrames) a frame's payload, and hold frames longer than the call
+//! lend a frame's payload, and hold frames longer than the call
 //! ([`BackPath::retire`]).
 //!
 //! Invariant: one path alone lends a frame.
 
-use super::{
-    AnyClaims, AnyPath, BackPath, ByteArea, ChainNames, CopyPath, HoldsFrames, PageExchange, PathName,
-    Served, Shared,
-};
+use super::any_back::{AnyClaims, AnyPath, PageExchange};
+use super::back::{BackParts, BackPath};
+use super::copy::back::CopyPath;
+use super::data_ring::back::DataRingPath;
+use super::gref_mapping::back::GrefMappingPath;
+use super::path_name::{BufferNames, ChainNames, PathName};
+use super::persistent::back::PersistentPath;
 use crate::grants::MappedStats;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
+use crate::net::stats::Served;
 use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::ring::{BackRing, NetRx, RingMem};
@@ -32,10 +36,36 @@ const COPY: PathName = PathName::Copy;
 pub struct Chain<P: Platform> {
     ahead: Vec<AnyPath<P>>,
     copy: CopyPath,
-    /// Which of them [shares](BackPath::shared) with the queue's other direction.
-    shared: Option<usize>,
-    /// Which of them may have no [room](BackPath::room).
-    room: Option<usize>,
+    parts: ChainParts,
+}
+
+/// Which of its paths have what others have not ([`BackParts`]): their places in the chain.
+#[derive(Clone, Copy, Default)]
+struct ChainParts {
+    buffers: Option<BufferNames>,
+    serves_all: bool,
+    kept_pages: Option<usize>,
+    may_be_full: Option<usize>,
+    given_pages: Option<usize>,
+    lent_pages: Option<usize>,
+}
+
+impl ChainParts {
+    /// Of these paths.
+    fn of<P: Platform>(paths: &[AnyPath<P>]) -> Self {
+        let mut all = Self::default();
+        for (k, path) in paths.iter().enumerate() {
+            let BackParts { buffers, serves_all, kept_pages, may_be_full, given_pages, lent_pages, .. } =
+                path.parts();
+            all.buffers = all.buffers.or(buffers);
+            all.serves_all |= serves_all;
+            all.kept_pages = all.kept_pages.or(kept_pages.then_some(k));
+            all.may_be_full = all.may_be_full.or(may_be_full.then_some(k));
+            all.given_pages = all.given_pages.or(given_pages.then_some(k));
+            all.lent_pages = all.lent_pages.or(lent_pages.then_some(k));
+        }
+        all
+    }
 }
 
 impl<P: Platform> Chain<P> {
@@ -45,18 +75,11 @@ impl<P: Platform> Chain<P> {
         let mut ahead: Vec<_> = paths.into_iter().filter(|path| path.name() != COPY).collect();
         let place = |path: &AnyPath<P>| order.iter().position(|name| *name == path.name());
         ahead.sort_by_key(|path| place(path).unwrap_or(usize::MAX));
-        if ahead.iter().any(AnyPath::serves_all) {
-            ahead.retain(|path| path.pages().is_none());
+        if ChainParts::of(&ahead).serves_all {
+            ahead.retain(|path| !path.parts().kept_pages);
         }
-        let mut chain = Self { ahead, copy: CopyPath::default(), shared: None, room: None };
-        chain.find();
-        chain
-    }
-
-    /// Finds those that are asked for besides.
-    fn find(&mut self) {
-        self.shared = self.ahead.iter_mut().position(|path| path.shared().is_some());
-        self.room = self.ahead.iter_mut().position(|path| path.room().is_some());
+        let parts = ChainParts::of(&ahead);
+        Self { ahead, copy: CopyPath::default(), parts }
     }
 
     /// Its paths, but for `copy`.
@@ -67,10 +90,12 @@ impl<P: Platform> Chain<P> {
     /// Does without the pages that are lent to the guest, and gives them away: nothing is delivered
     /// by them any more.
     pub fn take_lent(&mut self) -> Option<<P::Grants as GrantPool>::Region> {
-        let at = self.ahead.iter().position(AnyPath::is_lent)?;
-        let lent = self.ahead.remove(at).into_lent();
-        self.find();
-        lent
+        let lent = self.ahead.remove(self.parts.lent_pages?);
+        self.parts = ChainParts::of(&self.ahead);
+        match lent {
+            AnyPath::GuestCopy(path) => Some(path.into_region()),
+            _ => None,
+        }
     }
 
     /// Which requests are its paths' own.
@@ -83,36 +108,44 @@ impl<P: Platform> Chain<P> {
     /// What the two directions of a queue share, this one has now.
     #[inline(always)]
     pub fn take_over(&mut self, from: &mut Self) {
-        if let (Some(to), Some(at)) = (self.shared, from.shared) {
-            self.ahead[to].take_over(&mut from.ahead[at]);
+        if let (Some(to), Some(from)) = (self.given_pages_mut(), from.given_pages_mut()) {
+            to.take_over(from);
         }
     }
 
     /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does
     /// not know.
     pub fn apply_config(&mut self) -> bool {
-        self.shared().is_some_and(Shared::apply_config)
+        self.given_pages_mut().is_some_and(GrefMappingPath::apply_config)
     }
 
     /// Whether it is to [apply](Self::apply_config) its owner's settings again, though there are no
     /// new ones.
     pub fn waits(&mut self) -> bool {
-        self.shared().is_some_and(|shared| shared.waits())
+        self.given_pages_mut().is_some_and(|path| path.waits())
     }
 
-    fn shared(&mut self) -> Option<&mut dyn Shared> {
-        self.ahead.get_mut(self.shared?)?.shared()
+    /// The path with pages that the vif's owner gives and takes back.
+    #[inline(always)]
+    fn given_pages_mut(&mut self) -> Option<&mut GrefMappingPath<P>> {
+        match self.ahead.get_mut(self.parts.given_pages?)? {
+            AnyPath::GrefMapping(path) => Some(path),
+            _ => None,
+        }
     }
 
     /// Where its owner asks that.
     pub fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
-        self.ahead.get(self.shared?)?.exchange()
+        match self.ahead.get(self.parts.given_pages?)? {
+            AnyPath::GrefMapping(path) => path.exchange(),
+            _ => None,
+        }
     }
 
     /// Takes over what a predecessor gave out on this ring, where a path is to know it.
     pub fn resume<M: RingMem<Kind = NetRx>>(&mut self, ring: &BackRing<NetRx, M>) {
-        if let Some(room) = self.room() {
-            room.resume(ring.size(), &ring.answers_left(), ring.req_cons());
+        if let Some(path) = self.may_be_full_mut() {
+            path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
         }
     }
 
@@ -120,26 +153,30 @@ impl<P: Platform> Chain<P> {
     /// bytes in use at a time.
     #[inline(always)]
     pub fn take_counts(&mut self) -> Option<(u64, u64)> {
-        Some(self.room()?.take_counts())
+        self.may_be_full_mut()?.take_counts()
     }
 
+    /// The path whose bytes may be full.
     #[inline(always)]
-    fn room(&mut self) -> Option<&mut dyn ByteArea> {
-        self.ahead.get_mut(self.room?)?.room()
+    fn may_be_full_mut(&mut self) -> Option<&mut DataRingPath<P>> {
+        match self.ahead.get_mut(self.parts.may_be_full?)? {
+            AnyPath::DataRing(path) => Some(path),
+            _ => None,
+        }
     }
 
     /// The path itself.
     pub fn names(&self) -> ChainNames {
-        let copy = (!self.ahead.iter().any(AnyPath::serves_all)).then_some(COPY);
+        let copy = (!self.parts.serves_all).then_some(COPY);
         ChainNames {
             paths: self.ahead.iter().map(AnyPath::name).chain(copy).collect(),
-            buffers: self.ahead.iter().find_map(AnyPath::buffers),
+            buffers: self.parts.buffers,
         }
     }
 
     /// What became of pages that its paths mapped when they saw them; None: none of them does so.
     pub fn kept(&self) -> Option<MappedStats> {
-        self.ahead.iter().find_map(AnyPath::kept)
+        self.kept_pages().map(PersistentPath::kept)
     }
 
     /// Fetches the frames in `todo`.
@@ -215,8 +252,8 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Those of them that lend payload; none: all give private bytes.
-    pub fn holders(&mut self) -> impl Iterator<Item = &mut dyn HoldsFrames<P>> {
-        self.ahead.iter_mut().filter_map(AnyPath::holds_frames)
+    pub fn holders(&mut self) -> impl Iterator<Item = &mut AnyPath<P>> {
+        self.ahead.iter_mut().filter(|path| path.parts().holds_frames)
     }
 
     /// Piece `k` of frame `i`, whichever path lends it.
@@ -224,14 +261,25 @@ impl<P: Platform> Chain<P> {
         self.ahead.iter().find_map(|path| path.piece(i, k))
     }
 
-    /// Pages that its paths mapped since the connect and keep; None: none of them does so.
-    pub fn pages(&self) -> Option<usize> {
-        self.ahead.iter().filter_map(AnyPath::pages).reduce(|a, b| a + b)
+    /// The path that keeps pages mapped which it saw.
+    fn kept_pages(&self) -> Option<&PersistentPath<P>> {
+        match self.ahead.get(self.parts.kept_pages?)? {
+            AnyPath::Persistent(path) => Some(path),
+            _ => None,
+        }
     }
 
-    /// How many pages each path that [keeps](Self::pages) some may keep from now on.
+    /// Pages that its paths mapped since the connect and keep; None: none of them does so.
+    pub fn pages(&self) -> Option<usize> {
+        self.kept_pages().map(PersistentPath::pages)
+    }
+
+    /// How many [such pages](Self::pages) may be kept from now on.
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        self.ahead.iter_mut().for_each(|path| path.limit_pages(p, pages));
+        let Some(k) = self.parts.kept_pages else { return };
+        if let Some(AnyPath::Persistent(path)) = self.ahead.get_mut(k) {
+            path.limit_pages(p, pages);
+        }
     }
 
     /// Lets go of what is held; see [`BackPath::retire`].

@@ -7,20 +7,17 @@
 //! A path is called once for a run of frames, so that the work for each frame is compiled inline.
 //! It writes requests to the ring and does not publish them. The back can write to the memory: only
 //! a copy of it is parsed. RX memory that no slot has, and that a response names by its flags, is a
-//! [`FlaggedPath`](super::flagged_rx::FlaggedPath).
+//! [`AnyFlaggedPath`](super::AnyFlaggedPath).
 
 use crate::error::PlatformError;
 use crate::net::ahead::SHORT;
-use crate::net::features::BackFeatures;
-use crate::net::front::regions::{Granted, Region};
+use crate::net::front::regions::Region;
 use crate::net::front::tx_slots::{Place, TxSlots, fill, flags_of};
-use crate::net::path::PathName;
-use crate::net::path::copy::pages::OrdinaryPages;
+use crate::net::path::path_name::PathName;
 use crate::platform::Platform;
 use crate::port::{BURST_FRAMES, Frames, Piece, Source};
 use crate::shm::SharedBytes;
 use crate::wire::netif::TxRequest;
-use alloc::vec::Vec;
 
 /// What became of the first frames of a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,35 +33,16 @@ pub enum Sent {
 pub trait FrontPath<P: Platform> {
     /// Which path.
     const NAME: PathName;
-    /// Requests carry a reference of its memory, or its frame; else 0.
-    const GRANTS: bool = true;
-    /// TX: it keeps account of the ids of its frames, and carries not every frame.
-    const ACCOUNTS: bool = false;
     /// TX: flags of each of its requests.
     const TX_FLAGS: u16 = 0;
-    /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has
-    /// another.
-    const LENDS: bool = false;
-    /// TX: the paths before it are to see the [head](Self::head) of each of its frames.
-    const SHOWS_HEADS: bool = true;
+    /// Its memory is pages, of which requests carry a reference, or the frame. RX: any slot may
+    /// have any of them, so that one can be lent while its slot has another.
+    const IN_PAGES: bool = false;
+    /// RX: its memory is buffers that stay with their slots.
+    const IN_BUFFERS: bool = false;
 
-    /// Ids that have memory.
-    fn ids(&self) -> u32;
-    /// TX: `n` ids share its memory, of which as many as have memory are in flight at a time.
-    /// False: it cannot serve so many.
-    fn serve_ids(&mut self, n: u32) -> bool {
-        n <= self.ids()
-    }
     /// Bytes that one id has; 0: it has none of its own.
     fn slot_bytes(&self) -> usize;
-    /// Whether it carries frames of any length, over several slots where they are long; else those
-    /// that fit one slot.
-    fn carries_all(&self) -> bool;
-    /// Whether it carries all since none is over several slots.
-    #[inline(always)]
-    fn of_one_slot(&self) -> bool {
-        false
-    }
     /// The shared memory.
     fn bytes(&self) -> &Region<P>;
     /// RX: so many bytes of a slot's memory, from the `at`-th on.
@@ -100,102 +78,24 @@ pub trait FrontPath<P: Platform> {
     fn asked_bytes(&self) -> usize {
         SHORT
     }
-    /// TX: the request of `id` is answered, which this path carried or another. Where it is before
-    /// the one that carries every frame.
-    #[inline(always)]
-    fn answered(&mut self, id: u16) {
-        let _ = id;
-    }
-    /// TX: no more answers are there for now, after some were.
-    #[inline(always)]
-    fn all_answered(&mut self) {}
-    /// TX: whether the first slot of a frame over several is in this memory, though another path
-    /// carries the others.
-    #[inline(always)]
-    fn takes_first(&self) -> bool {
-        false
-    }
-    /// RX: whether the first bytes of a longer frame, which another path carries, are here: as many
-    /// as are ahead of byte [`slot_bytes`](Self::slot_bytes) in its first slot.
-    #[inline(always)]
-    fn holds_heads(&self) -> bool {
-        false
-    }
-    /// TX: a longer frame, which another path carries, begins with `id`.
-    #[inline(always)]
-    fn head(&mut self, id: u16, frame: &impl Source) {
-        let _ = (id, frame);
-    }
-    /// RX: whether a frame of so many bytes, with those left free ahead of them, and slots is in
-    /// this memory.
-    #[inline(always)]
-    fn holds(&self, total: usize, nr_slots: usize) -> bool {
-        self.carries_all() && !self.of_one_slot() || nr_slots == 1 && total <= self.slot_bytes()
-    }
-    /// TX: the most bytes of it that were in use at a time, where it is a path that may be full.
-    fn most(&self) -> u64 {
-        0
-    }
+    /// Whether a frame of so many bytes, with those left free ahead of them, and slots is in this
+    /// memory.
+    fn holds(&self, total: usize, nr_slots: usize) -> bool;
+}
 
-    /// TX: writes requests for frames from the first that go this way, but for none of at most
-    /// `shorter` bytes, which go by a path before it.
-    #[inline(always)]
-    fn send_run(
-        &mut self,
-        p: &P,
-        slots: &mut TxSlots<P>,
-        frames: &impl Frames,
-        shorter: usize,
-    ) -> Result<Sent, PlatformError>
-    where
-        Self: Sized,
-    {
-        slots.send_run(p, self, frames, shorter).map(Sent::Frames)
-    }
-
-    /// Whether such a back has it.
-    fn is_offered(&self, back: &BackFeatures) -> bool {
-        let _ = back;
-        true
-    }
-    /// Frames are to travel, to such a back.
-    fn go_live(&mut self, back: &BackFeatures) {
-        let _ = back;
-    }
-    /// Buffers that stay with their slots; 0: there are none.
-    fn buffers(&self) -> u32 {
-        0
-    }
-    /// RX: whether there are more of them than slots, so that each rests before it is used again.
-    fn buffers_rest(&self) -> bool {
-        false
-    }
-    /// Whether a buffer in which a frame was received may be sent on by TX, as both ends know.
-    fn is_sent_on(&self) -> bool {
-        false
-    }
-    /// Pages with a grant of their own each, if it has such.
-    #[inline(always)]
-    fn pages(&self) -> Option<&OrdinaryPages<P>> {
-        None
-    }
-    /// The same, for others to be added.
-    fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
-        None
-    }
-    /// The same, to be used without the path.
-    ///
-    /// # Errors
-    /// It has none.
-    fn into_pages(self) -> Result<OrdinaryPages<P>, Self>
-    where
-        Self: Sized,
-    {
-        Err(self)
-    }
-
-    /// Its pages, to be given back.
-    fn into_memory(self) -> Vec<Granted<P>>;
+/// What a path's memory has that others' has not, as its [chain](super::FrontChain) looks at it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrontParts {
+    /// Buffers that stay with their slots.
+    pub buffers: u32,
+    /// RX: there are more of them than slots, so that each rests before it is used again.
+    pub buffers_rest: bool,
+    /// A buffer in which a frame was received may be sent on by TX, as both ends know.
+    pub buffers_sent_on: bool,
+    /// TX: bytes that frames fill until nothing fits; it keeps account of the ids of its frames.
+    pub may_be_full: bool,
+    /// Pages with a grant of their own each.
+    pub pages: bool,
 }
 
 impl<P: Platform> TxSlots<P> {
@@ -205,13 +105,13 @@ impl<P: Platform> TxSlots<P> {
     ///
     /// Compiled for each path apart, and called once a run.
     #[inline(never)]
-    fn send_run<F: FrontPath<P>>(
+    pub(crate) fn send_run<F: FrontPath<P>>(
         &mut self,
         p: &P,
         path: &mut F,
         frames: &impl Frames,
         shorter: usize,
-    ) -> Result<usize, PlatformError> {
+    ) -> Result<Sent, PlatformError> {
         let limit = path.slot_bytes();
         let room = (self.room() as usize).min(frames.count()).min(BURST_FRAMES);
         let mut n = 0;
@@ -260,6 +160,6 @@ impl<P: Platform> TxSlots<P> {
                 path.bytes().prefetch_write(path.start(id) + path.offset(id, len), len);
             }
         }
-        Ok(n)
+        Ok(Sent::Frames(n))
     }
 }

@@ -10,8 +10,8 @@
 
 use super::any_front::{AnyFlaggedPath, AnyFrontPath};
 use super::copy::front::OrdinaryPages;
-use super::front::FrontPath;
 use super::path_name::PathName;
+use super::staging::front::StagingArea;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Regions};
 use crate::net::front::tx_slots::Ids;
@@ -21,18 +21,47 @@ use alloc::vec::Vec;
 /// The chain.
 pub struct FrontChain<P: Platform> {
     paths: Vec<AnyFrontPath<P>>,
-    /// TX: the path before the last keeps account of its ids.
-    accounts: bool,
+    /// TX: the path before the last is a data ring, which keeps account of the ids of its frames.
+    has_data_ring: bool,
     flagged: Vec<AnyFlaggedPath<P>>,
 }
 
 impl<P: Platform> Default for FrontChain<P> {
     fn default() -> Self {
-        Self { paths: Vec::new(), accounts: false, flagged: Vec::new() }
+        Self { paths: Vec::new(), has_data_ring: false, flagged: Vec::new() }
     }
 }
 
 impl<P: Platform> FrontChain<P> {
+    /// Staging, where there is some, then pages; these may be missing where staging carries every
+    /// frame.
+    pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
+        let mut chain = Self::default();
+        let staging = staging.map(AnyFrontPath::Staging);
+        staging.into_iter().chain(pages.map(AnyFrontPath::Copy)).for_each(|path| chain.insert(path));
+        chain
+    }
+
+    /// The staging buffers.
+    pub fn staging(&self) -> Option<&StagingArea<P>> {
+        self.paths().iter().find_map(|path| match path {
+            AnyFrontPath::Staging(area) => Some(area),
+            _ => None,
+        })
+    }
+
+    /// Its staging buffers and its pages, as two values.
+    pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
+        let (mut staging, mut pages) = (None, None);
+        for path in self.into_paths() {
+            match path {
+                AnyFrontPath::Staging(area) => staging = Some(area),
+                path => pages = path.into_pages().ok().or(pages),
+            }
+        }
+        (staging, pages)
+    }
+
     /// One more path: before the one that carries every frame, or as that one.
     pub fn insert(&mut self, path: AnyFrontPath<P>) {
         let whole = self.paths.iter().position(AnyFrontPath::carries_all);
@@ -42,7 +71,7 @@ impl<P: Platform> FrontChain<P> {
     }
 
     fn arranged(&mut self) {
-        self.accounts = matches!(&self.paths[..], [.., path, _] if path.accounts());
+        self.has_data_ring = matches!(&self.paths[..], [.., AnyFrontPath::DataRing(_), _]);
     }
 
     /// RX: memory that responses name by their flags.
@@ -109,26 +138,26 @@ impl<P: Platform> FrontChain<P> {
         self.paths.last_mut()
     }
 
-    /// The request of `id` is answered: [`FrontPath::answered`] of a path that keeps account of it,
-    /// [`FrontPath::settle`] of the last.
+    /// The request of `id` is answered, which the data ring notes, if it is one of its own, and for
+    /// which the last path ends its grant. False: the peer still uses the memory.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, id: u16) -> bool {
-        if self.accounts
-            && let [.., ring, _] = &mut self.paths[..]
+        if self.has_data_ring
+            && let [.., AnyFrontPath::DataRing(ring), _] = &mut self.paths[..]
         {
-            with_path!(ring, path => path.answered(id));
+            ring.note_answer(id);
         }
-        self.paths.last_mut().is_none_or(|last| with_path!(last, path => path.settle(p, id)))
+        self.paths.last_mut().is_none_or(|last| last.settle(p, id))
     }
 
-    /// [`FrontPath::all_answered`] of that path.
+    /// No more answers are there for now, after some were.
     #[inline(always)]
     pub fn all_settled(&mut self) {
-        if self.accounts
-            && let [.., ring, _] = &mut self.paths[..]
+        if self.has_data_ring
+            && let [.., AnyFrontPath::DataRing(ring), _] = &mut self.paths[..]
         {
-            with_path!(ring, path => path.all_answered());
+            ring.free_places();
         }
     }
 
@@ -155,7 +184,7 @@ impl<P: Platform> FrontChain<P> {
         self.flagged.iter_mut().find(|path| path.flags() & name != 0)
     }
 
-    /// Whether frames come by one that [fetches](super::FlaggedPath::FETCHES) them.
+    /// Whether frames come by one that [fetches](AnyFlaggedPath::fetches) them.
     #[inline(always)]
     pub fn fetches(&self) -> bool {
         self.flagged.iter().any(AnyFlaggedPath::fetches)
@@ -181,7 +210,7 @@ impl<P: Platform> FrontChain<P> {
         let (flagged, others) =
             core::mem::take(&mut self.flagged).into_iter().partition(|path| path.name() == name);
         (self.paths, self.flagged) = (rest, others);
-        let mut given_up = Self { paths: Vec::new(), accounts: false, flagged };
+        let mut given_up = Self { paths: Vec::new(), has_data_ring: false, flagged };
         for path in paths {
             match path.into_pages() {
                 Ok(pages) => self.insert(AnyFrontPath::Copy(pages)),
@@ -195,7 +224,7 @@ impl<P: Platform> FrontChain<P> {
     /// Does without all memory that responses name.
     pub fn give_up_named(&mut self, p: &P, regions: &mut Regions<P>) {
         let flagged = core::mem::take(&mut self.flagged);
-        Self { paths: Vec::new(), accounts: false, flagged }.release(p, regions);
+        Self { paths: Vec::new(), has_data_ring: false, flagged }.release(p, regions);
     }
 
     /// The most bytes of a path that may be full that were in use at a time.
@@ -205,28 +234,28 @@ impl<P: Platform> FrontChain<P> {
 
     /// [`AnyFrontPath::is_offered`] of this path's memory; true where there is none.
     pub fn is_offered(&self, name: PathName, back: &BackFeatures) -> bool {
-        self.paths.iter().filter(|path| path.name() == name).all(|path| path.is_offered(back))
+        self.paths.iter().filter(|path| path.name() == name).all(|path| path.is_offered(&back.staging))
     }
 
     /// Frames are to travel, to such a back.
     pub fn go_live(&mut self, back: &BackFeatures) {
-        self.paths.iter_mut().for_each(|path| path.go_live(back));
+        self.paths.iter_mut().for_each(|path| path.go_live(&back.staging));
     }
 
     /// Buffers that stay with their slots; 0: there are none.
     pub fn buffers(&self) -> u32 {
-        self.paths.iter().map(AnyFrontPath::buffers).max().unwrap_or(0)
+        self.paths.iter().map(|path| path.parts().buffers).max().unwrap_or(0)
     }
 
     /// Whether there are more than slots, so that each rests before it is used again.
     pub fn buffers_rest(&self) -> bool {
-        self.paths.iter().any(AnyFrontPath::buffers_rest)
+        self.paths.iter().any(|path| path.parts().buffers_rest)
     }
 
     /// So many of them, which TX may send on; 0: none.
     pub fn sent_on(&self) -> u32 {
-        let sent_on = self.paths.iter().filter(|path| path.is_sent_on());
-        sent_on.map(AnyFrontPath::buffers).max().unwrap_or(0)
+        let sent_on = self.paths.iter().map(AnyFrontPath::parts).filter(|parts| parts.buffers_sent_on);
+        sent_on.map(|parts| parts.buffers).max().unwrap_or(0)
     }
 
     /// The pages.
@@ -243,7 +272,7 @@ impl<P: Platform> FrontChain<P> {
     /// The pages, to be put into another path.
     pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
         let (of_pages, others): (Vec<_>, _) =
-            core::mem::take(&mut self.paths).into_iter().partition(|path| path.pages().is_some());
+            core::mem::take(&mut self.paths).into_iter().partition(|path| path.parts().pages);
         self.paths = others;
         debug_assert!(of_pages.len() < 2, "a chain has pages in one of its paths");
         of_pages.into_iter().next()?.into_pages().ok()

@@ -8,10 +8,7 @@
 //! ```
 //! | name | is |
 //! |---|---|
-//! | [`HoldsFrames`] | the calls of a path that leaves payload in place |
 //! | [`HeldFrames`] | of a path whose pages stay mapped: the parts of a batch's frames, and the frames in flight |
-//! | [`HeldPages`] | those pages, unmapped when no frame holds them |
-//! | [`Standing`] | a path that has both |
 //! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, for a port; the port, for a queue |
 //!
 //! The pages of [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
@@ -29,12 +26,9 @@
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
-use crate::grants::MappedPages;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
-use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
-use crate::units::{DomId, GrantRef};
 use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -94,69 +88,6 @@ pub struct HeldFrames {
     /// not retired.
     kept: VecDeque<Kept>,
     done: Vec<Token>,
-}
-
-/// What a path does that leaves payload where the guest put it ([`TxBatch::zero_copy`]) for a
-/// port that takes it there.
-pub trait HoldsFrames<P: Platform> {
-    /// Makes the payload of the batch's frames reachable. Returns the frames for which that failed.
-    fn map_payload(&mut self, p: &P, of: DomId) -> Todo;
-    /// As [`PayloadSource::hold`](crate::port::PayloadSource::hold). None too where the frame is
-    /// another path's.
-    fn hold(&mut self, i: usize) -> Option<Token>;
-    /// The port has had the batch: fails what could not be read, and marks what is held.
-    fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
-    /// Whether the port has any in flight.
-    fn in_flight(&self) -> bool;
-    /// The port has done with these; `None`: with all. [`retire`](super::BackPath::retire) names
-    /// them then.
-    fn complete(&mut self, tokens: Option<&[Token]>);
-}
-
-/// Pages that stay mapped as long as somebody holds them, by the name that a [`Place`] has.
-pub trait HeldPages {
-    /// It is not unmapped until it was [released](Self::release) as often.
-    fn hold(&mut self, page: u32);
-    /// Undoes one [`hold`](Self::hold).
-    fn release(&mut self, page: u32);
-}
-
-/// A path whose payload is in pages that stay mapped: [`HoldsFrames`] by way of [`HeldFrames`].
-pub trait Standing {
-    /// The frames that it lent to the port.
-    fn held(&self) -> &HeldFrames;
-    /// The same, to be changed; and what holds its pages. None: all stay for as long as the path.
-    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>);
-}
-
-impl<M> HeldPages for MappedPages<M> {
-    fn hold(&mut self, page: u32) {
-        let held = MappedPages::hold(self, GrantRef(page));
-        debug_assert!(held, "a page that is lent is there");
-    }
-    fn release(&mut self, page: u32) {
-        MappedPages::release(self, GrantRef(page));
-    }
-}
-
-impl<P: Platform, S: Standing> HoldsFrames<P> for S {
-    fn map_payload(&mut self, _p: &P, _of: DomId) -> Todo {
-        0
-    }
-    fn hold(&mut self, i: usize) -> Option<Token> {
-        let (held, mut pages) = self.held_and_pages();
-        held.hold(i, |page| pages.iter_mut().for_each(|pages| pages.hold(page)))
-    }
-    fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
-        self.held_and_pages().0.settle(batch);
-    }
-    fn in_flight(&self) -> bool {
-        self.held().in_flight()
-    }
-    fn complete(&mut self, tokens: Option<&[Token]>) {
-        let (held, mut pages) = self.held_and_pages();
-        held.complete(tokens, |page| pages.iter_mut().for_each(|pages| pages.release(page)));
-    }
 }
 
 impl Default for HeldFrames {

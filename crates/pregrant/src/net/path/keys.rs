@@ -4,6 +4,7 @@
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// The names of a path's keys. Those of a queue stand where its rings' do.
 #[derive(Clone, Copy, Debug)]
@@ -21,10 +22,8 @@ pub struct PathKeys {
     pub front: &'static [&'static str],
 }
 
-impl PathKeys {
-    /// Of a path that has none of its own.
-    pub const NONE: Self = Self { offers: &[], active: &[], directions: None, front: &[] };
-}
+/// A path's request to all queues, and to each; or the keys' error.
+pub type Requests<A, Q, E> = Result<(A, Vec<Q>), E>;
 
 /// Where a queue's keys stand, for a line of the log.
 #[derive(Clone, Copy, Debug)]

@@ -3,21 +3,27 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-macro_rules! path_names {
-    ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
-        crate::named! {
-            /// A path.
-            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-            PathName { $($(#[$doc])* $path = $name,)* }
-        }
-    };
-}
-
-paths!(path_names {});
-
-impl Default for PathName {
-    fn default() -> Self {
-        Self::Copy
+crate::named! {
+    /// A path, in the order in which RX asks them.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+    PathName {
+        /// Buffers granted before the data comes.
+        Staging = "staging",
+        /// A circular area granted before the data comes.
+        DataRing = "data-ring",
+        /// Any frame of a guest that trusts its back.
+        Foreign = "foreign",
+        /// Pages that the back lends: the guest copies.
+        GuestCopy = "guest-copy",
+        /// Pages that the guest asked to keep mapped.
+        GrefMapping = "gref-mapping",
+        /// Pages that stay mapped once they were seen.
+        Persistent = "persistent",
+        /// Copy of the headers, map and unmap of the rest.
+        Map = "map",
+        /// Batched grant copy.
+        #[default]
+        Copy = "copy",
     }
 }
 
@@ -26,9 +32,9 @@ impl PathName {
     pub const COUNT: usize = Self::ALL.len();
 
     /// How staging is written where the heads of frames longer than a buffer come from their
-    /// buffers, and the rest of them by this path.
-    pub const fn behind_heads(self) -> &'static str {
-        match self {
+    /// buffers, and the rest of them by `rest`.
+    pub const fn staging_and(rest: Self) -> &'static str {
+        match rest {
             Self::Map => "staging+map",
             _ => "staging+copy",
         }
@@ -63,7 +69,9 @@ impl ChainNames {
         let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
         let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);
         let name = |path: &PathName| match path {
-            PathName::Staging if self.buffers.is_some_and(|buffers| buffers.heads) => rest.behind_heads(),
+            PathName::Staging if self.buffers.is_some_and(|buffers| buffers.heads) => {
+                PathName::staging_and(rest)
+            }
             path => path.name(),
         };
         in_use.map(name).collect()

@@ -4,7 +4,7 @@
 //! What a peer may do: write anything. An invalid value means that the queue goes without that
 //! path.
 
-use super::negotiation::{Nothing, Requests};
+use super::keys::Requests;
 use crate::units::{DomId, GrantRef};
 use crate::xenbus::KeyError;
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put, stated};
@@ -42,9 +42,9 @@ pub(super) fn ring_requests<S: KeySource>(
     offered: bool,
     queues: &[&str],
     name: &str,
-) -> Requests<Nothing, RingRequest, S::Error> {
+) -> Requests<(), RingRequest, S::Error> {
     let read = |at: &&str| if offered { ring_request(keys, at, name) } else { Ok(RingRequest::None) };
-    Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
+    Ok(((), queues.iter().map(read).collect::<Result<_, _>>()?))
 }
 
 fn ring_request<S: KeySource>(keys: &mut S, at: &str, name: &str) -> Result<RingRequest, S::Error> {
@@ -72,8 +72,8 @@ pub(super) fn flag_request<S: KeySource>(
     offered: bool,
     queues: &[&str],
     name: &str,
-) -> Requests<bool, Nothing, S::Error> {
-    Ok((offered && flag(keys, name)?, vec![Nothing; queues.len()]))
+) -> Requests<bool, (), S::Error> {
+    Ok((offered && flag(keys, name)?, vec![(); queues.len()]))
 }
 
 /// The error for a key of domain `of` that says this.

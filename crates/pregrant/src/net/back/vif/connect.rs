@@ -15,8 +15,9 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RxAccepts, connected_queues,
     of_back_connection, queue_prefix,
 };
-use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
-use crate::net::path::{AnyPath, Chain, GrefRequests, RX_ORDER, TX_ORDER, acceptors};
+use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptors::Acceptors;
+use crate::net::path::{AnyPath, Chain, GrefRequests, GuestCopy, Negotiate, PathName, RX_ORDER, TX_ORDER};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;
 use crate::record_version::UnknownRecord;
@@ -27,7 +28,6 @@ use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::connect_error::{ConnectError, TooManyPages};
 use crate::xenbus::key_source::Pairs;
 use crate::xenbus::ring_keys::ring_key;
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -110,11 +110,11 @@ impl<P: Platform> Vif<P> {
         let only_kept = left - left.min(lasting);
         left -= only_kept;
         self.refused.clear();
-        let mut paths = acceptors(&self.config.paths);
+        let mut paths = Acceptors::new(&self.config.paths);
         let mut active = Pairs::new();
         let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
         for (i, (of_queue, redo)) in accepted.into_iter().zip(redo_pages).enumerate() {
-            let rest = (&mut *paths, &mut left, &mut active);
+            let rest = (&mut paths, &mut left, &mut active);
             self.connect_queue(p, &front, (i, of_queue), rest, (redo, begin))?;
             if begin == Begin::Reattach && !of_kernel {
                 self.refuse_doubtful(i, front.queues.len())?;
@@ -173,15 +173,13 @@ impl<P: Platform> Vif<P> {
         p: &P,
         front: &FrontRequest,
         (i, mut of_queue): (usize, QueuePaths<P>),
-        (paths, left, active): (&mut [Box<dyn Accept<P>>], &mut usize, &mut Pairs),
+        (paths, left, active): (&mut Acceptors<P>, &mut usize, &mut Pairs),
         (redo, begin): ([Option<RedoPage>; 2], Begin),
     ) -> Result<(), ConnectError<E>> {
         let keys = &front.queues[i];
         let rings = self.attach_rings(p, (i, front.queues.len()), keys, redo, begin)?;
-        for path in paths {
-            let lent = path.lend(&mut self.accepting(p, front, *left), i);
-            of_queue.add(lent, path.active_key(front, i), (&mut *left, &mut *active));
-        }
+        let lent = paths.guest_copy.lend(&mut self.accepting(p, front, *left), i);
+        of_queue.add(lent, GuestCopy::active_key(front, i), (left, active));
         self.add_queue(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
         Ok(())
     }
@@ -237,14 +235,14 @@ impl<P: Platform> Vif<P> {
         p: &P,
         bus: &mut B,
         front: &FrontRequest,
-        (paths, begin): (&mut [Box<dyn Accept<P>>], Begin),
+        (paths, begin): (&mut Acceptors<P>, Begin),
         (left, active): (&mut usize, &mut Pairs),
     ) -> Result<Vec<QueuePaths<P>>, ConnectError<B::Error>> {
         let mut queues = Vec::with_capacity(front.queues.len());
         for i in 0..front.queues.len() {
             let mut of_queue = QueuePaths::default();
-            for path in &mut *paths {
-                let key = path.active_key(front, i);
+            for path in PathName::ALL {
+                let key = Acceptors::<P>::active_key(path, front, i);
                 let said = match (begin, &key) {
                     (Begin::Reattach, Some(key)) => bus.own_text(key).map_err(ConnectError::Keys)?,
                     _ => None,
@@ -253,7 +251,7 @@ impl<P: Platform> Vif<P> {
                     Begin::Fresh => Said::Fresh,
                     Begin::Reattach => Said::Reattach(said.as_deref()),
                 };
-                let accepted = path.accept(&mut self.accepting(p, front, *left), i, said);
+                let accepted = paths.accept(path, &mut self.accepting(p, front, *left), i, said);
                 let accepted = accepted.map_err(|Lost(what)| ConnectError::Lost(what))?;
                 of_queue.add(accepted, key, (left, active));
             }

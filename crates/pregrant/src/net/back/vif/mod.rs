@@ -28,9 +28,7 @@ use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::one_slot::OneSlot;
 use crate::net::path::acceptance::Refusals;
-use crate::net::path::{
-    BufferNames, GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal,
-};
+use crate::net::path::{BufferNames, GrefRequests, LentRegions, PathConfig, PathName, Refusal};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
@@ -130,7 +128,10 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         let VifConfig { features, paths, .. } = &mut self.config;
-        each_path!(Path => Path::allow(OfPath::<Path>::path(paths), OfPath::<Path>::path_mut(features)));
+        // These are offered where the operator allows them, and only there.
+        features.staging.rx_heads = paths.staging.heads;
+        features.foreign = paths.foreign;
+        features.guest_copy = paths.guest_copy;
         bus.publish(&self.config.features.pairs(), of_back_connection)
     }
 
@@ -198,13 +199,13 @@ impl<P: Platform> BackDevice for Vif<P> {
         let grefs = |count: fn(&GrefRequests<P>) -> usize| self.grefs.as_ref().map_or(0, count);
         let needed = self.needed_pages();
         let allowed = if self.shares.is_empty() { 0 } else { self.allowed + grefs(GrefRequests::room) };
-        let requested = self.nr_keeping() * self.config.paths.kept_pages() + grefs(GrefRequests::free);
+        let requested = self.nr_keeping() * self.config.paths.persistent + grefs(GrefRequests::free);
         PageUse { needed, least: needed, single: self.single_pages(), requested, allowed }
     }
 
     fn allow_pages(&mut self, p: &P, PageShare { mut pages, lasting }: PageShare) {
         self.lasting = lasting;
-        let most = self.config.paths.kept_pages();
+        let most = self.config.paths.persistent;
         let nr_chains = self.nr_keeping();
         let lasting = lasting.saturating_sub(self.needed_pages());
         if let Some(grefs) = &mut self.grefs {

@@ -2,9 +2,9 @@
 //! fall-back of all others.
 
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
-use crate::net::path::{BackPath, PathName};
+use crate::net::path::BackPath;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Token};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
@@ -39,8 +39,6 @@ impl CopyPath {
 }
 
 impl<P: Platform> BackPath<P> for CopyPath {
-    const NAME: PathName = PathName::Copy;
-
     #[inline(always)]
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.begin();
@@ -105,4 +103,6 @@ impl<P: Platform> BackPath<P> for CopyPath {
         }
         0
     }
+
+    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
 }

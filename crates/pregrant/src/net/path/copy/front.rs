@@ -4,13 +4,13 @@ pub use super::pages::OrdinaryPages;
 
 use super::pages_of_ids::PagesOfIds;
 use crate::error::PlatformError;
-use crate::net::front::regions::{Granted, Region};
-use crate::net::path::{FrontPath, PathName};
+use crate::net::front::regions::Region;
+use crate::net::path::front::FrontPath;
+use crate::net::path::path_name::PathName;
 use crate::platform::Platform;
 use crate::port::Piece;
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
-use alloc::vec::Vec;
 
 #[cold]
 fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) {
@@ -31,28 +31,30 @@ fn piece_of_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) 
     pages.added(at / PAGE_SIZE)?.bytes().piece(at % PAGE_SIZE, len)
 }
 
-impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
-    const NAME: PathName = PathName::Copy;
-    const LENDS: bool = true;
-
-    fn ids(&self) -> u32 {
+impl<P: Platform> OrdinaryPages<P> {
+    /// Ids that have a page.
+    pub fn ids(&self) -> u32 {
         self.count
     }
+
+    /// TX: `n` ids share the pages, of which as many as there are pages are in flight at a time.
+    pub fn serve_ids(&mut self, n: u32) -> bool {
+        self.of_ids = (n > self.count).then(|| PagesOfIds::new(n, self.count));
+        true
+    }
+}
+
+impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
+    const NAME: PathName = PathName::Copy;
+    const IN_PAGES: bool = true;
+
     #[inline(always)]
     fn slot_bytes(&self) -> usize {
         PAGE_SIZE
     }
     #[inline(always)]
-    fn carries_all(&self) -> bool {
-        true
-    }
-    #[inline(always)]
     fn bytes(&self) -> &Region<P> {
         self.granted.bytes()
-    }
-    fn serve_ids(&mut self, n: u32) -> bool {
-        self.of_ids = (n > self.count).then(|| PagesOfIds::new(n, self.count));
-        true
     }
     #[inline(always)]
     fn start(&self, id: u16) -> usize {
@@ -88,16 +90,7 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
         settled
     }
     #[inline(always)]
-    fn pages(&self) -> Option<&OrdinaryPages<P>> {
-        Some(self)
-    }
-    fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
-        Some(self)
-    }
-    fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
-        Ok(self)
-    }
-    fn into_memory(self) -> Vec<Granted<P>> {
-        self.into_all().collect()
+    fn holds(&self, _total: usize, _nr_slots: usize) -> bool {
+        true
     }
 }

@@ -10,8 +10,5 @@
 
 pub mod back;
 pub mod front;
-pub mod negotiation;
 pub mod pages;
 mod pages_of_ids;
-
-pub use negotiation::{Config, Copy, Offer, QueueRequest, Request, Wanted};

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   0 .. count     one region, for the life of the connection
-//!   0; 1 .. room   RX, in a pool: the others each by itself, to come and go ([`rx_pool`](crate::net::path::gref_mapping::rx_pool))
+//!   0; 1 .. room   RX, in a pool: the others each by itself, to come and go (net/front/rx_pages)
 //! ```
 
 use super::pages_of_ids::PagesOfIds;

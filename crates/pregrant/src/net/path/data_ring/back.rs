@@ -5,25 +5,64 @@
 //!   TX   place, size --one memcpy, in two pieces around the end--> arena
 //!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
 //! ```
-//! TX serves the frames whose requests say that they are in the area ([`claim`](super::claim) has
-//! checked their places). RX serves the frames that the area has room for, all slots of a frame or
-//! none. After a death: [`resume`](ByteArea::resume).
+//! TX serves the frames whose requests say that they are in the area ([`InArea`] has checked
+//! their places). RX serves the frames that the area has room for, all slots of a frame or
+//! none. After a death: [`resume`](DataRingPath::resume).
 //!
 //! What a front may do: change bytes while they are copied (the copy is used); name bytes of
 //! another frame of its own; never post a slot again (its area is full).
 
-use super::claim::CLAIM;
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, rounded};
 use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
-use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
+use crate::net::batch::{Claim, RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
-use crate::net::path::{BackPath, ByteArea, PathName};
+use crate::net::path::BackPath;
 use crate::platform::{PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Token};
 use crate::shm::SharedBytes;
 use crate::units::DomId;
-use crate::wire::netif::{RXF_DATA_RING, RxResponse};
+use crate::wire::netif::{RXF_DATA_RING, RxResponse, TXF_DATA_RING, TxRequest};
+use alloc::vec::Vec;
+
+/// Requests whose bytes are in the data ring: they say so by a flag, and name a place of the half
+/// for TX.
+pub const CLAIM: Claim = Claim::new(0);
+
+/// A queue's half for TX, as requests name it. Where there is none the flag means nothing, as any
+/// unknown one.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct InArea {
+    /// 0: there is none.
+    half_bytes: u32,
+}
+
+impl InArea {
+    /// Of a half with so many bytes.
+    pub const fn new(half_bytes: u32) -> Self {
+        Self { half_bytes }
+    }
+
+    /// Whether any request can be there.
+    #[inline(always)]
+    pub fn any(self) -> bool {
+        self.half_bytes > 0
+    }
+
+    /// Whether this one says that it is.
+    #[inline(always)]
+    pub fn claims(self, req: &TxRequest) -> bool {
+        req.flags & TXF_DATA_RING != 0 && self.any()
+    }
+
+    /// Whether that is a place of the data ring, for a frame that has room in it. One that no frame
+    /// can have is an error of that frame.
+    #[inline(always)]
+    pub fn is_place(self, req: &TxRequest) -> bool {
+        let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
+        is_whole && req.gref < self.half_bytes && u32::from(req.size) <= self.half_bytes
+    }
+}
 
 /// One half of the area.
 pub struct DataRingPath<P: Platform> {
@@ -52,7 +91,7 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: None }
     }
 
-    /// RX: the half `in`, which is used once it was [resumed](ByteArea::resume).
+    /// RX: the half `in`, which is used once it was [resumed](Self::resume).
     pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
         let given = Given { size, places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
         Self { map, size: size as usize, given: Some(given) }
@@ -61,6 +100,26 @@ impl<P: Platform> DataRingPath<P> {
     /// Bytes of the half.
     pub fn half_bytes(&self) -> u32 {
         self.size as u32
+    }
+
+    /// Whether it is the half for RX, which frames may find full.
+    pub fn is_rx(&self) -> bool {
+        self.given.is_some()
+    }
+
+    /// RX: takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the
+    /// responses in slots that the front has not posted again, with their ring indices, the oldest
+    /// first; the next one's index is `next`.
+    pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+        if let Some(given) = &mut self.given {
+            given.resume(ring_size, left, next);
+        }
+    }
+
+    /// RX: frames that found no room since the last call, and the most bytes in use at a time.
+    #[inline(always)]
+    pub fn take_counts(&mut self) -> Option<(u64, u64)> {
+        self.given.as_mut().map(Given::take_counts)
     }
 }
 
@@ -89,7 +148,7 @@ fn ask<M: SharedBytes>(
     }
 }
 
-impl ByteArea for Given {
+impl Given {
     /// Where the responses make no sense (the front can change them), all of it
     /// counts as in use until none of their slots is.
     fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
@@ -146,12 +205,6 @@ impl Given {
 }
 
 impl<P: Platform> BackPath<P> for DataRingPath<P> {
-    const NAME: PathName = PathName::DataRing;
-
-    fn room(&mut self) -> Option<&mut dyn ByteArea> {
-        if let Some(given) = &mut self.given { Some(given) } else { None }
-    }
-
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let ours = todo & batch.claimed(CLAIM);
@@ -233,4 +286,6 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         }
         rest
     }
+
+    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
 }

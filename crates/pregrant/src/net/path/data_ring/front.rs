@@ -14,16 +14,12 @@ use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, index, rounded};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
-use crate::net::front::FrontQueue;
-use crate::net::front::queue_memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
 use crate::net::front::tx_slots::{TxSlots, flags_of};
-use crate::net::path::active::ActiveLists;
-use crate::net::path::flagged_rx::{Answers, FlaggedPath, Received};
 use crate::net::path::front::{FrontPath, Sent};
-use crate::net::path::request_keys::RingRequest;
-use crate::net::path::{AnyFlaggedPath, AnyFrontPath, PathName};
+use crate::net::path::named_memory::{Answers, Received};
+use crate::net::path::path_name::PathName;
 use crate::platform::{Access, Platform};
 use crate::port::{BURST_FRAMES, Frames, MAX_FRAME, Offload, Piece, Sink, Source};
 use crate::shm::SharedBytes;
@@ -31,7 +27,6 @@ use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::{Extra, RXF_DATA_RING, RxResponse, TXF_DATA_RING, TXF_EXTRA_INFO, TxRequest};
 use alloc::boxed::Box;
 use alloc::vec;
-use alloc::vec::Vec;
 
 /// An area as it is made.
 pub struct DataArea<P: Platform> {
@@ -94,32 +89,6 @@ impl<P: Platform> DataArea<P> {
     }
 }
 
-/// The area of a queue, of the directions in which not every frame is carried yet, and what its key
-/// says of it.
-pub(super) fn take_area<P: Platform>(
-    order: u32,
-    queue: &mut QueueMemory<'_, P>,
-) -> Result<RingRequest, PlatformError> {
-    let wanted = [&queue.chains[TX], &queue.chains[RX]].map(|chain| !chain.is_whole());
-    if wanted == [false; 2] {
-        return Ok(RingRequest::None);
-    }
-    let area = DataArea::new(queue.p, queue.regions, order, wanted, queue.ids(TX))?;
-    let request = RingRequest::Index(area.index_ref());
-    queue.named.push(area.index);
-    area.out.into_iter().for_each(|out| queue.chains[TX].insert(AnyFrontPath::DataRing(out)));
-    let within = area.within.into_iter();
-    within.for_each(|within| queue.chains[RX].insert_flagged(AnyFlaggedPath::DataRing(within)));
-    Ok(request)
-}
-
-impl<P: Platform> FrontQueue<P> {
-    /// Which directions go through a data ring.
-    pub fn data_ring(&self) -> ActiveLists {
-        self.shared(PathName::DataRing)
-    }
-}
-
 /// The half of TX.
 pub struct SendArea<P: Platform> {
     granted: Granted<P>,
@@ -178,8 +147,9 @@ impl<P: Platform> SendArea<P> {
         self.free_places();
     }
 
+    /// The request of `id` is answered, if it is one of a frame here.
     #[inline(always)]
-    fn note_answer(&mut self, id: u16) {
+    pub fn note_answer(&mut self, id: u16) {
         if let Some(number) = self.by_id.get_mut(usize::from(id)).and_then(Option::take) {
             *self.used.at_mut(number) = Answered(true);
         }
@@ -187,7 +157,7 @@ impl<P: Platform> SendArea<P> {
 
     /// Frees the oldest places whose requests are answered.
     #[inline(always)]
-    fn free_places(&mut self) {
+    pub fn free_places(&mut self) {
         if let Some(head) = self.used.forget(|answered| answered.0) {
             self.places.free_to(head);
         }
@@ -206,61 +176,16 @@ impl<P: Platform> SendArea<P> {
 
 /// No id has bytes here: a frame takes the next place, whatever its length, while the half has
 /// room.
-impl<P: Platform> FrontPath<P> for SendArea<P> {
-    const NAME: PathName = PathName::DataRing;
-    const ACCOUNTS: bool = true;
-    const GRANTS: bool = false;
-    const TX_FLAGS: u16 = TXF_DATA_RING;
-    const SHOWS_HEADS: bool = false;
-
-    fn ids(&self) -> u32 {
+impl<P: Platform> SendArea<P> {
+    /// Ids that have memory.
+    pub fn ids(&self) -> u32 {
         self.by_id.len() as u32
     }
-    #[inline(always)]
-    fn slot_bytes(&self) -> usize {
-        0
-    }
-    #[inline(always)]
-    fn carries_all(&self) -> bool {
-        false
-    }
-    #[inline(always)]
-    fn bytes(&self) -> &Region<P> {
-        self.granted.bytes()
-    }
-    #[inline(always)]
-    fn start(&self, _id: u16) -> usize {
-        0
-    }
-    #[inline(always)]
-    fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
-        Ok(0)
-    }
-    #[inline(always)]
-    fn answered(&mut self, id: u16) {
-        self.note_answer(id);
-    }
-    #[inline(always)]
-    fn all_answered(&mut self) {
-        self.free_places();
-    }
-    #[inline(always)]
-    fn holds(&self, _total: usize, _nr_slots: usize) -> bool {
-        false
-    }
-    fn most(&self) -> u64 {
-        self.places.most().into()
-    }
 
-    /// Large segments go there, too.
+    /// Writes requests for frames from the first that find room here, large segments among them,
+    /// but for none of at most `shorter` bytes, which go by a path before it.
     #[inline(never)]
-    fn send_run(
-        &mut self,
-        _p: &P,
-        slots: &mut TxSlots<P>,
-        frames: &impl Frames,
-        shorter: usize,
-    ) -> Result<Sent, PlatformError> {
+    pub(crate) fn send_run(&mut self, slots: &mut TxSlots<P>, frames: &impl Frames, shorter: usize) -> Sent {
         let (mut sent, mut used, mut bytes) = (0, 0, 0);
         let mut ended = Sent::Frames(0);
         let (room, ids, limits) = (slots.ring.free(), slots.free.len(), slots.limits);
@@ -317,16 +242,43 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
             sent += 1;
         }
         if sent == 0 {
-            return Ok(ended);
+            return ended;
         }
         slots.ring.advance(used);
         slots.stats.bytes += bytes;
         slots.stats.handed_on_by(PathName::DataRing, sent.into());
-        Ok(Sent::Frames(sent as usize))
+        Sent::Frames(sent as usize)
     }
 
-    fn into_memory(self) -> Vec<Granted<P>> {
-        vec![self.granted]
+    /// The most bytes of it that were in use at a time.
+    pub fn most(&self) -> u64 {
+        self.places.most().into()
+    }
+}
+
+impl<P: Platform> FrontPath<P> for SendArea<P> {
+    const NAME: PathName = PathName::DataRing;
+    const TX_FLAGS: u16 = TXF_DATA_RING;
+
+    #[inline(always)]
+    fn slot_bytes(&self) -> usize {
+        0
+    }
+    #[inline(always)]
+    fn bytes(&self) -> &Region<P> {
+        self.granted.bytes()
+    }
+    #[inline(always)]
+    fn start(&self, _id: u16) -> usize {
+        0
+    }
+    #[inline(always)]
+    fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
+        Ok(0)
+    }
+    #[inline(always)]
+    fn holds(&self, _total: usize, _nr_slots: usize) -> bool {
+        false
     }
 }
 
@@ -381,13 +333,15 @@ impl<P: Platform> RecvArea<P> {
     }
 }
 
-impl<P: Platform> FlaggedPath<P> for RecvArea<P> {
-    const NAME: PathName = PathName::DataRing;
-    const FLAGS: u16 = RXF_DATA_RING;
-    const ALWAYS: u16 = RXF_DATA_RING;
+impl<P: Platform> RecvArea<P> {
+    /// A response with this flag names it.
+    pub const FLAGS: u16 = RXF_DATA_RING;
+    /// It does so whether the queue has a data ring or not.
+    pub const ALWAYS: u16 = RXF_DATA_RING;
 
+    /// [`AnyFlaggedPath::recv_run`](crate::net::path::AnyFlaggedPath::recv_run).
     #[inline(never)]
-    fn recv_run(
+    pub fn recv_run(
         &mut self,
         answers: Answers<'_, P>,
         mut rsp: RxResponse,
@@ -423,7 +377,8 @@ impl<P: Platform> FlaggedPath<P> for RecvArea<P> {
         Ok(used)
     }
 
-    fn recv_long(
+    /// Receives a frame of these parts.
+    pub fn recv_long(
         &mut self,
         (parts, offload): (&[Part], Offload),
         to: &mut impl Sink,
@@ -442,20 +397,9 @@ impl<P: Platform> FlaggedPath<P> for RecvArea<P> {
         Ok(if to.take(total, offload, pieces) { Received::Whole } else { Received::NoRoom })
     }
 
-    fn copy(&self, _p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {
-        self.copy_piece(part, skip, dst)?;
-        Ok(true)
-    }
-
-    fn into_memory(self) -> Vec<Granted<P>> {
-        vec![self.granted]
-    }
-}
-
-impl<P: Platform> RecvArea<P> {
     /// Copies a part from byte `skip` on, as much as `dst` has room for; checks that all of the
     /// part is in the ring.
-    fn copy_piece(&self, part: &Part, skip: usize, dst: &mut [u8]) -> Result<(), PeerFault> {
+    pub fn copy_piece(&self, part: &Part, skip: usize, dst: &mut [u8]) -> Result<(), PeerFault> {
         match self.piece(part.offset, part.len as i16) {
             Some((place, _)) if self.copy_out(place + skip, dst) => Ok(()),
             _ => Err(fault(part.offset, part.len as i16)),

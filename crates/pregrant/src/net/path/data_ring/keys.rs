@@ -9,7 +9,6 @@
 //! no vif.
 
 use super::index::IndexFault;
-use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
@@ -75,8 +74,9 @@ pub enum HalfRefusal {
     TooManyPages(TooManyPages),
 }
 
-impl PathRefusal for HalfRefusal {
-    fn line(&self, at: KeyPlace<'_>) -> String {
+impl HalfRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(
             "the half for {dir} of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
@@ -84,7 +84,8 @@ impl PathRefusal for HalfRefusal {
         )
     }
 
-    fn shown(&self) -> String {
+    /// The reason, as a table of vifs shows it.
+    pub fn shown(&self) -> String {
         format!("data ring: {self}")
     }
 }

@@ -14,16 +14,14 @@
 //! What a peer may do: change bytes at any time (the copy is used), and name any place (it is
 //! checked).
 
-pub mod acceptance;
 pub mod back;
-pub mod claim;
 pub mod front;
 pub mod index;
 pub mod keys;
 pub mod negotiation;
 pub mod places;
 
-pub use negotiation::{Config, DataRing, Offer, QueueRequest, Request, Wanted};
+pub use negotiation::DataRing;
 
 use crate::shm::SharedBytes;
 

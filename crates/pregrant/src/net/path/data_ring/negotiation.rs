@@ -1,99 +1,201 @@
-//! How the two ends negotiate `data-ring` ([`Negotiation`]): settings, offer, requests, memory.
+//! How the two ends agree on `data-ring` ([`Negotiate`]): the index page's key, and each half whole
+//! or not at all.
+//!
+//! ```text
+//!   data-ring-ref --map, read, unmap--> index page --validate--> in: mapped read-write     out: mapped read-only
+//! ```
+//! What a front may do: give any page. A fault of the page, or of one half, is reported with the
+//! key; the other half is served.
 
-use super::{SMALLER, acceptance, claim, front, keys};
+use super::SMALLER;
+use super::back::DataRingPath;
+use super::front::DataArea;
+use super::index::IndexPage;
+use super::keys::{self, HalfRefusal};
 use crate::error::PlatformError;
-use crate::net::features::BackFeatures;
-use crate::net::front::queue_memory::QueueMemory;
-use crate::net::path::acceptance::Accept;
-use crate::net::path::active::ActiveLists;
-use crate::net::path::keys::PathKeys;
-use crate::net::path::negotiation::{Nothing, Requests};
-use crate::net::path::request_keys::{RingRequest, put_ring_requests, ring_requests};
-use crate::net::path::{DataRingPath, FrontNegotiation, Negotiation, PathName};
-use crate::platform::Platform;
-use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
+use crate::net::features::FrontRequest;
+use crate::net::front::queue_memory::{QueueMemory, RX, TX};
+use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
+use crate::net::path::active_lists::ActiveLists;
+use crate::net::path::any_back::AnyPath;
+use crate::net::path::keys::Requests;
+use crate::net::path::refusal::Refusal;
+use crate::net::path::request_keys::{RingRequest, bad_page_key, put_ring_requests, ring_requests};
+use crate::net::path::{AnyFlaggedPath, AnyFrontPath, Negotiate};
+use crate::platform::{Access, PeerMem, Platform};
+use crate::shm::SharedBytes;
+use crate::units::{GrantRef, PAGE_SIZE};
+use crate::wire::data_ring::ORDER_MIN;
+use crate::xenbus::connect_error::TooManyPages;
 use crate::xenbus::key_source::{KeySource, Pairs};
-use alloc::boxed::Box;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// [`keys::MAX_ORDER`], at most [`ORDER_MAX`]; 0: [`keys::FEATURE`] is not offered.
-pub type Offer = u32;
-/// What a front asks for, of all queues.
-pub type Request = Nothing;
-/// The index page, if the front wants a data ring.
-pub type QueueRequest = RingRequest;
-/// How a back's operator wants it served.
-pub type Config = Nothing;
-/// A data ring of 2^order pages for each queue, where the back maps one and staging does not
-/// carry every frame.
-pub type Wanted = Option<u32>;
-
-/// The path, to the list of all.
+/// The path, as its ends agree on it.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRing;
 
-impl Negotiation for DataRing {
-    const NAME: PathName = PathName::DataRing;
-    const KEYS: PathKeys = keys::KEYS;
-    own_types! {}
-    type Refusal = keys::HalfRefusal;
-    type Claims = claim::InArea;
-    type Back<P: Platform> = DataRingPath<P>;
-    type Front<P: Platform> = front::SendArea<P>;
-    type Flagged<P: Platform> = front::RecvArea<P>;
+impl Negotiate for DataRing {
+    /// [`keys::MAX_ORDER`], at most [`ORDER_MAX`](crate::wire::data_ring::ORDER_MAX); 0:
+    /// [`keys::FEATURE`] is not offered.
+    type Offer = u32;
+    /// A data ring of 2^order pages for each queue.
+    type Wanted = Option<u32>;
+    type Request = ();
+    /// The index page, if the front wants a data ring.
+    type QueueRequest = RingRequest;
+    type Acceptor<P: Platform> = ();
 
-    fn offer() -> u32 {
-        ORDER_MAX
-    }
     fn put_offer(max_order: &u32, pairs: &mut Pairs) {
         keys::put_offer(pairs, *max_order);
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
         keys::read_offer(keys)
     }
-    fn put_request(_request: &Nothing, queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+    fn asked(wanted: Option<u32>, max_order: &u32, _can_name: bool) -> Option<u32> {
+        wanted.map(|order| order.min(*max_order)).filter(|order| *order >= ORDER_MIN)
+    }
+    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
         put_ring_requests(pairs, queues, keys::INDEX_REF);
     }
     fn read_request<S: KeySource>(
         keys: &mut S,
         max_order: &u32,
         queues: &[&str],
-    ) -> Requests<Nothing, RingRequest, S::Error> {
+    ) -> Requests<(), RingRequest, S::Error> {
         ring_requests(keys, *max_order >= ORDER_MIN, queues, keys::INDEX_REF)
     }
-    fn acceptor<P: Platform>(_config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(acceptance::AcceptDataRing))
+    fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
+        let asks = front.queues[queue].data_ring != RingRequest::None;
+        asks.then(|| keys::active_key(queue, front.queues.len()))
     }
-    fn claims<P: Platform>(path: &DataRingPath<P>) -> claim::InArea {
-        claim::InArea::new(path.half_bytes())
+    fn accept<P: Platform>(
+        _acceptor: &mut (),
+        cx: &mut Accepting<'_, P>,
+        queue: usize,
+        said: Said<'_>,
+    ) -> Result<Accepted<P>, Lost> {
+        if cx.queue(queue).data_ring == RingRequest::None {
+            return Ok(Accepted::NONE);
+        }
+        let refused = cx.refused.len();
+        let may = said.lists(ActiveLists::BOTH);
+        let Area { tx, rx, pages } = area(cx, queue, may);
+        let active = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
+        if said.is_reattach() && active != may {
+            let why = cx.refused.get(refused).map(|(_, _, why)| why.to_string());
+            let why = why.unwrap_or_else(|| "its index page names it no longer".into());
+            return Err(Lost::again(format_args!("data ring of queue {queue}"), &why));
+        }
+        let active = Some(active.text(ActiveLists::BOTH));
+        Ok(Accepted { tx: tx.map(AnyPath::DataRing), rx: rx.map(AnyPath::DataRing), pages, active })
     }
-}
 
-impl FrontNegotiation for DataRing {
-    fn asked(wanted: Option<u32>, back: &BackFeatures, _can_name: bool) -> Option<u32> {
-        wanted.map(|order| order.min(back.data_ring)).filter(|order| *order >= ORDER_MIN)
-    }
-    fn smaller(asked: Option<u32>, _back: &BackFeatures) -> Vec<Option<u32>> {
-        let smaller = |order: u32| SMALLER.into_iter().filter_map(move |less| order.checked_sub(less));
-        let rings = asked.into_iter().flat_map(smaller).filter(|order| *order >= ORDER_MIN);
-        rings.map(Some).chain([None]).collect()
-    }
-    fn take_memory<P: Platform>(
-        asked: Option<u32>,
-        queue: &mut QueueMemory<'_, P>,
-    ) -> Result<RingRequest, PlatformError> {
-        asked.map_or(Ok(RingRequest::None), |order| front::take_area(order, queue))
-    }
     fn taken<S: KeySource>(
         keys: &mut S,
-        back: &BackFeatures,
+        max_order: &u32,
         (i, n): (usize, usize),
         shared: ActiveLists,
     ) -> Result<ActiveLists, S::Error> {
-        if back.data_ring < ORDER_MIN {
+        if *max_order < ORDER_MIN {
             return Ok(ActiveLists::NONE);
         }
         let text = keys.text(&keys::active_key(i, n))?;
         Ok(ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).and(shared))
     }
+}
+
+/// Where memory is short: this, then smaller rings, then none.
+pub fn smaller(asked: Option<u32>) -> Vec<Option<u32>> {
+    let smaller = |order: u32| SMALLER.into_iter().filter_map(move |less| order.checked_sub(less));
+    let rings = asked.into_iter().flat_map(smaller).filter(|order| *order >= ORDER_MIN);
+    rings.map(Some).chain([None]).collect()
+}
+
+/// The area of a queue, of the directions in which not every frame is carried yet, and what its key
+/// says of it.
+pub fn take_memory<P: Platform>(
+    order: u32,
+    queue: &mut QueueMemory<'_, P>,
+) -> Result<RingRequest, PlatformError> {
+    let wanted = [&queue.chains[TX], &queue.chains[RX]].map(|chain| !chain.is_whole());
+    if wanted == [false; 2] {
+        return Ok(RingRequest::None);
+    }
+    let area = DataArea::new(queue.p, queue.regions, order, wanted, queue.ids(TX))?;
+    let request = RingRequest::Index(area.index_ref());
+    queue.named.push(area.index);
+    area.out.into_iter().for_each(|out| queue.chains[TX].insert(AnyFrontPath::DataRing(out)));
+    let within = area.within.into_iter();
+    within.for_each(|within| queue.chains[RX].insert_flagged(AnyFlaggedPath::DataRing(within)));
+    Ok(request)
+}
+
+/// The accepted halves of a queue's data ring.
+struct Area<P: Platform> {
+    tx: Option<DataRingPath<P>>,
+    rx: Option<DataRingPath<P>>,
+    /// Pages that it maps.
+    pages: usize,
+}
+
+impl<P: Platform> Area<P> {
+    const NONE: Self = Self { tx: None, rx: None, pages: 0 };
+}
+
+/// Takes those halves of a queue's data ring that are good and that it `may` have.
+fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) -> Area<P> {
+    let mut area = Area::NONE;
+    if !may.any() {
+        return area;
+    }
+    let (p, of, mut left) = (cx.p, cx.of, cx.left);
+    let (request, most) = (&cx.queue(queue).data_ring, cx.offered.data_ring);
+    let mut refuse = |dirs: &[&'static str], why: HalfRefusal| {
+        dirs.iter().for_each(|dir| cx.refuse(queue, dir, Refusal::DataRing(why.clone())));
+    };
+    let index = match request {
+        RingRequest::None => return area,
+        RingRequest::Bad { key, value } => {
+            refuse(&["tx", "rx"], HalfRefusal::Key(bad_page_key(key, value, of)));
+            return area;
+        }
+        RingRequest::Index(gref) => *gref,
+    };
+    let page = p.peer().map(of, &[index], Access::ReadOnly).map_err(HalfRefusal::Index);
+    // Mapped no longer than it is read: not counted with what the guest has mapped.
+    let page = match page.and_then(|page| IndexPage::read(&page, most).map_err(HalfRefusal::Fault)) {
+        Ok(page) => page,
+        Err(why) => {
+            refuse(&["tx", "rx"], why);
+            return area;
+        }
+    };
+    let size = page.half_bytes();
+    let [within, out] = page.validate();
+    let mut take = |half: Result<Option<Vec<GrantRef>>, _>, acc| {
+        let Some(refs) = half.map_err(HalfRefusal::Fault)? else { return Ok(None) };
+        if refs.len() > left {
+            return Err(HalfRefusal::TooManyPages(TooManyPages { asked: refs.len(), left }));
+        }
+        let map = p.peer().map(of, &refs, acc).map_err(HalfRefusal::Map)?;
+        left -= refs.len();
+        debug_assert_eq!(map.len(), refs.len() * PAGE_SIZE);
+        Ok(Some(map))
+    };
+    let (out, within) = (
+        if may.tx { take(out, Access::ReadOnly) } else { Ok(None) },
+        if may.rx { take(within, Access::ReadWrite) } else { Ok(None) },
+    );
+    let pages = size as usize / PAGE_SIZE;
+    match out {
+        Ok(map) => area.tx = map.map(|map| DataRingPath::tx(map, size)),
+        Err(why) => refuse(&["tx"], why),
+    }
+    match within {
+        Ok(map) => area.rx = map.map(|map| DataRingPath::rx(map, size)),
+        Err(why) => refuse(&["rx"], why),
+    }
+    area.pages = pages * (usize::from(area.tx.is_some()) + usize::from(area.rx.is_some()));
+    area
 }

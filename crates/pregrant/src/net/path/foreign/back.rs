@@ -2,24 +2,49 @@
 //! to disconnect (docs/protocol 4.6).
 //!
 //! TX serves the frames whose requests say that they name frames of memory
-//! ([`claim`](super::claim)), RX the slots whose references have the [mark](RX_FOREIGN). The next
+//! ([`NamesFrames`]), RX the slots whose references have the [mark](RX_FOREIGN). The next
 //! path serves the other slots of an RX frame. After a death there is no state to restore.
 //!
 //! What a front may do: change bytes while they are copied (the copy is used); name memory that it
 //! does not have (an ERROR for the frame), its rings or its grant table (its own: they are
 //! validated when they are read).
 
-use super::claim::CLAIM;
 use crate::error::PlatformError;
 use crate::net::ahead::SHORT;
-use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
-use crate::net::path::{BackPath, PathName};
+use crate::net::batch::{Claim, RxBatch, Todo, TxBatch, bits};
+use crate::net::path::BackPath;
 use crate::platform::{PeerMem, Platform};
-use crate::port::{Arena, Burst};
+use crate::port::{Arena, Burst, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, PAGE_SIZE};
-use crate::wire::netif::RX_FOREIGN;
+use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN, TxRequest};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Requests that name frames of the guest, by a flag.
+pub const CLAIM: Claim = Claim::new(1);
+
+/// Whether requests of a queue may name frames. Where this was not agreed on the flag means
+/// nothing.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NamesFrames(bool);
+
+impl NamesFrames {
+    /// They may.
+    pub const ALLOWED: Self = Self(true);
+
+    /// Whether any request can.
+    #[inline(always)]
+    pub fn any(self) -> bool {
+        self.0
+    }
+
+    /// Whether this one does. It may name any frame; the fetch checks whether the guest has it.
+    #[inline(always)]
+    pub fn claims(self, req: &TxRequest) -> bool {
+        self.0 && req.flags & TXF_FOREIGN != 0
+    }
+}
 
 /// All of a guest, for one direction of one queue.
 pub struct ForeignPath<P: Platform> {
@@ -41,8 +66,6 @@ impl<P: Platform> ForeignPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for ForeignPath<P> {
-    const NAME: PathName = PathName::Foreign;
-
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let ours = todo & batch.claimed(CLAIM);
@@ -109,4 +132,6 @@ impl<P: Platform> BackPath<P> for ForeignPath<P> {
         }
         rest
     }
+
+    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
 }

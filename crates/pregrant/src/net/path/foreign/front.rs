@@ -4,14 +4,12 @@
 //! validated as for any path.
 
 use crate::error::PlatformError;
-use crate::net::front::queue_memory::{QueueMemory, RX, TX};
-use crate::net::front::regions::{Granted, Region};
-use crate::net::front::{FrontQueue, FrontVif};
+use crate::net::front::regions::Region;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, PathName};
+use crate::net::path::front::FrontPath;
+use crate::net::path::path_name::PathName;
 use crate::platform::Platform;
 use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN};
-use alloc::vec::Vec;
 
 /// One page for each id.
 pub struct ForeignPages<P: Platform> {
@@ -24,7 +22,7 @@ impl<P: Platform> ForeignPages<P> {
     /// These, with `mark` beside each frame; they come back where they have no frames that can be
     /// named.
     pub fn over(p: &P, pages: OrdinaryPages<P>, mark: u32) -> Result<Self, OrdinaryPages<P>> {
-        let count = FrontPath::<P>::ids(&pages);
+        let count = pages.ids();
         // Pages that come and go have no numbers in a row.
         match pages.first_frame(p).filter(|_| pages.room().1 == 0) {
             Some(first) if first.checked_add(count).is_some_and(|end| end <= RX_FOREIGN) => {
@@ -35,58 +33,31 @@ impl<P: Platform> ForeignPages<P> {
     }
 }
 
-/// Pages for both directions of a queue, named where they can be; nothing is granted before they
-/// are posted.
-pub(super) fn take_pages<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<(), PlatformError> {
-    for (dir, mark) in [(TX, 0), (RX, RX_FOREIGN)] {
-        let pages = queue.pages(dir)?;
-        queue.chains[dir].insert(AnyFrontPath::Copy(pages));
-        queue.chains[dir].name_frames(queue.p, mark);
+impl<P: Platform> ForeignPages<P> {
+    /// Ids that have a page.
+    pub fn ids(&self) -> u32 {
+        self.pages.ids()
     }
-    Ok(())
-}
 
-impl<P: Platform> FrontChain<P> {
-    /// Pages are named by their frames from now on, with `mark` beside. Ordinary pages they stay
-    /// where they have no numbers.
-    pub fn name_frames(&mut self, p: &P, mark: u32) {
-        let Some(pages) = self.take_pages() else { return };
-        self.insert(match ForeignPages::over(p, pages, mark) {
-            Ok(frames) => AnyFrontPath::Foreign(frames),
-            Err(pages) => AnyFrontPath::Copy(pages),
-        });
+    /// The pages.
+    pub fn pages(&self) -> &OrdinaryPages<P> {
+        &self.pages
     }
-}
 
-impl<P: Platform> FrontQueue<P> {
-    /// Whether pages are named by their frames.
-    pub fn names_frames(&self) -> bool {
-        self.tx().chain().has(PathName::Foreign)
-    }
-}
-
-impl<P: Platform> FrontVif<P> {
-    /// Whether the back has mapped all of this domain, and pages are named by their frames.
-    pub fn names_frames(&self) -> bool {
-        self.queue(0).is_some_and(FrontQueue::names_frames)
+    /// The same, to be used without their names.
+    pub fn into_pages(self) -> OrdinaryPages<P> {
+        self.pages
     }
 }
 
 impl<P: Platform> FrontPath<P> for ForeignPages<P> {
     const NAME: PathName = PathName::Foreign;
     const TX_FLAGS: u16 = TXF_FOREIGN;
-    const LENDS: bool = true;
+    const IN_PAGES: bool = true;
 
-    fn ids(&self) -> u32 {
-        self.pages.ids()
-    }
     #[inline(always)]
     fn slot_bytes(&self) -> usize {
         self.pages.slot_bytes()
-    }
-    #[inline(always)]
-    fn carries_all(&self) -> bool {
-        true
     }
     #[inline(always)]
     fn bytes(&self) -> &Region<P> {
@@ -101,13 +72,7 @@ impl<P: Platform> FrontPath<P> for ForeignPages<P> {
         Ok((self.first + u32::from(id)) | self.mark)
     }
     #[inline(always)]
-    fn pages(&self) -> Option<&OrdinaryPages<P>> {
-        Some(&self.pages)
-    }
-    fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
-        Ok(self.pages)
-    }
-    fn into_memory(self) -> Vec<Granted<P>> {
-        self.pages.into_memory()
+    fn holds(&self, _total: usize, _nr_slots: usize) -> bool {
+        true
     }
 }

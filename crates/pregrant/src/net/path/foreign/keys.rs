@@ -8,7 +8,6 @@
 //! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
 
 use crate::error::PlatformError;
-use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use alloc::format;
 use alloc::string::String;
@@ -31,8 +30,9 @@ pub const KEYS: PathKeys =
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WholeRefusal(pub PlatformError);
 
-impl PathRefusal for WholeRefusal {
-    fn line(&self, at: KeyPlace<'_>) -> String {
+impl WholeRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
         format!(
             "{}/{REQUEST} is refused, the guest's memory cannot be mapped whole: {self}; frames go by ordinary grants",
             at.front

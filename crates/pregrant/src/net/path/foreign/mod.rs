@@ -15,13 +15,11 @@
 //! among them rings, grant table, and one page twice: the back copies only, and checks each number
 //! against what it has mapped.
 
-pub mod acceptance;
 pub mod back;
-pub mod claim;
 pub mod front;
 pub mod keys;
 pub mod negotiation;
 
 pub use keys::{ACTIVE, FEATURE, REQUEST};
 
-pub use negotiation::{Config, Foreign, Offer, QueueRequest, Request, Wanted};
+pub use negotiation::Foreign;

@@ -1,59 +1,56 @@
-//! How the two ends negotiate `foreign` ([`Negotiation`]): settings, offer, requests, memory.
+//! How the two ends agree on `foreign` ([`Negotiate`]): a connecting back maps all of a guest for
+//! each queue, or nothing.
+//!
+//! ```text
+//!   offered, because the operator said so --> request-foreign --> mapped --> foreign-active = 1
+//! ```
+//! What a front may do: request it. It gets no access that it does not have; the vif's log says
+//! that it is not isolated from this back.
 
-use super::{ACTIVE, FEATURE, REQUEST, acceptance, claim, front, keys};
+use super::back::ForeignPath;
+use super::front::ForeignPages;
+use super::keys::{ACTIVE, FEATURE, REQUEST, WholeRefusal};
 use crate::error::PlatformError;
-use crate::net::features::BackFeatures;
-use crate::net::front::Granting;
-use crate::net::front::queue_memory::{IDS_MAX, QueueMemory};
-use crate::net::path::acceptance::Accept;
-use crate::net::path::active::ActiveLists;
-use crate::net::path::keys::PathKeys;
-use crate::net::path::negotiation::{Nothing, Requests};
+use crate::net::features::FrontRequest;
+use crate::net::front::queue_memory::{QueueMemory, RX, TX};
+use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
+use crate::net::path::active_lists::ActiveLists;
+use crate::net::path::any_back::AnyPath;
+use crate::net::path::keys::Requests;
+use crate::net::path::refusal::Refusal;
 use crate::net::path::request_keys::flag_request;
-use crate::net::path::uninhabited::NoMemory;
-use crate::net::path::{ForeignPath, FrontNegotiation, Negotiation, PathName};
+use crate::net::path::{AnyFrontPath, FrontChain, Negotiate};
 use crate::platform::Platform;
+use crate::wire::netif::RX_FOREIGN;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
-use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::{IntoIter, Vec};
+use core::fmt;
 
-/// The back maps all of a guest that asks for it.
-pub type Offer = bool;
-/// The back may map all of this guest.
-pub type Request = bool;
-/// What it asks for, of one queue.
-pub type QueueRequest = Nothing;
-/// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between
-/// it and this back (docs/protocol 4.6); only where the platform can.
-pub type Config = bool;
-/// Where the back may map all of this domain, frames are in pages that are named and not
-/// granted (docs/protocol 4.6); it can read and write everything then. Other paths are not
-/// asked for beside it.
-pub type Wanted = bool;
-
-/// The path, to the list of all.
+/// The path, as its ends agree on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign;
 
-impl Negotiation for Foreign {
-    const NAME: PathName = PathName::Foreign;
-    const KEYS: PathKeys = keys::KEYS;
-    own_types! {}
-    type Refusal = keys::WholeRefusal;
-    type Claims = claim::NamesFrames;
-    type Back<P: Platform> = ForeignPath<P>;
-    type Front<P: Platform> = front::ForeignPages<P>;
-    type Flagged<P: Platform> = NoMemory<P>;
+impl Negotiate for Foreign {
+    /// The back maps all of a guest that asks for it.
+    type Offer = bool;
+    type Wanted = bool;
+    /// The back may map all of this guest.
+    type Request = bool;
+    type QueueRequest = ();
+    type Acceptor<P: Platform> = ForeignAcceptor<P>;
 
-    fn allow(config: &bool, offer: &mut bool) {
-        *offer = *config;
-    }
     fn put_offer(offer: &bool, pairs: &mut Pairs) {
         put(pairs, FEATURE, u32::from(*offer));
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(request: &bool, _queues: &[(&str, &Nothing)], pairs: &mut Pairs) {
+    fn asked(wanted: bool, offer: &bool, can_name: bool) -> bool {
+        wanted && *offer && can_name
+    }
+    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
         if *request {
             put(pairs, REQUEST, 1);
         }
@@ -62,50 +59,100 @@ impl Negotiation for Foreign {
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Requests<bool, Nothing, S::Error> {
+    ) -> Requests<bool, (), S::Error> {
         flag_request(keys, *offered, queues, REQUEST)
     }
-    fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(acceptance::AcceptForeign::new(*config)))
+    fn active_key(_front: &FrontRequest, queue: usize) -> Option<String> {
+        (queue == 0).then(|| ACTIVE.into())
     }
-    fn claims<P: Platform>(_path: &ForeignPath<P>) -> claim::NamesFrames {
-        claim::NamesFrames::ALLOWED
-    }
-}
-
-impl FrontNegotiation for Foreign {
-    fn asked(wanted: bool, back: &BackFeatures, can_name: bool) -> bool {
-        wanted && back.foreign && can_name
-    }
-    fn is_alone(asked: bool) -> bool {
-        asked
-    }
-    fn granting(asked: bool) -> Option<Granting> {
-        asked.then_some(Granting::PerFrame)
-    }
-    /// The back has all memory mapped.
-    fn pages(asked: bool, _back: &BackFeatures, _queues: u32) -> u32 {
-        if asked { IDS_MAX } else { 0 }
-    }
-    fn request_of(asked: bool) -> bool {
-        asked
-    }
-    fn take_memory<P: Platform>(
-        asked: bool,
-        queue: &mut QueueMemory<'_, P>,
-    ) -> Result<Nothing, PlatformError> {
-        if asked {
-            front::take_pages(queue)?;
+    fn accept<P: Platform>(
+        acceptor: &mut ForeignAcceptor<P>,
+        cx: &mut Accepting<'_, P>,
+        queue: usize,
+        said: Said<'_>,
+    ) -> Result<Accepted<P>, Lost> {
+        if queue == 0 {
+            acceptor.paths = acceptor.all(cx, said)?.into_iter();
         }
-        Ok(Nothing)
+        let active = if acceptor.paths.len() > 0 { "1" } else { "0" };
+        let active = (queue == 0 && cx.front.foreign).then_some(active);
+        let Some([tx, rx]) = acceptor.paths.next() else { return Ok(Accepted { active, ..Accepted::NONE }) };
+        let (tx, rx) = (Some(AnyPath::Foreign(tx)), Some(AnyPath::Foreign(rx)));
+        Ok(Accepted { tx, rx, pages: 0, active })
     }
+
     fn taken<S: KeySource>(
         keys: &mut S,
-        back: &BackFeatures,
+        offer: &bool,
         _queue: (usize, usize),
         shared: ActiveLists,
     ) -> Result<ActiveLists, S::Error> {
-        let is_mapped = back.foreign && keys.text(ACTIVE)?.as_deref() == Some("1");
+        let is_mapped = *offer && keys.text(ACTIVE)?.as_deref() == Some("1");
         Ok(if is_mapped { shared } else { ActiveLists::NONE })
+    }
+}
+
+/// Pages for both directions of a queue, named where they can be; nothing is granted before they
+/// are posted.
+pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<(), PlatformError> {
+    for (dir, mark) in [(TX, 0), (RX, RX_FOREIGN)] {
+        let pages = queue.pages(dir)?;
+        queue.chains[dir].insert(AnyFrontPath::Copy(pages));
+        queue.chains[dir].name_frames(queue.p, mark);
+    }
+    Ok(())
+}
+
+impl<P: Platform> FrontChain<P> {
+    /// Pages are named by their frames from now on, with `mark` beside. Ordinary pages they stay
+    /// where they have no numbers.
+    pub fn name_frames(&mut self, p: &P, mark: u32) {
+        let Some(pages) = self.take_pages() else { return };
+        self.insert(match ForeignPages::over(p, pages, mark) {
+            Ok(frames) => AnyFrontPath::Foreign(frames),
+            Err(pages) => AnyFrontPath::Copy(pages),
+        });
+    }
+}
+
+/// What a back keeps while it accepts a front's queues.
+pub struct ForeignAcceptor<P: Platform> {
+    allowed: bool,
+    /// Of the queues that were not asked yet: TX, RX. The first one decides for all.
+    paths: IntoIter<[ForeignPath<P>; 2]>,
+}
+
+impl<P: Platform> ForeignAcceptor<P> {
+    /// The operator `allowed` it, or not.
+    pub fn new(allowed: bool) -> Self {
+        Self { allowed, paths: Vec::new().into_iter() }
+    }
+
+    /// The paths of each queue of a guest; none where it does not ask, or cannot be mapped. One
+    /// that names frames to a predecessor goes on doing so: then it is an error.
+    fn all(&self, cx: &mut Accepting<'_, P>, said: Said<'_>) -> Result<Vec<[ForeignPath<P>; 2]>, Lost> {
+        let asks = cx.front.foreign;
+        if !said.whole(asks && self.allowed) {
+            return Ok(Vec::new());
+        }
+        let names_frames = said.is_reattach();
+        let lost = |why: &dyn fmt::Display| {
+            Lost(format!("its guest names frames to a predecessor that mapped all of its memory, and {why}"))
+        };
+        if !self.allowed {
+            return Err(lost(&"this back does not run with --path foreign"));
+        }
+        if !asks {
+            return Err(lost(&format_args!("does not ask for it any more ({REQUEST})")));
+        }
+        let paths: Result<_, _> = cx.front.queues.iter().map(|_| ForeignPath::pair(cx.p, cx.of)).collect();
+        match paths {
+            Err(e) if names_frames => Err(lost(&e)),
+            Err(e) => {
+                cx.refuse(0, "tx", Refusal::Foreign(WholeRefusal(e)));
+                Ok(Vec::new())
+            }
+            Ok(paths) => Ok(paths),
+        }
     }
 }

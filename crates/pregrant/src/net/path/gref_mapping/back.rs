@@ -13,8 +13,8 @@ use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::net::ahead::SHORT;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
-use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, HoldsFrames, PathName, Shared};
+use crate::net::path::BackPath;
+use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -51,45 +51,48 @@ impl<P: Platform> GrefMappingPath<P> {
         Self { exchange: Some(exchange), ..Self::new(table) }
     }
 
-    /// The table, if this direction has it.
-    pub fn table_mut(&mut self) -> Option<&mut Table<P>> {
-        self.table.as_deref_mut()
+    /// Where its vif's owner asks for pages.
+    pub fn exchange(&self) -> Option<Arc<Exchange<P>>> {
+        self.exchange.clone()
     }
-}
 
-impl<P: Platform> Shared for GrefMappingPath<P> {
-    /// By the direction that has the table.
-    fn apply_config(&mut self) -> bool {
+    /// Takes the table over, if the queue's other direction has it.
+    #[inline(always)]
+    pub fn take_over(&mut self, from: &mut Self) {
+        if self.table.is_none() {
+            self.table = from.table.take();
+        }
+    }
+
+    /// Does what the owner requests, between two batches, in the direction that has the table.
+    /// True: some pages are given back.
+    pub fn apply_config(&mut self) -> bool {
         match (&self.exchange, self.table.as_deref_mut()) {
             (Some(exchange), Some(table)) => exchange.apply(table),
             _ => false,
         }
     }
 
-    fn waits(&self) -> bool {
+    /// Whether to call [`apply_config`](Self::apply_config) again without a new request.
+    pub fn waits(&self) -> bool {
         self.exchange.as_ref().is_some_and(|exchange| exchange.waits())
+    }
+
+    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.held.piece(i, k, |place, len| {
+            let table = self.table.as_deref()?;
+            table.at(table.locate(GrantRef(place.page))?)?.map.piece(place.at as usize, len)
+        })
+    }
+
+    /// The table, if this direction has it.
+    pub fn table_mut(&mut self) -> Option<&mut Table<P>> {
+        self.table.as_deref_mut()
     }
 }
 
 impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
-    const NAME: PathName = PathName::GrefMapping;
-
-    fn exchange(&self) -> Option<Arc<Exchange<P>>> {
-        self.exchange.clone()
-    }
-
-    /// The table, if the queue's other direction has it.
-    #[inline(always)]
-    fn take_over(&mut self, from: &mut Self) {
-        if self.table.is_none() {
-            self.table = from.table.take();
-        }
-    }
-
-    fn shared(&mut self) -> Option<&mut dyn Shared> {
-        Some(self)
-    }
-
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let Some(table) = self.table.as_deref().filter(|table| !table.is_empty()) else { return todo };
@@ -140,17 +143,6 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
         self.held.retire(done);
     }
 
-    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.held.piece(i, k, |place, len| {
-            let table = self.table.as_deref()?;
-            table.at(table.locate(GrantRef(place.page))?)?.map.piece(place.at as usize, len)
-        })
-    }
-
-    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
-        Some(self)
-    }
-
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         let Some(table) = self.table.as_deref().filter(|table| table.nr_writable() > 0) else { return todo };
@@ -199,11 +191,26 @@ fn lend<M: SharedBytes>(
 
 /// A kept frame's pages are held: its guest has them back when the port has done with it. The other
 /// direction may have the table when the queue ends, and its pages with it.
-impl<P: Platform> Standing for GrefMappingPath<P> {
-    fn held(&self) -> &HeldFrames {
-        &self.held
+impl<P: Platform> GrefMappingPath<P> {
+    /// The port keeps frame `i`; None: the frame is another path's.
+    pub fn hold(&mut self, i: usize) -> Option<Token> {
+        let Self { held, table, .. } = self;
+        held.hold(i, |page| table.iter_mut().for_each(|table| table.hold(page)))
     }
-    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>) {
-        (&mut self.held, self.table.as_deref_mut().map(|table| table as &mut dyn HeldPages))
+
+    /// The port has had the batch.
+    pub fn settle(&mut self, batch: &mut TxBatch) {
+        self.held.settle(batch);
+    }
+
+    /// Whether the port has any frame in flight.
+    pub fn in_flight(&self) -> bool {
+        self.held.in_flight()
+    }
+
+    /// The port has done with these; `None`: with all.
+    pub fn complete(&mut self, tokens: Option<&[Token]>) {
+        let Self { held, table, .. } = self;
+        held.complete(tokens, |page| table.iter_mut().for_each(|table| table.release(page)));
     }
 }

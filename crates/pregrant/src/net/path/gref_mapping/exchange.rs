@@ -126,7 +126,6 @@ impl<M> GrefExchange<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::path::held::HeldPages;
 
     #[test]
     fn pages_come_and_go_when_the_queue_looks() {

@@ -10,7 +10,7 @@
 //! a GET comes before each ADD, and accepted pages are counted by the entries' statuses, which are
 //! 0 before.
 //!
-//! Invariants: the pages are a static pool, and of [RX pages that come and go](super::rx_pool) the
+//! Invariants: the pages are a static pool, and of RX pages that come and go the
 //! one that stays. A reference names the same page from connect to disconnect. Requests carry these
 //! references from the first frame on, announced or not: the back copies by grant each page that is
 //! not in its table. Where the table is short, each direction has half of it, and what the other
@@ -105,7 +105,7 @@ impl PageAnnouncement {
     }
 
     /// The back's answer to that, and what it wrote to the entries. `pages` has the references of
-    /// the queue's TX and RX pages, and how many more of RX are [named later](super::rx_pool).
+    /// the queue's TX and RX pages, and how many more of RX are named later.
     pub fn take_answer<'a>(
         &mut self,
         answer: CtrlResponse,

@@ -23,14 +23,6 @@
 //! | `acceptance` | a table for each queue of a front with a control ring |
 //! | `back` | the path |
 //! | `front` | how a front tells the back of its pages, and goes without where it is refused |
-//! | `cache` | a front's own pages, from which frames are sent in place: which the back has, and which it is to have |
-//! | `clock` | which of them was not used for long |
-//! | `working_set` | whether they fit the back's table at all |
-//! | `own_pages` | these pages' grants, and what the back is asked of them |
-//! | `announced_pages` | of a queue: those that the back has, and which requests name them |
-//! | `tx_own_pages` | a queue's frames from them |
-//! | `vif_own_pages` | what a vif's owner does with them |
-//! | `rx_pool`, `vif_rx_pool` | RX pages that are added to a live queue, and deleted |
 //!
 //! What a guest may do: change a page while it is copied (the copy is what counts); name the same
 //! page twice, what it never granted, or a list that it revokes meanwhile (refused); fill its
@@ -38,25 +30,13 @@
 //! what it did not, or the other way round: the front's requests are right in either case.
 
 pub mod acceptance;
-pub mod announced_pages;
 pub mod back;
-pub mod cache;
-pub mod clock;
 pub mod exchange;
 pub mod front;
 pub mod list;
-pub mod negotiation;
-pub mod own_pages;
 pub mod page;
 pub mod requests;
-pub mod rx_pool;
 pub mod table;
-pub mod tx_own_pages;
-pub mod vif_own_pages;
-pub mod vif_rx_pool;
-pub mod working_set;
-
-pub use negotiation::{Config, GrefMapping, Offer, QueueRequest, Request, Wanted};
 
 /// Entries of a queue's table, unless the operator says otherwise: twice what `persistent` keeps of
 /// a direction, and as many pages of the guest's own as a ring has slots.

@@ -10,7 +10,6 @@
 //! path serves them, as if they were not.
 
 use crate::grants::MappedPages;
-use crate::net::path::held::HeldPages;
 use crate::units::GrantRef;
 use alloc::vec::Vec;
 
@@ -107,12 +106,16 @@ impl<M> GrefTable<M> {
     }
 }
 
-impl<M> HeldPages for GrefTable<M> {
-    fn hold(&mut self, page: u32) {
-        HeldPages::hold(&mut self.store, page);
+impl<M> GrefTable<M> {
+    /// This page is not unmapped until it was [released](Self::release) as often.
+    pub fn hold(&mut self, page: u32) {
+        let is_held = self.store.hold(GrantRef(page));
+        debug_assert!(is_held, "a page that is lent is there");
     }
-    fn release(&mut self, page: u32) {
-        HeldPages::release(&mut self.store, page);
+
+    /// Undoes one [`hold`](Self::hold).
+    pub fn release(&mut self, page: u32) {
+        self.store.release(GrantRef(page));
     }
 }
 

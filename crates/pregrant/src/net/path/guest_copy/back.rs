@@ -8,14 +8,15 @@
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
 use crate::error::PlatformError;
-use crate::net::batch::{RxBatch, Todo, bits};
-use crate::net::path::{BackPath, PathName};
+use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
+use crate::net::path::BackPath;
 use crate::platform::{Access, GrantPool, PeerMem, Platform};
-use crate::port::Burst;
+use crate::port::{Arena, Burst, Token};
 use crate::shm::SharedBytes;
 use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use alloc::vec;
+use alloc::vec::Vec;
 
 type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 
@@ -72,15 +73,9 @@ impl<P: Platform> GuestCopyPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
-    const NAME: PathName = PathName::GuestCopy;
-
-    #[inline(always)]
-    fn is_lent(&self) -> bool {
-        true
-    }
-
-    fn into_lent(self) -> Option<Region<P>> {
-        Some(self.into_region())
+    /// RX only.
+    fn fetch(&mut self, _p: &P, _of: DomId, _batch: &mut TxBatch, todo: Todo, _out: &mut Arena) -> Todo {
+        todo
     }
 
     #[inline(always)]
@@ -108,4 +103,6 @@ impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
         }
         rest
     }
+
+    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
 }

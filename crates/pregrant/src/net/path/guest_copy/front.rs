@@ -10,23 +10,19 @@
 //! copy fails, or the list has another generation, and the frame is dropped.
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of, generation_of};
-use crate::error::{PeerFault, PlatformError};
-use crate::grants::regions::{Granted, Granting};
-use crate::net::front::FrontQueue;
-use crate::net::front::queue_memory::{QueueMemory, RX};
+use crate::error::PeerFault;
+use crate::grants::regions::Granted;
 use crate::net::front::rx_answers::{Part, blank, fault, is_plain, offload_of};
-use crate::net::path::flagged_rx::{Answers, FlaggedPath, Received};
-use crate::net::path::request_keys::RingRequest;
-use crate::net::path::{AnyFlaggedPath, PathName};
+use crate::net::path::named_memory::{Answers, Received};
+use crate::net::path::path_name::PathName;
 use crate::net::stats::DirStats;
-use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
+use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Offload, Sink};
 use crate::shm::SharedBytes;
 use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
-use crate::wire::netif::RxResponse;
-use alloc::vec;
+use crate::wire::netif::{RXF_DATA_RING, RxResponse};
 use alloc::vec::Vec;
 
 /// The pages that a back lends to one queue.
@@ -36,25 +32,6 @@ pub struct BackPages<P: Platform> {
     ops: Vec<CopyOp>,
     /// Of each: its frame of the arena, and its generation.
     whose: Vec<(u16, u8)>,
-}
-
-/// The list page of a queue where not every frame of RX is carried yet, and what its key says.
-pub(super) fn take_list<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<RingRequest, PlatformError> {
-    if queue.chains[RX].is_whole() {
-        return Ok(RingRequest::None);
-    }
-    let list = queue.regions.take(queue.p, Access::ReadWrite, 1, Granting::Standing)?;
-    let pages = BackPages::new(list, queue.regions.to());
-    let request = RingRequest::Index(pages.list_ref());
-    queue.chains[RX].insert_flagged(AnyFlaggedPath::GuestCopy(pages));
-    Ok(request)
-}
-
-impl<P: Platform> FrontQueue<P> {
-    /// Whether the back lends pages.
-    pub fn borrows(&self) -> bool {
-        self.shared(PathName::GuestCopy).any()
-    }
 }
 
 /// Whether the piece that this response names is in one page.
@@ -124,23 +101,24 @@ impl<P: Platform> BackPages<P> {
     /// A frame of one slot, without extras, that is in a page of the back's.
     #[inline(always)]
     fn is_plain(rsp: RxResponse) -> bool {
-        is_plain(rsp) && rsp.flags & AnyFlaggedPath::<P>::ALWAYS == 0 && rsp.flags & Self::FLAGS != 0
+        is_plain(rsp) && rsp.flags & RXF_DATA_RING == 0 && rsp.flags & Self::FLAGS != 0
     }
 }
 
-impl<P: Platform> FlaggedPath<P> for BackPages<P> {
-    const NAME: PathName = PathName::GuestCopy;
-    const FETCHES: bool = true;
-    /// Whichever generation.
-    const FLAGS: u16 = flags_of(u8::MAX);
+impl<P: Platform> BackPages<P> {
+    /// A response with one of these flags names a page, of whichever generation.
+    pub const FLAGS: u16 = flags_of(u8::MAX);
+    /// Of these flags none counts where the queue has no such pages.
+    pub const ALWAYS: u16 = 0;
 
-    fn can_have(&self, rsp: &RxResponse) -> bool {
+    /// Whether the piece that this response names is in a page.
+    pub fn can_have(&self, rsp: &RxResponse) -> bool {
         is_in_page(rsp)
     }
 
-    /// Notes them, to be [fetched](FlaggedPath::fetch).
+    /// Notes them, to be [fetched](Self::fetch).
     #[inline(never)]
-    fn recv_run(
+    pub fn recv_run(
         &mut self,
         answers: Answers<'_, P>,
         mut rsp: RxResponse,
@@ -171,56 +149,53 @@ impl<P: Platform> FlaggedPath<P> for BackPages<P> {
         Ok(used)
     }
 
-    fn recv_long(
-        &mut self,
-        (parts, offload): (&[Part], Offload),
-        to: &mut impl Sink,
-    ) -> Result<Received, PeerFault> {
-        let Some(out) = to.arena() else { return Ok(Received::NoRoom) }; // cannot be, by `FETCHES`
+    /// Notes a frame of these parts.
+    pub fn recv_long(&mut self, (parts, offload): (&[Part], Offload), to: &mut impl Sink) -> Received {
+        let Some(out) = to.arena() else { return Received::NoRoom }; // cannot be, by `FETCHES`
         let i = out.len();
         let total = parts.iter().map(|part| usize::from(part.len)).sum();
         if out.room(total, offload).is_none() {
-            return Ok(Received::NoRoom);
+            return Received::NoRoom;
         }
         let mut at = out.desc(i).at;
         for part in parts {
             self.note(i, part, at);
             at += u32::from(part.len);
         }
-        Ok(Received::Noted)
+        Received::Noted
     }
 
-    fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {
+    /// Copies from byte `skip` of a part on as much as `dst` has room for. False: it is lost.
+    pub fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> bool {
         if dst.is_empty() {
-            return Ok(true);
+            return true;
         }
         let generation = u32::from(generation_of(part.name));
         let mut ops = [self.op(part, skip as u16, dst.len() as u16, 0)];
         let tried = self.generation() == generation
             && p.peer().copy(self.of, LocalBytes::FromPeer(dst), &mut ops).is_ok();
-        Ok(tried && self.generation_now() == generation && Self::is_good(&ops[0]))
+        tried && self.generation_now() == generation && Self::is_good(&ops[0])
     }
 
     /// Notes of a call that ended by a fault were for another arena.
     #[inline(always)]
-    fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.clear();
     }
 
     /// Copies what was noted into the arena; frames whose pages are gone are dropped.
     #[inline(always)]
-    fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
+    pub fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         if !self.ops.is_empty() {
             self.fetch_noted(p, out, stats);
         }
     }
 
-    fn into_memory(self) -> Vec<Granted<P>> {
-        vec![self.list]
+    /// The list page, to be given back.
+    pub fn into_granted(self) -> Granted<P> {
+        self.list
     }
-}
 
-impl<P: Platform> BackPages<P> {
     fn fetch_noted(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         let tried = p.peer().copy(self.of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.ops).is_ok();
         let now = self.generation_now();

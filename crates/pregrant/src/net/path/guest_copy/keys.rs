@@ -9,7 +9,6 @@
 //! queue, never no vif.
 
 use crate::error::PlatformError;
-use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
@@ -52,13 +51,15 @@ pub enum LendRefusal {
     Grant(PlatformError),
 }
 
-impl PathRefusal for LendRefusal {
-    fn line(&self, at: KeyPlace<'_>) -> String {
+impl LendRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
         format!("queue {queue} goes on without guest copy, by the list {key}: {self}")
     }
 
-    fn shown(&self) -> String {
+    /// The reason, as a table of vifs shows it.
+    pub fn shown(&self) -> String {
         format!("guest copy: {self}")
     }
 }

@@ -9,7 +9,6 @@
 //! Costs: no grant operation at the back, one for each slot at the guest. Lent pages end with the
 //! connection, or with the back's process: frames that are not copied by then are lost.
 
-pub mod acceptance;
 pub mod back;
 pub mod front;
 pub mod keys;
@@ -18,7 +17,7 @@ pub mod negotiation;
 
 pub use keys::{ACTIVE, FEATURE, LIST_REF};
 
-pub use negotiation::{Config, GuestCopy, Offer, QueueRequest, Request, Wanted};
+pub use negotiation::GuestCopy;
 
 /// Where the list page has the generation, the number of references, and these.
 pub const GENERATION: usize = 0;

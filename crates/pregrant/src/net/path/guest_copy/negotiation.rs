@@ -1,91 +1,184 @@
-//! How the two ends negotiate `guest-copy` ([`Negotiation`]): settings, offer, requests, memory.
+//! How the two ends agree on `guest-copy` ([`Negotiate`]): the back lends pages of its domain to a
+//! queue's guest.
+//!
+//! ```text
+//!   guest-copy-ref --map, write, unmap--> list page        rings taken up --> pages lent, named in the list
+//! ```
+//! Invariants: every list of the vif has its next generation before the first page is lent, since a
+//! page may get a reference by which a predecessor lent another one. Pages are lent after all steps
+//! that may fail, so they belong to a queue of the vif, which can [take them back](super::lent).
+//!
+//! What a front may do: name any page as its list.
 
-use super::{FEATURE, LIST_REF, acceptance, front, keys};
+use super::back::{GuestCopyPath, begin, lent_pages};
+use super::front::BackPages;
+use super::keys::{self, FEATURE, LIST_REF, LendRefusal};
 use crate::error::PlatformError;
-use crate::net::features::BackFeatures;
-use crate::net::front::queue_memory::QueueMemory;
-use crate::net::path::acceptance::Accept;
-use crate::net::path::active::ActiveLists;
-use crate::net::path::keys::PathKeys;
-use crate::net::path::negotiation::{Nothing, Requests};
-use crate::net::path::request_keys::{RingRequest, put_ring_requests, ring_requests};
-use crate::net::path::uninhabited::{NoClaims, NoMemory};
-use crate::net::path::{FrameCost, FrontNegotiation, GuestCopyPath, Negotiation, PathName};
-use crate::platform::Platform;
+use crate::net::features::FrontRequest;
+use crate::net::front::queue_memory::{QueueMemory, RX};
+use crate::net::front::regions::Granting;
+use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
+use crate::net::path::active_lists::ActiveLists;
+use crate::net::path::any_back::AnyPath;
+use crate::net::path::keys::Requests;
+use crate::net::path::refusal::Refusal;
+use crate::net::path::request_keys::{RingRequest, bad_page_key, put_ring_requests, ring_requests};
+use crate::net::path::{AnyFlaggedPath, Negotiate};
+use crate::platform::{Access, PeerMem, Platform};
+use crate::ring::{NetRx, RingKind};
+use crate::units::PAGE_SIZE;
+use crate::wire::ring::ring_size;
+use crate::xenbus::connect_error::TooManyPages;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
-use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
 
-/// The back lends pages of its own for RX.
-pub type Offer = bool;
-/// What a front asks for, of all queues.
-pub type Request = Nothing;
-/// The list page, if the front wants that.
-pub type QueueRequest = RingRequest;
-/// Whether pages of this domain are lent for RX to a guest that wants to copy itself
-/// (docs/protocol 4.7); only where the platform says that a page is still mapped when it is to
-/// be released.
-pub type Config = bool;
-/// Where the back lends pages of its own, received frames that fit no staging buffer are copied
-/// from there by this domain (docs/protocol 4.7); those that were not when a back ends are
-/// lost.
-pub type Wanted = bool;
-
-/// The path, to the list of all.
+/// The path, as its ends agree on it.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestCopy;
 
-impl Negotiation for GuestCopy {
-    const NAME: PathName = PathName::GuestCopy;
-    const COST: FrameCost = FrameCost::CopyByGuest;
-    const KEYS: PathKeys = keys::KEYS;
-    own_types! {}
-    type Refusal = keys::LendRefusal;
-    type Claims = NoClaims;
-    type Back<P: Platform> = GuestCopyPath<P>;
-    type Front<P: Platform> = NoMemory<P>;
-    type Flagged<P: Platform> = front::BackPages<P>;
+impl Negotiate for GuestCopy {
+    /// The back lends pages of its own for RX.
+    type Offer = bool;
+    type Wanted = bool;
+    type Request = ();
+    /// The list page, if the front wants that.
+    type QueueRequest = RingRequest;
+    type Acceptor<P: Platform> = GuestCopyAcceptor<P>;
 
-    fn allow(config: &bool, offer: &mut bool) {
-        *offer = *config;
-    }
     fn put_offer(offer: &bool, pairs: &mut Pairs) {
         put(pairs, FEATURE, u32::from(*offer));
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(_request: &Nothing, queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+    fn asked(wanted: bool, offer: &bool, _can_name: bool) -> bool {
+        wanted && *offer
+    }
+    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
         put_ring_requests(pairs, queues, LIST_REF);
     }
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Requests<Nothing, RingRequest, S::Error> {
+    ) -> Requests<(), RingRequest, S::Error> {
         ring_requests(keys, *offered, queues, LIST_REF)
     }
-    fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(acceptance::AcceptGuestCopy::new(*config)))
+    fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
+        Some(keys::active_key(queue, front.queues.len()))
     }
-}
+    fn accept<P: Platform>(
+        acceptor: &mut GuestCopyAcceptor<P>,
+        cx: &mut Accepting<'_, P>,
+        queue: usize,
+        said: Said<'_>,
+    ) -> Result<Accepted<P>, Lost> {
+        // A front that knows of no list reads none.
+        let asks = cx.queue(queue).guest_copy != RingRequest::None;
+        let wanted = said.whole(asks) && (acceptor.allowed || said.is_reattach());
+        acceptor.lists.push(if wanted { GuestCopyAcceptor::begin_list(cx, queue) } else { None });
+        Ok(Accepted::NONE)
+    }
 
-impl FrontNegotiation for GuestCopy {
-    fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
-        wanted && back.guest_copy
-    }
-    fn take_memory<P: Platform>(
-        asked: bool,
-        queue: &mut QueueMemory<'_, P>,
-    ) -> Result<RingRequest, PlatformError> {
-        if asked { front::take_list(queue) } else { Ok(RingRequest::None) }
-    }
     fn taken<S: KeySource>(
         keys: &mut S,
-        back: &BackFeatures,
+        offer: &bool,
         (i, n): (usize, usize),
         shared: ActiveLists,
     ) -> Result<ActiveLists, S::Error> {
-        let lends = back.guest_copy && keys.text(&keys::active_key(i, n))?.as_deref() == Some("1");
+        let lends = *offer && keys.text(&keys::active_key(i, n))?.as_deref() == Some("1");
         Ok(if lends { shared } else { ActiveLists::NONE })
+    }
+}
+
+/// The list page of a queue where not every frame of RX is carried yet, and what its key says.
+pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<RingRequest, PlatformError> {
+    if queue.chains[RX].is_whole() {
+        return Ok(RingRequest::None);
+    }
+    let list = queue.regions.take(queue.p, Access::ReadWrite, 1, Granting::Standing)?;
+    let pages = BackPages::new(list, queue.regions.to());
+    let request = RingRequest::Index(pages.list_ref());
+    queue.chains[RX].insert_flagged(AnyFlaggedPath::GuestCopy(pages));
+    Ok(request)
+}
+
+/// A list page, mapped no longer than it is written, and the generation that was started there.
+type PageList<P> = (<<P as Platform>::Peer as PeerMem>::Map, u8);
+
+/// What a back keeps while it accepts a front's queues.
+pub struct GuestCopyAcceptor<P: Platform> {
+    allowed: bool,
+    /// By queue.
+    lists: Vec<Option<PageList<P>>>,
+}
+
+impl<P: Platform> GuestCopyAcceptor<P> {
+    /// The operator `allowed` it, or not.
+    pub fn new(allowed: bool) -> Self {
+        Self { allowed, lists: Vec::new() }
+    }
+
+    /// Ends what a predecessor lent to a queue, whether anything is lent now or not, and begins the
+    /// next generation in its list.
+    fn begin_list(cx: &mut Accepting<'_, P>, queue: usize) -> Option<PageList<P>> {
+        match &cx.queue(queue).guest_copy {
+            RingRequest::None => None,
+            RingRequest::Bad { key, value } => {
+                let why = LendRefusal::Key(bad_page_key(key, value, cx.of));
+                cx.refuse(queue, "rx", Refusal::GuestCopy(why));
+                None
+            }
+            RingRequest::Index(list) => match cx.p.peer().map(cx.of, &[*list], Access::ReadWrite) {
+                Ok(list) => {
+                    let generation = begin(&list);
+                    Some((list, generation))
+                }
+                Err(e) => {
+                    cx.refuse(queue, "rx", Refusal::GuestCopy(LendRefusal::List(e)));
+                    None
+                }
+            },
+        }
+    }
+
+    /// Lends pages to a queue, named in `list`. None: its frames go another way.
+    fn lend_by(
+        &self,
+        cx: &mut Accepting<'_, P>,
+        queue: usize,
+        (list, generation): PageList<P>,
+    ) -> Option<(GuestCopyPath<P>, usize)> {
+        if !self.allowed {
+            return None;
+        }
+        let slots = ring_size(cx.queue(queue).rx_ring.len() * PAGE_SIZE, NetRx::SLOT_WORDS * 4);
+        let (pages, left) = (lent_pages(slots) as usize, cx.left);
+        let lent = if cx.held > 0 {
+            Err(LendRefusal::Held(cx.held))
+        } else if pages > left {
+            Err(LendRefusal::TooManyPages(TooManyPages { asked: pages, left }))
+        } else {
+            GuestCopyPath::lend(cx.p, cx.of, (&list, generation), slots).map_err(LendRefusal::Grant)
+        };
+        match lent {
+            Ok(path) => Some((path, pages)),
+            Err(why) => {
+                cx.refuse(queue, "rx", Refusal::GuestCopy(why));
+                None
+            }
+        }
+    }
+
+    /// Once the rings of this queue are taken up: lends pages to its guest, which it cannot have
+    /// before.
+    pub fn lend(&mut self, cx: &mut Accepting<'_, P>, queue: usize) -> Accepted<P> {
+        let list = self.lists.get_mut(queue).and_then(Option::take);
+        let lent = list.and_then(|list| self.lend_by(cx, queue, list));
+        let asks = cx.queue(queue).guest_copy != RingRequest::None;
+        let active = asks.then_some(if lent.is_some() { "1" } else { "0" });
+        let (rx, pages) = lent.map_or((None, 0), |(path, pages)| (Some(AnyPath::GuestCopy(path)), pages));
+        Accepted { tx: None, rx, pages, active }
     }
 }

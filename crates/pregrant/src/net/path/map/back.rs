@@ -9,11 +9,11 @@
 //! Invariant: the pages of a batch go together. While the port holds one frame of a batch, all of
 //! its pages stay mapped, and all of its frames unanswered.
 
-use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
+use crate::net::path::BackPath;
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
-use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
-use crate::port::{Arena, BURST_FRAMES, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
@@ -207,8 +207,6 @@ impl<P: Platform> MapPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for MapPath<P> {
-    const NAME: PathName = PathName::Map;
-
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let mut rest: Todo = 0;
         self.headers.clear();
@@ -275,20 +273,25 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         });
     }
 
+    /// TX only.
+    fn deliver(&mut self, _p: &P, _of: DomId, _batch: &mut RxBatch, _frames: &Burst<'_>, todo: Todo) -> Todo {
+        todo
+    }
+}
+
+impl<P: Platform> MapPath<P> {
+    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
     #[inline]
-    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+    pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         let k = usize::from(self.first[i]) + k;
         let part = self.parts.get(k).filter(|part| usize::from(part.frame) == i && self.own >> i & 1 != 0);
         part.and_then(|_| self.part(k))
     }
-
-    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
-        Some(self)
-    }
 }
 
-impl<P: Platform> HoldsFrames<P> for MapPath<P> {
-    fn map_payload(&mut self, p: &P, of: DomId) -> Todo {
+impl<P: Platform> MapPath<P> {
+    /// Maps the payload of the batch's frames. Returns the frames for which that failed.
+    pub fn map_payload(&mut self, p: &P, of: DomId) -> Todo {
         if self.own == 0 {
             return 0; // what is here is of a batch before
         }
@@ -296,23 +299,27 @@ impl<P: Platform> HoldsFrames<P> for MapPath<P> {
         self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
     }
 
-    fn hold(&mut self, i: usize) -> Option<Token> {
+    /// The port keeps frame `i`; None: the frame is another path's.
+    pub fn hold_frame(&mut self, i: usize) -> Option<Token> {
         self.keeping |= 1 << i & self.own;
         (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
     }
 
-    fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
+    /// The port has had the batch: fails what could not be read, and marks what is held.
+    pub fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
         if self.own != 0 {
             self.fail_bad(batch, out);
             self.hold(batch);
         }
     }
 
-    fn in_flight(&self) -> bool {
+    /// Whether the port has any frame in flight.
+    pub fn in_flight(&self) -> bool {
         self.keeping != 0 || !self.kept.is_empty()
     }
 
-    fn complete(&mut self, tokens: Option<&[Token]>) {
+    /// The port has done with these; `None`: with all.
+    pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Some(tokens) = tokens else {
             self.keeping = 0;
             self.kept.iter_mut().for_each(|batch| batch.open = 0);

@@ -20,8 +20,4 @@
 //! it is to be cut) and are not all in its head, and where the port cannot pass it on unfinished.
 //! One bad reference costs its own frame, and the batch a call for each page.
 
-pub mod acceptance;
 pub mod back;
-pub mod negotiation;
-
-pub use negotiation::{Config, Map, Offer, QueueRequest, Request, Wanted};

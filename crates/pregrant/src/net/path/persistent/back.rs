@@ -12,8 +12,8 @@
 use crate::grants::{MappedPages, MappedStats};
 use crate::net::ahead::SHORT;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
-use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, HoldsFrames, PathName};
+use crate::net::path::BackPath;
+use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -35,6 +35,30 @@ impl<P: Platform> PersistentPath<P> {
     pub fn new(limit: usize, acc: Access) -> Self {
         let places = crate::array::filled(0);
         Self { store: MappedPages::new(limit), acc, places, held: HeldFrames::default() }
+    }
+
+    /// Pages that it mapped since the connect and keeps.
+    pub fn pages(&self) -> usize {
+        self.store.len()
+    }
+
+    /// What became of them.
+    pub fn kept(&self) -> MappedStats {
+        self.store.figures()
+    }
+
+    /// How many they may be from now on; those that are too many are unmapped.
+    pub fn limit_pages(&mut self, p: &P, pages: usize) {
+        let mut unused = Vec::new();
+        self.store.set_limit(pages, &mut unused);
+        p.peer().unmap(&mut unused);
+    }
+
+    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.held.piece(i, k, |place, len| {
+            self.store.at(self.store.locate(GrantRef(place.page))?)?.piece(place.at as usize, len)
+        })
     }
 
     /// Lends long frames whose pages are all there.
@@ -68,22 +92,6 @@ impl<P: Platform> PersistentPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for PersistentPath<P> {
-    const NAME: PathName = PathName::Persistent;
-
-    fn pages(&self) -> Option<usize> {
-        Some(self.store.len())
-    }
-
-    fn kept(&self) -> Option<MappedStats> {
-        Some(self.store.figures())
-    }
-
-    fn limit_pages(&mut self, p: &P, pages: usize) {
-        let mut unused = Vec::new();
-        self.store.set_limit(pages, &mut unused);
-        p.peer().unmap(&mut unused);
-    }
-
     fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         self.held.retire(done);
         if self.store.len() > self.store.limit() {
@@ -91,16 +99,6 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             self.store.purge_excess(&mut unused);
             p.peer().unmap(&mut unused);
         }
-    }
-
-    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.held.piece(i, k, |place, len| {
-            self.store.at(self.store.locate(GrantRef(place.page))?)?.piece(place.at as usize, len)
-        })
-    }
-
-    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
-        Some(self)
     }
 
     #[inline(always)]
@@ -188,11 +186,29 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
 }
 
 /// A kept frame's pages are held, and outlive a limit that falls.
-impl<P: Platform> Standing for PersistentPath<P> {
-    fn held(&self) -> &HeldFrames {
-        &self.held
+impl<P: Platform> PersistentPath<P> {
+    /// The port keeps frame `i`; None: the frame is another path's.
+    pub fn hold(&mut self, i: usize) -> Option<Token> {
+        let Self { held, store, .. } = self;
+        held.hold(i, |page| {
+            let is_held = store.hold(GrantRef(page));
+            debug_assert!(is_held, "a page that is lent is there");
+        })
     }
-    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>) {
-        (&mut self.held, Some(&mut self.store))
+
+    /// The port has had the batch.
+    pub fn settle(&mut self, batch: &mut TxBatch) {
+        self.held.settle(batch);
+    }
+
+    /// Whether the port has any frame in flight.
+    pub fn in_flight(&self) -> bool {
+        self.held.in_flight()
+    }
+
+    /// The port has done with these; `None`: with all.
+    pub fn complete(&mut self, tokens: Option<&[Token]>) {
+        let Self { held, store, .. } = self;
+        held.complete(tokens, |page| store.release(GrantRef(page)));
     }
 }

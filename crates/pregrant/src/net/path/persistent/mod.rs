@@ -16,14 +16,13 @@
 //! pages to be written. A front that gives a reference to another page meanwhile breaks the
 //! agreement: the back still reads and writes the old one, which Xen does not let go of.
 
-pub mod acceptance;
 pub mod back;
 pub mod keys;
 pub mod negotiation;
 
 pub use keys::FEATURE;
 
-pub use negotiation::{Config, Offer, Persistent, QueueRequest, Request, Wanted};
+pub use negotiation::Persistent;
 
 /// Pages for each queue and direction, unless the operator says otherwise: half of what a vif may
 /// have mapped so that sixteen of one guest have as many. The RFC has a ring's slots.

@@ -1,89 +1,73 @@
-//! How the two ends negotiate `persistent` ([`Negotiation`]): settings, offer, requests, memory.
+//! How the two ends agree on `persistent` ([`Negotiate`]): a key of each.
 
-use super::{DEFAULT_LIMIT, FEATURE, acceptance, keys};
-use crate::net::features::BackFeatures;
-use crate::net::front::Granting;
-use crate::net::path::acceptance::Accept;
-use crate::net::path::keys::PathKeys;
-use crate::net::path::negotiation::{Nothing, Requests};
+use super::FEATURE;
+use super::back::PersistentPath;
+use crate::net::features::FrontRequest;
+use crate::net::path::Negotiate;
+use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
+use crate::net::path::active_lists::ActiveLists;
+use crate::net::path::any_back::AnyPath;
+use crate::net::path::keys::Requests;
 use crate::net::path::request_keys::flag_request;
-use crate::net::path::uninhabited::{NoClaims, NoRefusal};
-use crate::net::path::{FrontNegotiation, Negotiation, PathName, PersistentPath};
-use crate::platform::Platform;
+use crate::platform::{Access, Platform};
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
-use alloc::boxed::Box;
+use alloc::string::String;
 
-/// The back keeps the pages of a front that does so too mapped.
-pub type Offer = bool;
-/// Each of the front's references names the same page for as long as it is connected.
-pub type Request = bool;
-/// What it asks for, of one queue.
-pub type QueueRequest = Nothing;
-/// How many pages of each queue and direction may stay mapped once they were seen.
-pub type Config = usize;
-/// Pages are granted once and used again and again.
-pub type Wanted = bool;
-
-/// The path, to the list of all.
+/// The path, as its ends agree on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Persistent;
 
-impl Negotiation for Persistent {
-    const NAME: PathName = PathName::Persistent;
-    const KEYS: PathKeys = keys::KEYS;
-    own_types! {}
-    type Refusal = NoRefusal;
-    type Claims = NoClaims;
-    type Back<P: Platform> = PersistentPath<P>;
-    no_memory! {}
+impl Negotiate for Persistent {
+    /// The back keeps the pages of a front that does so too mapped.
+    type Offer = bool;
+    type Wanted = bool;
+    /// Each of the front's references names the same page for as long as it is connected.
+    type Request = bool;
+    type QueueRequest = ();
+    /// Pages of a queue and direction at most; 0: none.
+    type Acceptor<P: Platform> = usize;
 
-    fn offer() -> bool {
-        true
-    }
-    fn config() -> usize {
-        DEFAULT_LIMIT
-    }
     fn put_offer(offer: &bool, pairs: &mut Pairs) {
         put(pairs, FEATURE, u32::from(*offer));
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(request: &bool, _queues: &[(&str, &Nothing)], pairs: &mut Pairs) {
+    fn asked(wanted: bool, offer: &bool, _can_name: bool) -> bool {
+        wanted && *offer
+    }
+    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
         put(pairs, FEATURE, u32::from(*request));
     }
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Requests<bool, Nothing, S::Error> {
+    ) -> Requests<bool, (), S::Error> {
         flag_request(keys, *offered, queues, FEATURE)
     }
-    fn kept_pages(config: &usize) -> usize {
-        *config
+    fn active_key(_front: &FrontRequest, _queue: usize) -> Option<String> {
+        None
     }
-    fn mapped_pages(config: &usize) -> Option<usize> {
-        Some(2 * config).filter(|pages| *pages > 0)
+    fn accept<P: Platform>(
+        limit: &mut usize,
+        cx: &mut Accepting<'_, P>,
+        _queue: usize,
+        _said: Said<'_>,
+    ) -> Result<Accepted<P>, Lost> {
+        if !cx.front.persistent || *limit == 0 {
+            return Ok(Accepted::NONE);
+        }
+        let path = |acc| Some(AnyPath::Persistent(PersistentPath::new(*limit, acc)));
+        Ok(Accepted { tx: path(Access::ReadOnly), rx: path(Access::ReadWrite), ..Accepted::NONE })
     }
-    fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(acceptance::AcceptPersistent { limit: *config }))
-    }
-}
-
-impl FrontNegotiation for Persistent {
-    fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
-        wanted && back.persistent
-    }
-    fn granting(asked: bool) -> Option<Granting> {
-        asked.then_some(Granting::Standing)
-    }
-    fn pages(asked: bool, back: &BackFeatures, queues: u32) -> u32 {
-        if asked { back.mapped_pages_of(queues) } else { 0 }
-    }
-    fn keeps_seen(asked: bool) -> bool {
-        asked
-    }
-    fn request_of(asked: bool) -> bool {
-        asked
+    /// The front shares no memory for it.
+    fn taken<S: KeySource>(
+        _keys: &mut S,
+        _offer: &bool,
+        _queue: (usize, usize),
+        shared: ActiveLists,
+    ) -> Result<ActiveLists, S::Error> {
+        Ok(shared)
     }
 }

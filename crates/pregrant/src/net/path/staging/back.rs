@@ -21,8 +21,8 @@
 use super::list::colour;
 use crate::net::ahead::{SHORT, short_staged};
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
-use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, BufferNames, HoldsFrames, PathName};
+use crate::net::path::held::{HeldFrames, Place};
+use crate::net::path::{BackPath, BufferNames};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -127,6 +127,22 @@ impl<P: Platform> StagingPath<P> {
     pub fn has_heads(&self) -> bool {
         let is_rx = self.rx_heads == RxHeads::InBuffer && usize::from(self.buffers.len) < PAGE_SIZE;
         (self.heads || is_rx) && !self.buffers.copy_only
+    }
+
+    /// Whether every slot of a frame is staged.
+    pub fn serves_all(&self) -> bool {
+        self.buffers.copy_only
+    }
+
+    /// Its buffers, as they are shown.
+    pub fn buffer_names(&self) -> BufferNames {
+        let count = self.buffers.place.len() as u32;
+        BufferNames { count, data_len: self.data_len(), heads: self.has_heads() }
+    }
+
+    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
+        self.held.piece(i, k, |place, len| self.map_of(place.page)?.piece(place.at as usize, len))
     }
 
     /// Which mapping a place is in.
@@ -244,18 +260,6 @@ fn find<'a, M>(
 }
 
 impl<P: Platform> BackPath<P> for StagingPath<P> {
-    const NAME: PathName = PathName::Staging;
-
-    /// Every slot of a frame is staged.
-    fn serves_all(&self) -> bool {
-        self.buffers.copy_only
-    }
-
-    fn buffers(&self) -> Option<BufferNames> {
-        let count = self.buffers.place.len() as u32;
-        Some(BufferNames { count, data_len: self.data_len(), heads: self.has_heads() })
-    }
-
     #[inline(never)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.seen.fill(0);
@@ -307,14 +311,6 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
     fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
         self.held.retire(done);
-    }
-
-    fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.held.piece(i, k, |place, len| self.map_of(place.page)?.piece(place.at as usize, len))
-    }
-
-    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
-        Some(self)
     }
 
     #[inline(never)]
@@ -381,12 +377,26 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     }
 }
 
-impl<P: Platform> Standing for StagingPath<P> {
-    fn held(&self) -> &HeldFrames {
-        &self.held
+/// All buffers stay mapped for as long as the path: no page is held by itself.
+impl<P: Platform> StagingPath<P> {
+    /// The port keeps frame `i`; None: the frame is another path's.
+    pub fn hold(&mut self, i: usize) -> Option<Token> {
+        self.held.hold(i, |_| {})
     }
-    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>) {
-        (&mut self.held, None)
+
+    /// The port has had the batch.
+    pub fn settle(&mut self, batch: &mut TxBatch) {
+        self.held.settle(batch);
+    }
+
+    /// Whether the port has any frame in flight.
+    pub fn in_flight(&self) -> bool {
+        self.held.in_flight()
+    }
+
+    /// The port has done with these; `None`: with all.
+    pub fn complete(&mut self, tokens: Option<&[Token]>) {
+        self.held.complete(tokens, |_| {});
     }
 }
 

@@ -7,24 +7,19 @@
 //! Their list has a page for each 512 of them. The loop that fills them is `TxSlots::send_run`
 //! ([`front`](crate::net::path::front)); this says where the bytes of an id are.
 
-use super::keys::{DataKeys, DataRequest, FIRST_SLOTS_SINCE, Lists, SENT_ON_SINCE};
-use super::list::{self, DataLen, LIST_ENTRIES_MAX, colour};
-use super::wanted::Buffers;
+use super::keys::{FIRST_SLOTS_SINCE, Offer, SENT_ON_SINCE};
+use super::list::{self, DataLen, colour};
 use crate::error::PlatformError;
 use crate::net::ahead::short_staged;
-use crate::net::features::BackFeatures;
-use crate::net::front::queue_memory::{ACCESS, QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
-use crate::net::front::{FrontQueue, FrontVif};
-use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, PathName};
+use crate::net::path::front::FrontPath;
+use crate::net::path::path_name::PathName;
 use crate::platform::{Access, Platform};
 use crate::port::Source;
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// The place of an absent buffer: beyond the end of any memory.
 const NOWHERE: usize = usize::MAX / 2;
@@ -40,12 +35,12 @@ pub struct StagingArea<P: Platform> {
     /// No frame has several slots, and a buffer is as long as a slot.
     of_one_slot: bool,
     /// RX: the heads of longer frames are here. They may be, and are.
-    may_rx_heads: bool,
+    pub(super) may_rx_heads: bool,
     rx_heads: bool,
     /// There are more than slots need.
-    rest: bool,
+    pub(super) rest: bool,
     /// The front wants to send received buffers on, and the back takes them.
-    may_send_on: bool,
+    pub(super) may_send_on: bool,
     sent_on: bool,
 }
 
@@ -144,109 +139,76 @@ impl<P: Platform> StagingArea<P> {
     pub fn into_granted(self) -> [Granted<P>; 2] {
         [self.buffers, self.list]
     }
-}
 
-/// Staging buffers of a queue, and what its keys say of them.
-pub(super) fn take_buffers<P: Platform>(
-    asked: Buffers,
-    queue: &mut QueueMemory<'_, P>,
-) -> Result<Lists, PlatformError> {
-    let (mut first_id, slots) = (0, queue.slots);
-    let mut requests = [DataRequest::None, DataRequest::None];
-    for (dir, len) in [(TX, asked.tx), (RX, asked.rx)] {
-        let Some(len) = len else { continue };
-        // Those that are sent on stay away until they are answered: as many as can be on TX.
-        let spare = if dir == RX && asked.sent_on { first_id.min(slots[TX]) } else { 0 };
-        let least = (slots[dir] + spare).min(LIST_ENTRIES_MAX as u32);
-        let entries = asked.entries(len, least, queue.queues);
-        let (p, regions) = (queue.p, &mut *queue.regions);
-        let mut area = StagingArea::new(p, regions, ACCESS[dir], len, entries, first_id as u16)?;
-        (area.may_send_on, area.rest) = (asked.sent_on, entries > least);
-        area.may_rx_heads = dir == RX && asked.rx_heads;
-        if !queue.sg[dir] {
-            area.set_no_sg();
+    /// Whether it carries frames of any length; else those that fit one slot.
+    #[inline(always)]
+    pub fn carries_all(&self) -> bool {
+        self.len.copy_only() || self.of_one_slot
+    }
+
+    /// Whether it does so since no frame is over several slots.
+    #[inline(always)]
+    pub fn of_one_slot(&self) -> bool {
+        self.of_one_slot
+    }
+
+    /// TX: whether the first slot of a frame over several is in a buffer, though another path
+    /// carries the others.
+    #[inline(always)]
+    pub fn takes_first(&self) -> bool {
+        self.first_slots
+    }
+
+    /// RX: whether the first bytes of a longer frame are in its slot's buffer.
+    #[inline(always)]
+    pub fn holds_heads(&self) -> bool {
+        self.rx_heads || self.first_slots
+    }
+
+    /// TX: a longer frame, which another path carries, begins with `id`.
+    ///
+    /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for
+    /// a back that splits headers off (docs/protocol 3.3). Or they are there alone, if this path
+    /// [takes them](Self::takes_first).
+    #[inline(always)]
+    pub fn head(&mut self, id: u16, frame: &impl Source) {
+        let to = self.bytes().piece_mut(self.start(id), frame.len().min(self.slot_bytes()));
+        debug_assert!(to.is_some(), "a buffer lies in its region");
+        if let Some(to) = to {
+            frame.copy_to(0, to);
         }
-        first_id = entries;
-        requests[dir] = DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len });
-        queue.chains[dir].insert(AnyFrontPath::Staging(area));
-    }
-    let [tx, rx] = requests;
-    Ok(Lists { tx, rx })
-}
-
-impl<P: Platform> FrontChain<P> {
-    /// Staging, where there is some, then pages; these may be missing where staging carries every
-    /// frame.
-    pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
-        let mut chain = Self::default();
-        let staging = staging.map(AnyFrontPath::Staging);
-        staging.into_iter().chain(pages.map(AnyFrontPath::Copy)).for_each(|path| chain.insert(path));
-        chain
     }
 
-    /// The staging buffers.
-    pub fn staging(&self) -> Option<&StagingArea<P>> {
-        self.paths().iter().find_map(|path| match path {
-            AnyFrontPath::Staging(area) => Some(area),
-            _ => None,
-        })
+    /// Whether such a back has buffers of this length.
+    pub fn is_offered(&self, offer: &Offer) -> bool {
+        offer.sizes.contains(&self.len)
     }
 
-    /// Its staging buffers and its pages, as two values.
-    pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
-        let (mut staging, mut pages) = (None, None);
-        for path in self.into_paths() {
-            match path {
-                AnyFrontPath::Staging(area) => staging = Some(area),
-                path => pages = path.into_pages().ok().or(pages),
-            }
-        }
-        (staging, pages)
-    }
-}
-
-impl<P: Platform> FrontQueue<P> {
-    /// Bytes of a frame that fit a staging buffer, TX and RX; None: ordinary grants.
-    pub fn staging_lens(&self) -> (Option<DataLen>, Option<DataLen>) {
-        let of = |chain: &FrontChain<P>| chain.staging().map(StagingArea::data_len);
-        (of(self.tx().chain()), of(self.rx().chain()))
+    /// Frames are to travel, to such a back.
+    pub fn go_live(&mut self, offer: &Offer) {
+        self.set_first_slots(offer.revision >= FIRST_SLOTS_SINCE);
+        self.set_rx_heads(self.may_rx_heads && offer.rx_heads);
+        self.sent_on = self.may_send_on && offer.revision >= SENT_ON_SINCE;
     }
 
-    /// Staging buffers, TX and RX; 0: ordinary grants.
-    pub fn staging_buffers(&self) -> (u32, u32) {
-        (self.tx().chain().buffers(), self.rx().chain().buffers())
+    /// RX: whether there are more buffers than slots, so that each rests before it is used again.
+    pub fn buffers_rest(&self) -> bool {
+        self.rest
     }
-}
 
-impl<P: Platform> FrontVif<P> {
-    /// Whether the back accepted all staging lists of queue `i`;
-    /// [`staging_lens`](FrontQueue::staging_lens) says which it did.
-    pub fn staging_accepted(&self, i: usize) -> bool {
-        self.queue(i).is_some_and(|q| {
-            let Buffers { tx, rx, .. } = q.asked().staging;
-            (tx, rx) != (None, None) && self.is_live() && q.staging_lens() == (tx, rx)
-        })
+    /// Whether a buffer in which a frame was received may be sent on by TX, as both ends know.
+    pub fn is_sent_on(&self) -> bool {
+        self.sent_on
     }
 }
 
 impl<P: Platform> FrontPath<P> for StagingArea<P> {
     const NAME: PathName = PathName::Staging;
-    const GRANTS: bool = false;
+    const IN_BUFFERS: bool = true;
 
-    fn ids(&self) -> u32 {
-        self.entries()
-    }
     #[inline(always)]
     fn slot_bytes(&self) -> usize {
         usize::from(self.len.buffer_bytes())
-    }
-    #[inline(always)]
-    fn carries_all(&self) -> bool {
-        self.len.copy_only() || self.of_one_slot
-    }
-    #[inline(always)]
-    fn of_one_slot(&self) -> bool {
-        self.of_one_slot
     }
     #[inline(always)]
     fn bytes(&self) -> &Region<P> {
@@ -273,42 +235,7 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
         Ok(0)
     }
     #[inline(always)]
-    fn takes_first(&self) -> bool {
-        self.first_slots
-    }
-    #[inline(always)]
-    fn holds_heads(&self) -> bool {
-        self.rx_heads || self.first_slots
-    }
-    /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for
-    /// a back that splits headers off (docs/protocol 3.3). Or they are there alone, if this path
-    /// [takes them](FrontPath::takes_first).
-    #[inline(always)]
-    fn head(&mut self, id: u16, frame: &impl Source) {
-        let to = self.bytes().piece_mut(self.start(id), frame.len().min(self.slot_bytes()));
-        debug_assert!(to.is_some(), "a buffer lies in its region");
-        if let Some(to) = to {
-            frame.copy_to(0, to);
-        }
-    }
-    fn is_offered(&self, back: &BackFeatures) -> bool {
-        back.staging.sizes.contains(&self.len)
-    }
-    fn go_live(&mut self, back: &BackFeatures) {
-        self.set_first_slots(back.staging.revision >= FIRST_SLOTS_SINCE);
-        self.set_rx_heads(self.may_rx_heads && back.staging.rx_heads);
-        self.sent_on = self.may_send_on && back.staging.revision >= SENT_ON_SINCE;
-    }
-    fn buffers(&self) -> u32 {
-        self.entries()
-    }
-    fn buffers_rest(&self) -> bool {
-        self.rest
-    }
-    fn is_sent_on(&self) -> bool {
-        self.sent_on
-    }
-    fn into_memory(self) -> Vec<Granted<P>> {
-        Vec::from(self.into_granted())
+    fn holds(&self, total: usize, nr_slots: usize) -> bool {
+        self.len.copy_only() || nr_slots == 1 && total <= self.slot_bytes()
     }
 }

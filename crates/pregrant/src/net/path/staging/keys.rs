@@ -11,8 +11,7 @@
 //! never no vif.
 
 use super::list::{DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LONG_LIST_MAX, LONG_LIST_PAGES_MAX, ListFault};
-use crate::net::path::PathRefusal;
-use crate::net::path::active::ActiveLists;
+use crate::net::path::active_lists::ActiveLists;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::units::GrantRef;
@@ -338,8 +337,9 @@ pub enum ListRefusal {
     TooManyPages(TooManyPages),
 }
 
-impl PathRefusal for ListRefusal {
-    fn line(&self, at: KeyPlace<'_>) -> String {
+impl ListRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(&format!("{}-data-ref0", at.dir)), at.queue);
         format!(
             "the staging list {key} is not used, queue {queue} goes on without it: {self}; \

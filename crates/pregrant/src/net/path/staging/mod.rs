@@ -10,13 +10,19 @@
 //! at each end and no grant operation for a frame that fits a buffer. What a peer may do: change a
 //! buffer at any time; what was copied counts.
 
-pub mod acceptance;
 pub mod back;
-pub mod claim;
 pub mod front;
 pub mod keys;
 pub mod list;
 pub mod negotiation;
 pub mod wanted;
 
-pub use negotiation::{Config, Offer, QueueRequest, Request, Staging, Wanted};
+pub use negotiation::Staging;
+
+/// How staging is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heads {
+    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and
+    /// put there for a front that knows it, and only the rest goes by grants.
+    pub heads: bool,
+}

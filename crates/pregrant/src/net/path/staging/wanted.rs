@@ -5,7 +5,6 @@
 
 use super::keys::{Offer, SENT_ON_SINCE};
 use super::list::DataLen;
-use crate::net::path::PathNotOffered;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -57,22 +56,6 @@ impl Buffers {
         Self { tx, rx, sent_on, max_pages, buffers, rx_heads: offer.rx_heads && rx.is_some() }
     }
 
-    /// What of it such a back has not. Lengths do not matter where another path is `alone`.
-    pub(super) fn not_offered(self, offer: &Offer, alone: bool) -> Vec<PathNotOffered> {
-        let mut all = Vec::new();
-        let lens = [self.tx, self.rx].into_iter().flatten();
-        for asked in lens.filter(|len| !alone && !offer.sizes.contains(len)) {
-            let not_offered = PathNotOffered::DataLen { asked, offered: offer.sizes.clone() };
-            if !all.contains(&not_offered) {
-                all.push(not_offered);
-            }
-        }
-        if self.sent_on && offer.revision < SENT_ON_SINCE {
-            all.push(PathNotOffered::SendingOn);
-        }
-        all
-    }
-
     /// How many in a list of one direction, where `least` are needed, of a vif with so many
     /// `queues`: as many as are wanted, within the pages that the back offers.
     pub(super) fn entries(self, len: DataLen, least: u32, queues: u32) -> u32 {
@@ -82,7 +65,7 @@ impl Buffers {
 
     /// These, then no more of them than slots, then with shorter ones of the lengths that a back
     /// knows, then none.
-    pub(super) fn smaller(self, offered: &[DataLen]) -> Vec<Self> {
+    pub fn smaller(self, offered: &[DataLen]) -> Vec<Self> {
         let longest = self.tx.max(self.rx);
         if longest.is_none() {
             return vec![self];

@@ -29,8 +29,8 @@
 //! - Answer without a request. That is counted, and changes nothing.
 
 use super::clock::Clock;
-use super::front::{added, deleted};
 use super::working_set::{CacheMode, WorkingSet};
+use crate::net::path::gref_mapping::front::{added, deleted};
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::boxed::Box;

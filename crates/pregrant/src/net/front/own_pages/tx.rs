@@ -121,7 +121,7 @@ impl<P: Platform> TxSlots<P> {
             .piece(desc.at as usize, len)
             .is_some_and(|frame| path.bytes().copy_piece_in(path.start(id) + offset, frame));
         debug_assert!(copied, "a frame is in the memory, and a slot in its region");
-        let gref = if F::GRANTS { gref } else { 0 };
+        let gref = if F::IN_PAGES { gref } else { 0 };
         let (offset, flags) = (offset as u16, flags_of(&desc.offload) | F::TX_FLAGS);
         self.push_own(&TxRequest { gref, offset, flags, id, size: len as u16 }, F::NAME);
         Ok(())
@@ -144,7 +144,7 @@ impl<P: Platform> TxSlots<P> {
                 continue;
             }
             match path.grant(p, part.id) {
-                Ok(gref) => part.gref = if F::GRANTS { gref } else { 0 },
+                Ok(gref) => part.gref = if F::IN_PAGES { gref } else { 0 },
                 Err(e) => return (F::NAME, Some((e, k + 1))),
             }
             part.offset = 0;
@@ -334,7 +334,13 @@ impl<P: Platform> TxFront<P> {
             return Ok(None);
         };
         // All grants first: nothing is on the ring until the whole frame can be.
-        let (by, failed) = with_path!(last, path => self.slots.copy_parts(p, path, (head, memory), parts));
+        let slots = &mut self.slots;
+        let (by, failed) = match last {
+            AnyFrontPath::Staging(path) => slots.copy_parts(p, path, (head, memory), parts),
+            AnyFrontPath::DataRing(path) => slots.copy_parts(p, path, (head, memory), parts),
+            AnyFrontPath::Foreign(path) => slots.copy_parts(p, path, (head, memory), parts),
+            AnyFrontPath::Copy(path) => slots.copy_parts(p, path, (head, memory), parts),
+        };
         let in_place = || parts.iter().filter(|part| part.place != NO_PLACE);
         if let Some((e, taken)) = failed {
             if let Some(own) = &mut self.own {
@@ -378,7 +384,13 @@ impl<P: Platform> TxFront<P> {
             && let Some((_, first)) = self.chain.split(0)
             && len <= AnyFrontPath::slot_bytes(first)
         {
-            with_path!(first, path => self.slots.copy_own(p, path, memory, desc))?;
+            let slots = &mut self.slots;
+            match first {
+                AnyFrontPath::Staging(path) => slots.copy_own(p, path, memory, desc)?,
+                AnyFrontPath::DataRing(path) => slots.copy_own(p, path, memory, desc)?,
+                AnyFrontPath::Foreign(path) => slots.copy_own(p, path, memory, desc)?,
+                AnyFrontPath::Copy(path) => slots.copy_own(p, path, memory, desc)?,
+            }
             return Ok(true);
         }
         self.send_scratch(p, frame)

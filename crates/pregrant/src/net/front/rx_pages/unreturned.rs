@@ -11,7 +11,7 @@
 //! pages in place of these, so with [`UNRETURNED_MAX`] of them the next one lends none.
 
 use super::lent::{LentPages, UnknownToken};
-use super::regions::Regions;
+use crate::net::front::regions::Regions;
 use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::Platform;
@@ -66,17 +66,17 @@ impl<P: Platform> Unreturned<P> {
         self.pages.count().max(LEAST)
     }
 
-    /// See [`RxFront::piece`](super::RxFront::piece).
+    /// See [`RxFront::piece`](crate::net::front::RxFront::piece).
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         self.pieces(token).nth(k)
     }
 
-    /// See [`RxFront::release`](super::RxFront::release).
+    /// See [`RxFront::release`](crate::net::front::RxFront::release).
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.lent.release(token)
     }
 
-    /// See [`RxFront::pieces`](super::RxFront::pieces).
+    /// See [`RxFront::pieces`](crate::net::front::RxFront::pieces).
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
         self.lent.pieces_in(Some(&self.pages), token)
     }

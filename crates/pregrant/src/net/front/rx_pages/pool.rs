@@ -17,13 +17,13 @@
 //! stands, and it goes with the vif's other pages; with 256 of them the pool grows no more), never
 //! answer.
 
-use super::cache::DELS_MAX;
-use super::front::{added, deleted};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::front::FrontQueue;
 use crate::net::front::ctrl::CtrlFront;
+use crate::net::front::own_pages::cache::DELS_MAX;
+use crate::net::front::queue::FrontQueue;
 use crate::net::front::regions::{Granted, Regions};
 use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::gref_mapping::front::{added, deleted};
 use crate::platform::{Access, InUse, Platform};
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, CtrlType, GrefEntry};

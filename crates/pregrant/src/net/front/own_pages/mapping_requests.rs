@@ -13,12 +13,12 @@
 //! What a back may do: see [`cache`](super::cache). It can read all of an announced page, so put
 //! nothing else there.
 
-use super::LIMIT_MAX;
 use super::cache::{ADDS_AT_ONCE, Ask, GrefCache};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::front::ctrl::CtrlFront;
 use crate::net::front::queue::FrontQueue;
 use crate::net::front::regions::Region;
+use crate::net::path::gref_mapping::LIMIT_MAX;
 use crate::platform::{Access, GrantPool, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};

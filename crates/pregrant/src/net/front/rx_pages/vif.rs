@@ -4,12 +4,12 @@
 //! ```text
 //!   frames find no spare page --grow_rx--> more        memory is short --shrink_rx--> fewer
 //! ```
-//! What the back may do: see [`rx_pool`](super::rx_pool).
+//! What the back may do: see [`pool`](super::pool).
 
-use super::rx_pool::PoolStats;
+use super::pool::PoolStats;
 use crate::error::PlatformError;
-use crate::net::front::FrontVif;
 use crate::net::front::stage::{Announcing, Live, Stage};
+use crate::net::front::vif::FrontVif;
 use crate::platform::Platform;
 use crate::port::Piece;
 

@@ -11,8 +11,8 @@
 //! What the back may do: read all of a page from its ADD until it unmaps it, with anything else
 //! that is in there. It cannot write to it.
 
-use super::own_pages::OwnPages;
-use super::tx_own_pages::HeadedFrame;
+use super::mapping_requests::OwnPages;
+use super::tx::HeadedFrame;
 use crate::error::PlatformError;
 use crate::net::front::regions::Region;
 use crate::net::front::vif::FrontVif;

@@ -3,9 +3,9 @@
 //! ```text
 //!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
 //! ```
-//! A frame that is [received by reference](super::RxFront::recv_by_reference) has its first
-//! [`RX_HEAD_BYTES`], or as many as the caller [says](Lent::with_head), in private memory, and the
-//! rest in the pages that the back wrote to. Spare pages replace these in their slots.
+//! A frame that is [received by reference](crate::net::front::RxFront::recv_by_reference) has its
+//! first [`RX_HEAD_BYTES`], or as many as the caller [says](Lent::with_head), in private memory,
+//! and the rest in the pages that the back wrote to. Spare pages replace these in their slots.
 //!
 //! Invariants: a lent page is not posted, and its grant does not end, before its token comes back.
 //! A token is good once: its number is used once in the life of a vif.
@@ -14,7 +14,7 @@
 //! payload, and nothing here parses them: a second read may give other bytes. It cannot have a page
 //! posted, released or lent twice.
 
-use super::slot_memory::SlotMemory;
+use crate::net::front::slot_memory::SlotMemory;
 use crate::net::path::FrontPath;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::Platform;
@@ -71,13 +71,13 @@ impl Lent {
 
     /// Bytes that are copied of a frame that is longer.
     #[inline(always)]
-    pub(super) fn head_of(&self, offload: Offload) -> usize {
+    pub(in crate::net::front) fn head_of(&self, offload: Offload) -> usize {
         let has_work = offload.csum_blank || offload.gso_type != 0;
         if has_work { RX_HEAD_BYTES } else { self.head.into() }
     }
 
     /// Copies what follows the head of frame `i`, as far as its `upto`-th byte, to where the frame
-    /// of `out` has room for it; [`piece`](super::RxFront::piece) has it still.
+    /// of `out` has room for it; [`piece`](crate::net::front::RxFront::piece) has it still.
     pub fn read_more<'a>(
         &self,
         out: &mut Arena,
@@ -104,7 +104,7 @@ impl Lent {
     }
 
     /// Marks frames from the `from`-th on as lent no longer; returns their tokens.
-    pub(super) fn forget_from(&mut self, from: usize) -> impl Iterator<Item = Token> + use<> {
+    pub(in crate::net::front) fn forget_from(&mut self, from: usize) -> impl Iterator<Item = Token> + use<> {
         let gone = if from < BURST_FRAMES { self.frames & u64::MAX << from } else { 0 };
         self.frames &= !gone;
         let tokens = self.tokens;
@@ -132,9 +132,9 @@ impl Lent {
         (0..BURST_FRAMES).filter_map(|i| self.token(i))
     }
 
-    /// Copies what is lent, as [`piece`](super::RxFront::piece) gives it, to where the frames of
-    /// `out` have room for it: they are whole then, as the back had them at this moment. The tokens
-    /// are still to be given back.
+    /// Copies what is lent, as [`piece`](crate::net::front::RxFront::piece) gives it, to where the
+    /// frames of `out` have room for it: they are whole then, as the back had them at this moment.
+    /// The tokens are still to be given back.
     pub fn copy<'a>(&self, out: &mut Arena, piece: impl Fn(Token, usize) -> Option<Piece<'a>>) {
         for i in 0..out.len() {
             let Some(token) = self.token(i) else { continue };
@@ -153,7 +153,7 @@ impl Lent {
     }
 
     #[inline(always)]
-    pub(super) fn note(&mut self, i: usize, token: Token, head: usize) {
+    pub(in crate::net::front) fn note(&mut self, i: usize, token: Token, head: usize) {
         self.frames |= 1 << i;
         self.heads[i] = head as u16;
         self.tokens[i] = token;

@@ -1,0 +1,54 @@
+//! RX memory at the front that no slot has: a response names it by its flags.
+//!
+//! ```text
+//!   response, flags of a path --recv_run--> frames of one slot each: copied, or noted and fetched before the slots are posted
+//!                             --recv_long-> one over several slots     --copy--> some bytes of it, for a hook
+//! ```
+//! Frames whose responses have none of these flags are in their slots' memory
+//! ([`FrontPath`](super::FrontPath)).
+//!
+//! What the back may do: name any place. Each path validates the places of its own frames; an
+//! invalid one is a fault.
+
+use crate::net::front::regions::OwnRing;
+use crate::net::stats::DirStats;
+use crate::platform::Platform;
+use crate::ring::{FrontRing, NetRx};
+use crate::wire::netif::RxResponse;
+
+/// Answers that are there.
+pub struct Answers<'a, P: Platform> {
+    /// Where they are.
+    pub ring: &'a FrontRing<NetRx, OwnRing<NetRx, P>>,
+    /// The first that is asked about, from the oldest on.
+    pub at: u32,
+    /// How many there are, from the oldest on.
+    pub n: u32,
+    /// Counters.
+    pub stats: &'a mut DirStats,
+}
+
+impl<P: Platform> Answers<'_, P> {
+    /// The `k`-th behind the first, read now.
+    #[inline(always)]
+    pub fn read(&self, k: u32) -> Option<RxResponse> {
+        (self.at + k < self.n).then(|| self.ring.read(self.at + k))
+    }
+
+    /// The slot of the `k`-th behind the first.
+    #[inline(always)]
+    pub fn slot(&self, k: u32) -> u16 {
+        (self.ring.rsp_cons().wrapping_add(self.at + k) & (self.ring.size() - 1)) as u16
+    }
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// The frame was received.
+    Whole,
+    /// The same, but that its bytes come when they are [fetched](super::AnyFlaggedPath::fetch).
+    Noted,
+    /// There is no room for it.
+    NoRoom,
+}

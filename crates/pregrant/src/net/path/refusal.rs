@@ -1,0 +1,58 @@
+//! Why a queue goes on without a path that its front requested. Each path words its own reason,
+//! beside its keys.
+//!
+//! What a front may do: cause any of these, again and again. The owner of the vif limits what is
+//! logged.
+
+use super::data_ring::keys::HalfRefusal;
+use super::foreign::keys::WholeRefusal;
+use super::guest_copy::keys::LendRefusal;
+use super::keys::KeyPlace;
+use super::staging::keys::ListRefusal;
+use alloc::string::{String, ToString};
+use core::fmt;
+
+/// The path that was refused, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// A staging list.
+    Staging(ListRefusal),
+    /// A half of a data ring.
+    DataRing(HalfRefusal),
+    /// A map of the whole guest.
+    Foreign(WholeRefusal),
+    /// Pages that the back would have lent.
+    GuestCopy(LendRefusal),
+}
+
+impl Refusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
+        match self {
+            Self::Staging(why) => why.line(at),
+            Self::DataRing(why) => why.line(at),
+            Self::Foreign(why) => why.line(at),
+            Self::GuestCopy(why) => why.line(at),
+        }
+    }
+
+    /// The reason, as a table of vifs shows it.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::DataRing(why) => why.shown(),
+            Self::GuestCopy(why) => why.shown(),
+            Self::Staging(_) | Self::Foreign(_) => self.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Staging(why) => why.fmt(f),
+            Self::DataRing(why) => why.fmt(f),
+            Self::Foreign(why) => why.fmt(f),
+            Self::GuestCopy(why) => why.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Files of the core and of the host that need each other in a circle, of two files or of more. A
+//! name that a `mod.rs` passes on (`pub use child::Name`) is needed of the file that has it; tests
+//! may name anything.
+//!
+//! ```text
+//!   imports, by file --re-exports followed to where a name stands--> file -> files --> sets in which each file reaches each other
+//! ```
+//! [`LEFT`] has the circles that there still are: it only shrinks.
+
+use super::Source;
+use super::import::{group_or_path, imports, module_of};
+use super::token::{Token, tokens};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The files that are checked.
+const FOLDERS: [&str; 2] = ["crates/pregrant/src/", "crates/pregrant-host/src/"];
+
+type Module = Vec<String>;
+
+/// Files that are still in a circle with another. One that is in none any more goes from here.
+const LEFT: &[&str] = &[
+    "crates/pregrant-host/src/drivers/registry/checks.rs",
+    "crates/pregrant-host/src/drivers/registry/control_rings.rs",
+    "crates/pregrant-host/src/drivers/registry/devices.rs",
+    "crates/pregrant-host/src/drivers/registry/mod.rs",
+    "crates/pregrant-host/src/drivers/registry/stage.rs",
+    "crates/pregrant-host/src/loopback/attachment.rs",
+    "crates/pregrant-host/src/loopback/broker/audit.rs",
+    "crates/pregrant-host/src/loopback/broker/grant_summary.rs",
+    "crates/pregrant-host/src/loopback/control.rs",
+    "crates/pregrant-host/src/loopback/mod.rs",
+    "crates/pregrant-host/src/loopback/pins.rs",
+    "crates/pregrant-host/src/loopback/table.rs",
+    "crates/pregrant-host/src/loopback/table/head.rs",
+    "crates/pregrant-host/src/loopback/table/v1.rs",
+    "crates/pregrant-host/src/ports/switch.rs",
+    "crates/pregrant-host/src/ports/switch/fabric.rs",
+    "crates/pregrant-host/src/ports/switch/inbox.rs",
+    "crates/pregrant-host/src/ports/switch/lent_burst.rs",
+    "crates/pregrant-host/src/ports/switch/mailbox.rs",
+    "crates/pregrant-host/src/ports/switch/outbox.rs",
+    "crates/pregrant-host/src/ports/switch/patience.rs",
+    "crates/pregrant-host/src/ports/switch/recent.rs",
+    "crates/pregrant-host/src/ports/switch/vif.rs",
+    "crates/pregrant-host/src/ports/tap/mod.rs",
+    "crates/pregrant-host/src/ports/tap/port.rs",
+    "crates/pregrant-host/src/ports/tap/probe.rs",
+    "crates/pregrant-host/src/ports/tap/transport.rs",
+];
+
+/// One line for each circle.
+pub fn check(sources: &[Source]) -> Vec<String> {
+    check_against(sources, LEFT)
+}
+
+fn check_against(sources: &[Source], left: &[&str]) -> Vec<String> {
+    let checked = sources.iter().filter(|s| FOLDERS.iter().any(|folder| s.path.starts_with(folder)));
+    let files: BTreeMap<Module, (&str, Vec<Token>)> = checked
+        .filter_map(|s| Some((module_of(&s.path)?, (s.path.as_str(), before_tests(tokens(&s.text))))))
+        .collect();
+    let passed_on: BTreeMap<Module, Module> =
+        files.iter().flat_map(|(module, (_, tokens))| re_exports(module, tokens)).collect();
+    let mut needs: Needs<'_> = BTreeMap::new();
+    for (module, (_, tokens)) in &files {
+        let own: BTreeSet<Module> = re_exports(module, tokens).map(|(_, from)| from).collect();
+        let named =
+            imports(module, tokens).into_iter().map(|i| i.path).chain(of_children(module, tokens, &files));
+        let of_module = needs.entry(module).or_default();
+        for path in named.filter(|path| !own.contains(path)) {
+            if let Some(file) = file_of(&path, &files, &passed_on).filter(|file| *file != module) {
+                of_module.insert(file);
+            }
+        }
+    }
+    let (mut offences, mut known) = (Vec::new(), BTreeSet::new());
+    for circle in circles(&needs) {
+        let paths: Vec<&str> = circle.iter().map(|module| files[*module].0).collect();
+        let is_left = |path: &&str| left.contains(path);
+        known.extend(paths.iter().copied().filter(is_left));
+        if !paths.iter().all(is_left) {
+            offences.push(format!("{} need each other in a circle: {}", paths.len(), paths.join(", ")));
+        }
+    }
+    let gone = left.iter().filter(|file| !known.contains(*file));
+    offences.extend(
+        gone.map(|file| format!("{file} is in no circle any more: take it out of LEFT ({})", file!())),
+    );
+    offences
+}
+
+/// The files that each file needs.
+type Needs<'a> = BTreeMap<&'a Module, BTreeSet<&'a Module>>;
+
+/// The sets of two files and more in which each reaches each other.
+fn circles<'a>(needs: &Needs<'a>) -> Vec<Vec<&'a Module>> {
+    let reached: BTreeMap<&Module, BTreeSet<&Module>> =
+        needs.keys().map(|module| (*module, reached_from(module, needs))).collect();
+    let mut circles: Vec<Vec<&'a Module>> = Vec::new();
+    let mut seen: BTreeSet<&Module> = BTreeSet::new();
+    for module in needs.keys() {
+        if seen.contains(*module) {
+            continue;
+        }
+        let back = |other: &&&'a Module| reached.get(**other).is_some_and(|all| all.contains(*module));
+        let circle: Vec<&'a Module> =
+            needs.keys().filter(|other| reached[*module].contains(**other)).filter(back).copied().collect();
+        seen.extend(circle.iter().copied());
+        if circle.len() > 1 {
+            circles.push(circle);
+        }
+    }
+    circles
+}
+
+/// What a file needs, and what that needs.
+fn reached_from<'a>(module: &'a Module, needs: &Needs<'a>) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![module];
+    while let Some(module) = next.pop() {
+        for other in needs.get(module).into_iter().flatten() {
+            if reached.insert(*other) {
+                next.push(other);
+            }
+        }
+    }
+    reached
+}
+
+/// The file that has what `path` names.
+fn file_of<'a>(
+    path: &Module,
+    files: &'a BTreeMap<Module, (&str, Vec<Token>)>,
+    passed_on: &BTreeMap<Module, Module>,
+) -> Option<&'a Module> {
+    let mut path = path.clone();
+    // Passed on from file to file; a circle would not compile.
+    while let Some((whole, from)) =
+        (1..=path.len()).find_map(|n| Some((n, passed_on.get(&path[..n]).filter(|f| **f != path[..n])?)))
+    {
+        path = from.iter().chain(&path[whole..]).cloned().collect();
+    }
+    (1..=path.len()).rev().find_map(|n| files.get_key_value(&path[..n])).map(|(module, _)| module)
+}
+
+/// Names that `pub use` passes on: ours, and the file that has it.
+fn re_exports<'a>(module: &'a Module, tokens: &'a [Token]) -> impl Iterator<Item = (Module, Module)> + 'a {
+    let starts = (0..tokens.len()).filter(|&at| {
+        let before = at.checked_sub(1).map(|b| &tokens[b]);
+        tokens[at].is_ident("use") && before.is_some_and(|t| t.is_ident("pub") || t.is_mark(')'))
+    });
+    starts.flat_map(move |at| group_or_path(module, tokens, at + 1)).filter_map(move |import| {
+        let ours = module.iter().chain(import.path.last()).cloned().collect();
+        Some((ours, import.path)).filter(|(ours, from)| ours != from)
+    })
+}
+
+/// Child modules that a file names by their bare names.
+fn of_children(
+    module: &Module,
+    tokens: &[Token],
+    files: &BTreeMap<Module, (&str, Vec<Token>)>,
+) -> impl Iterator<Item = Module> {
+    let named = (0..tokens.len()).filter_map(|at| {
+        let child: Module = module.iter().cloned().chain([tokens[at].ident()?.to_string()]).collect();
+        files.contains_key(&child).then(|| group_or_path(module, tokens, at))
+    });
+    named.flatten().map(|import| import.path).collect::<Vec<_>>().into_iter()
+}
+
+/// Tests stand at the end of a file.
+pub(super) fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
+    let tests =
+        tokens.windows(3).position(|t| t[0].is_ident("mod") && t[1].is_ident("tests") && t[2].is_mark('{'));
+    tokens.truncate(tests.unwrap_or(tokens.len()));
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Source, check_against};
+
+    fn offences(files: &[(&str, &str)]) -> Vec<String> {
+        let source = |(path, text): &(&str, &str)| Source {
+            path: format!("crates/pregrant/src/{path}"),
+            text: (*text).into(),
+        };
+        check_against(&files.iter().map(source).collect::<Vec<_>>(), &[])
+    }
+
+    #[test]
+    fn two_files_that_need_each_other_are_named() {
+        let back = ("net/path/back.rs", "use super::any_back::AnyPath;");
+        let found = offences(&[back, ("net/path/any_back.rs", "use super::back::BackPath;")]);
+        assert_eq!(
+            found,
+            ["2 need each other in a circle: crates/pregrant/src/net/path/any_back.rs, \
+                 crates/pregrant/src/net/path/back.rs"]
+        );
+        assert!(offences(&[back, ("net/path/any_back.rs", "use crate::port::Arena;")]).is_empty());
+        let in_tests = "mod tests { use crate::net::path::back::BackPath; }";
+        assert!(offences(&[back, ("net/path/any_back.rs", in_tests)]).is_empty());
+    }
+
+    #[test]
+    fn a_circle_of_three_is_found_and_a_way_into_it_is_not() {
+        let files = [
+            ("a.rs", "use crate::b::B;"),
+            ("b.rs", "use crate::c::C;"),
+            ("c.rs", "use crate::a::A; use crate::d::D;"),
+            ("d.rs", ""),
+            ("e.rs", "use crate::a::A;"),
+        ];
+        let found = offences(&files);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("3 need") && !found[0].contains("d.rs") && !found[0].contains("e.rs"));
+    }
+
+    #[test]
+    fn what_is_left_only_shrinks() {
+        let source = |(path, text): &(&str, &str)| Source {
+            path: format!("crates/pregrant/src/{path}"),
+            text: (*text).into(),
+        };
+        let files = [("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")].map(|file| source(&file));
+        let left = ["crates/pregrant/src/a.rs", "crates/pregrant/src/b.rs"];
+        assert!(check_against(&files, &left).is_empty());
+        assert_eq!(check_against(&files, &left[..1]).len(), 1);
+        assert_eq!(check_against(&files[..1], &left).len(), 2);
+    }
+
+    #[test]
+    fn the_host_s_files_are_checked_too() {
+        let offences = |folder: &str| {
+            let file = |name: &str, text: &str| Source {
+                path: format!("crates/pregrant-host/src/{folder}/{name}.rs"),
+                text: text.into(),
+            };
+            check_against(&[file("a", "use super::b::B;"), file("b", "use super::a::A;")], &[]).len()
+        };
+        assert_eq!((offences("ports"), offences("drivers/net")), (1, 1));
+    }
+
+    #[test]
+    fn what_a_folder_passes_on_is_needed_of_the_file_that_has_it() {
+        let folder =
+            ("net/path/mod.rs", "pub mod back; pub use back::{BackPath, Counted}; pub use copy::CopyPath;");
+        let back = ("net/path/back.rs", "use super::CopyPath;");
+        let copy = ("net/path/copy.rs", "use crate::net::path::{BackPath, Counted};");
+        let found = offences(&[folder, back, copy]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("path/back.rs and") && found[0].contains("path/copy.rs"), "{found:?}");
+        assert!(offences(&[folder, ("net/path/back.rs", ""), copy]).is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_uses_its_child_is_not_used_by_it() {
+        let folder = ("vif/mod.rs", "mod turn; use turn::Turn; pub struct Vif;");
+        assert_eq!(offences(&[folder, ("vif/turn.rs", "use super::Vif;")]).len(), 1);
+        assert!(
+            offences(&[("vif/mod.rs", "mod turn; pub struct Vif;"), ("vif/turn.rs", "use super::Vif;")])
+                .is_empty()
+        );
+    }
+}
