@@ -89,6 +89,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     fn changes_hands(&self, id: &DeviceId) -> bool {
         self.provider.borrow_mut().is_kernels(id)
     }
+    #[inline(never)]
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
         let id = device.id();
         let mut vif = BackVif::<P>::new(id.front, id.handle, self.config.vif.clone());
@@ -108,6 +109,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     fn release(&mut self, id: &DeviceId) -> usize {
         self.provider.borrow_mut().release(id)
     }
+    #[inline(never)]
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vif.clone();
         // It is not offered where nothing may be kept.

@@ -17,6 +17,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Stops without closing, at once: answers what was taken from guests, delivers to them what
     /// was taken from ports and what these hold while there are slots, lets go of everything, and
     /// leaves every vif at the state at which it is, for a successor.
+    #[inline(never)]
     pub fn detach(&mut self) -> Drained {
         self.reclaim_all();
         let mut drained = Drained::default();
@@ -34,6 +35,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// does, says 5, waits for their fronts (a second at most), says 6. The others stay as they
     /// are, and so does a disk whose front does not follow: it is in use, and its guest would lose
     /// data.
+    #[inline(never)]
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
         let mut drained = Drained::default();
