@@ -77,29 +77,31 @@ pub struct Columns<'a, T> {
 impl<'a, T> Columns<'a, T> {
     /// A column of words.
     pub fn left<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
-        self.column(name, Align::Left, cell)
+        self.column(name, Align::Left, &|row| cell(row).to_string())
     }
 
     /// A column of figures.
     pub fn right<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
-        self.column(name, Align::Right, cell)
+        self.column(name, Align::Right, &|row| cell(row).to_string())
     }
 
     /// A column of figures, in units of `unit`; there may be none.
     pub fn median(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
-        self.right(name, |row| or_dash(cell(row).map(|s| s.middle(unit))))
+        self.column(name, Align::Right, &|row| or_dash(cell(row).map(|s| s.middle(unit))))
     }
 
     /// The same with another column, of their ranges.
     pub fn ranged(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
         let range = |row| or_dash(cell(row).map(|s| s.per(unit).range()));
-        self.median(name, unit, &cell).right("(range)", range)
+        self.median(name, unit, &cell).column("(range)", Align::Right, &range)
     }
 
-    fn column<C: fmt::Display>(mut self, name: &str, align: Align, cell: impl Fn(&'a T) -> C) -> Self {
+    /// The cells come from a trait object, so that this is compiled once for each `T` and not for
+    /// each column.
+    fn column(mut self, name: &str, align: Align, cell: &dyn Fn(&'a T) -> String) -> Self {
         self.table.columns.push((name.into(), align));
         for (row, cells) in self.of.iter().zip(&mut self.table.rows) {
-            cells.push(cell(row).to_string());
+            cells.push(cell(row));
         }
         self
     }

@@ -16,6 +16,7 @@
 //!   fair_scheduler   whose turn it is when several devices want one worker
 //!   throttle         how much of a worker's time one guest's connecting and closing may take
 //!   status, status_socket    what a backend tells others of its devices, and where
+//!   instances        which of these functions are compiled in this crate, and not in each program
 //! ```
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
 
@@ -25,6 +26,7 @@ pub mod device_class;
 pub mod device_log;
 pub mod fair_scheduler;
 mod front_device;
+pub mod instances;
 pub mod net;
 pub mod overdue;
 pub mod poll_controller;

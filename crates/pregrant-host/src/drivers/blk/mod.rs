@@ -58,6 +58,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Blk<P> {
     fn serves(&self, front: u16, handle: u32) -> bool {
         DeviceChoice::serve(&self.config.chosen, front, handle)
     }
+    #[inline(never)]
     fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vbd;
         // It is not offered where nothing may be kept.

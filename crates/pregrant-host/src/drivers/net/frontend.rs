@@ -74,6 +74,7 @@ pub struct Frontend<P: Platform, T: Transport> {
 impl<P: Platform, T: Transport> Frontend<P, T> {
     /// Finds the own domain's vif `handle` and begins to watch its back. One that reconnects brings
     /// down first what a predecessor left connected.
+    #[inline(never)]
     pub fn new(
         platform: P,
         xs: Client<T>,
@@ -161,6 +162,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif
     /// that is to restart at some time is not waited for beyond it. Returns what the vif came
     /// to.
+    #[inline(never)]
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.wait_for_events(wait, self.vif.begins_at_ns())?;
         if let Err(fault) = self.vif.turn(&self.end.platform) {
@@ -240,6 +242,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// Waits until frames can travel, at most so long. False: not in time. And until the back has
     /// said which pages it keeps mapped, but not for long: frames travel meanwhile.
+    #[inline(never)]
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let mut until = Instant::now() + most;
         while !self.vif.is_live() {
@@ -258,6 +261,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// Closes the vif and waits until its memory is the domain's own again, at most so long. False:
     /// the back still has some of it mapped.
+    #[inline(never)]
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         match self.vif.close(&mut self.end.split().1, None) {
             Err(_) if self.end.is_gone() => {
@@ -278,7 +282,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many: none
     /// while the vif is not live.
-    #[inline(always)]
+    #[inline(never)]
     pub fn send(&mut self, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         let Some(queue) = self.vif.queue_mut(i) else { return Ok(0) };
         let sent = queue.send(&self.end.platform, burst)?;
@@ -302,20 +306,20 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 
     /// Takes TX answers of queue `i`, once at least `want` are there.
-    #[inline(always)]
+    #[inline(never)]
     pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
         self.on_queue(i, |p, queue| queue.reclaim(p, want))
     }
 
     /// Receives frames of queue `i` into `out`, once at least `want` answers are there.
-    #[inline(always)]
+    #[inline(never)]
     pub fn recv(&mut self, i: usize, out: &mut Arena, want: u32) -> Result<usize, FrontendError> {
         self.on_queue(i, |p, queue| queue.recv(p, out, want))
     }
 
     /// Receives frames of queue `i` by reference; see [`FrontQueue::recv_by_reference`]. They are
     /// given back by [`release`](Self::release).
-    #[inline(always)]
+    #[inline(never)]
     pub fn recv_by_reference(
         &mut self,
         i: usize,
@@ -328,6 +332,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 
     /// See [`FrontVif::hand_on`].
+    #[inline(never)]
     pub fn hand_on(&mut self, came: &mut Arena, lent: &mut Lent, port: &mut dyn FramePort) -> usize {
         self.vif.hand_on(&self.end.platform, came, lent, port)
     }
@@ -393,6 +398,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// Sleeps until there may be something to do, and at most until `due`: arms all queues first,
     /// as [`arm`](Self::arm) does. The connection to xenstore is to wake the platform's events.
+    #[inline(never)]
     pub fn sleep(&mut self, tx_too: bool, due: Option<Duration>) -> Result<(), FrontendError>
     where
         P::Events: WakeOn,
@@ -440,6 +446,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 
     /// The vif's new state, for the log: its peer and path, and requests that failed.
+    #[inline(never)]
     pub fn log_state(&mut self) {
         let (id, vif) = (self.end.device.id(), &self.vif);
         // LOG: these are of the process' own front, and no guest's.

@@ -80,6 +80,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     fn serves(&self, front: u16, handle: u32) -> bool {
         DeviceChoice::serve(&self.config.chosen, front, handle)
     }
+    #[inline(never)]
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vif.clone();
         // It is not offered where nothing may be kept.
@@ -106,6 +107,7 @@ impl<P: Platform, T: Transport + 'static> Takeover<T> for Net<P> {
     fn is_served_until_placed(&self, id: &DeviceId) -> bool {
         self.provider.borrow_mut().is_kernels(id)
     }
+    #[inline(never)]
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
         let id = device.id();
         let mut vif = BackVif::<P>::new(id.front, id.handle, self.config.vif.clone());

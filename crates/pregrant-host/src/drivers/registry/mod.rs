@@ -168,6 +168,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Starts to watch the domain's backend directory, for devices of these classes.
+    #[inline(never)]
     pub fn new(
         platform: P,
         mut xs: Client<T>,
@@ -200,6 +201,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     ///
     /// # Errors
     /// In words: a thread, or a handle of the domain for it, cannot be had.
+    #[inline(never)]
     pub fn start_workers(&mut self, workers: WorkerConfig) -> Result<(), String>
     where
         P::Events: WakeOn,
@@ -244,6 +246,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// changed: then there may be more, so do not sleep before another call. To be called also
     /// when the connection's descriptor is not readable: events that came while a reply was
     /// awaited are kept in the client.
+    #[inline(never)]
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
         let mut news = self.pump();
@@ -321,7 +324,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Where this thread is the worker: one batch of each active queue, both directions, of every
     /// device whose turn it is. True when there may be more.
-    #[inline]
+    #[inline(never)]
     pub fn round(&mut self) -> bool {
         let Some(load) = self.pool.inline_mut() else { return false };
         let moved = load.round(&self.platform);
@@ -332,6 +335,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Before sleeping: arms what this thread serves. True: there is work.
+    #[inline(never)]
     pub fn arm(&mut self) -> bool {
         // Events that came beside a reply since the last control turn do not wake this thread.
         let mut work = self.retry_held() | self.xs.has_events();

@@ -18,6 +18,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Stops without closing, at once: answers what was taken from guests, delivers to them what
     /// was taken from ports and what these hold while there are slots, lets go of everything, and
     /// leaves every vif at the state at which it is, for a successor.
+    #[inline(never)]
     pub fn detach(&mut self) -> Drained {
         self.reclaim_all();
         let mut drained = Drained::default();
@@ -35,6 +36,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// does, goes to state 5, waits for their fronts (a second at most), goes to state 6. The
     /// others stay as they are, and so does a disk whose front does not follow: it is in use, and
     /// its guest would lose data.
+    #[inline(never)]
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
         let (mut drained, mut keeps_records) = (Drained::default(), BTreeSet::new());

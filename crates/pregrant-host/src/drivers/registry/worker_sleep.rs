@@ -24,6 +24,7 @@ const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Sleeps until there may be something to do, and at most until `due`, for the caller's own
     /// sake. Arms every queue first. The connection to xenstore is to wake the platform's events.
+    #[inline(never)]
     pub fn sleep(&mut self, due: Option<Duration>)
     where
         P::Events: WakeOn,

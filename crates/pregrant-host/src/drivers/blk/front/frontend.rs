@@ -70,6 +70,7 @@ where
     /// Finds the own domain's disk `handle` and begins to watch its back; what a predecessor left
     /// connected is brought down first. The connection to xenstore is to wake the platform's
     /// events.
+    #[inline(never)]
     pub fn new(platform: P, xs: Client<T>, handle: u32, config: FrontConfig) -> Result<Self, FrontendError> {
         let mut end = FrontDevice::new(platform, xs, Class::VBD, handle)?;
         let mut vbd = FrontVbd::new(end.device.peer_domid(), config, true);
@@ -146,6 +147,7 @@ where
 
     /// A batch of all that there is: answers, new requests, what can be asked. True: something
     /// moved.
+    #[inline(never)]
     pub fn round(&mut self) -> Result<bool, FrontendError> {
         let Self { end, vbd, schedule, disk, new, .. } = self;
         let mut moved = 0;
@@ -226,6 +228,7 @@ where
     /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a
     /// disk that is to restart at some time is not waited for beyond it. Returns what it came
     /// to.
+    #[inline(never)]
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.wait_for_events(wait, self.vbd.begins_at_ns())?;
         let in_use = self.is_in_use()?;
@@ -343,6 +346,7 @@ where
     }
 
     /// Waits until it is connected, at most so long. False: not in time.
+    #[inline(never)]
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
         while !self.vbd.is_live() {
@@ -357,6 +361,7 @@ where
 
     /// Does what is in hand, and a flush behind it where one is due, for at most so long: nothing
     /// is to be put any more. False: not in time; what is left fails.
+    #[inline(never)]
     pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
         let flushed = Arc::new(AtomicBool::new(false));
@@ -393,6 +398,7 @@ where
 
     /// Closes the disk and waits until its memory is the domain's own again, at most so long.
     /// False: the back still has some of it mapped.
+    #[inline(never)]
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         self.closing = true;
         match self.vbd.close(&mut self.end.split().1, None) {

@@ -1,0 +1,98 @@
+//! The functions that are compiled in this crate, for its two platforms.
+//!
+//! ```text
+//!   pregrant, drivers: generic over the platform --+
+//!   this list: which functions, which platforms  --+--> machine code of this crate, at its opt-level
+//!                                                         ^
+//!   pregrant, pregrant-lab: call these functions  --------' and are compiled at a lower one
+//! ```
+//! Rust compiles a generic function in the crate that chooses its types, at that crate's
+//! `opt-level`, and again in each further crate that chooses the same. The programs are large and
+//! execute most of their code once, so `Cargo.toml` gives them a low `opt-level`, which halves the
+//! time of the first build. What a backend or a frontend does all the time must not be compiled
+//! with them.
+//!
+//! The compiler calls the copy of an earlier crate if the function is `#[inline(never)]` and that
+//! crate has such a copy. So each function of this list has that attribute, and whatever it calls
+//! is inlined into it here. The cost is one call that is not inlined, for a batch of frames and not
+//! for each. A function that is not in this list works as well; it is compiled in each program.
+
+use super::registry::{Backend, DeviceClass};
+use super::{Blk, BlkFrontend, Frontend, Net};
+use crate::linux::Xen;
+use crate::loopback::Loopback;
+use crate::wake::WakeOn;
+use crate::xenstored::UnixTransport;
+use pregrant::platform::Platform;
+
+/// Addresses of functions.
+pub type Functions = Vec<*const ()>;
+
+/// All of them. No one calls it: that it is public makes the compiler keep what it names.
+#[inline(never)]
+pub fn instances() -> [Functions; 2] {
+    [of_platform::<Loopback>(), of_platform::<Xen>()]
+}
+
+fn of_platform<P: Platform>() -> Functions
+where
+    P::Events: WakeOn,
+{
+    [backend::<P>(), front::<P>(), disk_front::<P>()].concat()
+}
+
+/// What serves devices. A class' `make` leads to its devices and their queues, and `start_workers`
+/// to the loop of a worker thread.
+fn backend<P: Platform>() -> Functions
+where
+    P::Events: WakeOn,
+{
+    vec![
+        Backend::<P, UnixTransport>::new as *const (),
+        Backend::<P, UnixTransport>::start_workers as *const (),
+        Backend::<P, UnixTransport>::control as *const (),
+        Backend::<P, UnixTransport>::round as *const (),
+        Backend::<P, UnixTransport>::arm as *const (),
+        Backend::<P, UnixTransport>::sleep as *const (),
+        Backend::<P, UnixTransport>::detach as *const (),
+        Backend::<P, UnixTransport>::close_all as *const (),
+        <Net<P> as DeviceClass<P, UnixTransport>>::reserve as *const (),
+        <Net<P> as DeviceClass<P, UnixTransport>>::make as *const (),
+        <Blk<P> as DeviceClass<P, UnixTransport>>::make as *const (),
+    ]
+}
+
+/// A guest's vif.
+fn front<P: Platform>() -> Functions
+where
+    P::Events: WakeOn,
+{
+    vec![
+        Frontend::<P, UnixTransport>::new as *const (),
+        Frontend::<P, UnixTransport>::control as *const (),
+        Frontend::<P, UnixTransport>::connect as *const (),
+        Frontend::<P, UnixTransport>::close as *const (),
+        Frontend::<P, UnixTransport>::send as *const (),
+        Frontend::<P, UnixTransport>::reclaim as *const (),
+        Frontend::<P, UnixTransport>::recv as *const (),
+        Frontend::<P, UnixTransport>::recv_by_reference as *const (),
+        Frontend::<P, UnixTransport>::hand_on as *const (),
+        Frontend::<P, UnixTransport>::sleep as *const (),
+        Frontend::<P, UnixTransport>::log_state as *const (),
+    ]
+}
+
+/// A guest's disk.
+fn disk_front<P: Platform>() -> Functions
+where
+    P::Events: WakeOn,
+{
+    vec![
+        BlkFrontend::<P, UnixTransport>::new as *const (),
+        BlkFrontend::<P, UnixTransport>::round as *const (),
+        BlkFrontend::<P, UnixTransport>::control as *const (),
+        BlkFrontend::<P, UnixTransport>::connect as *const (),
+        BlkFrontend::<P, UnixTransport>::finish as *const (),
+        BlkFrontend::<P, UnixTransport>::close as *const (),
+    ]
+}
