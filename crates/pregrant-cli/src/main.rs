@@ -91,7 +91,6 @@ enum Command {
     Process(process::ProcessArgs),
 }
 
-/// As clap's own.
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -115,7 +114,7 @@ fn main() -> ExitCode {
     let log_line = LogLine::of_stderr();
     log_line.begin(level);
     if let Err(e) = signals::begin() {
-        log::warn!("cannot set which signals are blocked or ignored: {e}; those of the parent stay so");
+        log::warn!("cannot reset the signal mask and dispositions: {e}; keeping those of the parent process");
     }
     let result = match cli.command {
         Command::Loopback(args) => loopback::run(args),
