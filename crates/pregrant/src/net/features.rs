@@ -1,5 +1,5 @@
-//! What the two ends tell each other through xenstore: one place that writes the keys, the same
-//! place that reads them (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
+//! The keys by which the two ends negotiate in xenstore, written and read in one place
+//! (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
 //!
 //! ```text
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
@@ -7,9 +7,9 @@
 //!                       with two queues or more these move to queue-0/, queue-1/ ...
 //!   back's directory:   staging-grants-active = "1"     (path/staging/keys.rs)
 //! ```
-//! What a peer may do: write anything. A garbled number in a key that is needed is an error that
-//! names the key and says what was expected; an unknown key is ignored; a staging key that makes no
-//! sense means no staging, not no vif.
+//! What a peer may do: write anything. An invalid number in a required key is an error that names
+//! the key and the expected value; an unknown key is ignored; an invalid staging key disables
+//! staging, not the vif.
 
 pub use super::path::active::ActiveLists;
 pub use super::path::request_keys::RingRequest;
@@ -25,40 +25,38 @@ use alloc::vec::Vec;
 use core::iter::once;
 
 paths!(with_paths {
-    /// What a back offers.
+    /// The features that a back offers.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct BackFeatures(Offer, offer) {
-        /// `feature-sg`: takes frames over several slots.
+        /// `feature-sg`: it takes frames of several slots.
         pub sg: bool = true,
-        /// `feature-gso-tcpv4`.
+        /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
         pub gso_tcpv4: bool = true,
-        /// `feature-gso-tcpv6`.
+        /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
         pub gso_tcpv6: bool = true,
-        /// `feature-ipv6-csum-offload`.
+        /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
         pub ipv6_csum: bool = true,
-        /// `feature-rx-copy`: copies into the front's pages. Without it there is no common ground.
+        /// `feature-rx-copy`: it copies to the front's pages. A front cannot work without it.
         pub rx_copy: bool = true,
-        /// `feature-split-event-channels`.
+        /// `feature-split-event-channels`: it supports an event channel per ring.
         pub split_channels: bool = true,
-        /// `feature-multicast-control`: leaves out multicast frames that the front did not name,
-        /// where it asks for that.
+        /// `feature-multicast-control`: it filters multicast frames if the front asks for that.
         pub multicast_control: bool = true,
-        /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any
-        /// time.
+        /// `feature-dynamic-multicast-control`: the front may switch that on and off at any time.
         pub dynamic_multicast_control: bool = true,
-        /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks
-        /// for it.
+        /// `feature-xdp-headroom`: it leaves headroom before the data in RX pages if the front asks
+        /// for that.
         pub xdp_headroom: bool = true,
-        /// `feature-ctrl-ring`: answers control requests.
+        /// `feature-ctrl-ring`: it answers control requests.
         pub ctrl_ring: bool = true,
-        /// `multi-queue-max-queues`.
+        /// `multi-queue-max-queues`: most queues of a vif.
         pub max_queues: u32 = 8,
-        /// `max-tx-ring-page-order`: pages of a TX ring at most, as the exponent of 2.
+        /// `max-tx-ring-page-order`: log2 of the most pages of a TX ring.
         pub max_tx_ring_order: u32 = MAX_RING_ORDER,
-        /// `max-rx-ring-page-order`.
+        /// `max-rx-ring-page-order`: log2 of the most pages of an RX ring.
         pub max_rx_ring_order: u32 = MAX_RING_ORDER,
-        /// `mapped-pages-max`: ordinary pages of a vif that it keeps mapped, of all queues and both
-        /// directions; 0: it does not say.
+        /// `mapped-pages-max`: number of a vif's ordinary pages that it keeps mapped, over all
+        /// queues and both directions; 0: the key is not written.
         pub mapped_pages: u32 = 0,
     }
 });
@@ -70,7 +68,7 @@ impl Default for BackFeatures {
 }
 
 impl BackFeatures {
-    /// As keys of the back's directory.
+    /// The keys for the back's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         put(&mut p, "feature-sg", self.sg as u32);
@@ -94,7 +92,7 @@ impl BackFeatures {
         p
     }
 
-    /// From the keys of a back's directory.
+    /// Reads the keys of a back's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
         let mut back = Self {
             sg: flag(keys, "feature-sg")?,
@@ -117,40 +115,41 @@ impl BackFeatures {
         Ok(back)
     }
 
-    /// [`mapped_pages`](Self::mapped_pages) of a direction, of a vif with so many queues.
+    /// The share of [`mapped_pages`](Self::mapped_pages) for one direction of a queue, in a vif
+    /// with this many queues.
     pub fn mapped_pages_of(&self, queues: u32) -> u32 {
         (self.mapped_pages / 2).checked_div(queues).unwrap_or(0)
     }
 }
 
-/// How many queues a back takes.
+/// Reads how many queues a back offers.
 fn max_queues<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     Ok(number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1))
 }
 
-/// How many queues a front has, of those that the back's own keys offer.
+/// Reads how many queues a front has, at most as many as the back's own keys offer.
 pub fn connected_queues<B: DeviceBus>(bus: &mut B) -> Result<u32, B::Error> {
     let most = max_queues(&mut OwnKeys(bus))?;
     nr_queues(bus, most)
 }
 
-/// What a front takes in one frame.
+/// The kinds of frames that a front takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxAccepts {
-    /// `feature-sg`: frames over several slots.
+    /// `feature-sg`: it takes frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`.
+    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
+    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// Not `feature-no-csum-offload`: IPv4 frames with blank checksums.
+    /// No `feature-no-csum-offload`: it takes IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`: the same for IPv6.
+    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
 }
 
 impl RxAccepts {
-    /// From the keys of a front's directory.
+    /// Reads the keys of a front's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
         Ok(Self {
             sg: flag(keys, "feature-sg")?,
@@ -162,78 +161,78 @@ impl RxAccepts {
     }
 }
 
-/// How a queue's events travel.
+/// The event channels of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChannelKeys {
-    /// `event-channel`: one for both rings.
+    /// `event-channel`: one channel for both rings.
     Single(EvtchnPort),
-    /// `event-channel-tx`, `event-channel-rx`.
+    /// `event-channel-tx`, `event-channel-rx`: a channel per ring.
     Split {
-        /// Requests and responses of the TX ring.
+        /// The channel of the TX ring.
         tx: EvtchnPort,
-        /// Of the RX ring.
+        /// The channel of the RX ring.
         rx: EvtchnPort,
     },
 }
 
 paths!(with_paths {
-    /// One queue as the front set it up.
+    /// One queue, as the front set it up.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct QueueKeys(QueueRequest, default) {
-        /// `tx-ring-ref`, or `tx-ring-ref%u` of several pages: a power of two of them.
+        /// `tx-ring-ref`, or `tx-ring-ref%u` for several pages, a power of two of them.
         pub tx_ring: Vec<GrantRef> = Vec::new(),
-        /// `rx-ring-ref`.
+        /// `rx-ring-ref`, or `rx-ring-ref%u` for several pages.
         pub rx_ring: Vec<GrantRef> = Vec::new(),
-        /// Event channels.
+        /// The event channels.
         pub channels: ChannelKeys = ChannelKeys::Single(EvtchnPort(0)),
     }
 });
 
 impl QueueKeys {
-    /// A queue with rings of a page each, without what paths share.
+    /// A queue whose rings have one page each, without memory of paths.
     pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
         let (tx_ring, rx_ring) = (Vec::from([tx_ring]), Vec::from([rx_ring]));
         Self { tx_ring, rx_ring, channels, ..Self::start() }
     }
 }
 
-/// A back's keys for what it takes of that.
+/// The back's keys for the largest rings that it takes.
 const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
 const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
-/// A back's: ordinary pages of a vif that it keeps mapped.
+/// The back's key for the number of a vif's ordinary pages that it keeps mapped.
 pub const MAPPED_PAGES: &str = "mapped-pages-max";
 const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order or max-rx-ring-page-order";
 
-/// A front's control ring.
+/// The control ring of a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CtrlKeys {
-    /// `ctrl-ring-ref`.
+    /// `ctrl-ring-ref`: the grant reference of its page.
     pub ring: GrantRef,
-    /// `event-channel-ctrl`.
+    /// `event-channel-ctrl`: its event channel.
     pub channel: EvtchnPort,
 }
 
 paths!(with_paths {
-    /// What a front asks for.
+    /// The connection that a front requests.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct FrontRequest(Request, default) {
-        /// `request-rx-copy`: mandatory.
+        /// `request-rx-copy`, which is mandatory.
         pub rx_copy: bool = true,
-        /// `feature-rx-notify`.
+        /// `feature-rx-notify`: the front notifies when it posts RX slots.
         pub rx_notify: bool = true,
-        /// `feature-sg`: takes frames over several slots.
+        /// `feature-sg`: it takes frames of several slots.
         pub sg: bool = true,
-        /// `feature-gso-tcpv4`.
+        /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
         pub gso_tcpv4: bool = true,
-        /// `feature-gso-tcpv6`.
+        /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
         pub gso_tcpv6: bool = true,
-        /// Not `feature-no-csum-offload`: takes IPv4 frames with blank checksums.
+        /// No `feature-no-csum-offload`: it takes IPv4 frames with a blank checksum.
         pub csum: bool = true,
-        /// `feature-ipv6-csum-offload`.
+        /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
         pub ipv6_csum: bool = true,
-        /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
+        /// [`REQUEST_MULTICAST`]: it only wants multicast frames for addresses that it added.
         pub multicast_control: bool = false,
-        /// [`XDP_HEADROOM`], as of the connect; 0: the key is not written.
+        /// [`XDP_HEADROOM`] at the connect; 0: the key is not written.
         pub headroom: u16 = 0,
         /// Its control ring, if it has one.
         pub ctrl: Option<CtrlKeys> = None,
@@ -246,29 +245,29 @@ paths!(with_paths {
 /// change at any time.
 pub const REQUEST_MULTICAST: &str = "request-multicast-control";
 
-/// Whether a front asks for multicast control now.
+/// Reads whether a front asks for multicast control now.
 pub fn requests_multicast<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
     flag(keys, REQUEST_MULTICAST)
 }
 
-/// The front's key for bytes ahead of a frame's in its RX pages: it writes it, and then goes to
-/// state 7.
+/// The front's key for the number of bytes before the data in its RX pages. The front writes it and
+/// then enters state 7.
 pub const XDP_HEADROOM: &str = "xdp-headroom";
 
-/// Headroom at most: as much stays for bytes. What is asked for beyond is not given; the extra info
-/// says what is.
+/// Largest headroom, which leaves as much for data. A larger request gets this; the extra info has
+/// the actual value.
 pub const MAX_HEADROOM: u16 = 2048;
 
-/// The headroom that a front asks for now. Garbled means none.
+/// Reads the headroom that a front asks for. An invalid value means none.
 pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
     let asked = keys.text(XDP_HEADROOM)?.as_deref().and_then(decimal).unwrap_or(0);
     Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
-/// Whether a back that offers so many queues accepted memory that its front set up for frames, by
-/// its own directory.
+/// Whether a back with `max_queues` queues has accepted any frame memory of its front, by the keys
+/// in its own directory.
 pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
-    // The front says how many queues there are: check all places.
+    // Only the front's keys have the number of queues, so check all possible places.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
     let names = || path::KEYS.iter().filter_map(|keys| keys.directions);
     for key in queues.flat_map(|(i, n)| names().map(move |name| queue_prefix(i, n) + name)) {
@@ -280,31 +279,31 @@ pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<b
     Ok(false)
 }
 
-/// Names in the back's directory that belong to one connection.
+/// Whether a name in the back's directory belongs to one connection.
 pub fn of_back_connection(name: &str) -> bool {
     path::KEYS.iter().any(|keys| keys.active.contains(&name)) || name.starts_with("queue-")
 }
 
-/// Names in the back's directory that Linux's netback does not know. It neither writes over them
-/// nor removes them: they go before it is given the vif, or its fronts believe that it keeps what
-/// they say.
+/// Whether Linux's netback does not know a name in the back's directory. It would neither overwrite
+/// nor remove it, so the key must be removed before netback gets the vif, or its fronts would rely
+/// on it.
 pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER].contains(&name)
         || path::KEYS.iter().any(|keys| keys.offers.contains(&name))
 }
 
-/// Names in the front's directory that belong to one connection: a predecessor with other queues,
-/// channels or lists left them, and they would be taken for ours; so would promises of this front
-/// alone, which a successor that does not know the key would not keep.
+/// Whether a name in the front's directory belongs to one connection. A predecessor with other
+/// queues, channels or lists may have left it, and it would be taken for ours; or it is a promise
+/// of this front only, which a successor that does not know the key would not keep.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["tx-", "rx-", "ctrl-", "event-channel", "queue-", NUM_QUEUES, XDP_HEADROOM];
     let of_paths = path::KEYS.iter().flat_map(|keys| keys.front);
     starts.iter().chain(of_paths).any(|start| name.starts_with(start))
 }
 
-/// A queue's channels: two where both are named, as Linux's netback takes it. Half a pair is of a
-/// front that had two before.
+/// Reads a queue's channels: two if both keys exist, as in Linux's netback. Half of a pair was left
+/// by a front that had two.
 fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Error> {
     let (tx_key, rx_key) = (format!("{at}event-channel-tx"), format!("{at}event-channel-rx"));
     let (tx, rx) = (number(keys, &tx_key)?, number(keys, &rx_key)?);
@@ -326,7 +325,7 @@ impl FrontRequest {
         Self { queues, ..Self::start() }
     }
 
-    /// As keys of the front's directory.
+    /// The keys for the front's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         put(&mut p, "request-rx-copy", self.rx_copy as u32);
@@ -372,7 +371,7 @@ impl FrontRequest {
         p
     }
 
-    /// From the keys of a front's directory. `offered` is what this back advertised.
+    /// Reads the keys of a front's directory. `offered` is what this back advertised.
     pub fn read<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<Self, S::Error> {
         let rx_copy = flag(keys, "request-rx-copy")?;
         if !rx_copy {
@@ -607,7 +606,7 @@ mod tests {
             assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
             assert_eq!(q.staging.rx, data(50, 65535));
         }
-        // An order promises pages: one that is not named, or a back that offers none, is an error.
+        // An order promises pages: a missing page, or a back that offers no orders, is an error.
         for (key, value, named) in [
             ("rx-ring-ref15", None, "rx-ring-ref15"),
             ("rx-ring-ref3", Some("x"), "rx-ring-ref3"),
@@ -626,13 +625,13 @@ mod tests {
             let e = FrontRequest::read(&mut d, &back).unwrap_err();
             assert!(e.starts_with(&format!("queue-1/{named}")), "{e}");
         }
-        // Those of one that was killed, and the kernel's front, which does not know them.
+        // Keys of a front that was killed, and the kernel's front, which does not know them.
         let front = with("rx-ring-page-order", "1").unwrap();
         assert_eq!(front.queues[0].rx_ring, [GrantRef(100)]);
         let old = BackFeatures { max_tx_ring_order: 0, ..back.clone() };
         let e = FrontRequest::read(&mut dir(request(2).pairs()), &old).unwrap_err();
         assert!(e.starts_with("queue-1/tx-ring-page-order"), "{e}");
-        // Half a control ring is none at all, and a back without control rings does not read it.
+        // Half a control ring counts as none, and a back without control rings ignores it.
         let mut d = dir(request(1).pairs());
         d.0.remove("event-channel-ctrl");
         let e = FrontRequest::read(&mut d, &back).unwrap_err();

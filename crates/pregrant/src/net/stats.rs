@@ -1,33 +1,33 @@
-//! Plain counters, one set for each direction of a queue, the same at both ends.
+//! Counters of each direction of a queue, the same at both ends.
 //!
 //! ```text
 //!   DirStats    a reading                                 what a front counts in, and what is reported
 //!   LiveStats   what a back's queue adds to, in its worker --read()--> DirStats, in any thread, without a lock
 //! ```
-//! Of two counters that one thread reads while another adds, either may be ahead by a batch; none
-//! is ever half written.
+//! When one thread reads two counters while another adds to them, either may be ahead by a batch;
+//! none is ever half written.
 
 use super::path::PathName;
 use crate::platform::GrantOps;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How the frames of a batch were served, a bit for each, failed ones among them.
+/// How the frames of a batch were served: a bit per frame, including failed ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Served {
-    /// They took grant operations.
+    /// Frames that used grant operations.
     granted: u64,
-    /// By path.
+    /// For each path, the frames that it served.
     by: [u64; PathName::COUNT],
 }
 
 impl Served {
-    /// These took grant operations, unless [`note`](Self::note) says otherwise.
+    /// These frames used grant operations, unless [`note`](Self::note) says otherwise.
     #[inline(always)]
     pub(crate) fn by_grants(frames: u64) -> Self {
         Self { granted: frames, by: [0; PathName::COUNT] }
     }
 
-    /// These went by this path.
+    /// These frames were served by this path.
     #[inline(always)]
     pub(crate) fn note(&mut self, by: PathName, frames: u64) {
         self.granted &= if by.frame_cost().is_by_grants() { !0 } else { !frames };
@@ -40,13 +40,14 @@ impl Served {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds. By its one writer alone: this is a load and a store, and no locked operation.
+    /// Adds to the counter. Only its one writer may call it: it is a load and a store, not a locked
+    /// operation.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The same of a counter that says the most that there was.
+    /// The same for a counter that holds a maximum.
     #[inline(always)]
     pub fn raise(&self, most: u64) {
         if most > self.get() {
@@ -54,7 +55,7 @@ impl Counter {
         }
     }
 
-    /// The count.
+    /// The value.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -66,7 +67,8 @@ macro_rules! counters {
         { $($(#[$about:meta])* $name:ident,)* }
         $($(#[$doc:meta])* $path:ident = $module:ident, $text:literal;)*
     ) => {
-        /// One direction of one queue: a path's counter is of the frames that it carried.
+        /// A snapshot of one direction of one queue. A path's counter has the frames that it
+        /// carried.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct DirStats {
             $($(#[$about])* pub $name: u64,)*
@@ -75,7 +77,7 @@ macro_rules! counters {
             pub grant_ops: GrantOps,
         }
 
-        /// The same, while they are counted.
+        /// The live counters of one direction of one queue.
         #[derive(Default, Debug)]
         pub struct LiveStats {
             $($(#[$about])* pub $name: Counter,)*
@@ -86,7 +88,7 @@ macro_rules! counters {
         }
 
         impl DirStats {
-            /// Counts frames that all went one way.
+            /// Counts frames that all used one path.
             #[inline(always)]
             pub(crate) fn handed_on_by(&mut self, by: PathName, frames: u64) {
                 self.frames += frames;
@@ -98,7 +100,7 @@ macro_rules! counters {
         }
 
         impl LiveStats {
-            /// How they stand.
+            /// Reads the current values.
             pub fn read(&self) -> DirStats {
                 DirStats {
                     $($name: self.$name.get(),)*
@@ -111,7 +113,7 @@ macro_rules! counters {
                 }
             }
 
-            /// Counts the frames of a batch that were handed on, a bit for each: how they were
+            /// Counts the frames of a batch that were passed on, a bit per frame, by how they were
             /// `served`.
             #[inline(always)]
             pub(crate) fn handed_on(&self, good: u64, served: Served) {
@@ -130,29 +132,29 @@ macro_rules! counters {
 }
 
 paths!(counters {
-    /// Frames handed on.
+    /// Frames passed on.
     frames,
     /// Bytes of these frames.
     bytes,
     /// Frames that needed grant operations.
     granted,
-    /// Of a direction whose frames this end puts into memory of a path's own: those that found no
-    /// room there, and went another way.
+    /// If this end puts frames into memory of a path: frames that found no room there, and used
+    /// another path.
     no_room,
-    /// The same: the most bytes of it that were in use at a time.
+    /// If this end puts frames into memory of a path: the most bytes of it in use at a time.
     most_bytes,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
-    /// Frames that could not be handed on: the port did not take them, the guest never can, or they
-    /// are large segments of no TCP packet.
+    /// Frames that could not be passed on: the port did not take them, the guest can never take
+    /// them, or they are large segments of no TCP packet.
     dropped,
     /// At a back, RX: frames that are too long for a guest without `feature-sg`
     /// ([`one_slot`](super::one_slot)).
     too_long,
-    /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
+    /// Large segments from the peer whose checksum was not blank and was made blank (Linux:
     /// `rx_gso_checksum_fixup`).
     gso_checksum_fixups,
-    /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
+    /// At a back, RX: zero-copy frames, copied once out of another guest's pages.
     lent,
     /// Multicast frames that the guest does not want.
     filtered,
@@ -162,13 +164,13 @@ paths!(counters {
     batches,
     /// Events sent.
     notifications,
-    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have
-    /// come to the port twice, of RX they are lost.
+    /// At a back: frames that predecessors had in flight when they ended. Those of TX may have
+    /// reached the port twice, those of RX are lost.
     interrupted,
 });
 
 impl LiveStats {
-    /// Counts the grant operations between two readings.
+    /// Adds the grant operations between two readings.
     #[inline(always)]
     pub(crate) fn add_grant_ops(&self, before: &GrantOps, after: &GrantOps) {
         self.copies.add(after.copies - before.copies);
