@@ -285,7 +285,6 @@ impl BackArgs {
     }
 }
 
-/// Runs `pregrant back`.
 pub fn run(mut args: BackArgs, given: &Given) -> Result<()> {
     args.check(given)?;
     args.daemon.rx_context = args.rx_context;

@@ -104,7 +104,6 @@ impl Which {
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Runs `pregrant store`.
 pub fn run(args: StoreArgs) -> Result<()> {
     match args.command {
         StoreCommand::Serve { socket } => serve(socket),

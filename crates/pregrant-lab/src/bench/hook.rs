@@ -108,7 +108,6 @@ fn words(way: RxWay) -> &'static str {
     WAYS.iter().find(|(of, _)| *of == way).map_or("", |(_, words)| words)
 }
 
-/// Runs the benchmark.
 pub fn run(args: HookArgs, given: &Given) -> Result<()> {
     if !args.path.contains(&PathName::Staging) {
         given.refuse("data-len", "no path that is measured has staging buffers")?;

@@ -254,7 +254,7 @@ impl Ceiling {
     /// Lines handed over at a time, as `bench limit` does unless an option says otherwise.
     const BURST: u32 = 32;
 
-    /// None where this process may use one core only.
+    /// None if this process may use one core only.
     pub fn start() -> Result<Option<Self>> {
         let cores = limit::cores()?;
         let [a, b, ..] = cores[..] else { return Ok(None) };

@@ -37,13 +37,13 @@ impl Lines {
 }
 
 impl Output {
-    /// The same; the page is written also when the run failed.
+    /// The same; the page is also written if the run failed.
     pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "", checked(measure))
     }
 
-    /// The same of what says itself whether something went wrong; an empty line is ahead of the
-    /// report's.
+    /// The same for a bench that reports its own failures; an empty line precedes the name of the
+    /// report.
     pub fn run_all(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "\n", measure)
     }
@@ -82,9 +82,8 @@ fn run(
 /// The output of a bench.
 pub struct Run {
     json: RecordWriter,
-    /// Says what the records do not.
+    /// The report, with facts that are not in the records.
     pub page: Report,
-    /// Its progress.
     pub progress: Progress,
 }
 

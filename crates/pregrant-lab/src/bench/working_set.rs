@@ -48,7 +48,6 @@ pub struct WorkingSetArgs {
     pub output: Output,
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &WorkingSetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &reuse in &args.reuse {

@@ -33,7 +33,6 @@ pub const LINE: usize = 64;
 /// Lines in a batch at most.
 pub const MAX_BATCH: u32 = 64;
 
-/// Words of a line.
 type Line = [u64; LINE / 8];
 
 /// Whether the lines are copied from and to private memory.

@@ -29,7 +29,6 @@ mod window;
 pub struct Measured {
     /// Lines, copies, pieces or round trips.
     pub frames: u64,
-    /// How long it took.
     pub seconds: f64,
     /// CPU time of the thread that gives (or the only one).
     pub giver_cpu_ns: u64,

@@ -17,7 +17,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::{Measured, joined, pin};
 use crate::cpu_time;
 
-/// Pieces in one call.
 pub const PIECES: usize = 64;
 /// Bytes that the target has: a page for each slot of a ring.
 const TARGET_BYTES: usize = 256 * PAGE;

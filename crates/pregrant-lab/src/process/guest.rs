@@ -36,15 +36,14 @@ pub type Guest = Frontend<Loopback, UnixTransport>;
 
 /// How long both ends run before the time is counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// The same where pages are to come to a table first, each time, and how often.
+/// The same if pages must be added to a table first: the interval, and the number of times.
 const WARM_UP_BUFFERS: Duration = Duration::from_millis(150);
 const WARM_UPS_MAX: usize = 10;
-/// After this long an echo counts as lost.
+/// An echo that takes longer than this counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Longest wait for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Carries out commands.
 pub fn play(args: &ProcessArgs) -> Result<()> {
     // The domain lives as long as its first process' attachment.
     let keep = Loopback::attach(&args.broker, DomId(args.domid))?;
@@ -81,7 +80,7 @@ pub fn attach(broker: &Path, domid: u16, handle: u32, config: FrontConfig) -> Re
     Ok(Frontend::new(platform, xs, handle, config, false)?)
 }
 
-/// That this did not happen in time.
+/// The error for a vif that did not connect in time.
 pub fn not_connected(guest: &mut Guest, patience: Duration) -> Box<dyn Error> {
     let at = guest.device().id();
     match guest.states() {
@@ -113,7 +112,7 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
     }
 }
 
-/// One case, from connect to close.
+/// Plays one case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let mut config = config(case.path, case.data_len, case.queues);
     if let Some(lens) = case.data_lens {
@@ -174,7 +173,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// The use of a guest with a thread of its own, up to now.
+/// What a guest with a thread of its own has used so far.
 pub fn spent(guest: &Guest) -> Spent {
     Spent {
         ops: guest.platform().counters(),
@@ -197,11 +196,11 @@ enum For {
     Answers,
 }
 
-/// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
+/// Waits between rounds according to the mode, and gives up when nothing moves for a long time.
 struct Waiter {
     poll_loop: PollLoop,
     gives_way: bool,
-    /// Of its own accord it wakes then.
+    /// It wakes at this time without an event.
     until: Option<Instant>,
     /// The event did not come in time.
     late: bool,
@@ -213,7 +212,7 @@ impl Waiter {
         Self { poll_loop: PollLoop::new(mode), gives_way: false, until: None, late: false, quiet_since: None }
     }
 
-    /// After a round in which something moved or nothing.
+    /// Call it after each round; `moved` says whether anything moved.
     #[inline]
     fn after(&mut self, guest: &mut Guest, moved: bool, what: For) -> Result<()> {
         if moved {
@@ -224,7 +223,7 @@ impl Waiter {
             .after(&mut Pause { guest, what, gives_way: *gives_way, until: *until, late, quiet_since }, moved)
     }
 
-    /// From now on something is waited for, for so long.
+    /// Expects something to happen within `most`.
     fn expect(&mut self, most: Duration) {
         (self.until, self.late) = (Some(Instant::now() + most), false);
     }
@@ -305,7 +304,6 @@ fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
 /// Sends numbered frames as fast as they are taken.
 struct Sender<'a> {
     guest: &'a mut Guest,
-    /// By queue.
     frames: Vec<(Generator, Arena)>,
     burst: u64,
     /// Frames of the untimed burst, on each queue.
@@ -317,7 +315,7 @@ struct Sender<'a> {
     gives_way: bool,
     /// Answers to wait for before the ring's lines are touched.
     want: u32,
-    /// Where frames are, if the guest has buffers of its own; of one queue.
+    /// The guest's own buffers for frames of one queue, if it has any.
     own: Option<OwnFrames>,
     /// Bytes of a frame that are written there, and after the untimed burst.
     written: usize,
@@ -373,7 +371,7 @@ impl<'a> Sender<'a> {
         Ok(played)
     }
 
-    /// Sends until the back has what fits its table, or it is seen that the buffers do not.
+    /// Sends until the back's table has all buffers, or it is clear that they do not fit.
     fn fill_table(&mut self) -> Result<()> {
         for _ in 0..WARM_UPS_MAX {
             if let Some(own) = &mut self.own {
@@ -428,7 +426,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// One burst of `n` frames on queue `i`, or as many as there is room for, whole.
+    /// Sends one burst of `n` whole frames on queue `i`, or as many as fit.
     #[inline(always)]
     fn send_burst(&mut self, i: usize, n: u64, waiter: &mut Waiter) -> Result<()> {
         let (generator, arena) = &mut self.frames[i];
@@ -469,12 +467,11 @@ struct Receiver {
     slots: usize,
     /// A lent frame's number is not all in its head.
     reads_more: bool,
-    /// Every byte is checked.
     whole: bool,
 }
 
 impl Receiver {
-    /// Takes frames until `until`, or until so many of the back's `marks` came on every queue.
+    /// Takes frames until the time `until`, or until `marks` marks of the back came on every queue.
     fn take_until(&mut self, guest: &mut Guest, until: Option<Instant>, marks: u64) -> Result<u64> {
         let mut frames = 0;
         self.waiter.until = until;
@@ -524,7 +521,6 @@ impl Receiver {
     }
 }
 
-/// Receives numbered frames.
 fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut receiver = Receiver {
@@ -564,7 +560,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// One frame at a time, there and back.
+/// Sends one frame at a time and waits for its echo.
 pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut out = Arena::new();

@@ -124,7 +124,6 @@ fn has_command() -> Result<bool> {
     Ok(!fds[0].revents().is_empty())
 }
 
-/// Sends a report.
 fn send_report(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all((serde_json::to_string(report)? + "\n").as_bytes())?;

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Bytes of the requests that write the disk for the first time.
 const FIRST_BYTES: usize = 64 * 1024;
-/// As sectors say who wrote them.
+/// The writer's number in the sectors.
 const WRITER: u32 = 1;
 
 /// Memory that the server has mapped.
@@ -65,7 +65,6 @@ pub struct VhostUserDisk {
     _device: Blkio,
 }
 
-/// A place's request.
 #[derive(Clone, Copy, Default)]
 struct Place {
     asked: Asked,
@@ -116,7 +115,7 @@ impl VhostUserDisk {
         Ok(())
     }
 
-    /// One request, whose bytes are at `at` of the memory.
+    /// Sends one request, whose data is at offset `at` of the memory.
     fn ask(&mut self, place: usize, at: usize, asked: Asked, len: usize) {
         let Asked { reads, sector } = asked;
         let buffer = self.memory.base().as_ptr().wrapping_add(at);

@@ -29,11 +29,9 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// The folder with the pair's socket is named after this.
 const FOLDER: &str = "pregrant-peers";
 
-/// See the module.
 pub struct Pair {
     guest: Testpmd,
     back: Testpmd,
-    /// Goes after the processes.
     _folder: Folder,
 }
 
@@ -114,7 +112,6 @@ fn devices(peer: Peer, socket: &Path) -> Option<[String; 2]> {
     })
 }
 
-/// One process.
 struct Testpmd {
     device: String,
     child: Child,
@@ -131,7 +128,7 @@ impl Drop for Testpmd {
 }
 
 impl Testpmd {
-    /// With this device, moving frames on core `own` of these.
+    /// Starts it with this device, forwarding frames on core `own` of these.
     fn start(device: &str, [a, b]: [usize; 2], own: usize) -> Result<Self> {
         let other = if own == a { b } else { a };
         let failed = |e: std::io::Error| format!("cannot start dpdk-testpmd: {e}");

@@ -21,14 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds over all members that send, between two checks for a command.
 const ROUNDS_TO_CHECK: u32 = 16;
 
-/// One guest.
 struct CrowdMember {
     guest: Guest,
     /// Next number, by queue: one more sends on all queues is sent on each.
     next: Vec<u64>,
 }
 
-/// All of them.
 #[derive(Default)]
 pub struct Crowd {
     members: Vec<CrowdMember>,
@@ -38,7 +36,6 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Attaches and connects them.
     pub fn gather(&mut self, broker: &Path, members: &[Member], each: &FrontConfig) -> Result<Report> {
         let data_len = each.staging.tx.map(DataLen::value);
         for member in members {
@@ -72,7 +69,7 @@ impl Crowd {
         Ok(Report::Done)
     }
 
-    /// Says so when all rings are full, and goes on until there is a command.
+    /// Reports when all rings are full, and continues until there is a command.
     pub fn send(&mut self, loads: &[Load]) -> Result<()> {
         for load in loads {
             while self.fill(*load)? {}
