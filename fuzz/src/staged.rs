@@ -16,14 +16,12 @@ const PAGES: usize = 16;
 
 /// The guest's side of a list that the back accepted.
 pub struct Staged {
-    /// The buffers' memory.
     pub region: LocalRegion,
     list: LocalRegion,
-    /// By id: where its buffer starts in `region`.
+    /// By id: the offset of its buffer in `region`.
     pub places: Vec<usize>,
     /// Bytes of a buffer.
     pub len: usize,
-    /// Every slot is staged.
     pub copy_only: bool,
 }
 

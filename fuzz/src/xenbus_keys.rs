@@ -37,7 +37,6 @@ use pregrant_xenstored::{LocalLink, LocalStore};
 const OPS: usize = 120;
 /// Pages of the hostile front: rings, lists, buffers.
 const PAGES: usize = 16;
-/// Channels that it offers.
 const CHANNELS: usize = 4;
 /// Pages of the guest's own, to send from.
 const OWN_PAGES: usize = 8;
@@ -102,7 +101,6 @@ struct Store {
     device: Device,
 }
 
-/// Plays the tape.
 pub fn xenbus_keys(data: &[u8]) {
     let mut tape = Tape::new(data);
     match tape.below(2) {
@@ -186,7 +184,7 @@ impl Store {
         }
     }
 
-    /// After a removal, so that both ends can come to their end.
+    /// After a removal: lets both ends reach their end.
     fn make_sure_of_it(&mut self) {
         if self.own.directory(self.device.own_dir()).is_err() {
             self.create();

@@ -65,7 +65,6 @@ fn collect(root: &Path, dir: &Path, into: &mut Vec<Message>) -> Result<(), Strin
     Ok(())
 }
 
-/// Those of one file.
 fn messages(path: &str, text: &str) -> Vec<Message> {
     let file = File { tokens: without_tests(tokens_and_texts(text)) };
     let mut found: Vec<(usize, Kind, String)> = Vec::new();
@@ -106,7 +105,6 @@ fn without_tests(mut tokens: Vec<Token>) -> Vec<Token> {
     tokens
 }
 
-/// One file's tokens.
 struct File {
     tokens: Vec<Token>,
 }

@@ -23,7 +23,7 @@ use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// Until dom0 plays its first scenario.
+/// Timeout until dom0 plays its first scenario.
 const BOOT: Duration = Duration::from_secs(240);
 /// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
@@ -32,13 +32,12 @@ const ONE_PROCESSOR: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
 
-/// How a scenario ended.
 pub(super) struct Outcome {
     pub(super) name: String,
     pub(super) passed: bool,
 }
 
-/// Where the console's lines go.
+/// The file for the console's lines.
 pub(super) fn log_path(rig: &Rig<'_>, machine: &Machine) -> PathBuf {
     rig.dir.join("log").join(format!("boot-{}{}.log", machine.name(), rig.combination.suffix()))
 }

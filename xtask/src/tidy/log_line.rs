@@ -19,7 +19,6 @@ const DRIVERS: &[&str] = &[
     "crates/pregrant-cli/src/back/",
 ];
 
-/// Where lines are counted.
 const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/registry/device_log.rs"];
 
 /// Levels that are written unless somebody asks for less.

@@ -15,7 +15,7 @@ const FOLDERS: [&str; 2] = ["crates/pregrant/src/", "crates/pregrant-host/src/"]
 
 type Module = Vec<String>;
 
-/// One line for each pair.
+/// Returns one line for each pair.
 pub fn check(sources: &[Source]) -> Vec<String> {
     let checked = sources.iter().filter(|s| FOLDERS.iter().any(|folder| s.path.starts_with(folder)));
     let files: BTreeMap<Module, (&str, Vec<Token>)> = checked

@@ -24,7 +24,7 @@ const ORDINARY_WORDS: &[&str] = &["copy", "map"];
 /// entry goes with its last line.
 const EXCEPTIONS: &[(&str, usize)] = &[];
 
-/// One line for each file that names more paths than it may, or fewer than it is said to.
+/// Returns one line for each file that names more paths than it may, or fewer than the list says.
 pub fn check(sources: &[Source]) -> Vec<String> {
     check_against(sources, EXCEPTIONS)
 }

@@ -89,7 +89,8 @@ mod tests {
         check(texts.iter().map(source).collect::<Vec<_>>().iter())
     }
 
-    /// Of a file that says this after the folder's name, beside pages with 2, 2.1, 2.11 and 9.
+    /// The offences of a file that has this text after the folder's name, given pages with 2, 2.1,
+    /// 2.11 and 9.
     fn citing(after: &str) -> usize {
         let pages = [
             ("docs/protocol/netif.md", "# 2 netif\n## 2.1 TX, 12 bytes\n".into()),
