@@ -8,7 +8,6 @@ use pregrant::units::GrantRef;
 use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
 use pregrant_host::loopback::{Channel, Loopback, Region};
 
-/// See the module.
 pub struct ToyFront {
     pub device: Device,
     pub xs: Store,
@@ -60,7 +59,6 @@ impl ToyFront {
         assert!(self.page.store_u32(AT_WORK, is_at_work.into()));
     }
 
-    /// How many were answered.
     pub fn answered(&self) -> u32 {
         self.page.load_u32(ANSWERED).unwrap()
     }

@@ -29,7 +29,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub const VTOY: Class = Class::new("vtoy");
-/// Words of the page.
 pub const ASKED: usize = 0;
 pub const ANSWERED: usize = 4;
 pub const AT_WORK: usize = 8;
@@ -38,7 +37,6 @@ pub const MOST: u32 = 1000;
 
 type Kept = Box<dyn SharedBytes + Send>;
 
-/// A live page.
 struct Line<P: Platform> {
     page: <P::Peer as PeerMem>::Map,
     channel: <P::Events as Events>::Chan,
@@ -60,7 +58,6 @@ pub struct Toy<P: Platform> {
 #[derive(Default)]
 struct Counts {
     answered: AtomicU32,
-    /// By this process.
     own: AtomicU64,
 }
 
@@ -235,7 +232,6 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
     }
 }
 
-/// The class.
 pub struct Toys;
 
 impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {
