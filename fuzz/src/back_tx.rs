@@ -278,7 +278,7 @@ impl Game {
         self.req_prod = self.req_prod.wrapping_add(1);
     }
 
-    /// A frame of so many slots, by the rules if the tape has no odd values.
+    /// A frame of this many slots, which follows the rules unless the tape has odd values.
     fn frame(&mut self, tape: &mut Tape<'_>, slots: usize) {
         let flags = u16::from(tape.u8());
         let extras = flags as usize >> 6;
@@ -421,8 +421,8 @@ impl Game {
         Ok(polled)
     }
 
-    /// What stands on the ring, frame by frame, as docs/protocol 2.6 reads it, as much as a batch
-    /// can have; and whether there is a fault in it.
+    /// The frames on the ring as docs/protocol 2.6 reads them, as many as a batch can have; and
+    /// whether there is a fault among them.
     fn frames_shown(&self, shown: u32) -> (Vec<Frame>, bool) {
         let mut frames = Vec::new();
         let mut at = 0;

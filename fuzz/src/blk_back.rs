@@ -523,7 +523,7 @@ impl Game {
         }
     }
 
-    /// The guest shows an index that is none, and stands by it or not.
+    /// The guest publishes an invalid index, and keeps it or not.
     fn show_wrong_index(&mut self, q: usize, tape: &mut Tape<'_>) {
         let queue = &mut self.queues[q];
         let by = tape.one_of(&[0x1000, 0x8000_0000, u32::MAX, u32::MAX - 200]);
@@ -536,7 +536,7 @@ impl Game {
         }
     }
 
-    /// A poll of this queue, which the back may not survive, and all that can be said of it.
+    /// Polls this queue, which the back may not survive, and checks all that is certain.
     fn poll(&mut self, q: usize) {
         let lane = self.lanes + q;
         let before = self.redone(q);

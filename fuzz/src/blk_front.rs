@@ -178,8 +178,8 @@ impl Game {
         }
     }
 
-    /// The queues are gone: what was open is lost, each of it once. Those of a front that is to
-    /// close go when its back says so.
+    /// The queues are gone: each request in flight is lost, once. Those of a front that must close
+    /// go when its back does.
     fn gone(&mut self) {
         let mut lost = self.front.take_lost();
         lost.sort_unstable();

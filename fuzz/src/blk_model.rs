@@ -142,7 +142,7 @@ pub struct Model {
     names_ring: Cell<bool>,
     lanes: Vec<Lane>,
     pub meanwhile: Option<Meanwhile>,
-    /// The back's process ends at the so many-th call.
+    /// The back's process ends at this call, counted from now.
     pub dies_in: Option<u32>,
     /// Orders are done as they are started.
     pub at_once: bool,
@@ -233,7 +233,7 @@ impl Model {
         asked[..n].to_vec()
     }
 
-    /// What a poll that took so many should have answered.
+    /// The answers that are due after a poll that took `taken` requests.
     pub fn after_poll(&mut self, lane: usize, taken: usize) -> Vec<Due> {
         self.deliver(lane);
         let this = &mut self.lanes[lane];
@@ -263,7 +263,7 @@ impl Model {
         lane.active.values().chain(&lane.barrier).map(|active| active.parts.len()).sum()
     }
 
-    /// Whether a request named a page of its guest's ring, so that nothing else is to be asked
+    /// Whether a request named a page of its guest's ring, so that nothing else can be checked
     /// here.
     pub fn names_ring(&self) -> bool {
         self.names_ring.get()

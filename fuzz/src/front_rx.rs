@@ -311,7 +311,7 @@ impl Game {
         assert!(bytes == frame, "the requests describe other bytes than were sent");
     }
 
-    /// The frame that the next requests describe, and how it is to be cut.
+    /// The frame that the next requests describe, and how it must be segmented.
     fn tx_frame(&mut self) -> (Vec<u8>, (u8, u16)) {
         let (mut bytes, mut gso) = (Vec::new(), (0, 0));
         let (mut first, mut more) = (None, true);
@@ -388,7 +388,7 @@ impl Game {
     fn hold(&mut self, nth: usize) {
         let at = self.tx_ring.rsp_prod.wrapping_add(nth as u32 % self.tx_ring.asked().max(1));
         let req = TxRequest::from_words(self.tx_ring.mem.read::<3>(at));
-        // An answer that was written and not shown may stand there instead.
+        // An answer that was written and not published may be there instead.
         if self.tx_ring.asked() > 0
             && req.flags & TXF_STAGING_BUFFER == 0
             && self.in_flight.get(&req.id) == Some(&req.gref)

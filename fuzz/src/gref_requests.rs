@@ -31,7 +31,7 @@ const ROOM: usize = 14;
 /// A request that has no answer yet.
 struct Asked {
     request: CtrlRequest,
-    /// The list when it was taken; None: it could not be had.
+    /// The list when it was taken. None: it could not be read.
     list: Option<Vec<GrefEntry>>,
     /// A grant has changed since.
     stale: bool,
@@ -246,7 +246,7 @@ impl Game {
         }
     }
 
-    /// The back dies, perhaps after it wrote a table, and before that counted; another one takes up
+    /// The back dies, perhaps after it wrote a table and before that was valid; another one resumes
     /// what was kept.
     fn die(&mut self, in_a_commit: bool) {
         if in_a_commit {

@@ -24,7 +24,7 @@ pub enum Right {
 pub struct GuestPages {
     pub region: LocalRegion,
     refs: Vec<(GrantRef, Right)>,
-    /// The back keeps pages mapped that it has seen: their grants stand.
+    /// The back keeps pages mapped that it has seen, so their grants must remain.
     pub kept: bool,
 }
 

@@ -230,8 +230,8 @@ pub fn one_copy(data: &[u8]) {
     lent_by(data);
 }
 
-/// Plays the tape: how many frames arrived from their sender's pages, and how many were lent and
-/// copied all the same.
+/// Plays the tape: how many frames arrived from their sender's pages, and how many zero-copy frames
+/// were copied after all.
 fn lent_by(data: &[u8]) -> [u64; 2] {
     let mut lent = [0; 2];
     tape::play(
@@ -276,7 +276,7 @@ impl Game {
             port.set_sources(Sources::Own(MacAddr(mac(who))));
             self.guests[who] = Some(Guest::new(tape, port));
             self.absent[who] = self.op;
-            // It is lent to from when its port was asked for frames.
+            // It gets zero-copy frames once its port was asked for frames.
             self.rx_turn(who, 1);
         }
     }
@@ -555,7 +555,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Without frames that are lent the target would find nothing.
+    /// Without zero-copy frames the target would find nothing.
     #[test]
     fn the_corpus_has_frames_that_are_lent() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/one_copy");

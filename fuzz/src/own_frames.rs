@@ -28,7 +28,7 @@ const PLACES: usize = 12;
 pub struct OwnFrames {
     memory: LocalRegion,
     list: Vec<GrefEntry>,
-    /// Grants that stand, with their pages.
+    /// Grants that exist, with their pages.
     pages: RefCell<BTreeMap<u32, usize>>,
     pub held: Vec<LocalMap>,
 }

@@ -26,8 +26,8 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Lays out, lists and grants buffers as the tape says; the back reads the list, validates and
-    /// maps it.
+    /// Lays out, lists and grants buffers according to the tape; the back reads the list, validates
+    /// and maps it.
     pub fn new(rig: &Rig, tape: &mut Tape<'_>, acc: Access) -> (Self, StagedBuffers<LocalMap>) {
         let len = match tape.below(6) {
             0 => 128,

@@ -5,8 +5,8 @@
 
 use arbitrary::Unstructured;
 
-/// Plays an input's operations, as many as it has and `most` at most, with a game that begins with
-/// the tape; until one says that it is over.
+/// Plays at most `most` operations of an input, with a game that begins with the tape, until one
+/// reports the end.
 pub fn play<G>(
     data: &[u8],
     most: usize,

@@ -440,7 +440,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         // Pages that would be named, to a back that wants grants after all, have others than those
         // of connections without.
         let named = 2 * slots + config.spare_rx_pages as usize;
-        // And a list page of lent ones.
+        // And a list page of exported pages.
         let most = times * 2 * (tx + rx + data_ring + named + 1) + 2 * OWN_PAGES + 4;
         let grants = rig.xen.counts().grants;
         assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");

@@ -237,7 +237,7 @@ impl Game {
         self.server.feed(wire.conn, bytes);
     }
 
-    /// Takes output so many times at most, and checks it.
+    /// Takes output at most this many times, and checks it.
     fn read(&mut self, who: usize, times: usize) {
         let wire = &mut self.wires[who];
         for _ in 0..times {

@@ -161,7 +161,7 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
     }
     let (mut events, began) = (Events::default(), Instant::now());
     let ran = (|| -> io::Result<_> {
-        // One pipe for both, so that a runner's lines stand where they were said.
+        // One pipe for both, so that a runner's lines stay in the order in which they were printed.
         let (out, to) = io::pipe()?;
         let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
         drop(command); // it holds the pipe's other end

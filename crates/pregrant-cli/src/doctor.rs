@@ -95,7 +95,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     };
     match store {
         Err(e) if args.loopback.is_some() => return Err(e.into()),
-        // It says what to do itself.
+        // The error itself has the remedy.
         Err(e) if e.is_denied() => findings.push(Finding::wrong(e)),
         Err(e) => {
             findings.push(Finding::wrong(e).then("start xenstored, or run this in a domain of a Xen host"))

@@ -176,7 +176,8 @@ fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
         _ => (text, true),
     };
     params.parse::<ImageSpec>().map_err(|e| e.to_string())?;
-    // A disk's key may say this and mean /dev; who types it means a file in this directory.
+    // A disk's key may have this form and mean /dev; a user who types it means a file in this
+    // directory.
     if !params.starts_with('/') && !params.contains(':') {
         return Err(format!(
             "{params:?} does not begin with /; for the device /dev/{params} write phy:{params}"
@@ -271,7 +272,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         machine::shell_word(dir),
         machine::shell_word(&machine::store_socket(dir))
     );
-    // Our parent may have closed our output: serving goes on.
+    // The parent may have closed our output: continue to serve.
     let _ = screen::print(text);
     let mut ended = Ended::default();
     loop {

@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     let matches = command.clone().get_matches();
     let given = Given::of(&command, &matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    // Who stays says what happens to its guests; the others are silent unless something is wrong.
+    // Long-running commands log what happens to guests; the others log only warnings.
     let level = match cli.command {
         Command::Loopback(_)
         | Command::Back(_)

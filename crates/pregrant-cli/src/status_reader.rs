@@ -101,7 +101,7 @@ pub fn read_all(dirs: &[&Path]) -> std::io::Result<Vec<Daemon>> {
     let sockets: Vec<_> = if found.iter().any(Result::is_ok) {
         found.into_iter().flatten().flatten().collect()
     } else {
-        // One that may not be read says more than one that is not there.
+        // A socket that may not be accessed is more informative than one that does not exist.
         let mut errors: Vec<_> = found.into_iter().filter_map(Result::err).collect();
         errors.sort_by_key(|e| e.kind() == std::io::ErrorKind::NotFound);
         return errors.into_iter().next().map_or_else(|| Ok(Vec::new()), Err);

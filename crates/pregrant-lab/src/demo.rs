@@ -304,7 +304,7 @@ fn repeats_ratio(done: u32) -> f64 {
 
 fn table(groups: &[[Row; 3]], headline: &Repeats) -> Table {
     let copy = |row: &Row| groups.iter().flatten().find(|c| (c.size, c.dir) == (row.size, row.dir));
-    // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
+    // The bound is about single cache lines: it does not apply to longer frames or to `copy`.
     let limit = |row: &Row| Some(headline).filter(|_| row.size == 64 && row.path == PathName::Staging);
     Table::of(groups.iter().flatten())
         .left("dir", |row| row.dir)

@@ -104,7 +104,7 @@ impl Stage {
     pub fn end(&mut self) -> Result<Done> {
         let received = match self.server_report() {
             Ok(report) => transferred(report)?,
-            // It waits as long as its peer: who failed first has more to say.
+            // It waits as long as its peer: the process that failed first has the better error.
             Err(why) => return Err(self.client.report(&mut [&mut self.back]).err().unwrap_or(why)),
         };
         self.progress.clear();

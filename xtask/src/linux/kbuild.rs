@@ -27,7 +27,7 @@ impl Headers {
             Some(dir) => dir.to_path_buf(),
             None => newest(Path::new("/"))?,
         };
-        // `make kernelrelease` says it without Debian's own suffix.
+        // `make kernelrelease` prints it without Debian's own suffix.
         let text = read(&dir.join("include/generated/utsrelease.h"))?;
         let version = text.split('"').nth(1).ok_or_else(|| format!("no release in {text:?}"))?;
         Ok(Self { version: version.to_string(), dir, root: None })

@@ -31,8 +31,8 @@ const ERRORS: &[&str] =
 /// Errors' variants that hold words, and functions that make errors of words.
 const WORDY: &[&str] = &["Lost", "Unready", "Busy", "refused"];
 
-/// Words below which a text only joins others, unless it says what cannot be
-/// done, or failed.
+/// Least number of words of a message; a shorter text only joins others, unless it says what cannot
+/// be done or failed.
 const WORDS_LEAST: usize = 3;
 
 /// All messages, in the order of files and lines.

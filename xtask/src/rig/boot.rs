@@ -68,7 +68,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
         if tail.len() > TAIL {
             tail.remove(0);
         }
-        // Xen's own lines share the console and may stand in front.
+        // Xen's own lines share the console and may precede it on the same line.
         let Some(said) = line.find("RIG ").map(|at| &line[at + 4..]) else { continue };
         let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
         match word {

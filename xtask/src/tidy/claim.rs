@@ -39,7 +39,7 @@ pub fn check(page: &str, functions: &Functions<'_>) -> Vec<String> {
 pub fn check_protocol(page: &Source, functions: &Functions<'_>) -> Vec<String> {
     let Source { path, text } = page;
     let mut offences = missing(path, &claims(text), functions);
-    // The page that says how to read them quotes the word.
+    // The page that explains how to read them quotes the word.
     let marks = ["**Built", "**Not built", "*built", "*not built", "*Not built"];
     for (line, number) in text.lines().zip(1..) {
         if marks.iter().any(|mark| line.contains(mark)) {

@@ -24,7 +24,7 @@ const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/registry/device_log
 /// Levels that are written unless somebody asks for less.
 const LEVELS: &[&str] = &["error", "warn", "info", "log"];
 
-/// Lines above a call among which its reason may stand.
+/// Number of lines above a call in which its reason may be.
 const NEAR: usize = 3;
 
 /// The offences of a file, one line each.

@@ -79,7 +79,7 @@ fn of_children(
     named.flatten().map(|import| import.path).collect::<Vec<_>>().into_iter()
 }
 
-/// Tests stand at the end of a file.
+/// Tests are at the end of a file.
 pub(super) fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
     let tests =
         tokens.windows(3).position(|t| t[0].is_ident("mod") && t[1].is_ident("tests") && t[2].is_mark('{'));

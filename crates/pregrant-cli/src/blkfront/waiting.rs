@@ -232,7 +232,7 @@ impl Waiting {
                 self.lines.say(Level::Info, format_args!("{id}: a backend answers again, after {s} s"));
             }
         }
-        // Where no one waits any more no one is to be warned. One slow request is no silence.
+        // While no request waits, there is nothing to warn of. One slow request is no silence.
         if waiting == 0 {
             state.unused_since.get_or_insert(now);
             return;
@@ -338,13 +338,13 @@ mod tests {
             state.silent_since.map(|_| state.overdue.said())
         };
         assert_eq!([1, 4, 6, 7, 31, 60, 121, 999].map(said), [0, 0, 1, 1, 2, 2, 3, 3].map(Some));
-        // One that was killed says nothing of the back.
+        // A request that was killed proves nothing about the back.
         waiting.give_up(&[(first, Errno::INTR)], &disk);
         assert_eq!(said(1000), Some(3));
         let (second, _) = waiting.begin(caller()).unwrap();
         waiting.end(second).unwrap().ok();
         assert_eq!(said(1001), None);
-        // A request that takes its time says nothing while others are answered.
+        // A slow request proves nothing while others are answered.
         let _slow = waiting.begin(caller()).unwrap();
         for s in 1002..1020 {
             waiting.state().answered = true;

@@ -178,7 +178,8 @@ impl Drop for KeptOff {
         match Lock::take(&next_path(&self.run_dir, self.serves)) {
             // It has set the switch, and hands on what came meanwhile.
             Err(LockError::Held { .. }) => return,
-            // Until this process has ended: who waits from now on sets the switch after this.
+            // Until this process has ended: a process that waits from now on sets the switch after
+            // this.
             Ok(next) => std::mem::forget(next),
             Err(LockError::Failed { .. }) => {}
         }
@@ -296,7 +297,7 @@ mod tests {
         assert!(!machine.takes_new(), "disks are served still");
         end(vbds);
         assert!(machine.takes_new());
-        // Both at once: the lock of the first stands until its process has ended.
+        // Both at once: the lock of the first is held until its process has ended.
         let machine = Machine::new("both");
         let (vifs, vbds) = (machine.backend(Serves::Vifs), machine.backend(Serves::Vbds));
         drop(vifs.0);
@@ -304,7 +305,7 @@ mod tests {
         drop(vbds.0);
         assert!(machine.takes_new(), "each left the kernel to the other");
         drop((vifs.1, vbds.1));
-        // Its lock stands until its process has ended: the next one sets the switch after it.
+        // Its lock is held until its process has ended: the next one sets the switch after it.
         assert!(machine.heir(Serves::Vbds).is_none());
     }
 

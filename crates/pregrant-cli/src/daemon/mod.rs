@@ -214,7 +214,7 @@ where
 {
     /// Serves until a signal, and then closes its devices if `close`.
     pub fn run(&mut self, close: bool) -> Result<()> {
-        // Devices that a predecessor left are taken up in this turn, or wait for their channels.
+        // Devices that a predecessor left are resumed in this turn, or wait for their channels.
         self.control()?;
         self.notify.ready();
         // Its frames and requests are the workers'.

@@ -68,7 +68,7 @@ impl Words {
                      (kill -9 {pid}) and start the next one: its {class}s stay connected, and that goes on with them"
                 ))
             }
-            // It says what to do itself.
+            // The error itself has the remedy.
             Err(NoStatus::Denied(why)) => Finding::wrong(format_args!("`{}`: {why}", self.back)),
             Err(NoStatus::Failed(why)) => {
                 Finding::wrong(format_args!("`{}`: {}", self.back, plain(why.as_bytes())))

@@ -69,7 +69,7 @@ pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Abili
             value = device.get(xs, &format!("queue-0/{key}"))?;
         }
         let set = value.as_deref().is_some_and(|v| !["", "0"].contains(&v.trim_end_matches('\0').trim()));
-        // Such a key is read by what stands in it, not by its being there.
+        // Such a key matters by its value, not by its presence.
         let shown = match (says, &value) {
             (Says::Not, _) => format!("={}", u8::from(set)),
             (Says::Value, Some(value)) if set => format!("={}", plain(value.as_bytes())),

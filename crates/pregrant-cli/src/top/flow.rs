@@ -105,7 +105,7 @@ counts! { |queue|
     data_ring_full: queue.data_ring_full,
     /// Frames in pages that their guest named by their frames.
     foreign: queue.foreign,
-    /// Frames in pages that the backend lent.
+    /// Frames in pages that the backend exported.
     guest_copy: queue.guest_copy,
     grant_ops: queue.grant_ops(),
     /// Events sent to the guest.

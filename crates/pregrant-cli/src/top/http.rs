@@ -61,7 +61,8 @@ pub fn serve(
         drop(fds);
         let mut ready = ready.into_iter();
         clients.retain_mut(|client| client.turn(ready.next().unwrap_or_default(), &text));
-        // As many as there may be: who keeps connecting keeps no one from being served.
+        // At most as many as allowed: a client that keeps connecting must not keep others from
+        // being served.
         for _ in 0..if comes { CLIENTS_MAX } else { 0 } {
             match listener.accept() {
                 Ok((stream, _)) => {

@@ -209,7 +209,7 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
             table.row(shown.iter().map(|c| (c.cell)(flow)).chain([drops(flow)]));
         }
         let lines: Vec<String> = table.to_string().lines().map(String::from).collect();
-        // The last column may be cut, but its heading is to be seen.
+        // The last column may be cut, but its heading must be visible.
         if least == 1 || lines.first().is_none_or(|heading| width(heading) <= columns) {
             return lines;
         }

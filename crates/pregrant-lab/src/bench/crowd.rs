@@ -75,7 +75,7 @@ impl Cores {
     }
 }
 
-/// Makes room for the descriptors that so many vifs take, in this process and those that it starts.
+/// Raises the limit of descriptors for this many vifs, in this process and those that it starts.
 pub fn make_room(vifs: usize) -> Result<()> {
     let needed = 256 + vifs as u64 * DESCRIPTORS_A_VIF;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

@@ -162,7 +162,7 @@ impl Row {
         std::thread::scope(|scope| {
             let size = args.size;
             scope.spawn(move || {
-                // Where it cannot be pinned, the guest cannot either, and says so.
+                // If it cannot be pinned, the guest cannot either, and reports that.
                 let _ = pin(back_core);
                 copy_bursts(&back, size, shared_core, &bursts, &done);
             });

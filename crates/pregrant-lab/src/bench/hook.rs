@@ -74,7 +74,7 @@ impl HookArgs {
         self.size.iter().flat_map(with_paths).flat_map(with_buffers)
     }
 
-    /// The length of buffers for frames of so many bytes.
+    /// The length of buffers for frames of `size` bytes.
     fn len_for(&self, size: u32) -> u32 {
         self.data_len.unwrap_or(if size <= 2048 { 2048 } else { MAX_FRAME as u32 })
     }

@@ -62,7 +62,7 @@ fn measure_coalesced(
     let [request, response] = guest.latency.as_ref().ok_or("the guest did not measure a latency")?;
     Ok([("tx", request), ("rx", response)].map(|(dir, took)| {
         let mut r = Record::new("latency", path.name(), dir, 64);
-        // The operations of the whole round trip stand in both directions' lines.
+        // The operations of the whole round trip are in the lines of both directions.
         r.set_ends(&guest, &back, 0);
         r.lost = guest.came.missing;
         r.mode = mode.name().into();

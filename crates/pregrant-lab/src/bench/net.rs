@@ -170,7 +170,7 @@ impl NetPath {
     }
 
     /// RX is copied by a back that maps TX, as Linux's does: with heads that is `staging+copy`. It
-    /// lends pages for RX alone.
+    /// exports pages for RX only.
     pub fn serves(self, dir: Dir) -> bool {
         match dir {
             Dir::Tx => self.path != PathName::GuestCopy,
@@ -252,7 +252,8 @@ const OWN_PAGES: usize = RING_SLOTS as usize;
 pub struct Row {
     /// The case, without its time and its vif.
     pub case: Case,
-    /// Worker threads of the backend; 0: its one thread serves the queues. The stand has as many.
+    /// Number of the backend's worker threads; 0: its one thread serves the queues. The stand has
+    /// the same number.
     pub workers: usize,
     /// The bench that it is a row of.
     pub bench: &'static str,
@@ -575,7 +576,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     run.print(method(&rows, args, stands.values()))
 }
 
-/// Rows that all have the same stand, poll mode and so many queues.
+/// Rows of the same stand in poll mode, with this many queues.
 pub fn in_poll_mode(
     run: &mut Run,
     (&Bursts { burst, timing: Timing { seconds, repeats } }, queues): (&Bursts, u32),

@@ -30,7 +30,7 @@ pub struct Output {
 }
 
 impl Lines {
-    /// Measures, and fails where a record says that something went wrong.
+    /// Measures, and fails if a record shows that something went wrong.
     pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.json.as_deref(), None, "", checked(measure))
     }
@@ -49,7 +49,7 @@ impl Output {
     }
 }
 
-/// Measures, and checks whether a record says that something went wrong.
+/// Measures, and checks whether a record shows that something went wrong.
 fn checked(measure: impl FnOnce(&mut Run) -> Result<()>) -> impl FnOnce(&mut Run) -> Result<()> {
     |run| measure(run).and_then(|()| none_went_wrong(run.json.written()))
 }
@@ -94,7 +94,8 @@ impl Run {
         Ok(self.json.write(&Record { others, ..record.clone() })?)
     }
 
-    /// All is measured: says so, if others took too much of the machine meanwhile.
+    /// Called after all measurements: prints a warning if other programs used too much of the
+    /// machine meanwhile.
     fn say_load(&mut self, others: f64) -> Result<()> {
         let Some(loaded) = self.page.others(others) else { return Ok(()) };
         let text = format!(
@@ -113,8 +114,8 @@ impl Run {
         self.json.is_stdout()
     }
 
-    /// A table, or what it says, once all is measured; nothing beside JSON lines on standard
-    /// output.
+    /// Prints a table, or a text about it, after all measurements; prints nothing if JSON lines go
+    /// to standard output.
     pub fn print(&self, text: impl Display) -> Result<()> {
         self.progress.clear();
         if !self.is_quiet() {

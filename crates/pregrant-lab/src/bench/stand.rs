@@ -84,7 +84,7 @@ impl Stand {
     }
 }
 
-/// Starts a neighbour, and waits until it is what it is to be.
+/// Starts a neighbour, and waits until it does what it should.
 fn begin(
     ends: &mut Ends,
     nuisance: Nuisance,

@@ -33,7 +33,7 @@ const AFTER_MOST: u64 = 60_000;
 
 /// Longer than the pause, in which counting would take time of a core.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
-/// So often: a process that takes up nothing says why at the transfer's end.
+/// Number of checks: a process that resumes nothing reports why at the transfer's end.
 const COUNTS: u32 = 100;
 
 pub struct Restarted {

@@ -95,8 +95,8 @@ impl Target {
         }))
     }
 
-    /// An error that says how the process ended, when it did: then what was read from it is not to
-    /// be trusted.
+    /// The error says how the process ended, if it did: then what was read from it must not be
+    /// trusted.
     pub fn check_alive(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),

@@ -360,8 +360,8 @@ impl Host {
         *port_plan.borrow_mut() = PortPlan::Switch(Stations::at(&switch), Arc::clone(&account));
         let (before, cpu_before_ns) = (backend.removed(), cpu_time::of_process());
         backend.control()?;
-        // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in
-        // a case no one would answer who asks, and it would wake without end.
+        // For `pregrant top`, beside the broker's socket; a testbed works without it. Only here: in
+        // a case no thread would answer, and clients would wake it without end.
         let mut status = StatusPublisher::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
         let asked =
             status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;

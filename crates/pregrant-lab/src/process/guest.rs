@@ -58,7 +58,8 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
                 each.staging.buffers = buffers;
                 crowd.gather(&args.broker, &members, &each)
             }
-            // It answers itself, once all rings are full, and goes on until the next command.
+            // It sends the answer itself, once all rings are full, and continues until the next
+            // command.
             ProcessCommand::Send(loads) => match crowd.send(&loads) {
                 Ok(()) => continue,
                 Err(e) => Err(e),
@@ -465,7 +466,7 @@ struct Receiver {
     lent: Lent,
     /// Slots of a frame.
     slots: usize,
-    /// A lent frame's number is not all in its head.
+    /// Part of a zero-copy frame's number is outside of its head.
     reads_more: bool,
     whole: bool,
 }
@@ -536,7 +537,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     };
     receiver.sinks.resize_with(guest.vif().nr_queues(), || CheckingSink::new(Check::Payload));
     send_mark(guest, mode)?;
-    // The untimed burst. The back says on each queue when it is over.
+    // The untimed burst. The back signals its end on each queue.
     receiver.take_until(guest, None, 1)?;
     let checked = receiver.sinks.iter().map(|s| s.report().frames + s.report().damaged).sum();
     receiver.sinks.iter_mut().for_each(|sink| sink.set_check(Check::Number));
@@ -553,7 +554,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {
         return Err(format!("frames were to be sent on in their buffers: {hooked:?}").into());
     }
-    // The back learns that it is over, and says on each queue that nothing comes any more.
+    // The back sees that it has ended, and signals on each queue that no more frames come.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;
     played.came = Came::of(receiver.sinks.iter().map(CheckingSink::report));

@@ -176,7 +176,7 @@ pub const PUBLISHED: &[Published] = &[
     rx("gref-mapping", 64, 4, 9_920_000.0, DOC),
 ];
 
-/// Sizes so close that their figures may stand beside each other: an Ethernet frame is given as
+/// Whether two sizes are so close that their figures can be compared: an Ethernet frame is given as
 /// 1496, 1500 or 1514.
 fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)

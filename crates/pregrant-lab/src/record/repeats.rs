@@ -21,7 +21,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.0.iter().map(Borrow::borrow)
     }
 
-    /// The first: what all of them share stands in it. There is one.
+    /// The first record, which has what all of them share. There is always one.
     pub fn first(&self) -> &Record {
         self.0[0].borrow()
     }

@@ -28,7 +28,7 @@ impl Medium {
         [Some(Self::Ram), args.image.as_ref().map(|_| Self::File)].into_iter().flatten()
     }
 
-    /// A disk of so many bytes for guest `n` of a machine.
+    /// Makes a disk of `bytes` bytes for guest `n` of a machine.
     pub fn image(self, bytes: u64, files: Option<Files<'_>>, n: usize) -> Result<Image> {
         let Some(Files { first, made }) = files.filter(|_| self == Self::File) else {
             return Ok(Image { params: format!("ram:{bytes}"), file: None });

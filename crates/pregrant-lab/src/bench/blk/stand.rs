@@ -158,7 +158,7 @@ impl Stand {
         Ok((answer!(check, Report::DisksSeen(seen) => seen), back))
     }
 
-    /// Measures while all guests keep so many requests in flight.
+    /// Measures while all guests keep as many requests in flight as the row says.
     pub fn run(&mut self, row: &Row, seconds: f64) -> Result<Window> {
         let load = Load {
             greedy: row.greedy,

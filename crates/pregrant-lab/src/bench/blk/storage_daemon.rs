@@ -22,7 +22,7 @@ pub const FILE_BYTES: usize = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRAM: &str = "qemu-storage-daemon";
 
-/// A directory for files and sockets, in memory where that is to be had; gone with this.
+/// A folder for files and sockets, in memory if possible; removed on drop.
 pub struct Folder {
     pub dir: PathBuf,
     /// Whether it is in memory.

@@ -72,7 +72,7 @@ struct Place {
 }
 
 impl VhostUserDisk {
-    /// Connects, and writes all of the disk, for at most so many requests of at most so many bytes.
+    /// Connects, and writes all of the disk, for at most `depth` requests of at most `size` bytes.
     pub fn connect(socket: &Path, depth: usize, size: usize) -> Result<Self> {
         let most = size.max(FIRST_BYTES);
         let mut device = Blkio::new("virtio-blk-vhost-user")?;
@@ -141,7 +141,7 @@ impl VhostUserDisk {
         Ok(())
     }
 
-    /// Keeps requests in flight for so many seconds, on this core.
+    /// Keeps requests in flight for `seconds`, on this core.
     pub fn play(&mut self, load: &Load, core: Option<usize>, seconds: f64) -> Result<Played> {
         let run = || {
             core.map_or(Ok(()), limit::pin).map_err(|e| e.to_string())?;

@@ -65,7 +65,7 @@ impl Pair {
         Ok(Self { guest: guest_process, back: back_process, _folder: folder })
     }
 
-    /// Frames of `size` bytes for so many seconds: how many came, and in which time.
+    /// Sends frames of `size` bytes for `seconds`; returns how many arrived, and in which time.
     pub fn play(&mut self, dir: Dir, size: u32, seconds: f64) -> Result<(u64, f64)> {
         let (sender, receiver) = match dir {
             Dir::Tx => (&mut self.guest, &mut self.back),
@@ -162,7 +162,7 @@ impl Testpmd {
         writeln!(self.orders, "{text}").map_err(|e| format!("dpdk-testpmd ({}): {e}", self.device))
     }
 
-    /// Frames that came since it was started, and when that was said.
+    /// Frames received since it was started, and the time of that report.
     fn received(&mut self) -> Result<(u64, Instant)> {
         self.order("show port stats 0")?;
         let line = self.until(|line| received(line).is_some())?;

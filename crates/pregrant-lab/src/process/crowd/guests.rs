@@ -43,7 +43,7 @@ impl Crowd {
             let guest = guest::attach(broker, member.domid, 0, config)?;
             self.members.push(CrowdMember { guest, next: vec![0; member.queues as usize] });
         }
-        // Their handshakes run beside each other: all have said what they want before one is waited
+        // Their handshakes run in parallel: all have written their requests before one is waited
         // for.
         let until = Instant::now() + PATIENCE;
         for member in &mut self.members {
@@ -92,8 +92,8 @@ impl Crowd {
             } else if quiet_since.elapsed() > PATIENCE {
                 return Err(format!("nothing moved for {PATIENCE:?}").into());
             } else {
-                // Its core is its own; where others want it too, who yields is away for long, and
-                // the rings run empty.
+                // It has a core of its own; if others want that core too, a thread that yields is
+                // away for long, and the rings run empty.
                 std::hint::spin_loop();
             }
         }

@@ -79,7 +79,7 @@ impl Contents {
     pub fn next(&mut self, place: usize, load: &Load) -> Asked {
         let part = self.sectors() / load.depth.max(1) as u64;
         let (size, align) = ((load.size / SECTOR_BYTES) as u64, (load.align / SECTOR_BYTES) as u64);
-        // The part begins where the alignment says.
+        // The part begins at a multiple of the alignment.
         let begin = (place as u64 * part).next_multiple_of(align);
         let end = (place as u64 + 1) * part;
         let choices = (end.saturating_sub(begin + size)) / align + 1;
@@ -250,7 +250,7 @@ mod tests {
         contents.read(16, &new);
         contents.read(8, &[0; 4096]);
         assert_eq!(contents.damaged, 3);
-        // A byte behind a head is seen in one of so many.
+        // A byte after a head is checked only in one read of many.
         let mut bad = new.clone();
         bad[4095] ^= 1;
         for _ in 0..WHOLE_EACH {
