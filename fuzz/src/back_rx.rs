@@ -68,7 +68,6 @@ struct Game {
     due: VecDeque<Due>,
 }
 
-/// Plays the tape.
 pub fn back_rx(data: &[u8]) {
     tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
@@ -136,7 +135,7 @@ impl Game {
         }
     }
 
-    /// One operation; `Err`: the back reported a fault, rightly.
+    /// Plays one operation. `Err`: the back reported a fault, and was right.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
         match tape.below(10) {
             0 => {

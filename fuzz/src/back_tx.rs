@@ -47,7 +47,7 @@ struct Frame {
     slots: Vec<Option<(TxRequest, usize)>>,
     offload: Offload,
     refused: bool,
-    /// It carries no frame but this request.
+    /// The slot has no frame but this multicast request.
     multicast: Option<MulticastAsk>,
 }
 
@@ -107,7 +107,6 @@ fn blanked(frame: Option<&[u8]>, offload: Offload) -> Option<(Option<Vec<u8>>, O
 struct Game {
     rig: Rig,
     ring: Ring<NetTx>,
-    /// The guest's own index.
     req_prod: u32,
     /// Requests that the back consumed, and answered.
     cons: u32,
@@ -132,7 +131,6 @@ struct Game {
     named: BTreeSet<[u8; 6]>,
 }
 
-/// Plays the tape.
 pub fn back_tx(data: &[u8]) {
     tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
@@ -194,7 +192,7 @@ impl Game {
         }
     }
 
-    /// One operation; `Err`: the back reported a fault, rightly.
+    /// Plays one operation. `Err`: the back reported a fault, and was right.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
         match tape.below(16) {
             0 => self.frame(tape, 1),
@@ -280,7 +278,7 @@ impl Game {
         self.req_prod = self.req_prod.wrapping_add(1);
     }
 
-    /// A frame of so many slots, by the rules if the tape has no odd values.
+    /// A frame of this many slots, which follows the rules unless the tape has odd values.
     fn frame(&mut self, tape: &mut Tape<'_>, slots: usize) {
         let flags = u16::from(tape.u8());
         let extras = flags as usize >> 6;
@@ -352,7 +350,7 @@ impl Game {
         Ok(())
     }
 
-    /// One poll, compared with the rules.
+    /// Polls once and compares the result with the rules.
     fn poll(&mut self) -> Result<Polled, PeerFault> {
         let shown = self.ring.load(Word::ReqProd).wrapping_sub(self.cons);
         let before = self.ring.load(Word::RspProd);
@@ -423,8 +421,8 @@ impl Game {
         Ok(polled)
     }
 
-    /// What stands on the ring, frame by frame, as docs/protocol 2.6 reads it, as much as a batch
-    /// can have; and whether there is a fault in it.
+    /// The frames on the ring as docs/protocol 2.6 reads them, as many as a batch can have; and
+    /// whether there is a fault among them.
     fn frames_shown(&self, shown: u32) -> (Vec<Frame>, bool) {
         let mut frames = Vec::new();
         let mut at = 0;
@@ -516,7 +514,7 @@ impl Game {
         Some(bytes)
     }
 
-    /// What docs/protocol 2.8 has the back do with a request.
+    /// Whether docs/protocol 2.8 makes the back grant a multicast request.
     fn is_granted(&mut self, multicast: MulticastAsk) -> bool {
         match multicast {
             _ if !self.offered => return false,

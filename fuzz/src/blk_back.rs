@@ -49,13 +49,12 @@ const SECTORS: u64 = 512;
 /// Segments that are offered, at most: more than one page of a list has.
 const LONG: u32 = 600;
 
-/// One queue of the guest's.
+/// One queue of the guest.
 struct Queue {
     ring: BlkRing,
     chan: LocalChan,
-    /// The guest's own index.
     req_prod: u32,
-    /// Of those, the back may have seen so many.
+    /// Number of these that the back may have seen.
     shown: u32,
     /// The index that the guest shows is another one.
     lying: bool,
@@ -64,7 +63,7 @@ struct Queue {
     rsp_cons: u32,
     /// Taken and not answered, oldest first.
     open: Vec<(u32, Request)>,
-    /// Of those, a successor has to take so many again.
+    /// Number of these that a successor must take again.
     again: usize,
 }
 
@@ -85,7 +84,6 @@ struct Game {
     now_ns: u64,
 }
 
-/// Plays the tape.
 pub fn blk_back(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new(&mut tape);
@@ -165,7 +163,6 @@ impl Game {
         self.disk.lock().rights = self.pages.rights();
     }
 
-    /// See [`crate::blk_model`].
     fn names_ring(&self) -> bool {
         self.disk.lock().names_ring()
     }
@@ -381,7 +378,7 @@ impl Game {
         }
     }
 
-    /// As [`play`](Self::play), while no one can say what is on the rings.
+    /// As [`play`](Self::play), while the content of the rings is unknown.
     fn play_on(&mut self, tape: &mut Tape<'_>) {
         let q = tape.below(self.queues.len());
         match tape.below(8) {
@@ -448,7 +445,6 @@ impl Game {
         Request::ReadWrite(RwRequest { op, nr_segments: n, handle: 3, id, sector, seg })
     }
 
-    /// One that is right.
     fn plain(&mut self, what: u8) -> Request {
         self.next_id += 1;
         let mut seg = [Segment::default(); 11];
@@ -527,7 +523,7 @@ impl Game {
         }
     }
 
-    /// The guest shows an index that is none, and stands by it or not.
+    /// The guest publishes an invalid index, and keeps it or not.
     fn show_wrong_index(&mut self, q: usize, tape: &mut Tape<'_>) {
         let queue = &mut self.queues[q];
         let by = tape.one_of(&[0x1000, 0x8000_0000, u32::MAX, u32::MAX - 200]);
@@ -540,7 +536,7 @@ impl Game {
         }
     }
 
-    /// A poll of this queue, which the back may not survive, and all that can be said of it.
+    /// Polls this queue, which the back may not survive, and checks all that is certain.
     fn poll(&mut self, q: usize) {
         let lane = self.lanes + q;
         let before = self.redone(q);
@@ -596,7 +592,6 @@ impl Game {
         self.disk.lock().before_poll(self.lanes + q, again.chain(new));
     }
 
-    /// The guest lied.
     fn end_by(&mut self, fault: PeerFault) {
         self.back.close(&self.rig.host, &mut self.back_bus, Some(&fault.to_string())).expect("a store");
         self.disconnect();
@@ -606,7 +601,7 @@ impl Game {
         self.back.shares()[q].counters.read().redone
     }
 
-    /// These answers are on the ring, and no others.
+    /// Checks that these answers are on the ring, and no others.
     fn answers(&mut self, q: usize, due: Vec<Due>) {
         let queue = &mut self.queues[q];
         let n = queue.ring.rsp_prod().wrapping_sub(queue.rsp_cons);

@@ -57,7 +57,6 @@ const KEYS: [&str; 16] = [
     "online",
 ];
 
-/// A request.
 #[derive(Clone, Copy)]
 enum Asked {
     Read { sector: u64, sectors: u32 },
@@ -77,13 +76,13 @@ struct Open {
     lists: Vec<u32>,
 }
 
-/// One queue, at the back.
+/// One queue of the back.
 struct Queue {
     ring: BlkRing<LocalMap>,
     req_cons: u32,
     /// Answers that it wrote; it may show another number.
     rsp_prod: u32,
-    /// Those that the front took.
+    /// Index of the answers that the front took.
     rsp_cons: u32,
     open: Vec<Open>,
     /// Answered, with the pages of theirs that their back had mapped when they were taken.
@@ -101,11 +100,10 @@ struct Game {
     held: Vec<(Option<GrantRef>, LocalMap)>,
     next_tag: u64,
     now_ns: u64,
-    /// By tag: whether a request from pages of the guest's own reads, and how many bytes.
+    /// By tag: whether a request for the guest's own pages reads, and how many bytes.
     own: BTreeMap<u64, (bool, usize)>,
 }
 
-/// Plays the tape.
 pub fn blk_front(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut game = Game::new(&mut tape);
@@ -180,8 +178,8 @@ impl Game {
         }
     }
 
-    /// The queues are gone: what was open is lost, each of it once. Those of a front that is to
-    /// close go when its back says so.
+    /// The queues are gone: each request in flight is lost, once. Those of a front that must close
+    /// go when its back does.
     fn gone(&mut self) {
         let mut lost = self.front.take_lost();
         lost.sort_unstable();
@@ -315,7 +313,7 @@ impl Game {
         self.asked(q, asked, &bytes);
     }
 
-    /// The same, of bytes in pages of the guest's own.
+    /// The same for data in the guest's own pages.
     fn ask_own(&mut self, q: usize, reads: bool, (sector, sectors): (u64, u32), tape: &mut Tape<'_>) {
         let at = SECTOR_BYTES * (usize::from(tape.u16()) % (8 * OWN_PAGES + 8))
             + usize::from(tape.below(16) == 15);
@@ -348,7 +346,7 @@ impl Game {
         self.asked(q, asked, &bytes);
     }
 
-    /// It has written a request, which is what was asked.
+    /// Checks that the request on the ring is the one that was asked for.
     fn asked(&mut self, q: usize, asked: Asked, bytes: &[u8]) {
         let tag = self.next_tag;
         self.next_tag += 1;

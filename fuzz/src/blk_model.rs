@@ -33,7 +33,6 @@ use std::fmt;
 
 /// What the guest changes while a poll runs.
 pub enum Meanwhile {
-    /// All of a page.
     Page(usize, u8),
     /// A slot of the ring that is polled.
     Slot(BlkRing, u32, [u32; SLOT_WORDS_MAX]),
@@ -43,7 +42,7 @@ pub enum Meanwhile {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     gref: u32,
-    /// As it was when the request was taken; None: it is not the back's to use so.
+    /// The page when the request was taken. None: the back may not use it in this way.
     page: Option<usize>,
     at: usize,
     len: usize,
@@ -101,22 +100,21 @@ fn is_of(io: &Io, active: &Active) -> bool {
 pub struct Asked {
     pub index: u32,
     pub request: Request,
-    /// A predecessor took it.
     pub again: bool,
 }
 
-/// One queue's way to the disk, of one connection.
+/// The requests of one queue, in one connection.
 #[derive(Default)]
 struct Lane {
     gone: bool,
     /// What the poll may take.
     asked: Vec<Asked>,
-    /// The same, validated when its taking was over, but for those that it was seen to take: as
-    /// many count as were taken.
+    /// The same, validated when they were all taken, without those that the back was seen to take:
+    /// as many count as were taken.
     evaluated: Option<VecDeque<Outcome>>,
-    /// Of all, those that it was seen to take.
+    /// Number of these that the back was seen to take.
     seen: usize,
-    /// Its batch is with the disk.
+    /// The disk has its batch.
     started: bool,
     /// Came back, and the back is to tell the guest.
     ended: Vec<(Active, bool)>,
@@ -129,11 +127,8 @@ struct Lane {
     done: Vec<Done>,
 }
 
-/// See the module.
 pub struct Model {
-    /// The image.
     pub image: DiskFigures,
-    /// What the guest knows.
     pub known_figures: DiskFigures,
     pub barrier: bool,
     pub max_indirect: u16,
@@ -147,7 +142,7 @@ pub struct Model {
     names_ring: Cell<bool>,
     lanes: Vec<Lane>,
     pub meanwhile: Option<Meanwhile>,
-    /// The back's process ends at the so many-th call.
+    /// The back's process ends at this call, counted from now.
     pub dies_in: Option<u32>,
     /// Orders are done as they are started.
     pub at_once: bool,
@@ -166,7 +161,7 @@ pub struct Model {
 pub type ModelDisk = SharedDisk<Model>;
 
 impl ModelDisk {
-    /// Of a guest with this memory.
+    /// A model for a guest with this memory.
     pub fn new(image: DiskFigures, path: PathName, region: LocalRegion) -> Self {
         let mut memory = vec![0; region.len()];
         assert!(region.copy_out(0, &mut memory));
@@ -231,14 +226,14 @@ impl Model {
         (lane.asked, lane.evaluated, lane.seen, lane.started) = (asked.collect(), None, 0, false);
     }
 
-    /// Of what a poll may take, what it took, as it read it.
+    /// Of the requests that a poll may take, those that it took, as it read them.
     pub fn taken(&mut self, lane: usize, n: usize) -> Vec<Asked> {
         let asked = &self.lanes[lane].asked;
         assert!(n <= asked.len(), "{n} requests taken, of {}", asked.len());
         asked[..n].to_vec()
     }
 
-    /// What a poll that took so many should have answered.
+    /// The answers that are due after a poll that took `taken` requests.
     pub fn after_poll(&mut self, lane: usize, taken: usize) -> Vec<Due> {
         self.deliver(lane);
         let this = &mut self.lanes[lane];
@@ -268,7 +263,7 @@ impl Model {
         lane.active.values().chain(&lane.barrier).map(|active| active.parts.len()).sum()
     }
 
-    /// Whether a request named a page of its guest's ring, so that nothing else is to be asked
+    /// Whether a request named a page of its guest's ring, so that nothing else can be checked
     /// here.
     pub fn names_ring(&self) -> bool {
         self.names_ring.get()

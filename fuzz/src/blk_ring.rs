@@ -15,7 +15,6 @@ const REQ_EVENT: usize = 4;
 const RSP_PROD: usize = 8;
 const RSP_EVENT: usize = 12;
 
-/// See the module.
 #[derive(Clone)]
 pub struct BlkRing<S = LocalRegion> {
     memory: S,
@@ -27,7 +26,7 @@ pub struct BlkRing<S = LocalRegion> {
 }
 
 impl BlkRing {
-    /// Of so many pages, granted to the back, with all of its indices at `start`.
+    /// A ring of this many pages, granted to the back, with all of its indices at `start`.
     pub fn new(rig: &Rig, abi: Abi, pages: usize, start: u32) -> Self {
         let mut refs = vec![GrantRef::NONE; pages];
         let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring");
@@ -68,7 +67,6 @@ impl<S: SharedBytes> BlkRing<S> {
         HEADER + (index % self.size) as usize * self.abi.slot_words() * 4
     }
 
-    /// Writes a slot.
     pub fn write(&self, index: u32, words: &[u32; SLOT_WORDS_MAX]) {
         let at = self.slot(index);
         words
@@ -78,7 +76,6 @@ impl<S: SharedBytes> BlkRing<S> {
             .for_each(|(k, word)| self.store(at + 4 * k, *word));
     }
 
-    /// Reads a slot.
     pub fn words(&self, index: u32) -> [u32; SLOT_WORDS_MAX] {
         let (at, n) = (self.slot(index), self.abi.slot_words());
         std::array::from_fn(|k| if k < n { self.load(at + 4 * k) } else { 0 })
@@ -95,12 +92,10 @@ impl<S: SharedBytes> BlkRing<S> {
         std::array::from_fn(|k| if k < n { self.load(at + 4 * k) } else { 0 })
     }
 
-    /// Words of a request.
     pub fn to_words(&self, request: &Request) -> [u32; SLOT_WORDS_MAX] {
         request.to_words(self.abi)
     }
 
-    /// Writes an answer.
     pub fn write_answer(&self, index: u32, words: [u32; 4]) {
         let (at, n) = (self.slot(index), self.abi.response_words());
         words.iter().take(n).enumerate().for_each(|(k, word)| self.store(at + 4 * k, *word));

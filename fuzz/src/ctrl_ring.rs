@@ -50,14 +50,12 @@ struct Game {
     lying: bool,
     queues: usize,
     back: Option<(CtrlRing<LocalDomain>, SharedControl)>,
-    /// Outlives the back.
     page: Pages,
     pages: GuestPages,
     rules: Rules,
     next_id: u16,
 }
 
-/// Plays the tape.
 pub fn ctrl_ring(data: &[u8]) {
     tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
@@ -104,7 +102,7 @@ impl Game {
         CtrlRing::attach(RingPages::new(map), chan, last, 0)
     }
 
-    /// One operation; `Err`: the back reported a fault, rightly.
+    /// Plays one operation. `Err`: the back reported a fault, and was right.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
         match tape.below(12) {
             0..=3 => self.ask(tape),

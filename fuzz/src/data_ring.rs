@@ -35,11 +35,9 @@ use std::collections::VecDeque;
 
 /// Operations of one input at most.
 const OPS: usize = 120;
-/// Halves of 8 KiB.
 const WAY: Way = Way::DataRing(2);
 const HALF: usize = 8192;
 
-/// Plays the tape.
 pub fn data_ring(data: &[u8]) {
     let mut tape = Tape::new(data);
     match tape.below(4) {
@@ -132,7 +130,7 @@ struct Rx {
     index: pregrant::net::front::regions::Granted<LocalDomain>,
     within: RecvArea<LocalDomain>,
     posted: u32,
-    /// Of each answer whose slot was not posted again: where it is in the half, and how long.
+    /// For each answer whose slot was not posted again: its offset in the half, and its length.
     kept: VecDeque<Option<(usize, usize)>>,
     /// The guest wrote over an answer: its places are its own affair from now on.
     lied: bool,

@@ -25,7 +25,6 @@ const OPS: usize = 60;
 /// Pages of the model's.
 const PAGES: u32 = 4;
 
-/// Plays the tape.
 pub fn foreign(data: &[u8]) {
     let mut tape = Tape::new(data);
     match tape.below(2) {

@@ -48,7 +48,7 @@ use std::collections::BTreeMap;
 const OPS: usize = 200;
 /// The operation of a hook; the others are what is left of a division by 16.
 const HOOKED: u8 = 0xFF;
-/// One with frames in pages of the guest's own.
+/// An operation with frames in the guest's own pages.
 const OWN: u8 = 0xFE;
 /// Answers of one frame, and its extra infos, at most: more is no one's honest frame.
 const CHAIN: usize = 32;
@@ -70,12 +70,12 @@ struct Game {
     held: Vec<(u16, bool, LocalMap)>,
     per_frame: bool,
     rx_errors: u64,
-    /// By RX slot: the reference with which it was posted when it was answered last.
+    /// For each RX slot: its reference when it was answered last.
     rx_grefs: [u32; SLOTS as usize],
     /// RX pages by reference, once one was written: they stay granted.
     rx_pages: BTreeMap<u32, LocalMap>,
     lent: Vec<Loan>,
-    /// By RX slot: the id with which it was posted when it was answered last, its buffer.
+    /// For each RX slot: its id, which is its buffer, when it was answered last.
     rx_ids: [u16; SLOTS as usize],
     /// Buffers that are sent on, by the ids of their requests.
     on_tx: BTreeMap<u16, u16>,
@@ -106,7 +106,7 @@ struct Loan {
 
 /// What comes next on the RX ring.
 enum Next {
-    /// Its bytes, and the pages behind its head if it can be lent.
+    /// The bytes, and the pages after its head if it can stay in place.
     Frame(Vec<u8>, Offload, Vec<u32>),
     Error,
     Incomplete,
@@ -120,7 +120,6 @@ fn staging(rig: &Rig, way: Way, acc: Access, n: u32) -> Option<StagingArea<Local
     Some(StagingArea::new(&rig.guest, &mut Regions::new(HOST), acc, len, n, 0).expect("staging buffers"))
 }
 
-/// Plays the tape.
 pub fn front_rx(data: &[u8]) {
     tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
@@ -187,7 +186,7 @@ impl Game {
         game
     }
 
-    /// One operation; `Err`: the front reported a fault, rightly.
+    /// Plays one operation. `Err`: the front reported a fault, and was right.
     fn play(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
         let op = tape.u8();
         if op == HOOKED {
@@ -312,7 +311,7 @@ impl Game {
         assert!(bytes == frame, "the requests describe other bytes than were sent");
     }
 
-    /// The frame that the next requests describe, and how it is to be cut.
+    /// The frame that the next requests describe, and how it must be segmented.
     fn tx_frame(&mut self) -> (Vec<u8>, (u8, u16)) {
         let (mut bytes, mut gso) = (Vec::new(), (0, 0));
         let (mut first, mut more) = (None, true);
@@ -374,7 +373,7 @@ impl Game {
         }
     }
 
-    /// As an honest back does it.
+    /// Answers as an honest back does.
     fn answer_tx_in_order(&mut self, n: usize) {
         let mut extra = false;
         for _ in 0..n.min(self.tx_ring.asked() as usize) {
@@ -389,7 +388,7 @@ impl Game {
     fn hold(&mut self, nth: usize) {
         let at = self.tx_ring.rsp_prod.wrapping_add(nth as u32 % self.tx_ring.asked().max(1));
         let req = TxRequest::from_words(self.tx_ring.mem.read::<3>(at));
-        // An answer that was written and not shown may stand there instead.
+        // An answer that was written and not published may be there instead.
         if self.tx_ring.asked() > 0
             && req.flags & TXF_STAGING_BUFFER == 0
             && self.in_flight.get(&req.id) == Some(&req.gref)
@@ -484,7 +483,7 @@ impl Game {
         self.rx_ring.rsp_prod = index.wrapping_add(1);
     }
 
-    /// Gives so many frames back, from the one that was lent first on: they are as they came.
+    /// Returns `n` frames, from the oldest on, and checks that they are unchanged.
     fn release(&mut self, n: usize) {
         for Loan { token, rest } in self.lent.drain(..n.min(self.lent.len())) {
             let mut pieces = Vec::new();
@@ -585,7 +584,7 @@ impl Game {
         }
     }
 
-    /// Has a hook that says anything asked, once, and compares.
+    /// Runs a hook with any verdicts, once, and compares.
     fn hooked(&mut self, tape: &mut Tape<'_>) -> Result<(), PeerFault> {
         if !self.rx_ring.lied {
             self.rx_ring.show();

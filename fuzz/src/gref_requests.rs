@@ -25,15 +25,13 @@ const OPS: usize = 200;
 /// Pages that lists may name; some are lists.
 const PAGES: usize = 16;
 const QUEUES: usize = 2;
-/// Entries of a table.
 const LIMIT: usize = 10;
-/// Of all tables.
 const ROOM: usize = 14;
 
 /// A request that has no answer yet.
 struct Asked {
     request: CtrlRequest,
-    /// The list when it was taken; None: it could not be had.
+    /// The list when it was taken. None: it could not be read.
     list: Option<Vec<GrefEntry>>,
     /// A grant has changed since.
     stale: bool,
@@ -45,16 +43,14 @@ struct Game {
     grefs: GrefRequests<LocalDomain>,
     exchanges: Vec<Arc<GrefExchange<LocalMap>>>,
     tables: Vec<GrefTable<LocalMap>>,
-    /// Outlive the back.
     kept: Vec<Pages>,
     versions: Vec<u32>,
     asked: Vec<Asked>,
-    /// By queue: references, and whether they are for writing.
+    /// For each queue: its references, and whether they are writable.
     model: [BTreeMap<u32, bool>; QUEUES],
     next_id: u16,
 }
 
-/// Plays the tape.
 pub fn gref_requests(data: &[u8]) {
     let turn = |game: &mut Game, tape: &mut Tape<'_>| {
         game.play(tape);
@@ -154,7 +150,6 @@ impl Game {
         self.exchanges[q].apply(&mut self.tables[q]);
     }
 
-    /// A control turn.
     fn turn(&mut self) {
         self.grefs.begin_turn();
         while let Some(due) = self.grefs.due(&self.rig.host, GUEST) {
@@ -251,7 +246,7 @@ impl Game {
         }
     }
 
-    /// The back dies, perhaps after it wrote a table, and before that counted; another one takes up
+    /// The back dies, perhaps after it wrote a table and before that was valid; another one resumes
     /// what was kept.
     fn die(&mut self, in_a_commit: bool) {
         if in_a_commit {
@@ -301,7 +296,6 @@ impl Game {
 
 type Back = (GrefRequests<LocalDomain>, Vec<Arc<GrefExchange<LocalMap>>>, Vec<GrefTable<LocalMap>>);
 
-/// One with empty tables.
 fn back(kept: &[Pages]) -> Back {
     let exchanges: Vec<_> = kept.iter().map(|_| Arc::new(GrefExchange::default())).collect();
     let mut grefs = GrefRequests::new(exchanges.clone(), LIMIT, ROOM);

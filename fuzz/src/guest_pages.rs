@@ -13,22 +13,18 @@ const STRANGER: DomId = DomId(9);
 /// What a page's grant allows the back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
-    /// Revoked.
     None,
-    /// Read.
     Read,
-    /// Read and write.
     Write,
-    /// It is another domain's grant.
+    /// The page is granted to another domain.
     Stranger,
 }
 
 /// Pages, each with at most one grant. Page numbers are taken modulo their count.
 pub struct GuestPages {
-    /// Their memory.
     pub region: LocalRegion,
     refs: Vec<(GrantRef, Right)>,
-    /// The back keeps pages mapped that it has seen: their grants stand.
+    /// The back keeps pages mapped that it has seen, so their grants must remain.
     pub kept: bool,
 }
 
@@ -78,7 +74,6 @@ impl GuestPages {
         self.refs.iter().position(|&(r, right)| r.0 == gref && right == Right::Write)
     }
 
-    /// Ends all grants.
     pub fn close(mut self, rig: &Rig) {
         self.kept = false;
         for page in 0..self.refs.len() {

@@ -11,15 +11,13 @@ use pregrant::shm::SharedBytes;
 use pregrant::{GrantRef, PAGE_SIZE};
 use std::collections::BTreeMap;
 
-/// See the module.
 pub struct LentPages {
     /// A page for each id.
     memory: LocalRegion,
-    /// By id of a piece: its grant.
+    /// By id of a fragment: its grant.
     pub out: BTreeMap<u16, GrantRef>,
     /// Answered, and the back still had them.
     late: Vec<GrantRef>,
-    /// Maps of the back's.
     pub held: Vec<LocalMap>,
 }
 
@@ -80,7 +78,6 @@ impl LentPages {
         self.late.retain(|gref| rig.guest.revoke(*gref).is_err());
     }
 
-    /// The back is gone.
     pub fn close(mut self, rig: &Rig) {
         self.held.clear();
         for gref in self.out.into_values().chain(self.late) {

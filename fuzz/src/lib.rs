@@ -47,15 +47,13 @@ mod xenbus_keys;
 mod xs_codec;
 mod xs_server;
 
-/// One trust boundary.
 pub struct Target {
-    /// As the binary and the folders are called.
+    /// The name of the binary and of the folders.
     pub name: &'static str,
     /// Plays an input; panics when something is wrong.
     pub play: fn(&[u8]),
 }
 
-/// All of them.
 pub const TARGETS: &[Target] = &[
     Target { name: "back_tx", play: back_tx::back_tx },
     Target { name: "back_rx", play: back_rx::back_rx },

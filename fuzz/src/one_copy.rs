@@ -46,7 +46,6 @@ const NAME: usize = 30;
 const EVIL: u8 = 0xE7;
 /// How senders' and receivers' pages are known.
 const WAYS: [Way; 3] = [Way::Staging(4096), Way::Persistent(256), Way::Staging(65535)];
-/// A frame for all.
 const ALL: usize = GUESTS;
 
 /// A frame that was sent.
@@ -58,20 +57,19 @@ struct Sent {
     bytes: Vec<u8>,
     /// From this byte on it may have arrived as [`EVIL`].
     firm: usize,
-    /// Its checksum was blank; for a guest that takes none it is finished.
+    /// The checksum was blank; for a guest that does not take that it is completed.
     blank: bool,
-    /// It has no name, or another's: it goes nowhere.
+    /// The source address is missing, or another guest's: the frame is dropped.
     nameless: bool,
-    /// By guest: it arrived.
     arrived: [bool; GUESTS],
 }
 
 /// A frame on a guest's TX ring.
 struct Waiting {
-    /// None: no frame at all.
+    /// The frame's number. None: it is no frame.
     number: Option<u32>,
     pieces: Vec<(u16, u16, u16)>,
-    /// One past its last request.
+    /// The index after its last request.
     end: u32,
 }
 
@@ -94,7 +92,7 @@ struct Guest {
     slots: VecDeque<u16>,
     /// Every slot has a buffer.
     rx_staged: bool,
-    /// It showed indices that are not its own: only that nothing breaks is checked of that queue.
+    /// It published wrong indices: for that queue only robustness is checked.
     lied: [bool; 2],
     /// Frames that came.
     came: u64,
@@ -180,7 +178,6 @@ impl Guest {
         }
     }
 
-    /// The frames that came.
     fn recv(&mut self) -> Vec<Vec<u8>> {
         if self.lied[1] {
             return Vec::new();
@@ -203,7 +200,7 @@ impl Guest {
         bytes.collect()
     }
 
-    /// It ends, with whatever is under way.
+    /// Ends it, with whatever is in flight.
     fn close(self, port_first: bool) {
         let (tx, rx, rig) = (self.tx, self.rx, self.rig);
         let port = (!port_first).then_some(self.port);
@@ -225,17 +222,16 @@ struct Game {
     last: [[u32; GUESTS]; GUESTS],
     number: u32,
     op: usize,
-    /// As [`lent_by`] has them, of guests that ended.
+    /// The counts of [`lent_by`], for guests that ended.
     lent: [u64; 2],
 }
 
-/// Plays the tape.
 pub fn one_copy(data: &[u8]) {
     lent_by(data);
 }
 
-/// Plays the tape: how many frames arrived from their sender's pages, and how many were lent and
-/// copied all the same.
+/// Plays the tape: how many frames arrived from their sender's pages, and how many zero-copy frames
+/// were copied after all.
 fn lent_by(data: &[u8]) -> [u64; 2] {
     let mut lent = [0; 2];
     tape::play(
@@ -280,12 +276,11 @@ impl Game {
             port.set_sources(Sources::Own(MacAddr(mac(who))));
             self.guests[who] = Some(Guest::new(tape, port));
             self.absent[who] = self.op;
-            // It is lent to from when its port was asked for frames.
+            // It gets zero-copy frames once its port was asked for frames.
             self.rx_turn(who, 1);
         }
     }
 
-    /// A guest is gone.
     fn end(&mut self, who: usize, port_first: bool) {
         if let Some(guest) = self.guests[who].take() {
             let stats = guest.port.stats();
@@ -434,7 +429,7 @@ impl Game {
         }
     }
 
-    /// Its frames without an answer, from a byte on.
+    /// Overwrites its frames without an answer, from a byte on.
     fn write_over(&mut self, tape: &mut Tape<'_>, who: usize) {
         let from = tape.one_of(&[usize::from(HEAD_BYTES), 0, NAME, 2000]);
         let Some(guest) = self.guests[who].as_ref().filter(|guest| !guest.lied[0]) else { return };
@@ -465,7 +460,7 @@ impl Game {
         guest.lied[rx] = true;
     }
 
-    /// It dies, or is detached.
+    /// The guest dies, or is detached.
     fn leave(&mut self, tape: &mut Tape<'_>, who: usize) {
         let (in_order, port_first) = (tape.below(2) == 1, tape.below(2) == 1);
         let Some(guest) = &mut self.guests[who] else { return };
@@ -536,10 +531,9 @@ impl Game {
     }
 }
 
-/// Where the checksum of a UDP packet is.
+/// The range of a UDP packet's checksum.
 const CHECKSUM: Range<usize> = 40..42;
 
-/// Lengths; 0: no frame.
 const LENS: [usize; 12] = [4096, 1500, 60, 129, 2048, 4097, 5000, 9000, 20_000, 65535, 0, 3000];
 
 /// A frame that no other is like; with a blank checksum it is a UDP packet.
@@ -561,7 +555,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Without frames that are lent the target would find nothing.
+    /// Without zero-copy frames the target would find nothing.
     #[test]
     fn the_corpus_has_frames_that_are_lent() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/one_copy");

@@ -22,17 +22,14 @@ use std::collections::BTreeMap;
 
 /// Pages of the memory: more than the longest frame has.
 const PAGES: usize = 24;
-/// Of them so many are announced at a time.
+/// Number of them that are announced at a time.
 const PLACES: usize = 12;
 
-/// See the module.
 pub struct OwnFrames {
     memory: LocalRegion,
-    /// The last question.
     list: Vec<GrefEntry>,
-    /// Grants that stand, with their pages.
+    /// Grants that exist, with their pages.
     pages: RefCell<BTreeMap<u32, usize>>,
-    /// Maps of the back's.
     pub held: Vec<LocalMap>,
 }
 
@@ -51,7 +48,8 @@ impl OwnFrames {
         self.pages.borrow().contains_key(&gref)
     }
 
-    /// One operation; the frames that were sent. Requests without an answer name these references.
+    /// Plays one operation. Returns the frames that were sent. Requests without an answer have
+    /// these references.
     pub fn play(
         &mut self,
         rig: &Rig,
@@ -157,7 +155,6 @@ impl OwnFrames {
         }
     }
 
-    /// The back is gone.
     pub fn close(mut self, rig: &Rig, tx: &mut TxFront<LocalDomain>) {
         self.held.clear();
         let mut cache = tx.take_cache().expect("its cache");

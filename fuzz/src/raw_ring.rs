@@ -9,7 +9,6 @@ pub struct RawRing<K> {
     pub mem: RingPages<K, LocalMap>,
     /// The front's own answers up to here were taken.
     pub cons: u32,
-    /// The back's own index.
     pub rsp_prod: u32,
     /// The index shown is not the back's own, or was not: from now on only that nothing breaks is
     /// checked.

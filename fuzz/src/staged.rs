@@ -16,20 +16,18 @@ const PAGES: usize = 16;
 
 /// The guest's side of a list that the back accepted.
 pub struct Staged {
-    /// The buffers' memory.
     pub region: LocalRegion,
     list: LocalRegion,
-    /// By id: where its buffer starts in `region`.
+    /// By id: the offset of its buffer in `region`.
     pub places: Vec<usize>,
     /// Bytes of a buffer.
     pub len: usize,
-    /// Every slot is staged.
     pub copy_only: bool,
 }
 
 impl Staged {
-    /// Lays out, lists and grants buffers as the tape says; the back reads the list, validates and
-    /// maps it.
+    /// Lays out, lists and grants buffers according to the tape; the back reads the list, validates
+    /// and maps it.
     pub fn new(rig: &Rig, tape: &mut Tape<'_>, acc: Access) -> (Self, StagedBuffers<LocalMap>) {
         let len = match tape.below(6) {
             0 => 128,

@@ -5,8 +5,8 @@
 
 use arbitrary::Unstructured;
 
-/// Plays an input's operations, as many as it has and `most` at most, with a game that begins with
-/// the tape; until one says that it is over.
+/// Plays at most `most` operations of an input, with a game that begins with the tape, until one
+/// reports the end.
 pub fn play<G>(
     data: &[u8],
     most: usize,
@@ -23,12 +23,10 @@ pub fn play<G>(
 /// The rest of an input.
 pub struct Tape<'a> {
     rest: Unstructured<'a>,
-    /// Operations that began.
     played: usize,
 }
 
 impl<'a> Tape<'a> {
-    /// From its start.
     pub fn new(data: &'a [u8]) -> Self {
         Self { rest: Unstructured::new(data), played: 0 }
     }
@@ -42,15 +40,12 @@ impl<'a> Tape<'a> {
         self.played += usize::from(more);
         more
     }
-    /// A byte.
     pub fn u8(&mut self) -> u8 {
         self.rest.arbitrary().unwrap_or_default()
     }
-    /// Two, little-endian.
     pub fn u16(&mut self) -> u16 {
         self.rest.arbitrary().unwrap_or_default()
     }
-    /// Four, little-endian.
     pub fn u32(&mut self) -> u32 {
         self.rest.arbitrary().unwrap_or_default()
     }
@@ -58,15 +53,14 @@ impl<'a> Tape<'a> {
     pub fn below(&mut self, n: usize) -> usize {
         self.u8() as usize % n
     }
-    /// One of these, 256 at most.
+    /// Chooses one of these, at most 256.
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
-    /// At most `n` bytes, as they stand.
+    /// At most `n` bytes of the tape, unchanged.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         self.rest.bytes(n.min(self.rest.len())).unwrap_or_default()
     }
-    /// All the rest.
     pub fn rest(&mut self) -> &'a [u8] {
         self.bytes(usize::MAX)
     }

@@ -37,7 +37,6 @@ use pregrant_xenstored::{LocalLink, LocalStore};
 const OPS: usize = 120;
 /// Pages of the hostile front: rings, lists, buffers.
 const PAGES: usize = 16;
-/// Channels that it offers.
 const CHANNELS: usize = 4;
 /// Pages of the guest's own, to send from.
 const OWN_PAGES: usize = 8;
@@ -102,7 +101,6 @@ struct Store {
     device: Device,
 }
 
-/// Plays the tape.
 pub fn xenbus_keys(data: &[u8]) {
     let mut tape = Tape::new(data);
     match tape.below(2) {
@@ -186,7 +184,7 @@ impl Store {
         }
     }
 
-    /// After a removal, so that both ends can come to their end.
+    /// After a removal: lets both ends reach their end.
     fn make_sure_of_it(&mut self) {
         if self.own.directory(self.device.own_dir()).is_err() {
             self.create();
@@ -442,7 +440,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         // Pages that would be named, to a back that wants grants after all, have others than those
         // of connections without.
         let named = 2 * slots + config.spare_rx_pages as usize;
-        // And a list page of lent ones.
+        // And a list page of exported pages.
         let most = times * 2 * (tx + rx + data_ring + named + 1) + 2 * OWN_PAGES + 4;
         let grants = rig.xen.counts().grants;
         assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");

@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 
 /// Operations of one input at most.
 const OPS: usize = 400;
-/// Guests with connections.
 const GUESTS: [DomId; 2] = [DomId(5), DomId(7)];
 /// No one speaks for it.
 const SILENT: DomId = DomId(9);
@@ -81,7 +80,7 @@ const KINDS: [MsgType; 21] = [
     MsgType::SetQuota,
 ];
 
-/// One client, that counts what it is owed.
+/// One client, which counts the replies that it is owed.
 struct Wire {
     conn: ConnId,
     domid: DomId,
@@ -90,7 +89,7 @@ struct Wire {
     /// Types and numbers of requests without a reply.
     owed: VecDeque<(u32, u32)>,
     events: Parser,
-    /// It sent what cannot be followed.
+    /// It sent a message that cannot be parsed.
     lost: bool,
 }
 
@@ -101,7 +100,6 @@ struct Game {
     privileged: bool,
 }
 
-/// Plays the tape.
 pub fn xs_server(data: &[u8]) {
     let mut tape = Tape::new(data);
     let privileged = tape.below(2) == 1;
@@ -239,7 +237,7 @@ impl Game {
         self.server.feed(wire.conn, bytes);
     }
 
-    /// Takes output so many times at most, and checks it.
+    /// Takes output at most this many times, and checks it.
     fn read(&mut self, who: usize, times: usize) {
         let wire = &mut self.wires[who];
         for _ in 0..times {

@@ -19,7 +19,7 @@ fn inputs(folder: &str, target: &Target) -> Vec<PathBuf> {
     entries.map(|e| e.expect("a folder that can be listed").path()).collect()
 }
 
-/// Says which input it was when a target panics.
+/// Prints the input's path when a target panics.
 struct Playing<'a>(&'a Path);
 
 impl Drop for Playing<'_> {

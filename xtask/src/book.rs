@@ -18,7 +18,7 @@ use std::path::Path;
 /// mdBook's own settings, from the root.
 const SETTINGS: &str = "docs/book.toml";
 
-/// Builds the site. Without mdBook, and not in CI, it says how to have it.
+/// Builds the site. If mdBook is missing outside of CI, prints how to install it.
 pub fn layer(w: &Workspace) -> Result<(), String> {
     match tool::mdbook(w, tool::in_ci())? {
         Some(mdbook) => build(w, &mdbook),

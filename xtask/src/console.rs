@@ -10,14 +10,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// A running machine.
 pub struct Console {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
 
 impl Console {
-    /// Starts it.
     pub fn start(command: &mut Command) -> Result<Self, String> {
         let program = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());

@@ -34,9 +34,7 @@ const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanit
 /// Leaks are counted by the targets themselves; a short quarantine keeps memory in the cache.
 const ASAN_OPTIONS: &str = "detect_leaks=0:quarantine_size_mb=8:malloc_context_size=0";
 
-/// The command line.
 pub struct Plan {
-    /// Names; none: all.
     targets: Vec<String>,
     seconds: u64,
     jobs: usize,
@@ -73,7 +71,6 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     fuzz(w, &Plan { targets: Vec::new(), seconds: CI_SECONDS, jobs: cpus, keep: false })
 }
 
-/// One target that runs.
 struct Running {
     name: String,
     child: Child,
@@ -90,8 +87,8 @@ impl Running {
         Log::new(String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()))
     }
 
-    /// Asks it to end once its time is over. LibFuzzer's own limit counts from the process's start:
-    /// a target with many or slow inputs would never come to new ones.
+    /// Asks it to end when its time is over. LibFuzzer's own limit counts from the process's start,
+    /// so a target with many or slow inputs would never reach new ones.
     fn turn(&mut self, seconds: u64) -> Result<(), String> {
         let now = Instant::now();
         match self.until {
@@ -109,7 +106,7 @@ impl Running {
     }
 }
 
-/// Builds and runs what the plan says. An error names the targets that found something.
+/// Builds and runs the targets of the plan. The error names those that found something.
 pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let package = w.root().join("fuzz");
     let all = targets(&package)?;

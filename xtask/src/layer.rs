@@ -5,9 +5,8 @@ use crate::tally::{Job, Says, Tally};
 use crate::tool;
 use crate::workspace::{Workspace, run, run_all};
 
-/// One kind of check.
 pub struct Layer {
-    /// As given on the command line.
+    /// The name on the command line.
     pub name: &'static str,
     /// The claim that a pass shows, in a few words.
     pub shows: &'static str,
@@ -203,7 +202,7 @@ const LONG: &[Part] = &[
     Part { suite: "net", tests: &["many_bad_requests", "xsa_396_a_back_that_cycles_gets"], with: ALL_ROUNDS },
 ];
 
-/// As `test` builds them: with the whole workspace nothing is built again.
+/// Built as in `test`, so that nothing is built again for the workspace.
 fn long(w: &Workspace) -> Result<(), String> {
     let suites = suite::all(w)?;
     let job = |part: &Part| {
@@ -239,8 +238,8 @@ fn loom(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))
 }
 
-/// The core's tests that Miri runs, each on a core of its own, for Miri has one thread: the unit
-/// tests, and the tests that touch shared memory, at sizes that it finishes.
+/// The core's tests that Miri runs, each group on a core of its own because Miri has one thread:
+/// the unit tests, and the tests that access shared memory, at sizes that it can finish.
 const MIRI_PARTS: &[&[&str]] = &[
     &["-p", "pregrant-tests", "--test", "net", "--test", "blk"],
     &["-p", "pregrant", "--lib", "--test", "ring", "--test", "wire"],

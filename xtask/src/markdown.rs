@@ -4,11 +4,10 @@
 /// `[text](target)`, or `![text](target)`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Link<'a> {
-    /// Where it begins: at its `[`, or at the `!` before that.
+    /// Offset of its `[`, or of the `!` before that.
     pub start: usize,
-    /// The `]` behind its text.
+    /// Offset of the `]` after its text.
     pub text_end: usize,
-    /// Behind its `)`.
     pub end: usize,
     pub target: &'a str,
 }
@@ -102,7 +101,7 @@ pub fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Blocks between fences, and code spans: from where to behind where.
+/// Code blocks and code spans, each by its start and its end.
 fn code(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 0;

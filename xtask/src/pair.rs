@@ -11,13 +11,13 @@
 use crate::workspace::{Workspace, output};
 use serde_json::{Value, json};
 
-/// Turns where no one says.
+/// The default number of turns.
 const TURNS: usize = 21;
 /// Seconds of a row where no one says.
 const SECONDS: &str = "0.05";
 /// The key of a row, the same for both programs.
 const NAMES: [&str; 7] = ["bench", "path", "dir", "size_bytes", "data_len", "queues", "depth"];
-/// More of the key, as the second program says: its own arguments may have set that.
+/// Further fields of the key, with the second program's names: its own arguments may have set them.
 const SECOND_NAMES: [&str; 8] =
     ["mode", "workers", "rx", "rx_head", "staging_buffers", "medium", "pool", "work"];
 /// The compared figure.
@@ -29,17 +29,14 @@ const COMPARED_MOST: f64 = 0.1;
 
 const TAKES: &str = "pair takes FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of the second alone]";
 
-/// The command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     programs: [String; 2],
     turns: usize,
-    /// Of each program.
     args: [Vec<String>; 2],
 }
 
 impl Plan {
-    /// From the arguments.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut parts = args.split(|arg| *arg == "--");
         let (programs, turns) = match parts.next() {
@@ -88,7 +85,7 @@ pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// A program's path as the one who typed it meant it: it is run in the workspace's root.
+/// Makes a program's path absolute, since it is run in the workspace's root.
 fn from_here(program: &str) -> String {
     let path = std::path::absolute(program).ok().filter(|_| program.contains('/'));
     path.and_then(|path| path.to_str().map(str::to_string)).unwrap_or_else(|| program.to_string())

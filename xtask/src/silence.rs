@@ -13,8 +13,8 @@ use std::time::Duration;
 /// So long a test may print nothing. A thousand kills take three minutes.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
-/// Ends all processes that descend from this one, without it; how many there were. A runner that is
-/// asked to go on after a failure does.
+/// Ends all descendants of this process; returns how many there were. A runner that continues after
+/// a failure needs this.
 pub fn end_descendants(of: u32) -> usize {
     let all = descendants(&parents(Path::new("/proc")), of);
     for id in &all {

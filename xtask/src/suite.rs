@@ -37,7 +37,6 @@ pub fn at_once() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get()) + 1
 }
 
-/// Builds all test programs.
 pub fn all(w: &Workspace) -> Result<Vec<Suite>, String> {
     // Without the examples, which have no tests: `clippy` checks them.
     let mut cargo = w.cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"]);
@@ -56,9 +55,8 @@ pub fn all(w: &Workspace) -> Result<Vec<Suite>, String> {
     Ok(suites)
 }
 
-/// One test program.
 pub struct Suite {
-    /// Its target's; libraries and programs have their crate's.
+    /// The name of the target; for libraries and programs that of the crate.
     pub name: String,
     program: String,
     /// The package's folder, from which cargo runs its tests.

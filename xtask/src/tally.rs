@@ -21,17 +21,17 @@ use std::time::Instant;
 /// What a test that this machine cannot run says.
 const SKIPPED: &str = "skipped: ";
 
-/// A program with tests.
 pub struct Job {
     pub command: Command,
     pub says: Says,
 }
 
-/// How a program says what became of its tests.
+/// How a program reports the results of its tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Says {
     Events,
-    /// By its exit status, as one test: rustdoc's events would have all built again, with
+    /// Judged by its exit status, as one test: rustdoc's events would need `RUSTC_BOOTSTRAP`, which
+    /// rebuilds everything.
     /// `RUSTC_BOOTSTRAP`.
     Status,
 }
@@ -51,7 +51,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// One program's tests, as it goes on.
+/// The events of one program's tests.
 #[derive(Default)]
 struct Events {
     tally: Tally,
@@ -161,7 +161,7 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
     }
     let (mut events, began) = (Events::default(), Instant::now());
     let ran = (|| -> io::Result<_> {
-        // One pipe for both, so that a runner's lines stand where they were said.
+        // One pipe for both, so that a runner's lines stay in the order in which they were printed.
         let (out, to) = io::pipe()?;
         let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
         drop(command); // it holds the pipe's other end
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(of(&[]).0, "0 passed, 1 failed, 0 skipped");
     }
 
-    /// As libtest 1.95 says them.
+    /// The events in the form of libtest 1.95.
     #[test]
     fn events_count_and_are_shown_as_text() {
         let (counted, said) = of(&[

@@ -27,9 +27,9 @@ pub fn component(w: &Workspace, component: &str) -> Result<(), String> {
     }
 }
 
-/// The nightly compiler of Miri and of the fuzz targets: its date, and what `rustc --version` says
-/// of it. A newer one is a change of these two lines: no layer fails for what another project did
-/// overnight.
+/// The nightly compiler of Miri and of the fuzz targets: its date, and the output of `rustc
+/// --version`. To use a newer one, change these two lines: no layer may fail because of another
+/// project's change overnight.
 const NIGHTLY: (&str, &str) = ("2026-05-20", "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)");
 
 /// The name of the pinned nightly toolchain, which is installed if need be, with these components.
@@ -156,7 +156,6 @@ pub fn is_root(w: &Workspace) -> bool {
     w.program("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0")
 }
 
-/// With `CI=true`.
 pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|v| v == "true" || v == "1")
 }

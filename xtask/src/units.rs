@@ -23,12 +23,11 @@ const SERVICES: [(&str, u32); 6] = [
     ("pregrant-modules.service", 50),
     ("pregrant-hotplug@.service", 50),
 ];
-/// Where systemd's own units are, which ours name.
+/// The directories of systemd's own units, which ours refer to.
 const SYSTEM_UNITS: [&str; 2] = ["/usr/lib/systemd/system", "/lib/systemd/system"];
 /// Programs that the units start: there, and not run.
 const PROGRAMS: [&str; 3] = ["usr/local/bin/pregrant", "sbin/modprobe", "bin/sh"];
 
-/// Runs it.
 pub fn layer(w: &Workspace) -> Result<(), String> {
     if !tool::debian(w, "systemd-analyze", "systemd")? {
         return Ok(());

@@ -25,7 +25,6 @@ impl Workspace {
         &self.root
     }
 
-    /// Where builds go.
     pub fn target(&self) -> &Path {
         &self.target
     }
@@ -62,7 +61,7 @@ pub fn empty_dir(dir: &Path) -> Result<(), String> {
     cleared.and_then(|()| std::fs::create_dir_all(dir)).map_err(|e| format!("{}: {e}", dir.display()))
 }
 
-/// Runs it to its end; an error says what was run and how it ended.
+/// Runs a command to its end; the error has the command and its exit status.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);
     println!("$ {shown}");
@@ -73,7 +72,7 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Its output; an error says how it ended, and has its error output.
+/// Runs a command and returns its output; the error has its exit status and its error output.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let out = command.output().map_err(|e| format!("`{shown}` did not start: {e}"))?;
@@ -87,7 +86,7 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Runs all of them at the same time, and prints what each said when all have ended; an error names
+/// Runs all commands in parallel and prints the output of each when all have ended; the error names
 /// the first that failed.
 pub fn run_all(commands: Vec<Command>) -> Result<(), String> {
     let started: Vec<_> = commands
@@ -113,7 +112,7 @@ pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
-/// As one would type it, with the environment that was set for it.
+/// The command as one would type it, with the environment that was set for it.
 pub fn show(command: &Command) -> String {
     let env = command.get_envs().filter_map(|(k, v)| Some(format!("{}={:?} ", k.to_str()?, v?)));
     let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -213,7 +213,7 @@ impl BackArgs {
         self.vif.iter().chain(&self.take).copied().collect()
     }
 
-    /// The remote side of vifs, where no one says.
+    /// The remote side of vifs, unless an option sets it.
     fn port(&self, on_loopback: bool) -> Port {
         self.port.unwrap_or(if on_loopback { Port::Switch } else { Port::Tap })
     }
@@ -285,7 +285,6 @@ impl BackArgs {
     }
 }
 
-/// Runs `pregrant back`.
 pub fn run(mut args: BackArgs, given: &Given) -> Result<()> {
     args.check(given)?;
     args.daemon.rx_context = args.rx_context;

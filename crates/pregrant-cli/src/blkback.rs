@@ -130,7 +130,6 @@ impl BlkBackArgs {
     }
 }
 
-/// Runs `pregrant blkback`.
 pub fn run(args: &BlkBackArgs, given: &Given) -> Result<()> {
     args.daemon.check(given)?;
     match &args.daemon.loopback {

@@ -116,13 +116,12 @@ pub fn ring_order(text: &str) -> std::result::Result<u32, String> {
 
 /// How long a backend may take to answer what is left, and to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
-/// Seconds that a disk may take to be there: a back waits ten for an image that somebody has, and
-/// then says who.
+/// Default number of seconds to wait for a disk: a back waits ten for an image that is in use, and
+/// then reports by whom.
 const WAIT_USUAL: u64 = 15;
-/// Between two checks for a signal, as long as there was no backend yet.
+/// Interval of checks for a signal while there was no backend yet.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Runs `pregrant blkfront`.
 pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
     args.default_segments = !given.has("segments");
     if args.loopback.is_none() {

@@ -60,7 +60,6 @@ pub struct DoctorArgs {
     device_policy: bool,
 }
 
-/// Runs `pregrant doctor`.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     if let Some(vbd) = args.vbd {
         let transport = match &args.loopback {
@@ -96,7 +95,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     };
     match store {
         Err(e) if args.loopback.is_some() => return Err(e.into()),
-        // It says what to do itself.
+        // The error itself has the remedy.
         Err(e) if e.is_denied() => findings.push(Finding::wrong(e)),
         Err(e) => {
             findings.push(Finding::wrong(e).then("start xenstored, or run this in a domain of a Xen host"))
@@ -117,7 +116,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     print_findings(&findings)
 }
 
-/// Where a backend tells its status.
+/// The directory in which a backend has its status socket.
 fn run_dir(args: &DoctorArgs, serves: Serves) -> PathBuf {
     args.loopback.clone().unwrap_or_else(|| serves.own_dir().into())
 }
@@ -128,5 +127,5 @@ fn print_findings(findings: &[Finding]) -> Result<()> {
         screen::print(format_args!("{finding}"))?;
     }
     let wrong = findings.iter().filter(|f| f.rank == Rank::Wrong).count();
-    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} thing(s) are wrong: see above").into()) }
+    if wrong == 0 { Ok(()) } else { Err(format!("found {wrong} problem(s), which are marked above").into()) }
 }

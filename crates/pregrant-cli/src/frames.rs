@@ -27,7 +27,6 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where it is served.
 const PORT: u16 = 5002;
 
 /// Arguments of `pregrant frames`.
@@ -82,7 +81,6 @@ fn sizes(text: &str) -> std::result::Result<RangeInclusive<u16>, String> {
     })
 }
 
-/// Runs `pregrant frames`.
 pub fn run(args: FramesArgs) -> Result<()> {
     match args.end.to {
         None => receiver::serve(args.port),

@@ -203,7 +203,7 @@ enum RxWay {
     Reference,
 }
 
-/// Options that say something of staging buffers.
+/// Options about staging buffers.
 const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
 
 /// Paths whose memory may be more than rings have slots.
@@ -229,7 +229,6 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// Where transfers are served.
 const PORT: u16 = 5001;
 /// The seed of their bytes.
 const SEED: u64 = 0x5eed;
@@ -241,14 +240,13 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long one that has a place may be silent, while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
-/// Between two checks of these three.
+/// Interval of these three checks.
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
-/// How long the backend may take to let go of the guest's memory.
+/// How long the backend may take to release the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an end stays after its connection is over: late acknowledgements still go out.
 const LINGER: Duration = Duration::from_millis(50);
 
-/// Runs `pregrant front`.
 pub fn run(args: FrontArgs, given: &Given) -> Result<()> {
     args.check(given)?;
     let exit = match args.hook {
@@ -274,7 +272,7 @@ pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
-/// Bytes of an IP packet, where no one says.
+/// The default number of bytes of an IP packet.
 const MTU: u32 = 1500;
 /// Queues that are not asked for by number.
 const QUEUES_MAX: usize = 8;
@@ -331,8 +329,8 @@ impl FrontArgs {
         Ok(())
     }
 
-    /// The request to the back; `data_len` where the user asks for nothing. The domain may grant so
-    /// many pages; None: no one says.
+    /// The request to the back, with `data_len` as the default. `grantable` is the number of pages
+    /// that the domain may grant; None: unknown.
     fn config(&self, data_len: u32, grantable: Option<u64>) -> FrontConfig {
         let len = self.data_len.or_else(|| DataLen::new(data_len));
         let of = |own: Option<DataLen>| own.or(len).filter(|_| self.path == PathName::Staging);
@@ -359,7 +357,7 @@ impl FrontArgs {
         }
     }
 
-    /// Queues that are asked for. The station has one's worth to say.
+    /// Number of queues to ask for. The station uses only one.
     fn nr_queues(&self) -> u32 {
         match (&self.task.tap, self.queues) {
             (None, _) => 1,
@@ -498,7 +496,6 @@ where
     Ok(())
 }
 
-/// One transfer to `to`.
 fn send<P: Platform, T: Transport>(
     station: &mut Station<P, T>,
     to: Ipv4Addr,
@@ -664,15 +661,14 @@ where
     Ok(())
 }
 
-/// Since when nothing moves.
 struct Standstill {
     bytes: u64,
     since_ns: u64,
 }
 
 impl Standstill {
-    /// For how long, where `bytes` are through. Time that is not `live` (without a backend, or a
-    /// connection) is none.
+    /// How long nothing has moved, given that `bytes` were moved so far. Time without a backend or
+    /// a connection (not `live`) does not count.
     fn check(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
         if bytes != self.bytes || !live {
             *self = Self { bytes, since_ns: now_ns };
@@ -698,7 +694,7 @@ impl Watch {
         self.last_came_ns.is_some()
     }
 
-    /// After each turn, in which `came` frames came.
+    /// Call it after each turn, in which `came` frames came.
     fn check(&mut self, now_ns: u64, came: usize, progress: Progress, of: u64) {
         let Progress::Moving(bytes) = progress else { return };
         let last = *self.last_came_ns.get_or_insert(now_ns);

@@ -22,7 +22,6 @@ pub struct HotplugArgs {
     scripts: PathBuf,
 }
 
-/// Runs `pregrant hotplug`.
 pub fn run(args: &HotplugArgs) -> Result<(), Box<dyn Error>> {
     let request = Service::new(&args.scripts, "/sys/class/net").serve(std::io::stdin())?;
     log::info!(

@@ -18,17 +18,14 @@ use std::time::SystemTime;
 /// process began.
 const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogLine {
-    /// The journal reads it.
     Journal,
-    /// Somebody else.
     Stamped,
 }
 
 impl LogLine {
-    /// By what standard error is now.
+    /// The format for the current standard error.
     pub fn of_stderr() -> Self {
         let stat = rustix::fs::fstat(std::io::stderr()).ok();
         let stderr = stat.map(|stat| (stat.st_dev, stat.st_ino));
@@ -45,7 +42,7 @@ impl LogLine {
         if named.is_some() && named == stderr { Self::Journal } else { Self::Stamped }
     }
 
-    /// From now on the log is written so, from this level on where `RUST_LOG` says nothing else.
+    /// Starts the log in this format, from this level on unless `RUST_LOG` sets another.
     pub fn begin(self, level: &str) {
         env_logger::Builder::new()
             // It warns of each ioctl that a file has none of, and of a mount that is put away

@@ -166,8 +166,9 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
-/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. A file whose own name ends so has
-/// the mode behind that: `/tmp/a,r,w`. The path is to be whole: the backend is another process.
+/// Parses `/tmp/disk.img` or `ram:64M`, with `,r` for a read-only disk. A file whose own name ends
+/// like this needs a mode after it: `/tmp/a,r,w`. The path must be absolute, since the backend is
+/// another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = match text.rsplit_once(',') {
         Some((params, "r")) => (params, false),
@@ -175,7 +176,8 @@ fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
         _ => (text, true),
     };
     params.parse::<ImageSpec>().map_err(|e| e.to_string())?;
-    // A disk's key may say this and mean /dev; who types it means a file in this directory.
+    // A disk's key may have this form and mean /dev; a user who types it means a file in this
+    // directory.
     if !params.starts_with('/') && !params.contains(':') {
         return Err(format!(
             "{params:?} does not begin with /; for the device /dev/{params} write phy:{params}"
@@ -196,7 +198,6 @@ fn disk_of_guest(text: &str) -> std::result::Result<(u16, DiskSpec), String> {
     Ok((guest_domid(guest)?, disk(image)?))
 }
 
-/// Runs `pregrant loopback`.
 pub fn run(args: LoopbackArgs) -> Result<()> {
     match args.command {
         LoopbackCommand::Serve { place, guests, disks, grant_table } => {
@@ -271,7 +272,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         machine::shell_word(dir),
         machine::shell_word(&machine::store_socket(dir))
     );
-    // Our parent may have closed our output: serving goes on.
+    // The parent may have closed our output: continue to serve.
     let _ = screen::print(text);
     let mut ended = Ended::default();
     loop {
@@ -283,13 +284,13 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
     }
 }
 
-/// Guests that have ended and are to be made again: on real Xen, `on_crash = "restart"`. A backend
-/// that does not close their vifs (it is stopped) holds none of them up for longer than one.
+/// Guests that have ended and will be created again, as with `on_crash = "restart"` on real Xen. A
+/// backend that does not close their vifs (because it is stopped) delays each by one patience, not
+/// by the sum.
 #[derive(Default)]
 struct Ended(Vec<(DomId, Removal)>);
 
 impl Ended {
-    /// When to check again.
     fn check(&self) -> Duration {
         if self.0.is_empty() { Duration::from_secs(3600) } else { Removal::CHECK }
     }
@@ -363,9 +364,9 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
 /// For [`only_ours`]: scripts.
 pub const RUN_PROGRAMS: &str = "run programs";
 
-/// Refuses a machine's directory that is not this user's, or in which others may put another
-/// machine's sockets: its store names scripts, bridges and images, and the one who serves it writes
-/// them. `does` is what this process does with these names.
+/// Refuses a machine's directory that belongs to another user, or to which others may write, since
+/// they could put another machine's sockets there: its store names scripts, bridges and images.
+/// `does` describes what this process does with these names.
 pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     let shown = dir.display();
     if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
@@ -374,7 +375,7 @@ pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     }
     let user = rustix::process::geteuid().as_raw();
     let of_ours = |found: std::io::Result<std::fs::Metadata>| -> Result<std::fs::Metadata> {
-        let found = found.map_err(|e| format!("{shown}: {e}, so it cannot be said whose machine it has"))?;
+        let found = found.map_err(|e| format!("{shown}: {e}, so the owner of its machine is unknown"))?;
         if found.uid() == user {
             return Ok(found);
         }
@@ -516,7 +517,7 @@ fn domains(xs: &mut Client<UnixTransport>) -> String {
 struct MachineDir {
     path: PathBuf,
     made: bool,
-    /// Before that, what is in the directory may be another machine's.
+    /// Before this is set, files in the directory may be another machine's.
     started: bool,
 }
 
@@ -555,7 +556,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// One that may not be entered, one that is not there, one without a machine.
+    /// A directory that may not be entered, one that does not exist, and one without a machine.
     #[test]
     fn a_machine_that_may_not_be_used_is_no_absent_one() {
         let here = std::env::temp_dir();
@@ -573,7 +574,8 @@ mod tests {
         assert!(of(&here, Errno::CONNREFUSED).contains("no machine runs here"));
     }
 
-    /// One that others may write, one of another user's, one that a link leads to; by `serve` too.
+    /// A directory that others may write, one of another user, and one that a symbolic link leads
+    /// to; also for `serve`.
     #[test]
     fn a_directory_that_others_may_change_is_refused() {
         let dir = std::env::temp_dir().join(format!("pregrant-only-ours-{}", std::process::id()));

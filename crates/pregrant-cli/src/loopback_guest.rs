@@ -27,20 +27,16 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// How long a guest, or a device of it, is waited for that may be about to be made, or whose last
 /// process is dying.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for a guest that is known to be made again, as soon as its backend or the toolstack's
-/// patience lets it.
+/// The same for a guest that is known to be restarting: it may take as long as its backend or the
+/// toolstack's patience.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two checks.
 const CHECK: Duration = Duration::from_millis(5);
 
 /// A device of a guest of a machine.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The machine's directory.
     pub dir: &'a Path,
-    /// The guest.
     pub domid: DomId,
-    /// The kind of device.
     pub class: Class,
 }
 
@@ -71,13 +67,13 @@ pub fn join<G>(
     }
 }
 
-/// Why the guest cannot be had.
+/// Why the guest is not available.
 enum NotYet {
-    /// It is being made again.
+    /// The guest is being restarted.
     Coming(Box<dyn Error>),
     /// The toolstack may be about to make it again, or its last front is dying.
     Perhaps(Box<dyn Error>),
-    /// It will not come by itself.
+    /// The guest will not appear by itself.
     Never(Box<dyn Error>),
 }
 
@@ -127,8 +123,8 @@ fn await_handle(
     }
 }
 
-/// Waits until the toolstack has made the device. The guest is there before it; who left it now, as
-/// its only process, would end it.
+/// Waits until the toolstack has made the device. The guest exists before that; if this process,
+/// its only one, detached now, the guest would end.
 fn await_device(
     xs: &mut Client<UnixTransport>,
     Wanted { domid, class, .. }: Wanted<'_>,

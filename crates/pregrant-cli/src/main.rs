@@ -91,7 +91,6 @@ enum Command {
     Process(process::ProcessArgs),
 }
 
-/// As clap's own.
 const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -102,7 +101,7 @@ fn main() -> ExitCode {
     let matches = command.clone().get_matches();
     let given = Given::of(&command, &matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    // Who stays says what happens to its guests; the others are silent unless something is wrong.
+    // Long-running commands log what happens to guests; the others log only warnings.
     let level = match cli.command {
         Command::Loopback(_)
         | Command::Back(_)
@@ -115,7 +114,7 @@ fn main() -> ExitCode {
     let log_line = LogLine::of_stderr();
     log_line.begin(level);
     if let Err(e) = signals::begin() {
-        log::warn!("cannot set which signals are blocked or ignored: {e}; those of the parent stay so");
+        log::warn!("cannot reset the signal mask and dispositions: {e}; keeping those of the parent process");
     }
     let result = match cli.command {
         Command::Loopback(args) => loopback::run(args),

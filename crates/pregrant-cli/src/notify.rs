@@ -13,18 +13,17 @@
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Between two checks of the status.
+/// Interval of checks of the status.
 const EVERY: Duration = Duration::from_secs(1);
 /// The watchdog is fed so often in its time: a turn that is late by half of it does no harm.
 const FEEDS: u32 = 4;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Notify {
     is_wanted: bool,
     status: String,
     checked: Option<Instant>,
-    /// Between two feedings; None: there is no watchdog.
+    /// Interval of keep-alive messages. None: there is no watchdog.
     feed: Option<Duration>,
     fed: Option<Instant>,
 }
@@ -37,12 +36,11 @@ impl Notify {
         Self { is_wanted, feed: watchdog.map(|time| time / FEEDS), ..Self::default() }
     }
 
-    /// It serves.
     pub fn ready(&self) {
         self.say(NotifyState::Ready);
     }
 
-    /// It was asked to end.
+    /// Reports that the process is stopping.
     pub fn stopping(&self) {
         self.say(NotifyState::Stopping);
     }
@@ -53,8 +51,8 @@ impl Notify {
         every.map(|every| self.feed.map_or(every, |feed| feed.min(every)))
     }
 
-    /// In a control turn: feeds the watchdog, and says what the process does, in a line; asked for
-    /// once a second at most, and sent when it has changed.
+    /// In a control turn: sends the watchdog's keep-alive message and, if it has changed, a line
+    /// about what the process does. `text` is called once a second at most.
     pub fn turn(&mut self, now: Instant, text: impl FnOnce() -> String) {
         let is_due =
             |at: Option<Instant>, every| at.is_none_or(|at| now.saturating_duration_since(at) >= every);

@@ -28,19 +28,18 @@ const DOCUMENT_MAX: usize = 16 << 20;
 /// The remedy for a socket, or its directory, that is not for this user.
 pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it is";
 
-/// Why there is no status to be had.
+/// Why there is no status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoStatus {
-    /// It does not run: there is no socket, or no one listens at the one that is there.
+    /// The backend does not run: there is no socket, or no process listens on it.
     Absent,
-    /// It runs and does not answer.
+    /// The backend runs and does not answer.
     Silent {
-        /// Its process, where the kernel says which.
+        /// The backend's process, if the kernel tells.
         pid: Option<u32>,
     },
-    /// Its socket is not for this user: it may run, in words.
+    /// This user may not access its socket, so it may be running; the error in words.
     Denied(String),
-    /// Anything else, in words.
     Failed(String),
 }
 
@@ -62,24 +61,22 @@ impl fmt::Display for NoStatus {
     }
 }
 
-/// One backend, by its socket.
+/// One backend, found by its socket.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Daemon {
     /// `back` or `blkback`.
     pub name: &'static str,
-    /// The driver domain.
     pub domain: u16,
-    /// Its status, or why there is none.
+    /// The status, or why there is none.
     pub status: Result<BackStatus, NoStatus>,
 }
 
 impl Daemon {
-    /// Its status, if it answered.
+    /// The status, if the backend answered.
     pub fn answer(&self) -> Option<&BackStatus> {
         self.status.as_ref().ok()
     }
 
-    /// It, in words.
     pub fn words(&self) -> String {
         format!("domain {}, {}", self.domain, self.name)
     }
@@ -90,7 +87,7 @@ pub fn answers(daemons: &[Daemon]) -> Vec<BackStatus> {
     daemons.iter().filter_map(Daemon::answer).cloned().collect()
 }
 
-/// Asks the backend behind one socket.
+/// Reads the status of the backend at one socket.
 pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
     ask(&[socket.into()]).pop().unwrap_or(Err(NoStatus::Absent))
 }
@@ -104,7 +101,7 @@ pub fn read_all(dirs: &[&Path]) -> std::io::Result<Vec<Daemon>> {
     let sockets: Vec<_> = if found.iter().any(Result::is_ok) {
         found.into_iter().flatten().flatten().collect()
     } else {
-        // One that may not be read says more than one that is not there.
+        // A socket that may not be accessed is more informative than one that does not exist.
         let mut errors: Vec<_> = found.into_iter().filter_map(Result::err).collect();
         errors.sort_by_key(|e| e.kind() == std::io::ErrorKind::NotFound);
         return errors.into_iter().next().map_or_else(|| Ok(Vec::new()), Err);
@@ -266,8 +263,8 @@ mod tests {
         }
     }
 
-    /// One that answers, one that hangs, one whose backlog is full, one that died and left its
-    /// socket: in one directory.
+    /// A backend that answers, one that hangs, one whose backlog is full, and one that died and
+    /// left its socket, in one directory.
     #[test]
     fn a_hung_backend_is_no_absent_one_and_keeps_no_one_waiting() {
         let place = Place::new("hung");

@@ -15,8 +15,8 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// From now on the signals end nothing by themselves. A second one while the first is obeyed
-    /// ends the process.
+    /// From now on the first signal only sets a flag. A second one, while the first is being
+    /// handled, ends the process.
     pub fn on_signals() -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, on_signal) = UnixStream::pair()?;
@@ -30,7 +30,6 @@ impl Stop {
         Ok(Self { asked, wake })
     }
 
-    /// Whether a signal came.
     pub fn asked(&self) -> bool {
         self.asked.load(Ordering::Relaxed)
     }

@@ -104,7 +104,6 @@ impl Which {
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Runs `pregrant store`.
 pub fn run(args: StoreArgs) -> Result<()> {
     match args.command {
         StoreCommand::Serve { socket } => serve(socket),
@@ -168,7 +167,7 @@ fn serve(socket: PathBuf) -> Result<()> {
     let stop = Stop::on_signals().map_err(|e| format!("cannot take signals: {e}; see ulimit -n"))?;
     let mut xenstored = Xenstored::new()?;
     xenstored.listen_unix(&socket)?;
-    // Our parent may wait for this line, or may have closed our output: serving goes on.
+    // The parent may wait for this line, or may have closed our output: continue to serve.
     let _ = writeln!(std::io::stdout(), "xenstored ready on {}", socket.display());
     xenstored.run(Some(stop.as_fd()))?;
     Ok(())

@@ -28,7 +28,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// With guests 5 and 6.
+/// A machine with guests 5 and 6.
 struct Machine(Served);
 
 impl Deref for Machine {
@@ -51,7 +51,6 @@ impl Machine {
         self.command(args).output().expect("the program starts")
     }
 
-    /// The toolstack's verbs.
     fn loopback(&self, args: &[&str]) -> Output {
         pregrant().arg("loopback").args(args).arg("--dir").arg(&self.dir).output().expect("it starts")
     }
@@ -74,7 +73,7 @@ impl Machine {
         serde_json::from_slice(&document).ok()
     }
 
-    /// The status, once it is as `wanted` says.
+    /// The status, once `wanted` accepts it.
     fn status_when(&self, wanted: impl Fn(&BackStatus) -> bool) -> BackStatus {
         let start = Instant::now();
         loop {

@@ -42,7 +42,6 @@ impl Drop for File {
     }
 }
 
-/// Those of docs/benchmarks.md, JSON.
 const FIELDS: [&str; 24] = [
     "bench",
     "path",
@@ -357,7 +356,6 @@ fn bench_net_with_workers_loses_nothing_and_counts_what_all_of_them_do() {
     }
 }
 
-/// Beside losses.
 fn nothing_went_wrong(line: &serde_json::Value) {
     for field in ["repeated", "damaged", "missed_wakeups"] {
         assert_eq!(line[field].as_u64(), Some(0), "{line}");

@@ -32,7 +32,7 @@ fn by(program: &[&str], command: &Command) -> Command {
     by_of(other, command)
 }
 
-/// The same, by one that has its arguments.
+/// The same, for a program with arguments.
 fn by_of(mut all: Command, command: &Command) -> Command {
     all.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const ALL: Offloads = Offloads { csum: true, gso: true };
-/// Of each repeat, with one copy and with two.
+/// The duration of each repeat, with one copy and with two.
 const TIME: Duration = Duration::from_millis(100);
 
 /// Nanoseconds a frame: of all, and of the back while it had something to do; the share of frames

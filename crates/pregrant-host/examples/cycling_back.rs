@@ -25,14 +25,13 @@ type Map = <<Xen as Platform>::Peer as PeerMem>::Map;
 
 /// How long a front may take to any step: in an emulator on a busy machine, long.
 const PATIENCE: Duration = Duration::from_secs(400);
-/// Between two checks of its state.
+/// Interval of checks of its state.
 const CHECK: Duration = Duration::from_millis(50);
 
 struct Back {
     xs: Client<UnixTransport>,
     xen: Xen,
     id: DeviceId,
-    /// By reference.
     maps: BTreeMap<u32, Map>,
 }
 

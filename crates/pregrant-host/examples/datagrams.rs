@@ -7,7 +7,6 @@ use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-/// The port of "discard".
 const PORT: u16 = 9;
 /// Headers of Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;

@@ -19,7 +19,7 @@ use pregrant::port::{Arena, BURST_FRAMES, Burst, FramePort, Offload, Offloads};
 use rig::{GUEST, Rig, Way};
 use std::hint::black_box;
 
-/// Has one burst of the same frame at a time.
+/// A port that returns the same frame, one burst at a time.
 struct Gives {
     frame: Vec<u8>,
     left: usize,

@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const ALL: Offloads = Offloads { csum: true, gso: true };
-/// For each of the rows.
+/// The duration of each row.
 const TIME: Duration = Duration::from_millis(100);
 
 /// Sends a batch as a queue does: from a guest's memory, into the port's memory where it gives

@@ -1,16 +1,17 @@
-//! Files whose memory is there: to touch a mapping of one cannot end a process by SIGBUS.
+//! Files whose pages are allocated, so that touching a mapping of one cannot kill the process by
+//! SIGBUS.
 //!
 //! ```text
 //!   sealed      a memfd, which no one makes shorter       the loopback's memory, rings, disks of memory
 //!   received    the same, from the broker: checked
 //!   allocated   a file on a file system, all of whose bytes have a place there      recovery pages in /run
 //! ```
-//! A file that was only made longer is a hole: on a full file system the first touch of it is
-//! SIGBUS, and with the process end the devices of all its guests. So a [`Mapping`] takes nothing
-//! else than these.
+//! A file that was only made longer is a hole: on a full file system the first touch of it raises
+//! SIGBUS, which ends the process and with it the devices of all its guests. So a [`Mapping`]
+//! accepts only these files.
 //!
-//! Invariants: the first `len` bytes have memory, or get it from the machine's, as long as the file
-//! is not made smaller. No peer can do that. Who is root in this domain can, to a file.
+//! Invariants: the first `len` bytes are backed by memory as long as no one makes the file smaller.
+//! A peer cannot do that; root in this domain can, to a file with a name.
 //!
 //! [`Mapping`]: crate::mapping::Mapping
 
@@ -21,7 +22,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Backing {
     fd: OwnedFd,
@@ -29,8 +29,8 @@ pub(crate) struct Backing {
 }
 
 impl Backing {
-    /// `len` bytes of zeroed memory whose size no one can change any more. Pages cost nothing until
-    /// they are touched.
+    /// Creates `len` bytes of zeroed memory whose size is sealed. Pages are allocated when they are
+    /// touched.
     pub(crate) fn sealed(name: &str, len: usize) -> Result<Self, Errno> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
@@ -38,10 +38,11 @@ impl Backing {
         Ok(Self { fd, len })
     }
 
-    /// What another process sealed.
+    /// Accepts a sealed memfd that another process sent.
     ///
     /// # Errors
-    /// EINVAL: it is no memfd; EPERM: it can be made shorter.
+    ///
+    /// `EINVAL`: it is no memfd; `EPERM`: it is not sealed against shrinking.
     pub(crate) fn received(fd: OwnedFd) -> Result<Self, Errno> {
         if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(Errno::PERM);
@@ -50,35 +51,36 @@ impl Backing {
         Ok(Self { fd, len })
     }
 
-    /// Of the first `len` bytes of a file, which is made so long, each of which gets a place in its
-    /// file system. What they hold stays.
+    /// Makes a file `len` bytes long and allocates all of them in its file system. What the file
+    /// already holds is kept.
     ///
     /// # Errors
-    /// There is no room.
+    ///
+    /// The file system is full, or refuses.
     pub(crate) fn allocated(file: File, len: usize) -> io::Result<Self> {
-        // tmpfs gives up for a signal, too.
+        // fallocate on tmpfs is interrupted by signals.
         match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, len as u64)) {
             Ok(()) => {}
-            // ramfs, whose files need no place, and network file systems: bytes that were written
-            // have one.
+            // ramfs, which allocates nothing in advance, and network file systems: write each byte
+            // instead.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => rewrite(&file, len)?,
             Err(e) => return Err(e.into()),
         }
         Ok(Self { fd: file.into(), len })
     }
 
-    /// Bytes that may be mapped.
+    /// Number of bytes that may be mapped.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Another descriptor of the same file, for another process.
+    /// Duplicates the descriptor, for another process.
     pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
 }
 
-/// Writes the first `len` bytes as they are, zeroes behind the end.
+/// Reads and writes back the first `len` bytes; what lies beyond the old end becomes zero.
 fn rewrite(file: &File, len: usize) -> io::Result<()> {
     let mut bytes = vec![0; len];
     let mut read = 0;

@@ -1,17 +1,17 @@
-//! Locks of a range of a file's bytes, which belong to an open file and are gone with it
-//! (`F_OFD_SETLK`). Who asks where there is one learns its first byte, and keeps no one out.
+//! Locks of a range of a file's bytes that belong to the open file and end with it (`F_OFD_SETLK`).
+//! A query for a lock finds the first byte of one and takes none itself.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-/// Whom a lock keeps out.
+/// What a lock excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Those who want an exclusive one.
+    /// A shared lock excludes exclusive locks.
     Shared,
-    /// Everybody else.
+    /// An exclusive lock excludes all others.
     Exclusive,
 }
 
@@ -29,17 +29,18 @@ fn lock(bytes: Range<i64>, kind: Kind) -> libc::flock {
     }
 }
 
-/// Takes one, without waiting.
+/// Acquires a lock without waiting.
 ///
 /// # Errors
-/// Another open file has one that excludes it, or the file system has none.
+///
+/// Another open file holds a lock that excludes it, or the file system does not support locks.
 pub(crate) fn take(file: impl AsFd, bytes: Range<i64>, kind: Kind) -> io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&lock(bytes, kind)))?;
     Ok(())
 }
 
-/// The first byte of a lock in this range that another open file has; None: none has any, or the
-/// file system does not say.
+/// Returns the first byte in this range that another open file has locked. None: there is no such
+/// lock, or the file system cannot tell.
 pub(crate) fn other(file: impl AsFd, bytes: Range<i64>) -> Option<i64> {
     let mut found = lock(bytes, Kind::Exclusive);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found)).ok()?;

@@ -1,6 +1,7 @@
-//! Enums whose values are written as one word each: on a command line, in a status, in records.
+//! Enums whose values are written as one word each, on a command line, in a status or in a record.
 
-/// Such an enum; `what` it is, with an article, for who writes another word.
+/// Defines such an enum. `what` names it with its article ("a transport"), for the error on an
+/// unknown word.
 macro_rules! named {
     ($(#[$about:meta])* $of:ident, $what:literal { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
         pregrant::named! {

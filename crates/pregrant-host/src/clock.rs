@@ -1,18 +1,18 @@
-//! Time on Linux.
+//! Clocks of Linux.
 
 use pregrant::platform::Clock;
 use rustix::time::ClockId;
 use std::time::Duration;
 
-/// Time since some moment, as of the kernel's last tick, 10 ms ago at most: never a system call, as
-/// [`MonotonicClock`] is one where the kernel has no clock for processes (a PV domain of many
-/// machines).
+/// Returns the time as of the kernel's last tick, which is at most 10 ms old. It never makes a
+/// system call; reading [`MonotonicClock`] does where the vDSO has no clock source (in many PV
+/// domains).
 pub fn coarse() -> Duration {
     let now = rustix::time::clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// CLOCK_MONOTONIC, the same for all processes of the machine.
+/// The clock `CLOCK_MONOTONIC`, which is the same for all processes of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct MonotonicClock;
 

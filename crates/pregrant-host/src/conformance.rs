@@ -1,4 +1,4 @@
-//! The duties of every platform, as one suite: run on the loopback here, and on real Xen where
+//! The duties of every platform, as one suite: it runs on the loopback here, and on real Xen where
 //! there is one.
 //!
 //! ```text
@@ -26,7 +26,7 @@ mod stage;
 
 pub use stage::{CaseStatus, Machine, Outcome};
 
-/// Runs all cases.
+/// Runs all cases and returns the outcome of each.
 pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
     let case = |name, run: fn(&M) -> Case| {
         let status = match run(machine) {
@@ -160,7 +160,7 @@ fn map_read_only<M: Machine>(m: &M) -> Case {
         ensure!(read(&map, PAGE_SIZE, PAGE_SIZE) == pattern(1), "the page shows other bytes");
         ensure!(region.copy_in(PAGE_SIZE, b"later"), "the region cannot be written");
         ensure!(read(&map, PAGE_SIZE, 5) == b"later", "the mapping is not the page itself");
-        // However its page was granted: what is mapped to be read refuses each kind of store.
+        // A read-only mapping refuses every kind of store, also when the page was granted writable.
         ensure!(!map.is_writable() && map.load_u32(0).is_some(), "a mapping to be read is none");
         ensure!(
             !map.copy_in(PAGE_SIZE, b"never") && !map.store_u32(0, 1),
@@ -212,7 +212,7 @@ fn map_in_order<M: Machine>(m: &M) -> Case {
                 "entry {at} of {order:?} is wrong"
             );
         }
-        // While that list is mapped, one of its pages is mapped and unmapped by itself.
+        // While the whole list is mapped, map and unmap one of its pages by itself.
         let single = back
             .peer()
             .map(front.domid(), &list[..1], Access::ReadWrite)
@@ -238,7 +238,7 @@ fn map_all_or_nothing<M: Machine>(m: &M) -> Case {
                 }
             }
         }
-        // Were any of the others still mapped, this would fail.
+        // This would fail if any of the other pages were still mapped.
         release(&front, region)?;
     }
     Ok(())
@@ -265,7 +265,7 @@ fn unmap_batch<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// Pieces with odd sizes and places: (page, offset, length).
+/// Copy operations with odd sizes and offsets, each a tuple of page, offset and length.
 fn pieces(n: usize) -> Vec<(usize, usize, usize)> {
     (0..n).map(|i| (i % 11, i * 37 % 2000, if i % 7 == 6 { 1500 } else { 1 + i * 13 % 300 })).collect()
 }
@@ -279,7 +279,7 @@ fn copy_from<M: Machine>(m: &M) -> Case {
         for (page, offset, len) in pieces(n) {
             ops.push(op(refs[page], offset, len, wanted.len()));
             wanted.extend_from_slice(&pattern(page)[offset..offset + len]);
-            // Some pieces have room between them, some have none.
+            // Leave gaps between some operations and none between others.
             wanted.resize(wanted.len() + n % 2 * 3, 0xEE);
         }
         let mut got = vec![0xEE; wanted.len()];
@@ -319,7 +319,7 @@ fn copy_to<M: Machine>(m: &M) -> Case {
 fn copy_same_gref<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 2)?;
-    // Adjacent, and not adjacent.
+    // Some operations are adjacent and some are not.
     let mut ops: Vec<CopyOp> = (0..60).map(|i| op(refs[i / 3 % 2], i * 8, 8, i * 8)).collect();
     let mut got = [0; 480];
     back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut got), &mut ops).map_err(fail)?;
@@ -333,7 +333,7 @@ fn copy_same_gref<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// It leaves the mapping's grant in use.
+/// Checks that a copy through a grant that is also mapped leaves the grant in use.
 fn copy_beside_a_map<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 2)?;
@@ -349,9 +349,9 @@ fn copy_beside_a_map<M: Machine>(m: &M) -> Case {
     kept.map_or(Ok(()), |region| release(&front, region))
 }
 
-/// Releases a region while `map` shows one of its pages. Either it comes back, or the platform
-/// keeps its pages to itself (Linux's gntalloc): then no one else gets them. The mapping shows the
-/// same bytes as before.
+/// Releases a region while `map` still maps one of its pages. Either the release is refused, or the
+/// platform keeps the pages back (as Linux's gntalloc does), and no one else gets them. The mapping
+/// must show the same bytes as before.
 fn still_in_use<F: Platform>(
     front: &F,
     to: DomId,
@@ -457,8 +457,8 @@ fn revoked<M: Machine>(m: &M) -> Case {
             .map_err(fail)
             .map(|()| ops)
     };
-    // Before, too: where both ends are one domain, what the back grants itself for its first copy
-    // must not be these references again.
+    // Also before the revocation: where both ends are one domain, the grants that the back makes
+    // for its own first copy must not reuse these references.
     ensure!(copy()?.iter().all(|o| o.status.is_okay()), "a standing grant was not copied");
     release(&front, region)?;
     ensure!(back.peer().map(front.domid(), &refs, Access::ReadOnly).is_err(), "a revoked grant was mapped");
@@ -532,8 +532,8 @@ fn notify_both_ways<M: Machine>(m: &M) -> Case {
             front.events().notify(&near);
         }
         ensure!(fired(&back) == [back.events().local(&remote)], "the back's end did not fire once");
-        // The first may have been taken before the last was sent: those that came while it was
-        // masked are one more, and come when they like.
+        // The first event may have been handled before the last was sent. Events that came while it
+        // was masked count as one more, which may come later.
         let mut times = 1;
         loop {
             back.events().unmask(&remote);

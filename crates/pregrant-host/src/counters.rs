@@ -1,38 +1,36 @@
-//! A process's requests to its platform, counted where they happen; the same figures on every
-//! platform.
+//! Counts of a process's requests to its platform. They are counted at the call, so they mean the
+//! same on every platform.
 //!
 //! ```text
 //!   control thread's handle --Tally--.
 //!   worker 0's handle       --Tally--+--> Totals::read: all that are there, and what is left of those that ended
 //!   worker 1's handle       --Tally--'
 //! ```
-//! Each handle of a domain has a tally, to which its thread adds without a lock; handles that come
-//! of one another (`Platform::another`) share the list of them. Its lock is taken when a handle
-//! begins and when somebody reads.
+//! The counters of each handle are a tally, which its thread increments without a lock. Handles
+//! made from one another (`Platform::another`) share a list of their tallies, whose lock is taken
+//! when a handle begins and when the sum is read.
 
 use pregrant::platform::{CopyOp, GrantOps};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A snapshot. Every figure only grows.
+/// A snapshot of the counters. No counter ever decreases.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counters {
-    /// Grant copy operations (pieces, not batches).
+    /// Grant copy operations: single ones, not batches.
     pub grant_copies: u64,
-    /// Bytes of these pieces.
+    /// Bytes that these operations copied.
     #[serde(default)]
     pub grant_copy_bytes: u64,
-    /// Pages mapped.
     pub grant_maps: u64,
-    /// Pages unmapped.
     pub grant_unmaps: u64,
     /// System calls on behalf of copy, map, unmap, notify and wait.
     pub syscalls: u64,
     /// Events sent to a bound end.
     pub notifications: u64,
-    /// Events that found the receiver asleep and woke it (a system call each); real Xen does not
-    /// tell.
+    /// Notifications that had to wake a sleeping receiver, which takes a system call each. Real Xen
+    /// does not report this.
     pub wakeups: u64,
 }
 
@@ -51,7 +49,7 @@ impl Counters {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of two snapshots.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -66,8 +64,8 @@ impl Counters {
     }
 }
 
-/// A figure that one thread adds to, that of the handle, and any may read. So adding is a load and
-/// a store: cheap enough for what makes no system call.
+/// A counter that only the thread of its handle increments and any thread may read. So an increment
+/// is a load and a store, cheap enough for requests that make no system call.
 #[derive(Default, Debug)]
 pub(crate) struct Own(AtomicU64);
 
@@ -82,8 +80,8 @@ impl Own {
     }
 }
 
-/// A figure that any thread adds to: a map may be dropped by another than the one that made it.
-/// Adding is one locked instruction, and stands beside a system call.
+/// A counter that any thread may increment, because a map may be dropped on another thread than it
+/// was made on. An increment is one locked instruction, always beside a system call.
 #[derive(Default, Debug)]
 pub(crate) struct Anyones(AtomicU64);
 
@@ -98,7 +96,7 @@ impl Anyones {
     }
 }
 
-/// The living counters of one handle.
+/// The live counters of one handle.
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) grant_copies: Own,
@@ -111,7 +109,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A batch of pieces, whatever becomes of each.
+    /// Counts a batch of copy operations, whatever the result of each.
     #[inline(always)]
     pub(crate) fn copies(&self, ops: &[CopyOp]) {
         self.grant_copies.add(ops.len());
@@ -140,21 +138,20 @@ impl Tally {
     }
 }
 
-/// The counters of a handle and of all that came of it, on whatever threads: for any thread to
-/// read.
+/// The counters of a handle and of all handles derived from it, which any thread may read.
 #[derive(Clone, Default, Debug)]
 pub struct Totals(Arc<Mutex<Sum>>);
 
 #[derive(Default, Debug)]
 struct Sum {
-    /// Of handles that are gone, with all that they handed out.
+    /// Sum of the handles that are gone, and of what they handed out.
     gone: Counters,
     tallies: Vec<Arc<Tally>>,
 }
 
 impl Sum {
-    /// Takes those out to which no one can add any more, so that the list is no longer than handles
-    /// are many.
+    /// Moves tallies that nothing can increment any more into `gone`, so that the list stays as
+    /// short as the number of live handles.
     fn settle(&mut self) {
         let Self { gone, tallies } = self;
         tallies.retain_mut(|tally| match Arc::get_mut(tally) {
@@ -168,7 +165,7 @@ impl Sum {
 }
 
 impl Totals {
-    /// A further handle's.
+    /// Adds a tally for one more handle.
     pub(crate) fn tally(&self) -> Arc<Tally> {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sum.settle();
@@ -177,7 +174,7 @@ impl Totals {
         tally
     }
 
-    /// The sum of what all of them requested.
+    /// Returns the sum over all handles.
     pub fn read(&self) -> Counters {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sum.settle();
@@ -199,7 +196,7 @@ mod tests {
             std::thread::scope(|s| {
                 s.spawn(|| other.grant_copies.add(10));
             });
-            // Objects that a handle gave out go on counting when the handle is gone.
+            // Maps and channels that a handle gave out keep counting after the handle is gone.
             let map = Arc::clone(&other);
             drop(other);
             map.grant_unmaps.add(2);

@@ -1,8 +1,7 @@
-//! Texts of others, as messages show them: no control characters, not without end, and where
-//! something is left out that is said.
+//! Text from others as messages show it: without control characters and of limited length. What is
+//! left out is stated.
 
-/// At most so many characters of a text, and how many there are more.
-///
+/// Returns at most `most` characters of a text, and the number of characters left out.
 /// ```
 /// use pregrant_host::excerpt::excerpt;
 /// assert_eq!(excerpt("vif\n", 10), "vif?");

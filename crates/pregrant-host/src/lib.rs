@@ -39,7 +39,6 @@
 //! # Ok(())
 //! # }
 //! ```
-#![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 mod backing;

@@ -1,4 +1,4 @@
-//! Lines in the log that come again and again: a few at once, then one now and again, which says
+//! Limits for repeated log lines: a burst is written, then one line per interval, which also states
 //! how many were left out.
 //!
 //! ```text
@@ -10,34 +10,33 @@
 //! hand to be charged; what belongs to a device goes through the [log of that
 //! device](crate::drivers::device_log::DeviceLog), which is made of the same [`Lines`].
 //!
-//! What a guest may do: cause as many as it likes. In any time `t`, `burst + t / each` of a kind
-//! are written.
+//! What a guest may do: cause any number of lines. In a time `t`, at most `burst + t / each` of a
+//! kind are written.
 
 use log::{Level, log};
 use std::fmt::Arguments;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many lines may be written.
+/// A limit for log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LineRate {
-    /// At once, after a long silence.
+    /// Lines that may be written at once after a long silence.
     pub burst: u32,
-    /// From then on, one in so long.
+    /// After the burst, one line is written per this interval.
     pub each: Duration,
 }
 
-/// A budget of lines: an account of time, which a line draws on, and which fills again by itself.
+/// A budget of log lines. Each line costs an amount of time, and time itself refills the budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lines {
-    /// Time that is to pass until it is full.
+    /// Time that must pass until the budget is full again.
     spent: Duration,
-    /// When that was so, by any clock.
+    /// The moment at which `spent` was true, by any clock.
     at: Duration,
 }
 
 impl Lines {
-    /// None was written.
     pub const fn new() -> Self {
         Self { spent: Duration::ZERO, at: Duration::ZERO }
     }
@@ -47,39 +46,38 @@ impl Lines {
         self.at = now;
     }
 
-    /// Whether a line may be written.
+    /// Returns whether a line may be written.
     pub fn has_room(&mut self, rate: LineRate, now: Duration) -> bool {
         self.fill(now);
         self.spent + rate.each <= rate.each * rate.burst
     }
 
-    /// A line is written.
+    /// Charges one line to the budget.
     pub fn spend(&mut self, rate: LineRate) {
         self.spent = (self.spent + rate.each).min(rate.each * rate.burst);
     }
 }
 
-/// Lines of each kind that are written one by one, and how soon there is another after that.
+/// The rate for one kind of line in the whole process.
 pub const KIND: LineRate = LineRate { burst: 16, each: Duration::from_secs(60) };
 
 #[derive(Debug)]
 struct Kind {
     lines: Lines,
-    /// Since the last that was written.
+    /// Lines left out since the last one that was written.
     left_out: u64,
 }
 
-/// Lines of one kind, of the whole process.
+/// The budget of one kind of line, shared by the whole process.
 #[derive(Debug)]
 pub struct LineBudget(Mutex<Kind>);
 
 impl LineBudget {
-    /// None was written.
     pub const fn new() -> Self {
         Self(Mutex::new(Kind { lines: Lines::new(), left_out: 0 }))
     }
 
-    /// A line, if it is not one too many.
+    /// Writes a line unless the budget is exhausted.
     pub fn say(&self, level: Level, text: Arguments<'_>) {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         match self.take(BEGAN.get_or_init(Instant::now).elapsed()) {
@@ -89,12 +87,12 @@ impl LineBudget {
         }
     }
 
-    /// A warning.
     pub fn warn(&self, text: Arguments<'_>) {
         self.say(Level::Warn, text);
     }
 
-    /// Whether a line is to be written: then, how many were left out since the last one.
+    /// Charges a line to the budget. Some(n): it must be written, and n lines were left out before
+    /// it.
     pub(crate) fn take(&self, now: Duration) -> Option<u64> {
         let mut kind = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kind.lines.has_room(KIND, now) {
@@ -130,13 +128,13 @@ mod tests {
     #[test]
     fn a_budget_is_never_used_up_for_good() {
         let budget = LineBudget::new();
-        // A line each second, for a week.
+        // One line per second for a week.
         let week: u64 = 7 * 24 * 3600;
         let written: Vec<_> = (0..week).filter_map(|s| budget.take(s as u32 * SECOND)).collect();
         let most = u64::from(KIND.burst) + week / KIND.each.as_secs();
         assert!((most - 1..=most).contains(&(written.len() as u64)), "{} of {most}", written.len());
         assert_eq!(written.last(), Some(&(KIND.each.as_secs() - 1)));
-        // And what comes after an hour's silence is written at once.
+        // A line after an hour of silence is written at once.
         let later = (week as u32 + 3600) * SECOND;
         assert!((0..KIND.burst).all(|_| budget.take(later).is_some()));
         assert_eq!(budget.take(later), None);

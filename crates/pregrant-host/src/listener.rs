@@ -1,4 +1,4 @@
-//! A listening unix socket that is its user's alone and is removed with its server.
+//! A listening unix socket that only its user may connect to, and that is removed with its server.
 
 use rustix::fs::{FileType, Mode, Stat};
 use rustix::io::Errno;
@@ -6,56 +6,44 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Connections that may wait to be accepted.
+/// The backlog of listen().
 const BACKLOG: i32 = 64;
 
-/// Why no one can be served at a path.
+/// Why a server cannot listen at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another server has the path.
+    /// Another server listens at the path.
     #[error("{path}: another process serves this socket; stop it, or give another path")]
-    InUse {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something that is no socket has the path.
+    InUse { path: PathBuf },
+    /// The path exists and is not a socket.
     #[error("{path}: exists and is not a socket; remove it, or give another path")]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The kernel takes no such path.
+    NotASocket { path: PathBuf },
+    /// The path is longer than a unix socket's may be.
     #[error("{path}: a socket's path has at most 107 bytes; give a shorter one")]
-    PathTooLong {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The kernel refused something about the socket.
+    PathTooLong { path: PathBuf },
+    /// The kernel refused a call for the socket.
     #[error("{path}: cannot {what}: {errno}{remedy}")]
     Socket {
-        /// The socket.
         path: PathBuf,
-        /// The operation.
         what: &'static str,
-        /// The kernel's error.
         errno: Errno,
-        /// The remedy, where it is known.
+        /// What to do, if known; otherwise empty.
         remedy: &'static str,
     },
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the path: it is removed only as long as it is this socket's.
+    /// Device and inode of the socket, so that drop removes the path only if it is still this
+    /// socket.
     identity: (u64, u64),
 }
 
 impl Listener {
-    /// Makes the socket, in place of one that a dead server left.
+    /// Creates the socket and replaces one that a dead server left.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
         let refused = |what: &'static str| {
             let path = path.to_path_buf();
@@ -78,7 +66,7 @@ impl Listener {
         Ok(Self { fd, path: path.into(), identity })
     }
 
-    /// The next connection, which does not block; EAGAIN when there is none.
+    /// Accepts the next connection, which will be non-blocking. EAGAIN: none is waiting.
     pub fn accept(&self) -> Result<OwnedFd, Errno> {
         rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
@@ -128,7 +116,7 @@ fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenErr
         }
         Err(Errno::NOENT) => Ok(()),
         Err(Errno::ACCESS | Errno::PERM) => Err(refused("see whether its server lives")(Errno::ACCESS)),
-        // Connected, or its queue is full: somebody is there.
+        // The connection succeeded or the backlog is full: a server is there.
         _ => Err(ListenError::InUse { path: path.into() }),
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that processes share: mappings of files.
 //!
-//! Invariants: what is mapped has memory behind it ([`Backing`]), so no touch is SIGBUS; a
-//! [`Mapping`] stays put until it is dropped; words of it are only touched as atomics.
+//! Invariants: what is mapped is allocated ([`Backing`]), so no access raises SIGBUS; a [`Mapping`]
+//! keeps its address until it is dropped; its words are accessed only as atomics.
 //!
 //! What a peer may do: change any byte at any time. It cannot change the size.
 #![expect(unsafe_code, reason = "mmap of memory that processes share")]
@@ -15,7 +15,6 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Where a mapping begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base(pub(crate) NonNull<u8>);
 
@@ -26,7 +25,7 @@ unsafe impl Send for Base {}
 // SAFETY: as above.
 unsafe impl Sync for Base {}
 
-/// A shared, writable mapping; unmapped on drop.
+/// A shared, writable mapping of a file, which is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: Base,
@@ -37,7 +36,8 @@ impl Mapping {
     /// Maps the first `len` bytes.
     ///
     /// # Errors
-    /// EINVAL: there are fewer.
+    ///
+    /// `EINVAL`: the file has fewer.
     pub(crate) fn new(backing: &Backing, len: usize) -> Result<Self, Errno> {
         if len > backing.len() {
             return Err(Errno::INVAL);
@@ -56,14 +56,14 @@ impl Mapping {
         Ok(Self { base: Base(NonNull::new(p.cast()).ok_or(Errno::NOMEM)?), len })
     }
 
-    /// Address of the first byte, for `process_vm_readv` by peers.
+    /// Address of the first byte, which peers pass to `process_vm_readv`.
     pub(crate) fn address(&self) -> u64 {
         self.base.0.as_ptr() as u64
     }
 
-    /// Asks the kernel to keep the pages that are touched in memory: under swap pressure a page
-    /// that left the page cache would fault in a peer's window as if it were unmapped. Best effort,
-    /// limited by RLIMIT_MEMLOCK.
+    /// Locks the pages that are touched into memory (`mlock2`). A page that left the page cache
+    /// under memory pressure would fault in a peer's window as if it were unmapped. This is best
+    /// effort, limited by RLIMIT_MEMLOCK.
     pub(crate) fn keep_resident(&self) {
         // SAFETY: the range is this mapping's own; locking changes no content.
         let locked = unsafe {
@@ -86,7 +86,7 @@ impl Mapping {
         unsafe { self.base.0.add(byte) }.cast()
     }
 
-    /// Copies `bytes` to `at`. Offsets are our own: a wrong one panics.
+    /// Copies `bytes` to offset `at`. An offset is never a peer's; one out of range panics.
     #[inline(always)]
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(
@@ -97,14 +97,14 @@ impl Mapping {
         );
     }
 
-    /// Copies what is at `at` to `bytes`, in the same way.
+    /// Copies from offset `at` to `bytes`. An offset out of range panics.
     #[inline(always)]
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         let n = bytes.len();
         assert!(self.copy_out(at, bytes), "{n} bytes at {at} are outside of a mapping of {}", self.len);
     }
 
-    /// The byte at `byte`. Offsets are our own, never a peer's: a wrong one panics.
+    /// The byte at offset `byte`. An offset is never a peer's; one out of range panics.
     pub(crate) fn u8(&self, byte: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be
         // shared.

@@ -1,22 +1,22 @@
-//! Which program this process runs, for its status and its reports: the version, and the commit
-//! where it is known.
+//! The version and the commit of the program that this process runs, for its status and its
+//! reports.
 //!
-//! A command tells its commit once, as it starts: only the command is built again for a commit, not
+//! The command sets its commit when it starts, so that a new commit rebuilds the command and not
 //! the libraries.
 
 use std::sync::OnceLock;
 
-/// The version of all these crates.
+/// The version of all crates of this workspace.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 static COMMIT: OnceLock<&str> = OnceLock::new();
 
-/// Tells the commit; the first that is set stays.
+/// Sets the commit. Only the first call has an effect.
 pub fn set_commit(commit: &'static str) {
     let _ = COMMIT.set(commit);
 }
 
-/// The commit that the command set.
+/// Returns the commit, if the command set one.
 pub fn commit() -> Option<&'static str> {
     COMMIT.get().copied()
 }

@@ -1,4 +1,4 @@
-//! Descriptors that end a sleep beside the event channels: the xenstore connection, a tap, a timer.
+//! Descriptors besides the event channels that end a wait: the xenstore connection, a tap, a timer.
 
 use pregrant::PlatformError;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -7,14 +7,14 @@ use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-/// Descriptors that [`WakeOn::also_wake_on`] takes at most.
+/// The number of descriptors that [`WakeOn::also_wake_on`] accepts at most.
 pub const EXTRAS_MAX: usize = 16;
 
-/// Event channels whose `wait` can also be ended by descriptors: both platforms' here.
+/// Event channels whose `wait` also ends when a descriptor is readable. Both platforms here
+/// implement it.
 pub trait WakeOn {
-    /// The descriptors.
     fn extras(&self) -> &Extras;
-    /// Checks them without sleeping, in one system call.
+    /// Polls the descriptors without sleeping, in one system call.
     fn check_now(&self);
 
     /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes
@@ -26,7 +26,7 @@ pub trait WakeOn {
     fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
         self.extras().add(fd)
     }
-    /// Stops waking on a descriptor.
+    /// Removes a descriptor, by its number.
     fn forget(&self, number: usize) {
         self.extras().forget(number);
     }
@@ -35,12 +35,12 @@ pub trait WakeOn {
     fn woken_by(&self, number: usize) -> bool {
         self.extras().woken_by(number)
     }
-    /// Whether any of them was.
+    /// Whether any descriptor ended the last wait.
     fn woken_by_any(&self) -> bool {
         self.extras().woke()
     }
-    /// Checks the descriptors without sleeping (one system call). A wait that finds events does
-    /// not check them, so a busy loop calls this once in a while. True when one is readable.
+    /// Polls the descriptors without sleeping, in one system call; returns whether one is readable.
+    /// A wait that finds events does not look at them, so a busy loop calls this now and then.
     fn check(&self) -> bool {
         if self.extras().is_empty() {
             return false;
@@ -50,18 +50,18 @@ pub trait WakeOn {
     }
 }
 
-/// The reason for the end of a sleep.
+/// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slept {
-    /// The caller's own descriptor is readable; others may be too.
+    /// The caller's own descriptor is readable; the extra ones may be too.
     Own,
-    /// One of the others is, or a signal came.
+    /// An extra descriptor is readable, or a signal arrived.
     Woken,
-    /// Its time is over.
+    /// The timeout passed.
     Over,
 }
 
-/// The descriptors, by number.
+/// The extra descriptors; the index is a descriptor's number.
 #[derive(Debug, Default)]
 pub struct Extras {
     fds: RefCell<Vec<Option<OwnedFd>>>,
@@ -103,7 +103,7 @@ impl Extras {
         self.fds.borrow().iter().all(Option::is_none)
     }
 
-    /// Forgets what woke the last sleep.
+    /// Clears the record of what ended the last sleep.
     pub(crate) fn clear(&self) {
         self.woken.set(0);
     }
@@ -113,8 +113,8 @@ impl Extras {
         self.woken.get() != 0
     }
 
-    /// Sleeps until `own` or one of the descriptors is readable, or `max` has passed (None: for
-    /// ever).
+    /// Sleeps until `own` or an extra descriptor is readable, or `max` has passed (None: no
+    /// timeout).
     pub(crate) fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> Slept {
         let extras = self.fds.borrow();
         let mut numbers = [0; EXTRAS_MAX + 1];

@@ -104,7 +104,7 @@ fn private(bytes: &[u8]) -> IoMemory {
     IoMemory::Private(buffer)
 }
 
-/// The same in three pieces; none begins with its page.
+/// The same in three fragments, none of which is aligned to a page.
 fn mapped(bytes: &[u8]) -> IoMemory {
     assert!(bytes.len() >= 3 * 512 && bytes.len() <= 3 * 3584);
     let third = bytes.len() / 3 / 512 * 512;
@@ -303,7 +303,7 @@ fn a_discard_frees_blocks() {
     }
 }
 
-/// One of them does not keep the others waiting that are asked for beside it, nor loses any.
+/// A long discard neither delays nor loses requests that are made meanwhile.
 #[test]
 fn a_discard_of_a_terabyte_is_an_order_among_others() {
     let bytes = 1u64 << 40;
@@ -387,7 +387,7 @@ fn one_writes_at_a_time_until_its_last_order_is_over() {
     }
 }
 
-/// A loop device, until it is dropped; None: there is none to be had, and it was said why.
+/// A loop device, until it is dropped. None: there is none, and the reason was printed.
 fn loop_device(file: &Path, more: &[&str]) -> Option<LoopDevice> {
     let attached = Command::new("losetup").args(["--find", "--show"]).args(more).arg(file).output();
     match attached {
@@ -417,14 +417,14 @@ impl Drop for LoopDevice {
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// None: it was said why.
+    /// None: the reason was printed.
     fn new(device: &Path) -> Option<Self> {
         let mut make = Command::new("mkfs.ext4");
         make.arg("-q").arg(device);
         Self::mount("device", Some(make), Command::new("mount").args(["-t", "ext4"]).arg(device))
     }
 
-    /// A file system in memory with room for so many bytes.
+    /// A tmpfs with room for this many bytes.
     fn in_memory(bytes: u64) -> Option<Self> {
         let size = format!("size={bytes}");
         Self::mount("memory", None, Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]))
@@ -459,7 +459,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Its open file that is written through, as another's flush has it.
+/// An open file of it that was flushed, as another's flush would do.
 fn written_through(path: &Path) -> OwnedFd {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
     let fds = fds.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path));

@@ -184,7 +184,7 @@ fn is_running(pid: &str) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
 }
 
-/// As systemd does it: a service for each connection, and none for those beyond `connections`.
+/// Listens as systemd does: one service per connection, and none beyond `connections`.
 fn listening(at: &Path, service: Service, connections: usize) -> JoinHandle<()> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -36,7 +36,6 @@ impl Scratch {
         Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("users-{}-{n}", std::process::id())))
     }
 
-    /// A file of zeroes.
     fn file() -> Self {
         let scratch = Self::name();
         File::create(&scratch.0).unwrap().set_len(16 << 20).unwrap();
@@ -99,7 +98,7 @@ fn open(path: &Path, how: &Opening) -> Result<DiskFigures, String> {
     }
 }
 
-/// The same, where it may take a moment until the one before has let go of it.
+/// The same, if it may take a moment until the previous one has released it.
 fn opens(path: &Path, how: &Opening) {
     while open(path, how).is_err() {
         std::thread::yield_now();

@@ -152,7 +152,6 @@ fn ops(refs: &[GrantRef]) -> Vec<CopyOp> {
     refs.iter().enumerate().map(op).collect()
 }
 
-/// What a child does.
 fn play(role: &str, path: &Path) {
     match role {
         "holding-back" => holding_back(path),

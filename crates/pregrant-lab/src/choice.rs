@@ -3,7 +3,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-/// Parses one of `table` by its name, and lists them with what is said of each.
+/// Parses one of `table` by its name; the help lists each name with its description.
 pub fn choice<T: Copy + Send + Sync + 'static>(
     table: &'static [(T, &'static str)],
     name: fn(T) -> &'static str,

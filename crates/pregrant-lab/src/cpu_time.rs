@@ -9,21 +9,22 @@ fn ns(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Of this thread, in ns.
+/// CPU time of this thread in ns.
 pub fn of_this_thread() -> u64 {
     ns(ClockId::ThreadCPUTime)
 }
 
-/// Of all threads of this process, in ns.
+/// CPU time of all threads of this process in ns.
 pub fn of_process() -> u64 {
     ns(ClockId::ProcessCPUTime)
 }
 
-/// Of one thread of this process, in ns: as of its last tick or sleep, some milliseconds old at
-/// most.
+/// CPU time of one thread of this process in ns, as of its last tick or sleep, which is at most
+/// some milliseconds ago.
 ///
 /// # Errors
-/// There is no such thread, or the kernel does not account threads.
+///
+/// The thread does not exist, or the kernel does not account threads.
 pub fn of_thread(thread: Pid) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero()))?;
     let first = text.split_whitespace().next().and_then(|n| n.parse().ok());

@@ -56,10 +56,9 @@ const SIZES: [usize; 5] = [64, 256, 260, 1500, 65535];
 const ROW_SECONDS: f64 = 0.07;
 /// Repeats of each row at most; as many as fit [`BUDGET`].
 const REPEATS: u32 = 5;
-/// After this no further repeat is started.
+/// No further repeat is started after this time.
 const BUDGET: Duration = Duration::from_secs(20);
 
-/// Runs the demo.
 pub fn run(args: DemoArgs) -> Result<()> {
     let start = Instant::now();
     args.output.run_all(|run| acts(run, start))
@@ -78,7 +77,6 @@ fn indented(run: &Run, lines: Vec<String>) -> Result<()> {
     lines.iter().try_for_each(|line| run.print(format_args!("   {line}")))
 }
 
-/// Acts 1 to 4.
 fn transfer_acts(run: &mut Run) -> Result<()> {
     run.print("1. The machine: Xen in user space, one process per domain")?;
     let mut stage = Stage::start()?;
@@ -130,7 +128,6 @@ fn transfer_acts(run: &mut Run) -> Result<()> {
     run.write(&restarted.record())
 }
 
-/// Act 5.
 fn disk_act(run: &mut Run) -> Result<()> {
     run.progress.show("   connecting a disk");
     let stage = DiskStage::start()?;
@@ -148,7 +145,7 @@ fn disk_act(run: &mut Run) -> Result<()> {
     run.write(&played.record())
 }
 
-/// The keys that decide, as they stand in xenstore.
+/// The decisive keys, with their values in xenstore.
 fn keys(testbed: &mut Testbed, front: u16) -> Result<Vec<String>> {
     let front_dir = format!("/local/domain/{front}/device/vif/0");
     let back_dir = format!("/local/domain/0/backend/vif/{front}/0");
@@ -179,12 +176,12 @@ fn keys(testbed: &mut Testbed, front: u16) -> Result<Vec<String>> {
 /// Watches the states of vifs from a thread, through a connection of its own.
 struct StateWatcher {
     stop: Arc<AtomicBool>,
-    /// Says that all fronts were seen at 1 and all backs at 2.
+    /// Signals that all fronts were seen in state 1 and all backs in state 2.
     offered: mpsc::Receiver<()>,
     thread: std::thread::JoinHandle<Vec<String>>,
 }
 
-/// The story goes on without the first states where they are not seen for so long.
+/// If the first states are not seen within this time, the demo continues without them.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl StateWatcher {
@@ -248,7 +245,6 @@ impl StateWatcher {
     }
 }
 
-/// Act 6: raw frames.
 fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
     let cores =
         if crate::limit::cores()?.len() >= 2 { "on a core each" } else { "both on the only core there is" };
@@ -308,7 +304,7 @@ fn repeats_ratio(done: u32) -> f64 {
 
 fn table(groups: &[[Row; 3]], headline: &Repeats) -> Table {
     let copy = |row: &Row| groups.iter().flatten().find(|c| (c.size, c.dir) == (row.size, row.dir));
-    // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
+    // The bound is about single cache lines: it does not apply to longer frames or to `copy`.
     let limit = |row: &Row| Some(headline).filter(|_| row.size == 64 && row.path == PathName::Staging);
     Table::of(groups.iter().flatten())
         .left("dir", |row| row.dir)

@@ -40,7 +40,6 @@
 //! # Ok(())
 //! # }
 //! ```
-#![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod bench;

@@ -22,7 +22,7 @@ pub const COMPARED_MOST: f64 = 2.0 * BUSY_MOST;
 
 /// How long the machine is watched before anything is measured.
 const WATCHED: Duration = Duration::from_millis(200);
-/// Fewer ticks than this, of all processors, say nothing.
+/// With fewer ticks than this, over all processors, the share is not known.
 const TICKS_LEAST: u64 = 4;
 
 /// The counts at one time.
@@ -34,7 +34,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Now; None where the kernel does not say.
+    /// The current counts. None: the kernel does not report them.
     pub fn now() -> Option<Self> {
         let processes = fs::read_dir("/proc").ok()?.flatten().filter(|entry| {
             entry.file_name().to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()))
@@ -87,7 +87,6 @@ struct Process {
 }
 
 impl Process {
-    /// Its `/proc/PID/stat`.
     fn of(stat: &str) -> Option<Self> {
         let pid = stat.split_whitespace().next()?.parse().ok()?;
         // Behind the name, which may have any character: state, parent and nine numbers, then utime
@@ -98,8 +97,8 @@ impl Process {
     }
 }
 
-/// The check that every bench makes before its rows: watches the machine while nothing is measured.
-/// Returns words for who runs the bench, if others take too much of it.
+/// The check that every bench makes before its rows: it watches the machine while nothing is
+/// measured. Returns a warning for the user if other programs use too much of it.
 pub fn check() -> Option<String> {
     let before = Load::now()?;
     std::thread::sleep(WATCHED);
@@ -115,8 +114,8 @@ pub fn check() -> Option<String> {
     })
 }
 
-/// Which share others took since the last call, or since the [check]: while the row that has just
-/// ended was measured. None: the kernel does not say.
+/// The share of CPU time that other programs used since the last call, or since the [check]: while
+/// the last row was measured. None: the kernel does not report it.
 pub fn since_last() -> Option<f64> {
     let mut last = lock();
     let now = Load::now()?;
@@ -131,20 +130,19 @@ pub fn since_last() -> Option<f64> {
     before.share
 }
 
-/// The counts when [`since_last`] was last called, and what it said.
+/// The counts at the last call of [`since_last`], and its result.
 struct Last {
     at: Load,
     share: Option<f64>,
 }
 
-/// Of this process: it measures one thing at a time.
+/// One for the process, which measures one thing at a time.
 static LAST: Mutex<Option<Last>> = Mutex::new(None);
 
 fn lock() -> std::sync::MutexGuard<'static, Option<Last>> {
     LAST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As it is said.
 pub fn percent(share: f64) -> String {
     format!("{:.0}", share.min(1.0) * 100.0)
 }

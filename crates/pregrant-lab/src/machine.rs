@@ -19,12 +19,11 @@ use std::thread::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The machine that a process was on has ended: not the process' fault, and nothing that it could
-/// do.
+/// The machine that a process was attached to has ended, which is not the process's fault.
 #[derive(Debug)]
 pub struct MachineEnded(PathBuf);
 
-/// The exit code that says so.
+/// The exit code for a machine that has ended.
 pub const MACHINE_ENDED: u8 = 3;
 
 impl std::fmt::Display for MachineEnded {
@@ -40,8 +39,8 @@ impl std::fmt::Display for MachineEnded {
 
 impl Error for MachineEnded {}
 
-/// Why a process on the machine in `dir` failed: that there is no machine any more says more than
-/// what it noticed of that.
+/// The error of a process on the machine in `dir`: if the machine has ended, that explains more
+/// than the process's own error.
 pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     // Its owner closes one before the other.
     let store = UnixTransport::connect(store_socket(dir));
@@ -51,7 +50,7 @@ pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     why
 }
 
-/// A path as a word of a command that is to be pasted into a shell.
+/// Quotes a path so that it can be pasted into a shell.
 pub fn shell_word(path: &Path) -> String {
     let shown = path.display().to_string();
     match shlex::try_quote(&shown) {
@@ -64,12 +63,11 @@ pub fn shell_word(path: &Path) -> String {
 /// The domain that serves devices.
 pub const DRIVER: DomId = DomId(0);
 
-/// Where processes attach.
 pub fn broker_socket(dir: &Path) -> PathBuf {
     dir.join(BROKER_SOCKET)
 }
 
-/// Where xenstore is domain 0's.
+/// The socket of xenstore for domain 0.
 pub fn store_socket(dir: &Path) -> PathBuf {
     dir.join("xenstored.sock")
 }
@@ -123,12 +121,10 @@ impl Machine {
         &mut self.xs
     }
 
-    /// Makes a guest domain.
     pub fn guest_domain(&self, domid: DomId) -> Result<()> {
         self.domain(DomainSpec::guest(domid))
     }
 
-    /// Makes a domain.
     pub fn domain(&self, spec: DomainSpec) -> Result<()> {
         Ok(self.broker.create_domain(spec)?)
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// How often a long task reports its progress, where standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Prints a result. An output that no one reads any more is an error of its own kind, which ends
-/// the program in silence.
+/// Prints a result. If no one reads the output any more, the error is of a kind of its own, which
+/// ends the program silently.
 pub fn print(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|e| match e.kind() {
@@ -19,13 +19,13 @@ pub fn print(text: impl Display) -> io::Result<()> {
     })
 }
 
-/// Says something beside the results, on standard error. Where that cannot be written, as where it
-/// goes to a full disk, no one is to be reached.
+/// Prints to standard error, beside the results. A failure to write, such as on a full disk, is
+/// ignored, since no one can be informed of it.
 pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether a command's error only says that its reader has gone, as `head` does.
+/// Whether the error means that the reader of the output has gone, as `head` does.
 pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -44,12 +44,12 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Nothing shown yet.
     pub fn new() -> Self {
         Self { shown: io::stderr().is_terminal(), line_at: Cell::new(Instant::now()) }
     }
 
-    /// The same for a task of minutes: without a terminal, the log gets a line every ten seconds.
+    /// Shows the progress of a task of minutes: without a terminal, a line is written every ten
+    /// seconds.
     pub fn show_long(&self, text: impl Display) {
         if self.shown {
             self.show(text);
@@ -73,7 +73,6 @@ impl Progress {
         }
     }
 
-    /// Takes the line away.
     pub fn clear(&self) {
         self.show("");
     }

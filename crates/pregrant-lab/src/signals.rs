@@ -30,7 +30,7 @@ pub fn begin() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }
 
-/// The signals that end this program, which is to handle them.
+/// The signals that end this program, which must handle them.
 #[must_use]
 pub fn ending() -> Vec<i32> {
     let mut signals = vec![SIGTERM, SIGINT];
@@ -40,7 +40,6 @@ pub fn ending() -> Vec<i32> {
     signals
 }
 
-/// Without /proc: not.
 fn is_ignored(signal: i32) -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_set("SigIgn", &status, signal))
 }

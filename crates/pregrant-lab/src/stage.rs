@@ -10,7 +10,6 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The guests.
 pub const CLIENT: u16 = 5;
 pub const SERVER: u16 = 6;
 /// Bytes of a transfer.
@@ -61,8 +60,8 @@ impl Stage {
     }
 
     /// Makes the vifs and begins a transfer; returns when both are connected. With `report_at`, the
-    /// server reports when so many bytes are there, and both guests when frames arrived. `made` is
-    /// called before any of them connects.
+    /// server reports when that many bytes have arrived, and both guests report when frames
+    /// arrived. `made` is called before any of them connects.
     pub fn begin(&mut self, report_at: Option<u64>, made: impl FnOnce()) -> Result<()> {
         self.back.command(&ProcessCommand::Switch { vifs: 2, succeed: false })?;
         for front in [CLIENT, SERVER] {
@@ -105,7 +104,7 @@ impl Stage {
     pub fn end(&mut self) -> Result<Done> {
         let received = match self.server_report() {
             Ok(report) => transferred(report)?,
-            // It waits as long as its peer: who failed first has more to say.
+            // It waits as long as its peer: the process that failed first has the better error.
             Err(why) => return Err(self.client.report(&mut [&mut self.back]).err().unwrap_or(why)),
         };
         self.progress.clear();
@@ -131,9 +130,7 @@ fn transferred(report: Report) -> Result<Transferred> {
 
 /// A transfer whose sums were equal.
 pub struct Done {
-    /// The client's account.
     pub sent: Transferred,
-    /// The server's.
     pub received: Transferred,
     /// The account of the back that served its end.
     pub switched: Switched,
@@ -156,7 +153,7 @@ impl Done {
         self.sent.frames.iter().chain(&self.received.frames).sum()
     }
 
-    /// Of these through staging buffers.
+    /// The part of these frames that went through staging buffers.
     pub fn staged(&self) -> u64 {
         self.sent.staged.iter().chain(&self.received.staged).sum()
     }

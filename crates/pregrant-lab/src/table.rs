@@ -8,9 +8,7 @@ use std::fmt;
 /// Which side a column's cells are pushed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
     Left,
-    /// Figures.
     Right,
 }
 
@@ -49,7 +47,7 @@ impl Table {
         &self.rows
     }
 
-    /// Makes columns so wide at least: rows of several tables then stand under each other.
+    /// Sets least widths of columns, so that rows of several tables line up.
     pub fn at_least(mut self, widths: &[usize]) -> Self {
         self.least = widths.to_vec();
         self
@@ -68,19 +66,18 @@ impl Table {
     }
 }
 
-/// A table that is filled column by column: heading and cell stand beside each other.
+/// A table that is built column by column, so that heading and cell are next to each other in the
+/// code.
 pub struct Columns<'a, T> {
     of: Vec<&'a T>,
     table: Table,
 }
 
 impl<'a, T> Columns<'a, T> {
-    /// A column of words.
     pub fn left<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
         self.column(name, Align::Left, &|row| cell(row).to_string())
     }
 
-    /// A column of figures.
     pub fn right<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
         self.column(name, Align::Right, &|row| cell(row).to_string())
     }
@@ -90,7 +87,7 @@ impl<'a, T> Columns<'a, T> {
         self.column(name, Align::Right, &|row| or_dash(cell(row).map(|s| s.middle(unit))))
     }
 
-    /// The same with another column, of their ranges.
+    /// The same with another column for the ranges.
     pub fn ranged(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
         let range = |row| or_dash(cell(row).map(|s| s.per(unit).range()));
         self.median(name, unit, &cell).column("(range)", Align::Right, &range)
@@ -115,7 +112,6 @@ impl<'a, T> Columns<'a, T> {
         self.table
     }
 
-    /// The table.
     pub fn all(self) -> Table {
         self.table
     }

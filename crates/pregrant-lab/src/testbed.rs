@@ -66,7 +66,6 @@ impl fmt::Display for Grants {
     }
 }
 
-/// The machine.
 pub struct Testbed {
     machine: Machine,
     dir: TestbedDir,
@@ -79,7 +78,7 @@ impl Testbed {
         Ok(Self { machine: Machine::start(&dir.path, |_| ())?, dir })
     }
 
-    /// Where Xen's own tools find this machine's xenstore (`XENSTORED_PATH`).
+    /// The socket of this machine's xenstore for Xen's own tools (`XENSTORED_PATH`).
     pub fn store_socket(&self) -> PathBuf {
         machine::store_socket(&self.dir.path)
     }
@@ -99,7 +98,6 @@ impl Testbed {
         }))
     }
 
-    /// Makes a guest domain.
     pub fn guest_domain(&self, domid: u16) -> Result<()> {
         self.machine.guest_domain(DomId(domid))
     }
@@ -156,8 +154,8 @@ struct TestbedDir {
     path: PathBuf,
 }
 
-/// Bytes of a directory's name at most: a socket's path has 107, and the sockets' own names are to
-/// fit.
+/// Most bytes of a directory's name: a socket's path has at most 107, including the sockets' own
+/// names.
 const DIR_NAME_MAX: usize = 80;
 
 impl TestbedDir {
@@ -186,8 +184,8 @@ impl Drop for TestbedDir {
     }
 }
 
-/// Removes directories of programs that were killed: such a program is there no more, and no one
-/// listens at its broker's socket.
+/// Removes directories of programs that were killed: no process of the name's id exists, and no one
+/// listens on the broker's socket.
 fn remove_stale(base: &Path) {
     for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());
@@ -203,7 +201,7 @@ fn remove_stale(base: &Path) {
     }
 }
 
-/// The directories that are to go when the program ends.
+/// The directories to be removed when the program ends.
 fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
     static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
@@ -247,12 +245,12 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Has the backend do something.
+    /// Sends a command to the backend and returns its report.
     pub fn ask_back(&mut self, command: ProcessCommand) -> Result<Report> {
         self.back.ask(&command, &mut [&mut self.guests])
     }
 
-    /// Has the guests do something.
+    /// Sends a command to the guests and returns their report.
     pub fn ask_guests(&mut self, command: ProcessCommand) -> Result<Report> {
         self.guests.ask(&command, &mut [&mut self.back])
     }
@@ -299,7 +297,6 @@ impl Process {
         Ok(Self { name, child, life, commands, reports })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -16,8 +16,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 /// How long a backend may take to close a device of a guest that ends; then it goes anyway, as with
 /// libxl.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a running guest may take to let go of a device that is detached; then it keeps it, as
-/// with libxl.
+/// How long a running guest may take to release a device that is detached. After that the guest
+/// keeps the device, as with libxl.
 const DETACH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The hardware address of a guest's vif: Xen's vendor number, domain, handle.
@@ -26,10 +26,10 @@ pub fn mac(front: DomId, handle: u32) -> [u8; 6] {
     [0x00, 0x16, 0x3e, hi, lo, handle as u8]
 }
 
-/// Keys of the back's directory that say how a vif is plugged in, as in xl's `vif=` lines.
+/// Keys of the back's directory that define how a vif is plugged in, as in xl's `vif=` lines.
 const VIF_KEYS: [&str; 5] = ["bridge", "script", "vifname", "mtu", "vlan"];
 
-/// How a vif that a guest is to have is plugged in: keys of the back's directory, and their values.
+/// How a guest's vif is plugged in: keys of the back's directory with their values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VifSpec {
     keys: Vec<(&'static str, String)>,
@@ -56,7 +56,7 @@ pub fn make_vif<T: Transport>(xs: &mut Client<T>, front: DomId, handle: u32) -> 
     make_plugged_vif(xs, front, handle, &VifSpec::default())
 }
 
-/// The same, to be plugged in as `spec` says.
+/// Makes a vif that is plugged in according to `spec`.
 pub fn make_plugged_vif<T: Transport>(
     xs: &mut Client<T>,
     front: DomId,
@@ -68,10 +68,10 @@ pub fn make_plugged_vif<T: Transport>(
     Ok(vif.create(xs)?)
 }
 
-/// A disk that a guest is to have.
+/// The disk that a guest should get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskSpec {
-    /// The image that its back is to open, as the key `params` has it.
+    /// The image for its back, as the value of the key `params`.
     pub params: String,
     /// Whether the guest may write.
     pub writable: bool,
@@ -104,7 +104,7 @@ pub fn devices_of<T: Transport>(xs: &mut Client<T>, class: Class, front: DomId) 
     Ok(all)
 }
 
-/// Has a guest's devices closed by their backends, and removes them. Returns how many there were.
+/// Asks the backends to close a guest's devices, and removes them. Returns how many there were.
 pub fn remove_devices<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<usize> {
     let mut removal = Removal::begin(xs, front)?;
     while !removal.turn(xs)? {
@@ -145,7 +145,7 @@ pub fn detach<T: Transport>(xs: &mut Client<T>, id: &DeviceId, force: bool) -> R
     Ok(toolstack::remove(xs, id)?)
 }
 
-/// A device as it is made again.
+/// A device that is created again.
 enum Remade {
     Vif(VifSpec),
     Disk(DiskSpec),
@@ -159,10 +159,8 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// Between two checks.
     pub const CHECK: Duration = Duration::from_millis(2);
 
-    /// Asks for it.
     pub fn begin<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Self> {
         let mut devices = Vec::new();
         for id in vifs_of(xs, front)? {
@@ -220,7 +218,7 @@ fn plugged_as<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<VifSpec
     Ok(VifSpec { keys })
 }
 
-/// The properties of a disk as it was made.
+/// The properties with which a disk was created.
 fn disk_of<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<DiskSpec> {
     let mut text = |key: &str| -> Result<String> {
         let value = xs.read_if_there(&format!("{}/{key}", id.dir(Side::Back)))?;

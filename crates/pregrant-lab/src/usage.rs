@@ -16,7 +16,7 @@ use std::fmt::{self, Display};
 pub struct Usage(String);
 
 impl Usage {
-    /// With what is wrong, and what to do.
+    /// The text says what is wrong and what to do.
     pub fn new(text: impl Display) -> Self {
         Self(text.to_string())
     }
@@ -30,13 +30,13 @@ impl Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The options that stand on the command line, by their long names; those that have their default
-/// value are not among them.
+/// The options given on the command line, by their long names, without those that have only their
+/// default value.
 #[derive(Clone, Debug, Default)]
 pub struct Given(BTreeSet<String>);
 
 impl Given {
-    /// Of the subcommand of `command` that was called.
+    /// The options given to the called subcommand of `command`.
     pub fn of(command: &Command, matches: &ArgMatches) -> Self {
         let (mut leaf, mut matches) = (command, matches);
         while let Some((name, below)) = matches.subcommand() {
@@ -49,20 +49,20 @@ impl Given {
         Self(options.map(String::from).collect())
     }
 
-    /// Whether this one stands there.
+    /// Whether this option was given.
     pub fn has(&self, option: &str) -> bool {
         self.0.contains(option)
     }
 
-    /// Whether any other does.
     pub fn others_than<'a>(&'a self, these: &'a [&str]) -> impl Iterator<Item = &'a str> {
         self.0.iter().map(String::as_str).filter(|option| !these.contains(option))
     }
 
-    /// Refuses an option that stands there and can have no effect.
+    /// Refuses an option that was given and can have no effect.
     ///
     /// # Errors
-    /// It does; `why` goes on behind "has no effect:".
+    ///
+    /// It was given; `why` follows "has no effect:" in the text.
     pub fn refuse(&self, option: &str, why: impl Display) -> Result<(), Usage> {
         if !self.has(option) {
             return Ok(());

@@ -4,10 +4,10 @@
 //!   server/   bytes of many clients in, bytes out; the host's `xenstored/` puts it on sockets
 //!   local.rs  a server and its clients in one process
 //! ```
-//! A driver needs a client only (`pregrant::xenstore`); on Xen the machine's own xenstored serves
-//! it. Nothing of this crate is part of a driver. It follows docs/protocol 8.4, as the client does,
-//! and takes messages, paths and permissions from there. Clients are hostile: what one can make the
-//! server keep is bounded by [`Limits`].
+//! A driver only needs a client (`pregrant::xenstore`); on Xen the machine's own xenstored serves
+//! it, so nothing of this crate is part of a driver. It follows docs/protocol 8.4, as the client
+//! does, and uses the client's types for messages, paths and permissions. Clients are hostile: what
+//! one of them can make the server store is bounded by [`Limits`].
 //!
 //! # Example
 //! ```

@@ -1,8 +1,8 @@
-//! A xenstore within one process: a [`Server`] behind a lock, and clients that reach it without any
+//! A xenstore within one process: a [`Server`] behind a lock, and clients that use it without a
 //! socket.
 //!
-//! For tests and examples, beside [`pregrant::platform::local`]. Threads may be domains; a wait
-//! sleeps until another thread's request brings something.
+//! It is for tests and examples, together with [`pregrant::platform::local`]. Threads may act as
+//! domains; a wait sleeps until a request of another thread causes output.
 
 use super::server::{ConnId, Server};
 use pregrant::DomId;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::time::Instant;
 
-/// The store. Clones are the same store.
+/// A store. Clones are the same store.
 #[derive(Clone, Debug, Default)]
 pub struct LocalStore {
     shared: Arc<Shared>,
@@ -20,36 +20,36 @@ pub struct LocalStore {
 #[derive(Debug, Default)]
 struct Shared {
     server: Mutex<Server>,
-    /// Signalled after each request: anyone's output may have grown.
+    /// Signalled after each request, since any client's output may have grown.
     served: Condvar,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Server> {
-        // A test thread that panicked leaves a whole server behind: no call of it can be cut short
-        // by a peer.
+        // A test thread that panicked leaves a consistent server: no peer can interrupt a call half
+        // way.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LocalStore {
-    /// A new store; domain 0 is there.
+    /// A new store, in which domain 0 is introduced.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A client that speaks for a domain.
+    /// A client of a domain.
     pub fn client(&self, domid: DomId) -> Client<LocalLink> {
         Client::new(self.link(domid))
     }
 
-    /// The way alone, for a client that speaks for a domain.
+    /// The transport for a client of a domain.
     pub fn link(&self, domid: DomId) -> LocalLink {
         let conn = self.shared.lock().connect(domid);
         LocalLink { shared: self.shared.clone(), conn, fetched: Vec::new() }
     }
 
-    /// The server itself: to introduce and release domains, to check its counts.
+    /// Accesses the server itself, to introduce and release domains, or to check its counts.
     pub fn with_server<R>(&self, f: impl FnOnce(&mut Server) -> R) -> R {
         let result = f(&mut self.shared.lock());
         self.shared.served.notify_all();
@@ -57,7 +57,8 @@ impl LocalStore {
     }
 }
 
-/// A client's way to a [`LocalStore`]. Its watches and transactions end with it.
+/// A client's transport to a [`LocalStore`]. Dropping it ends the client's watches and
+/// transactions.
 #[derive(Debug)]
 pub struct LocalLink {
     shared: Arc<Shared>,
@@ -81,7 +82,7 @@ impl Transport for LocalLink {
     }
 
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error> {
-        // A wait that is longer than the clock can tell is for ever.
+        // A wait beyond the clock's range means no timeout.
         let deadline = wait.and_then(|w| Instant::now().checked_add(w));
         let mut server = self.shared.lock();
         loop {

@@ -1,10 +1,10 @@
-//! Arrays of the heap that are made where they stay. One that is made on the stack first does not
-//! fit a kernel's, which has 16 KiB for all that is called.
+//! Arrays that are built on the heap. One built on the stack first would not fit a kernel's stack,
+//! which has 16 KiB for all calls.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// `N` times `value`.
+/// Returns `N` clones of `value`.
 pub fn filled<T: Clone, const N: usize>(value: T) -> Box<[T; N]> {
     match vec![value; N].into_boxed_slice().try_into() {
         Ok(array) => array,

@@ -1,12 +1,12 @@
-//! Private memory of bursts: of the heap, or pages that a platform gives.
+//! The private memory of bursts: from the heap, or pages that a platform provides.
 //!
 //! ```text
 //!   BurstBuffer::heap(n)              Box<[u8]>
 //!   BurstBuffer::lines(n)             a part of one, from the beginning of a cache line
 //!   PeerMem::burst_buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a lookup for each copy
 //! ```
-//! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
-//! owner is. No peer can write them.
+//! Invariant: this value owns the bytes, as a box does, until it is dropped; then their owner is
+//! dropped. No peer can write to them.
 #![expect(unsafe_code, reason = "private memory with an owner, which a platform gives for bursts")]
 
 use alloc::boxed::Box;
@@ -16,23 +16,23 @@ use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-/// See the module.
+/// The memory of a burst.
 pub struct BurstBuffer {
-    /// As long as this value is there, and no one is given it for longer. In a `MaybeUninit`, so
-    /// that it may be freed while this value is an argument: it is always initialised.
+    /// Valid as long as this value exists, and never lent for longer. It is in a `MaybeUninit`, so
+    /// that it may be freed while this value is a function's argument; it is always initialised.
     bytes: MaybeUninit<&'static mut [u8]>,
-    /// Whose the bytes are; None: the heap's.
+    /// The owner of the bytes. None: they are on the heap.
     owner: Option<Box<dyn Send + Sync>>,
 }
 
 impl BurstBuffer {
-    /// `len` bytes of the heap, zeroed.
+    /// Allocates `len` zeroed bytes on the heap.
     pub fn heap(len: usize) -> Self {
         vec![0; len].into_boxed_slice().into()
     }
 
-    /// `len` bytes of the heap, zeroed, from the beginning of a cache line: malloc has them begin
-    /// 16 bytes into one, where each block of 64 that is copied crosses two lines.
+    /// Allocates `len` zeroed bytes on the heap, aligned to a cache line. malloc would align them
+    /// to 16 bytes, and then each block of 64 bytes that is copied crosses two lines.
     #[inline(never)]
     pub fn lines(len: usize) -> Self {
         let heap = Heap(NonNull::from(Box::leak(vec![0; len + LINE - 1].into_boxed_slice())));
@@ -55,10 +55,11 @@ impl BurstBuffer {
         Self { bytes: MaybeUninit::new(bytes), owner: Some(owner) }
     }
 
-    /// Its memory, where that is the heap's.
+    /// Returns the memory if it is on the heap.
     ///
     /// # Errors
-    /// It is not: the buffer itself.
+    ///
+    /// It is not: returns the buffer itself.
     pub fn into_heap(self) -> Result<Box<[u8]>, Self> {
         if self.owner.is_some() {
             return Err(self);
@@ -73,7 +74,7 @@ impl BurstBuffer {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A box of the heap that a buffer has a part of.
+/// An allocation on the heap, of which a buffer uses a part.
 struct Heap(NonNull<[u8]>);
 
 // SAFETY: it is a box that is touched by its buffer alone, which has `&mut` for that.
@@ -132,11 +133,10 @@ pub(crate) mod tests {
     use super::*;
     use alloc::sync::Arc;
 
-    /// Memory that a buffer is over.
+    /// An owner of a buffer's memory.
     struct Owner(#[allow(dead_code)] Heap, #[allow(dead_code)] Arc<()>);
 
-    /// A buffer of `len` bytes that are not the heap's to take; what it shares with its owner is
-    /// dropped with that.
+    /// A buffer of `len` bytes with an owner. The returned counter shows when the owner is dropped.
     pub(crate) fn of_an_owner(len: usize) -> (BurstBuffer, Arc<()>) {
         let there = Arc::new(());
         let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));

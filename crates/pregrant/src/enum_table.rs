@@ -1,7 +1,7 @@
-//! Enums that are a table: of names, or of numbers on the wire. Written once, value and name cannot
-//! part.
+//! Macros for enums that have a name, or a number on the wire, per value. As both are in one table,
+//! value and name cannot diverge.
 
-/// An enum whose values have one name each.
+/// Defines an enum whose values have one name each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! named {
@@ -10,10 +10,10 @@ macro_rules! named {
         pub enum $of { $($(#[$each])* $value,)* }
 
         impl $of {
-            /// All of them.
+            /// All values.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$value),*];
 
-            /// As it is written.
+            /// The name of the value.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$value => $name,)* }
             }
@@ -27,7 +27,7 @@ macro_rules! named {
     };
 }
 
-/// Reads such an enum's values by their names; `$error`: there is none.
+/// Parses such an enum's values from their names; `$error` is the error for an unknown one.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! read_by_name {
@@ -41,7 +41,7 @@ macro_rules! read_by_name {
     };
 }
 
-/// An enum whose values have one number each.
+/// Defines an enum whose values have one number each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! numbered {
@@ -52,16 +52,16 @@ macro_rules! numbered {
         pub enum $of { $($(#[$each])* $value = $number,)* }
 
         impl $of {
-            /// All of them, in this order.
+            /// All values, in this order.
             #[allow(dead_code)] // not each enum has a use for it
             pub const ALL: [Self; [$($number),*].len()] = [$(Self::$value),*];
 
-            /// From the number on the wire; `None` for an unknown one.
+            /// Decodes a number. `None`: it is unknown.
             pub const fn from_raw(raw: $raw) -> Option<Self> {
                 match raw { $($number => Some(Self::$value),)* _ => None }
             }
 
-            /// The number on the wire.
+            /// The number of the value.
             pub const fn raw(self) -> $raw {
                 self as $raw
             }

@@ -1,75 +1,77 @@
-//! Two kinds of failure that never mix: the peer lied ([`PeerFault`]: close that device, count it),
-//! and the platform failed ([`PlatformError`]: an operation with its errno).
+//! The two kinds of errors, which are never mixed: the peer violated the protocol ([`PeerFault`]:
+//! close that device and count it), or the platform failed ([`PlatformError`]: an operation with
+//! its errno).
 
 use core::fmt;
 
-/// A violation of the protocol by a peer. Each closes the device (docs/protocol 2.6); none panics.
+/// A violation of the protocol by a peer. It closes the device (docs/protocol 2.6) and never
+/// panics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PeerFault {
     /// `req_prod - req_cons > N`: more requests than the ring has slots, or `req_prod` went
     /// backwards.
     ReqProdOverrun {
-        /// The index read from the ring.
+        /// The peer's index, as read from the ring.
         req_prod: u32,
-        /// Our own.
+        /// Our own index.
         req_cons: u32,
-        /// Slots in the ring.
+        /// Number of slots in the ring.
         size: u32,
     },
     /// More responses than requests in flight, or `rsp_prod` went backwards.
     RspProdOverrun {
-        /// The index read from the ring.
+        /// The peer's index, as read from the ring.
         rsp_prod: u32,
-        /// Our own.
+        /// Our own index.
         rsp_cons: u32,
-        /// Requests in flight.
+        /// Number of requests in flight.
         in_flight: u32,
     },
-    /// A live ring was taken up whose indices cannot belong together.
+    /// A live ring that was attached has indices that contradict each other.
     BadAttach {
-        /// The index read from the ring.
+        /// The front's index, as read from the ring.
         req_prod: u32,
-        /// The index read from the ring.
+        /// The back's index, as read from the ring.
         rsp_prod: u32,
     },
-    /// A frame claims more slots than are on the ring.
+    /// A frame has more slots than there are requests on the ring.
     SlotsMissing,
-    /// A frame of more slots than a frame may have: 22 data slots or 9 extra infos from a front, 33
-    /// answers from a back.
+    /// A frame has more slots than allowed: 22 data slots or 9 extra infos from a front, 33 answers
+    /// from a back.
     TooManySlots,
-    /// `offset + size` of a fragment passes the end of its page.
+    /// A fragment's `offset + size` exceeds its page.
     CrossesPage {
-        /// Bytes.
+        /// The offset in bytes.
         offset: u16,
-        /// Bytes.
+        /// The size in bytes.
         size: u16,
     },
-    /// An extra info of type 0 or of a type that was not announced.
+    /// An extra info has the type 0, or a type that was not negotiated.
     BadExtra(u8),
-    /// A GSO extra with segment size 0 or an unknown type.
+    /// A GSO extra has the segment size 0 or an unknown type.
     BadGso {
-        /// Bytes in a segment.
+        /// Bytes per segment.
         size: u16,
-        /// Type as sent.
+        /// The type that the peer sent.
         gso_type: u8,
     },
-    /// A response names an id that has no request in flight.
+    /// A response has an id without a request in flight.
     UnknownId(u16),
-    /// A disk's response names a request that is not in flight.
+    /// A disk's response has an id without a request in flight.
     UnknownRequest(u64),
-    /// A disk's response names another operation than its request.
+    /// A disk's response has another operation than its request.
     WrongOperation {
-        /// The request.
+        /// The operation of the request.
         asked: u8,
-        /// The answer.
+        /// The operation of the response.
         answered: u8,
     },
-    /// A response's offset and length pass the end of its buffer.
+    /// A response's offset and length exceed its buffer.
     BadResponse {
-        /// Bytes.
+        /// The offset in bytes.
         offset: u16,
-        /// Bytes, or an error code below zero.
+        /// The length in bytes, or a negative error code.
         status: i16,
     },
 }
@@ -90,7 +92,10 @@ impl fmt::Display for PeerFault {
                 )
             }
             Self::BadAttach { req_prod, rsp_prod } => {
-                write!(f, "a live ring with req_prod {req_prod} and rsp_prod {rsp_prod} cannot be taken up")
+                write!(
+                    f,
+                    "a live ring cannot be resumed: req_prod {req_prod} contradicts rsp_prod {rsp_prod}"
+                )
             }
             Self::SlotsMissing => f.write_str("a frame claims more slots than are on the ring"),
             Self::TooManySlots => f.write_str("a frame of more slots or extra infos than one may have"),
@@ -116,7 +121,7 @@ impl fmt::Display for PeerFault {
 impl core::error::Error for PeerFault {}
 
 impl PeerFault {
-    /// The fault of a refused extra info.
+    /// The fault for an extra info that was refused.
     pub fn from_extra(e: crate::wire::WireError) -> Self {
         match e {
             crate::wire::WireError::Gso { size, gso_type } => Self::BadGso { size, gso_type },
@@ -129,7 +134,7 @@ impl PeerFault {
 /// An operation of the platform (hypervisor, kernel, broker) failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlatformError {
-    /// The operation, in plain words: "map 3 grants of domain 5".
+    /// The operation in words, such as "map 3 grants of domain 5".
     pub op: &'static str,
     /// The errno.
     pub code: i32,
@@ -147,7 +152,7 @@ impl fmt::Display for PlatformError {
 
 impl core::error::Error for PlatformError {}
 
-/// Linux's words for an errno that a platform's operation may end with.
+/// Linux's text for an errno with which a platform's operation may fail.
 const fn errno_words(code: i32) -> Option<&'static str> {
     Some(match code {
         1 => "operation not permitted",
@@ -187,19 +192,19 @@ const fn errno_words(code: i32) -> Option<&'static str> {
     })
 }
 
-/// errno's `ENOENT`, `ESRCH` and `EINVAL`.
+/// The errno values `ENOENT`, `ESRCH` and `EINVAL`.
 const NOENT: i32 = 2;
 const SRCH: i32 = 3;
 const INVAL: i32 = 22;
 
 impl PlatformError {
-    /// Of a bind to an event channel: there is no such domain, or none any more.
+    /// For a failed bind to an event channel: whether the domain does not exist (any more).
     pub fn is_of_no_domain(&self) -> bool {
         matches!(self.code, NOENT | SRCH)
     }
 
-    /// Of a bind to an event channel: the domain has no such end for us. It closed it, its driver
-    /// died, or it never offered one.
+    /// For a failed bind to an event channel: whether the domain has no such port for us, because
+    /// it closed it, its driver died, or it never offered one.
     pub fn is_of_no_end(&self) -> bool {
         self.is_of_no_domain() || self.code == INVAL
     }
@@ -218,7 +223,7 @@ mod tests {
         let said = |code| PlatformError { op: "map pages", code }.to_string();
         assert_eq!(said(13), "map pages failed: permission denied (errno 13)");
         assert_eq!(said(999), "map pages failed: errno 999");
-        // Each platform has the number as Linux' user space has it.
+        // Every platform uses the numbers of Linux's user space.
         let bound = LocalXen::new().domain(5).events().bind(DomId(9), EvtchnPort(1));
         let text = bound.map(drop).unwrap_err().to_string();
         assert!(text.ends_with("is not offered to us failed: invalid argument (errno 22)"), "{text}");

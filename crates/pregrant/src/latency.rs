@@ -1,29 +1,29 @@
-//! How long requests took: a histogram whose counters cost an addition each, written by one thread
-//! and read by any.
+//! A histogram of latencies whose update costs a few additions. One thread writes it and any may
+//! read it.
 //!
 //! ```text
 //!   buckets:   up to 8.2 us | 33 us | 131 us | 524 us | 2.1 ms | 8.4 ms | 34 ms | 134 ms | 537 ms | 2.1 s | 8.6 s | longer
 //! ```
-//! Each bound is four times the one before, so that a bucket is found by the number of a time's
-//! bits, without a comparison. Of two counters that one thread reads while another adds, either may
-//! be ahead by a batch.
+//! Each bound is four times the one before, so the bit length of a time gives its bucket without
+//! comparisons. When one thread reads two counters while another adds to them, either may be ahead
+//! by a batch.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of the first bucket's bound, in nanoseconds.
+/// log2 of the first bucket's bound in nanoseconds.
 const FIRST_BITS: u32 = 13;
-/// How many more the next has.
+/// log2 of the ratio of two bounds.
 const STEP_BITS: u32 = 2;
 
-/// Buckets that have a bound.
+/// Number of buckets with a bound.
 pub const BOUNDED: usize = 11;
 
-/// The longest time, in nanoseconds, that bucket `i` counts; None: it has no bound.
+/// The longest time in nanoseconds that bucket `i` counts. None: it has no bound.
 pub const fn bound_ns(i: usize) -> Option<u64> {
     if i < BOUNDED { Some((1 << (FIRST_BITS + STEP_BITS * i as u32)) - 1) } else { None }
 }
 
-/// The bucket of a time.
+/// The bucket for a time.
 #[inline(always)]
 const fn bucket_of(ns: u64) -> usize {
     let bits = u64::BITS - ns.leading_zeros();
@@ -31,25 +31,25 @@ const fn bucket_of(ns: u64) -> usize {
     if bucket < BOUNDED { bucket } else { BOUNDED }
 }
 
-/// Written by its owner alone.
+/// A histogram, which only its owner writes.
 #[derive(Debug, Default)]
 pub struct Latency {
     sum_ns: AtomicU64,
     buckets: [AtomicU64; BOUNDED + 1],
 }
 
-/// The same, at one moment.
+/// A snapshot of a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LatencyFigures {
-    /// All times, in nanoseconds.
+    /// Sum of all times, in nanoseconds.
     pub sum_ns: u64,
-    /// Requests by bucket; the last has no [bound](bound_ns).
+    /// Number of requests by bucket; the last bucket has no [bound](bound_ns).
     pub buckets: [u64; BOUNDED + 1],
 }
 
 impl Latency {
-    /// Counts a request that took so long. By its one writer: a load and a store each, and no
-    /// locked operation.
+    /// Counts a request that took `ns` nanoseconds. There is one writer, so this needs no locked
+    /// operation.
     #[inline(always)]
     pub fn add(&self, ns: u64) {
         for (counter, n) in [(&self.sum_ns, ns), (&self.buckets[bucket_of(ns)], 1)] {
@@ -57,7 +57,7 @@ impl Latency {
         }
     }
 
-    /// All of it.
+    /// Takes a snapshot.
     pub fn read(&self) -> LatencyFigures {
         LatencyFigures {
             sum_ns: self.sum_ns.load(Ordering::Relaxed),

@@ -7,19 +7,20 @@
 //!   guest <--RX-- net::back <--rx_burst(Arena)---- port
 //! ```
 //!
-//! TX and RX are the guest's, also here: `tx_burst` takes what a guest sent. A [`Burst`] is one
-//! byte area with up to [`BURST_FRAMES`] frames in it, so that a batch stays in the cache. The
-//! bytes are private copies; nothing that a peer does can change them. Ports are called once per
-//! burst, through `dyn`.
+//! TX and RX are from the guest's view here too: `tx_burst` takes what a guest sent. A [`Burst`] is
+//! one area of bytes with up to [`BURST_FRAMES`] frames, so that a batch stays in the cache. The
+//! bytes are private copies that no peer can change. Ports are called once per burst, through
+//! `dyn`.
 //!
-//! A port that says [`Payload::ZeroCopy`] may get a [`ZeroCopyBurst`]: of each frame the first
-//! bytes are a private copy, with all headers that anybody has to understand; the rest is
-//! [pieces](Piece) of memory that its guest can still write. It copies them, hands them on, or
-//! never reads them, and then they are not even mapped. A frame that it hands on beyond the call it
-//! holds ([`ZeroCopyBurst::hold`]), and completes through its [`Completions`].
+//! A port that asks for [`Payload::ZeroCopy`] may get a [`ZeroCopyBurst`]: the first bytes of each
+//! frame, with all headers that any reader needs, are a private copy; the rest is
+//! [fragments](Piece) of memory that its guest can still write. The port copies them, passes them
+//! on, or never reads them, in which case they are not even mapped. A port that keeps a frame
+//! beyond the call holds it ([`ZeroCopyBurst::hold`]) and later completes it through its
+//! [`Completions`].
 //!
-//! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
-//! two things. It cannot change a head, a length or an offload.
+//! What a guest may do: change zero-copy payload at any time, so two readers, or two reads, may see
+//! different bytes. It cannot change a head, a length or an offload.
 
 mod loan;
 mod sink;
@@ -38,69 +39,69 @@ pub use loan::{Lender, LentPiece, Loan};
 pub use sink::{LentSink, Sink};
 pub use source::{BurstFrame, Frames, Source};
 
-/// Frames in a burst at most.
+/// Most frames in a burst.
 pub const BURST_FRAMES: usize = 64;
-/// Bytes in an arena: four frames of the largest size.
+/// Bytes in an arena: room for four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
-/// A batch of fewer bytes is not worth memory of its own: [`FramePort::tx_room`] is not asked.
+/// A batch of fewer bytes gets no memory of its own: [`FramePort::tx_room`] is not called for it.
 pub const BURST_BYTES_MIN: usize = 2048;
 
-/// The work still to be done on a frame: checksum state and segmentation (docs/protocol 2.7).
+/// The work left to be done on a frame: checksum and segmentation (docs/protocol 2.7).
 ///
-/// It is what netif can say, and names no place: a blank checksum, and what is to be cut, is that
-/// of the outermost TCP or UDP header behind an Ethernet header without tags
-/// ([`IpHeaders::is_plain`](crate::net::headers::IpHeaders::is_plain)). A guest may say it of a
-/// frame with tags, which a back passes on to a port so and to no other guest. A port whose frames
-/// may have other work left, behind a tag or in a tunnel, does that itself.
+/// It has what netif can express, and no offsets: the checksum and the segmentation are those of
+/// the outermost TCP or UDP header, after an Ethernet header without tags
+/// ([`IpHeaders::is_plain`](crate::net::headers::IpHeaders::is_plain)). A guest may set it on a
+/// tagged frame, which a back passes on to a port unchanged, and to no other guest. A port whose
+/// frames have other work left, after a tag or in a tunnel, does that work itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// The L4 checksum field holds only the pseudo-header's sum: somebody must finish it.
+    /// The L4 checksum field holds only the pseudo-header's sum, and must be completed.
     pub csum_blank: bool,
     /// The L4 checksum was verified (also set with `csum_blank`).
     pub csum_ok: bool,
-    /// 0 none, 1 TCPv4, 2 TCPv6. Where it is not 0 the checksum is blank.
+    /// The type of segmentation: 0 none, 1 TCPv4, 2 TCPv6. If it is not 0, the checksum is blank.
     pub gso_type: u8,
-    /// Bytes of payload in a segment when `gso_type` is not 0.
+    /// Bytes of payload per segment, if `gso_type` is not 0.
     pub gso_size: u16,
 }
 
 impl Offload {
-    /// Nothing is to be done, or known.
+    /// No work is left, and nothing is known about the checksum.
     pub const NONE: Self = Self { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
 }
 
-/// Where a frame is in its burst's bytes.
+/// The position of a frame in its burst's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameDesc {
-    /// First byte.
+    /// Offset of the first byte.
     pub at: u32,
-    /// Bytes, headers included, no FCS. 0: the frame was dropped on the way, skip it.
+    /// Number of bytes with headers, without FCS. 0: the frame was dropped, and must be skipped.
     pub len: u32,
-    /// Checksum and segmentation.
+    /// The checksum and segmentation work left.
     pub offload: Offload,
 }
 
-/// Frames to be read, in one byte area.
+/// Frames to be read, in one area of bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst<'a> {
-    /// The area.
+    /// The bytes.
     pub bytes: &'a [u8],
     /// The frames, at most [`BURST_FRAMES`].
     pub frames: &'a [FrameDesc],
-    /// Bytes of the area that are not there, but in these pieces, in the order of their places:
-    /// only who copies frames to a guest ([`copy_to`](Self::copy_to)) ever gets a burst with any.
+    /// Fragments that belong into the area but are elsewhere, by their offsets. Only code that
+    /// copies frames to a guest ([`copy_to`](Self::copy_to)) ever gets a burst with any.
     pub lent: &'a [LentPiece<'a>],
 }
 
 impl<'a> Burst<'a> {
-    /// Of private bytes.
+    /// A burst whose bytes are all private.
     #[inline(always)]
     pub fn of(bytes: &'a [u8], frames: &'a [FrameDesc]) -> Self {
         Self { bytes, frames, lent: &[] }
     }
 
-    /// The frames that are there, each with its bytes. A frame that passes the area's end is left
-    /// out.
+    /// The frames with their bytes, without those that were dropped. A frame that exceeds the area
+    /// is skipped.
     #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], Offload)> + 'a {
         let bytes = self.bytes;
@@ -110,7 +111,7 @@ impl<'a> Burst<'a> {
         })
     }
 
-    /// The bytes of frame `i`; empty when it was dropped.
+    /// The bytes of frame `i`; empty if it was dropped.
     #[inline(always)]
     pub fn frame(&self, i: usize) -> &'a [u8] {
         let d = &self.frames[i];
@@ -136,13 +137,14 @@ impl<'a> Burst<'a> {
 #[derive(Debug)]
 pub struct Arena {
     bytes: BurstBuffer,
-    /// Its own bytes while others are in their place; then those, until somebody takes them back.
+    /// The arena's own bytes while others are in their place; after that, the others until they are
+    /// taken back.
     other: Option<BurstBuffer>,
     moved_in: bool,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
     n: usize,
-    /// Payload of what was moved in that is not there.
+    /// The zero-copy payload of the frames that were moved in.
     lent: Option<Loan>,
     takes_lent: bool,
 }
@@ -169,30 +171,30 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An empty arena of [`ARENA_BYTES`], of the heap.
+    /// An empty arena of [`ARENA_BYTES`] on the heap.
     pub fn new() -> Self {
         Self::of(BurstBuffer::lines(ARENA_BYTES))
     }
 
-    /// An empty arena in `buffer`, which has [`ARENA_BYTES`]; else in memory of the heap.
+    /// An empty arena in `buffer`, which must have [`ARENA_BYTES`]; otherwise on the heap.
     pub fn over(buffer: BurstBuffer) -> Self {
         Self::of(if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::lines(ARENA_BYTES) })
     }
 
-    /// One without memory, until there is another to take its place; no frame is for it, whatever
-    /// [`has_room`](Self::has_room) says. An arena of the heap that is given away for another has
-    /// glibc put the next ones elsewhere, and RX of 1496 bytes lost 5 % by it (`bench net`, copy
-    /// and staging).
+    /// An arena without memory, until an arena with memory replaces it. It takes no frames,
+    /// whatever [`has_room`](Self::has_room) returns. (Replacing a heap arena by another instead
+    /// makes glibc place the next ones elsewhere, which cost 5 % of RX at 1496 bytes in `bench
+    /// net`, copy and staging.)
     pub fn nowhere() -> Self {
         Self::of(BurstBuffer::heap(0))
     }
 
-    /// Whether it is [such a one](Self::nowhere).
+    /// Whether it is an arena without memory ([`nowhere`](Self::nowhere)).
     pub fn is_nowhere(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    // Not inlined: a caller would have it twice on its stack, of which a kernel has little.
+    // Not inlined: the caller would have it twice on its stack, which is short in a kernel.
     #[inline(never)]
     fn of(bytes: BurstBuffer) -> Self {
         Self {
@@ -207,7 +209,7 @@ impl Arena {
         }
     }
 
-    /// Forgets the frames. They are in the arena's own bytes again.
+    /// Removes the frames. New ones are put into the arena's own bytes again.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.used = 0;
@@ -226,8 +228,7 @@ impl Arena {
         }
     }
 
-    /// Puts the frames that were placed into `bytes`, before they are filled. Refused: it is too
-    /// small for them.
+    /// Puts the placed frames into `bytes`, before they are filled. Error: `bytes` is too short.
     pub fn move_in(&mut self, bytes: Box<[u8]>) -> Result<(), Box<[u8]>> {
         if bytes.len() < self.used_bytes() {
             return Err(bytes);
@@ -240,8 +241,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Takes these frames, all in `bytes`, in place of what it had. Those that pass the end are
-    /// left out.
+    /// Replaces the arena's bytes and frames by `bytes` and `frames`. Frames that exceed `bytes`
+    /// are skipped.
     pub fn move_in_filled(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc]) {
         self.clear();
         for desc in frames.iter().take(BURST_FRAMES) {
@@ -256,30 +257,30 @@ impl Arena {
         self.exchange();
     }
 
-    /// Gives back what was moved in, before or after it was cleared. Frames that lay there are
-    /// without bytes then: only their lengths are still right.
+    /// Returns the bytes that were moved in, before or after a clear. Frames in them have no bytes
+    /// then; only their lengths are still right.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         if self.moved_in {
             self.exchange();
             self.lent = None;
         }
-        // Its own memory, which may be none of the heap's, is in its place now.
+        // Its own memory, which may not be from the heap, is in its place now.
         self.other.take()?.into_heap().ok()
     }
 
-    /// Bytes that its frames take, gaps included.
+    /// Bytes that its frames use, including gaps.
     #[inline(always)]
     pub fn used_bytes(&self) -> usize {
         self.used.min(ARENA_BYTES)
     }
 
-    /// Frames in it.
+    /// Number of frames.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.n
     }
 
-    /// Whether no frame is in it.
+    /// Whether it has no frame.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
@@ -290,20 +291,21 @@ impl Arena {
         self.cursor().has_room()
     }
 
-    /// How many more frames of `len` bytes fit.
+    /// Number of further frames of `len` bytes that fit.
     pub fn fits(&self, len: usize) -> usize {
         let room = self.bytes.len().saturating_sub(self.used);
         (BURST_FRAMES - self.n).min(room / len.max(1).next_multiple_of(64))
     }
 
-    /// The fill level, to be carried in registers while many frames are placed.
+    /// The fill level, to be kept in registers while many frames are placed.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor {
-        // Nothing is added behind what was moved in: that is as long as its owner needed it.
+        // No frame is added after those that were moved in: `bytes` was only as long as they
+        // needed.
         Cursor { n: self.n, used: if self.moved_in { ARENA_BYTES } else { self.used } }
     }
 
-    /// Places a frame as [`room`](Self::room) does, behind `cursor`. The caller has seen that it
+    /// Places a frame as [`room`](Self::room) does, at `cursor`. The caller has checked that it
     /// [has room](Cursor::has_room).
     #[inline(always)]
     pub fn place(&mut self, cursor: &mut Cursor, len: usize, offload: Offload) {
@@ -312,7 +314,7 @@ impl Arena {
         cursor.used = (cursor.used + len + 63) & !63;
     }
 
-    /// Adds the frames that were placed up to `cursor` to the arena.
+    /// Adds the frames that were placed up to `cursor`.
     #[inline(always)]
     pub fn keep(&mut self, cursor: Cursor) {
         debug_assert!(cursor.n <= BURST_FRAMES && cursor.used <= ARENA_BYTES + 63);
@@ -320,8 +322,8 @@ impl Arena {
         self.used = cursor.used;
     }
 
-    /// Appends a frame of `len` bytes and gives its place to be filled (what is there is an older
-    /// frame's bytes). The next frame starts on a new cache line. None when there is no room.
+    /// Appends a frame of `len` bytes and returns its bytes to be filled, which hold an older
+    /// frame's data. The next frame starts on a new cache line. None: there is no room.
     #[inline(always)]
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let at = self.used;
@@ -334,9 +336,9 @@ impl Arena {
         Some(&mut self.bytes[at..at + len])
     }
 
-    /// As [`room`](Self::room), so that byte `k` of the frame begins a page of this process, where
-    /// that leaves room. Who copies the frame in pieces, whole pages from there on, has none that
-    /// crosses a page: a platform pays for each page that it has to find.
+    /// As [`room`](Self::room), but byte `k` of the frame is aligned to a page if there is room for
+    /// that. If the frame is copied by whole pages from there on, no part of it crosses a page,
+    /// which saves the platform a page lookup each.
     #[inline]
     pub fn free_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let gap = self.gap_to_page(k);
@@ -346,15 +348,15 @@ impl Arena {
         self.room(len, offload)
     }
 
-    /// Bytes to leave free for byte `k` of the next frame to begin a page of this process.
+    /// Bytes to skip so that byte `k` of the next frame is aligned to a page.
     #[inline(always)]
     fn gap_to_page(&self, k: usize) -> usize {
         let off = (self.bytes.as_ptr().addr() + self.used + k) % PAGE_SIZE;
         (PAGE_SIZE - off) % PAGE_SIZE
     }
 
-    /// Where the next frame may be read to whose length is not known yet: it begins a page, and has
-    /// room for the longest. None: there is none. [`came`](Self::came) says what was read.
+    /// Memory for a frame whose length is not known yet: it is aligned to a page, and has room for
+    /// the longest frame. None: there is no room. Then call [`came`](Self::came).
     pub fn free_to_read(&mut self) -> Option<&mut [u8]> {
         let at = self.used + self.gap_to_page(0);
         let has_frame = self.n < BURST_FRAMES && !self.moved_in;
@@ -366,14 +368,15 @@ impl Arena {
         let _ = self.free_with_page_at(0, len, offload);
     }
 
-    /// As [`room`](Self::room), for a frame on its way to a guest, page by page: one that is longer
-    /// than a page begins one.
+    /// As [`room`](Self::room), for a frame that will be copied to a guest page by page: one longer
+    /// than a page is aligned to a page.
     #[inline]
     pub fn free_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len > PAGE_SIZE { self.free_with_page_at(0, len, offload) } else { self.room(len, offload) }
     }
 
-    /// Appends a copy of `frame`, [by pages](Self::free_by_pages); false when there is no room.
+    /// Appends a copy of `frame`, [aligned for pages](Self::free_by_pages). False: there is no
+    /// room.
     #[must_use]
     pub fn push(&mut self, frame: &[u8], offload: Offload) -> bool {
         match self.free_by_pages(frame.len(), offload) {
@@ -385,7 +388,7 @@ impl Arena {
         }
     }
 
-    /// Takes the newest frame out again.
+    /// Removes the newest frame.
     pub fn take_back(&mut self) {
         let newest = self.n.saturating_sub(1);
         if let Some(frame) = self.frames.get(newest).filter(|_| self.n > 0) {
@@ -393,27 +396,27 @@ impl Arena {
         }
     }
 
-    /// Marks frame `i` as dropped: readers skip it.
+    /// Marks frame `i` as dropped, so that readers skip it.
     pub fn drop_frame(&mut self, i: usize) {
         if let Some(frame) = self.frames.get_mut(i) {
             frame.len = 0;
         }
     }
 
-    /// Changes what is to be done to frame `i`.
+    /// Changes the offloads of frame `i`.
     pub fn set_offload(&mut self, i: usize, offload: Offload) {
         if let Some(frame) = self.frames.get_mut(i) {
             frame.offload = offload;
         }
     }
 
-    /// The place of frame `i`.
+    /// The position of frame `i`.
     #[inline(always)]
     pub fn desc(&self, i: usize) -> FrameDesc {
         self.frames[i]
     }
 
-    /// The whole byte area, for platforms that fill many frames in one call.
+    /// All bytes, for platforms that fill many frames in one call.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
@@ -426,35 +429,36 @@ impl Arena {
     }
 }
 
-/// A port's requirement for a frame's payload.
+/// How a port wants the payload of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Payload {
-    /// A private copy.
+    /// As a private copy.
     #[default]
     Private,
-    /// To copy it, hand it on or skip it itself: [`FramePort::tx_zero_copy`].
+    /// Zero-copy: the port itself copies, passes on or ignores it; see [`FramePort::tx_zero_copy`].
     ZeroCopy,
-    /// The same, and of long frames also where the pages are mapped anyhow: it has the kernel read
-    /// them. To skip them would say nothing of a path whose whole work is to copy them.
+    /// Zero-copy, also for long frames on a path whose pages are mapped anyway: the port passes
+    /// their addresses to the kernel.
     Named,
-    /// Of batches that are fetched into memory of the port's ([`FramePort::tx_room`]), frames of
-    /// more than so many bytes whose pages stay mapped: another guest's queue copies them from
-    /// there.
+    /// Zero-copy for frames longer than this many bytes, in batches that are fetched to memory of
+    /// the port ([`FramePort::tx_room`]), if their pages stay mapped: another guest's queue copies
+    /// them from there.
     Standing(u32),
 }
 
-/// Names a frame that a port keeps, for the queue that lent it; unique among all queues of the
-/// process.
+/// The name of a frame that a port holds, for the queue that it came from. It is unique among all
+/// queues of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
 impl Token {
-    /// Of frame `i`, less than [`BURST_FRAMES`], of a batch with this serial number of 58 bits.
+    /// The token of frame `i`, less than [`BURST_FRAMES`], of the batch with this serial number of
+    /// 58 bits.
     pub(crate) fn of(serial: u64, i: usize) -> Self {
         Self(serial << 6 | i as u64)
     }
 
-    /// The batch's number, and the frame's.
+    /// The serial number of the batch, and the frame's index.
     pub(crate) fn split(self) -> (u64, usize) {
         (self.0 >> 6, (self.0 & 63) as usize)
     }
@@ -462,33 +466,33 @@ impl Token {
 
 const _: () = assert!(BURST_FRAMES == 1 << 6);
 
-/// A port's frames that it keeps beyond the call that gave them, as the queue sees it. The queue
-/// has it for as long as it lives.
+/// The frames that a port holds beyond the call that passed them, as their queue sees it. The queue
+/// keeps this object as long as it exists.
 ///
-/// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port
-/// that never completes so stops its own guest's queue when the ring is full, and nothing else.
+/// A frame that is held is not answered, nor are those after it, and its pages stay mapped. A port
+/// that never completes its frames thus stalls its own guest's queue when the ring is full, and
+/// nothing else.
 pub trait Completions: Send + Sync {
-    /// Appends those that are no longer read. Asked once a round; a completion while the worker
-    /// sleeps wakes it as a frame for the guest does.
+    /// Appends the tokens of frames that are not read any more. It is called once per turn; a
+    /// completion wakes a sleeping worker, as a frame for the guest does.
     fn complete(&self, done: &mut Vec<Token>);
-    /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages
-    /// go then; none of them is completed later. Frames that were not sent are lost, as on a link
-    /// that goes down.
+    /// The queue ends. Blocks briefly until no held frame is being read; none is read afterwards,
+    /// and none is completed later. The queue then frees the pages. Frames that were not sent are
+    /// lost, as on a link that goes down.
     fn give_up(&self);
 }
 
-/// The lender of one burst's payload. Frames are numbered as in the burst.
+/// The source of a burst's zero-copy payload. Frames are numbered as in the burst.
 pub trait PayloadSource {
-    /// Makes payload reachable. Returns a bit for each frame for which that failed.
+    /// Maps the payload. Returns a bit for each frame for which that failed.
     fn map_payload(&mut self) -> u64;
-    /// Piece `k` of frame `i`, in order; None: there are no more.
+    /// Fragment `k` of frame `i`, in order. None: there are no more.
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
-    /// Frame `i` is kept from now on. None: it has nothing that could be.
+    /// Holds frame `i` from now on. None: it cannot be held.
     fn hold(&mut self, i: usize) -> Option<Token>;
 }
 
-/// A burst whose payload is lent. Frames that are short, or whose path gives private bytes, are
-/// whole.
+/// A zero-copy burst. Frames that are short, or whose path delivers private bytes, are whole.
 pub struct ZeroCopyBurst<'a> {
     arena: &'a mut Arena,
     zero_copy: u64,
@@ -499,9 +503,8 @@ pub struct ZeroCopyBurst<'a> {
 }
 
 impl<'a> ZeroCopyBurst<'a> {
-    /// The frames of `arena`. Of those in `zero_copy`, a bit each, only so many bytes as `heads`
-    /// says are there; the others are whole. `completions` is the port's, as soon as it has kept
-    /// one.
+    /// The frames of `arena`. Of those in `zero_copy`, a bit each, only the first `heads` bytes are
+    /// there; the others are whole. `completions` is the port's object, once it has held a frame.
     pub fn new(
         arena: &'a mut Arena,
         zero_copy: u64,
@@ -512,29 +515,29 @@ impl<'a> ZeroCopyBurst<'a> {
         Self { arena, zero_copy, heads, source, completions, is_mapped: false }
     }
 
-    /// Frames, those that were dropped on the way included.
+    /// Number of frames, including dropped ones.
     pub fn len(&self) -> usize {
         self.arena.len()
     }
 
-    /// Whether there is none.
+    /// Whether it has no frame.
     pub fn is_empty(&self) -> bool {
         self.arena.is_empty()
     }
 
-    /// Bytes of frame `i`, lent ones included; 0: it was dropped, skip it.
+    /// Bytes of frame `i`, including zero-copy payload. 0: it was dropped, and must be skipped.
     #[inline(always)]
     pub fn len_of(&self, i: usize) -> usize {
         self.arena.desc(i).len as usize
     }
 
-    /// The work to be done on frame `i`.
+    /// The work left on frame `i`.
     #[inline(always)]
     pub fn offload(&self, i: usize) -> Offload {
         self.arena.desc(i).offload
     }
 
-    /// The private bytes at the front of frame `i`: all of it, or at least the headers that its
+    /// The private bytes at the start of frame `i`: all of it, or at least the headers that its
     /// offload refers to.
     #[inline(always)]
     pub fn head(&self, i: usize) -> &[u8] {
@@ -549,8 +552,8 @@ impl<'a> ZeroCopyBurst<'a> {
         self.zero_copy >> i & 1 == 0
     }
 
-    /// Makes the payload of all frames reachable, in one go; those whose is not are dropped from
-    /// the burst. Before it there are no pieces.
+    /// Maps the payload of all frames at once. Frames for which that fails are dropped from the
+    /// burst. Before this call there are no fragments.
     pub fn map_payload(&mut self) {
         if self.zero_copy == 0 || core::mem::replace(&mut self.is_mapped, true) {
             return;
@@ -562,7 +565,7 @@ impl<'a> ZeroCopyBurst<'a> {
         }
     }
 
-    /// The pieces behind the head of frame `i`, in order.
+    /// The fragments after the head of frame `i`, in order.
     #[inline(always)]
     pub fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
         let zero_copy = self.is_mapped && !self.is_whole(i) && self.len_of(i) != 0;
@@ -573,11 +576,10 @@ impl<'a> ZeroCopyBurst<'a> {
         })
     }
 
-    /// Keeps frame `i` beyond this call, until `by` completes it: its [pieces](Self::pieces) stay
-    /// where they are, and as they are [named to the kernel](Piece::as_raw) they may be read for so
-    /// long. Its head does not stay. None: it is not kept, for it is whole, was not
-    /// [mapped](Self::map_payload), or the frames that this queue holds are another port's
-    /// ([`Completions`]).
+    /// Holds frame `i` beyond this call, until `by` completes it: its [fragments](Self::pieces)
+    /// stay where they are, and may be read by their [addresses](Piece::as_raw) meanwhile. Its head
+    /// is not kept. None: it is not held, because it is whole, was not [mapped](Self::map_payload),
+    /// or this queue's held frames belong to another port ([`Completions`]).
     pub fn hold(&mut self, i: usize, by: &Arc<dyn Completions>) -> Option<Token> {
         if !self.is_mapped || self.is_whole(i) || self.len_of(i) == 0 {
             return None;
@@ -588,14 +590,14 @@ impl<'a> ZeroCopyBurst<'a> {
         self.source.hold(i)
     }
 
-    /// Copies what is lent: the burst as [`FramePort::tx_burst`] takes it.
+    /// Copies the zero-copy payload, and returns the burst as [`FramePort::tx_burst`] takes it.
     pub fn private(&mut self) -> Burst<'_> {
         (0..self.len()).for_each(|i| self.make_whole(i));
         self.arena.burst()
     }
 
-    /// Copies what is lent of frame `i`, which is whole then; or dropped, where that cannot be
-    /// read.
+    /// Copies the zero-copy payload of frame `i`, which is whole then. If it cannot be read, the
+    /// frame is dropped.
     pub fn make_whole(&mut self, i: usize) {
         self.map_payload();
         let desc = self.arena.desc(i);
@@ -616,122 +618,124 @@ impl<'a> ZeroCopyBurst<'a> {
     }
 }
 
-/// Offloads that a port can take unfinished. The others are finished in software before.
+/// The offloads that a port supports. Other work is done in software first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
-    /// Takes frames whose checksum is blank.
+    /// It takes frames with a blank checksum.
     pub csum: bool,
-    /// Takes TCP segments larger than the MTU.
+    /// It takes TCP segments larger than the MTU.
     pub gso: bool,
 }
 
-/// Frames that a port dropped for one reason.
+/// The number of frames that a port dropped for one reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortDrop {
-    /// `tx` or `rx`, as the guest sees it.
+    /// `tx` or `rx`, from the guest's view.
     pub dir: &'static str,
-    /// Why, in one word for tables and metrics: `queue_full`.
+    /// The reason in one word for tables and metrics, such as `queue_full`.
     pub reason: &'static str,
-    /// Frames dropped for it since the start.
+    /// Frames dropped for this reason since the start.
     pub frames: u64,
 }
 
-/// In which of its queues a guest wants a frame.
+/// How a guest distributes its frames over its queues.
 pub trait Steering: fmt::Debug + Send + Sync {
-    /// The queue's number, less than the number of the guest's queues.
+    /// The queue for a frame, less than the number of the guest's queues.
     fn queue_of(&self, frame: &[u8]) -> usize;
 }
 
-/// Frames that a vif's ports dropped, readable by any thread.
+/// Counts of the frames that a vif's ports dropped, readable by any thread.
 pub trait DropCounts: Send + Sync {
-    /// How it stands.
+    /// Current counts.
     fn read(&self) -> Vec<PortDrop>;
 }
 
-/// Whether a port takes a burst.
+/// Whether a port has room for a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// It does.
+    /// It has room.
     Now,
-    /// It has no room. It is asked again after so many nanoseconds, unless it says before that it
-    /// has some.
+    /// It has no room. It is asked again after this many nanoseconds, unless it wakes its worker
+    /// earlier.
     Later(u64),
 }
 
 impl Room {
-    /// No room, and no time at which that changes: asked once a second all the same.
+    /// It has no room, and does not know when it will: it is asked again once a second.
     pub const UNKNOWN: Self = Self::Later(1_000_000_000);
 }
 
 /// The remote side of one queue of a netback.
 pub trait FramePort: Send {
-    /// Offloads that it can take unfinished.
+    /// The offloads that it supports.
     fn caps(&self) -> Offloads;
-    /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring; the
-    /// port wakes the worker when it has room, as for a frame for the guest. The worker asks again
-    /// then, and when the port [says](Room::Later). A port does not wait here: a worker has other
-    /// guests.
+    /// Whether it has room for a burst. If not, the guest's frames stay on its ring. The port wakes
+    /// the worker when it has room, as for a frame for the guest; the worker asks again then, or at
+    /// the time that the port [gave](Room::Later). A port must not block here, since the worker has
+    /// other guests.
     fn room(&mut self) -> Room {
         Room::Now
     }
-    /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the
-    /// rest are dropped and counted by the caller.
+    /// Takes frames that the guest sent. Returns how many, from the first on; the caller drops and
+    /// counts the rest.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize;
-    /// Memory for a batch of so many bytes, which is to be fetched. A port that moves bursts to
-    /// others gives some of its own, and gets it filled by [`tx_filled`](Self::tx_filled); all
-    /// others copy what they want. It may not come back: a batch can fail as a whole.
+    /// Returns memory for a batch of this many bytes that will be fetched. A port that moves bursts
+    /// to others provides its own memory, which is passed filled to [`tx_filled`](Self::tx_filled);
+    /// other ports copy. The memory may not come back, because the whole batch can fail.
     fn tx_room(&mut self, bytes: usize) -> Option<Box<[u8]>> {
         let _ = bytes;
         None
     }
-    /// As [`tx_burst`](Self::tx_burst), of a batch that is in the memory that
-    /// [`tx_room`](Self::tx_room) gave: the port may [take](Arena::move_out) it.
+    /// As [`tx_burst`](Self::tx_burst), for a batch in the memory that [`tx_room`](Self::tx_room)
+    /// returned, which the port may [take](Arena::move_out).
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
     }
-    /// Its requirement for payload. The queue's paths decide the result.
+    /// How it wants payload. The queue's paths decide what it gets.
     fn payload(&self) -> Payload {
         Payload::Private
     }
-    /// As [`tx_burst`](Self::tx_burst), which goes on being called where nothing is lent.
+    /// As [`tx_burst`](Self::tx_burst), for zero-copy frames. Bursts without any still go to
+    /// `tx_burst`.
     fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
         self.tx_burst(&frames.private())
     }
     /// Appends frames for the guest to `into`, as many as it has and as fit, or
-    /// [moves](Arena::move_in_filled) them into an empty one: no one else has that memory then.
-    /// Returns how many. After a call that gave none it is not asked again before its queue's guest
-    /// or its [waker](Self::owned_by) wakes its worker.
+    /// [moves](Arena::move_in_filled) them into an empty arena, with memory that no one else has.
+    /// Returns how many. After a call that returned 0 it is not called again until its queue's
+    /// guest or its [waker](Self::owned_by) wakes its worker.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
-    /// The guest has no room for frames that were given: none that is [lent](Loan) is to wait here
-    /// from now on. Its sender is answered when it is read, and must not wait for this guest.
+    /// The guest's queue is stalled: it has no room for frames that were returned. From now on no
+    /// [zero-copy](Loan) frame may wait here, because its sender is only answered when it is read,
+    /// and must not wait for this guest.
     fn rx_stands(&mut self) {}
-    /// The kernel says that there are frames for the guest: called by who waits for the port's
-    /// descriptor, before it asks for them. Once called, a port may rely on it, and give none
-    /// for a few calls after one that found nothing.
+    /// The kernel reports frames for the guest. It is called by a worker that waits for the port's
+    /// descriptor, before it asks for the frames. Once it has been called, a port may rely on it,
+    /// and skip a few polls after one that found nothing.
     fn became_readable(&mut self) {}
-    /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of
-    /// its queues' ports is asked. None: it drops nothing.
+    /// The counter of frames that the vif's ports dropped, the same for all of its queues. None: it
+    /// drops none.
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
         None
     }
-    /// Frames dropped since the start. Never called on the data path.
+    /// Frames dropped since the start. It is never called on the data path.
     fn drops(&self) -> Vec<PortDrop> {
         self.drop_counts().map_or_else(Vec::new, |counts| counts.read())
     }
-    /// Frames for the guest that wait in this process' memory, and are lost with it: a queue of the
-    /// program's own counts, the kernel's does not.
+    /// Number of frames for the guest that wait in this process's memory, and would be lost with
+    /// it. Those in a queue of the kernel do not count.
     fn held(&self) -> usize {
         0
     }
-    /// The guest wants its frames spread over its queues like this from now on; None: as the port
-    /// likes. Called for each queue's port, never between bursts of a batch. A port with one queue
-    /// has no use for it.
+    /// Sets how the guest's frames are distributed over its queues from now on. None: as the port
+    /// likes. It is called for each queue's port, never between bursts of a batch. A port with one
+    /// queue ignores it.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         let _ = by;
     }
-    /// This worker calls the port from now on. A port that comes to have frames outside of a call
-    /// to it wakes its worker by its waker, from any thread; a port without a worker has none to
-    /// wake.
+    /// Sets the worker that calls the port from now on. A port that gets frames outside of its
+    /// calls must wake this worker by its waker, from any thread. A port without a worker wakes
+    /// none.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
@@ -739,18 +743,17 @@ pub trait FramePort: Send {
 
 /// Wakes a worker.
 pub trait QueueWaker: Send + Sync + fmt::Debug {
-    /// There is something for the port to which this waker belongs. Rung often, it does no more
-    /// than rung once. From any thread, also while another port holds its lock: it calls no port.
+    /// Wakes the worker for the port of this waker. Several calls may count as one. It may be
+    /// called on any thread, also while another port holds its own lock, since it calls no port.
     fn ring(&self);
 }
 
-/// A port's caller.
+/// The worker that calls a port.
 #[derive(Clone, Debug)]
 pub struct PortOwner {
-    /// The worker's number, of those that there are: the one producer of what its ports send to
-    /// others.
+    /// The worker's number: all frames that its ports send to others have this one producer.
     pub worker: usize,
-    /// Has the worker ask this port for frames.
+    /// Makes the worker poll this port.
     pub waker: Arc<dyn QueueWaker>,
 }
 
@@ -770,7 +773,7 @@ mod tests {
         assert!(arena.move_out().is_none());
         assert!(arena.push(&[3; 60], Offload::default()));
         assert_eq!(arena.burst().bytes.as_ptr().addr(), base);
-        // A frame that is read in place begins a page, and is a frame like others.
+        // A frame that is read in place is aligned to a page, and otherwise like any other.
         arena.free_to_read().unwrap()[..3].copy_from_slice(b"abc");
         arena.came(3, Offload::default());
         let read = arena.burst().frame(1);
@@ -780,7 +783,7 @@ mod tests {
             arena.came(MAX_FRAME, Offload::default());
         }
         assert_eq!(arena.len(), 5, "three more of the longest");
-        // Too small a buffer is none.
+        // A buffer that is too small is not used.
         assert_eq!(Arena::over(BurstBuffer::heap(100)).burst().bytes.len(), ARENA_BYTES);
     }
 }

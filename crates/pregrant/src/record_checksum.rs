@@ -1,10 +1,10 @@
-//! The checksum of what a back keeps in memory that outlives its process: whether a record is there
-//! whole.
+//! The checksum of the records that a back keeps in memory that outlives its process: it shows
+//! whether a record is complete.
 //!
-//! Against a death in the middle of a record, not against a liar: that memory is private to the
+//! It detects a crash in the middle of a record, not an attack: that memory is private to the
 //! back's domain.
 
-/// Of these words, in their order.
+/// The checksum of these words, in order.
 pub(crate) fn of(words: impl Iterator<Item = u32>) -> u32 {
     let sum =
         words.fold(0x1505_u64, |h, w| (h ^ u64::from(w)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29));

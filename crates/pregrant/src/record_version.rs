@@ -1,24 +1,24 @@
 //! The version of each record that a back keeps in memory that outlives its process
-//! (docs/protocol 1.1). Its successor may be an older version of this program, or a newer one.
+//! (docs/protocol 1.1). Its successor may be an older or a newer version of this program.
 //!
 //! ```text
 //!   magic 0            there is no record
 //!   the record's own   version 0 or one that is known: it is read      another: UnknownRecord
 //!   another            UnknownRecord
 //! ```
-//! A record that is there and cannot be read is not the same as none: who goes on without it does
-//! requests twice or not at all, or gives a guest another disk. So a device with such a record is
-//! left as it is, for a back that knows it ([`ConnectError::Unknown`]).
+//! A record that exists and cannot be read is not the same as none: a back that ignored it would
+//! execute requests twice or not at all, or give a guest another disk. So a device with such a
+//! record is left as it is, for a back that can read it ([`ConnectError::Unknown`]).
 //!
-//! Each record has a version word of its own, at a place that no layout changes. It is read before
-//! the record's checksum, which is as the version says. Records of before there were such words
-//! have 0 there, and the layout of version 1.
+//! Each record has a version word of its own, at an offset that no layout changes. It is read
+//! before the record's checksum, whose definition depends on the version. Records from before these
+//! words have 0 there, and the layout of version 1.
 //!
 //! [`ConnectError::Unknown`]: crate::xenbus::connect_error::ConnectError::Unknown
 
 use core::fmt;
 
-/// A kind of record, as this program writes it.
+/// A kind of record, in the version that this program writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordVersion {
     name: &'static str,
@@ -26,28 +26,29 @@ pub(crate) struct RecordVersion {
     pub version: u32,
 }
 
-/// A record of a predecessor's that this program cannot read.
+/// A predecessor's record that this program cannot read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownRecord {
-    /// Which record.
+    /// The name of the record.
     pub name: &'static str,
-    /// Its version; None: its magic is another.
+    /// Its version. None: its magic is unknown.
     pub found: Option<u32>,
     /// Its first word.
     pub magic: u32,
-    /// The latest version that is known.
+    /// The latest version that this program knows.
     pub known: u32,
 }
 
 impl RecordVersion {
-    /// A record of this name and magic, whose latest version is this.
+    /// A kind of record with this name and magic, whose latest version is `version`.
     pub const fn new(name: &'static str, magic: [u8; 4], version: u32) -> Self {
         Self { name, magic: u32::from_le_bytes(magic), version }
     }
 
-    /// Whether there is a record, by its words.
+    /// Whether there is a record, given its magic and version.
     ///
     /// # Errors
+    ///
     /// There is one, and it cannot be read.
     pub fn check(&self, magic: u32, version: u32) -> Result<bool, UnknownRecord> {
         let found = match magic {

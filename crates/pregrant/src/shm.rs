@@ -1,17 +1,17 @@
-//! The only way to touch memory that a peer can write.
+//! The only access to memory that a peer can write.
 //!
 //! ```text
 //!   private memory  <-- copy_out --   shared pages   <-- copy_in --  private memory
 //!   (&[u8], structs)                  (SharedBytes: an address and a length, never a &[u8])
 //! ```
 //!
-//! Invariants: no `&` or `&mut` to shared memory is ever formed; words are relaxed atomics, payload
-//! is copied once by [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release, relaxed
-//! bytes under Miri); every access is checked against the length, and a store also against
-//! [`is_writable`](SharedBytes::is_writable): pages that were mapped to be read are written by no
-//! safe code, which would be a SIGSEGV. What a peer may do: change any byte at any time. So
-//! whatever was copied out is validated as a copy, and nothing is read twice. A [`Piece`] of it may
-//! also be named to the kernel, which then copies in our place.
+//! Invariants: no `&` or `&mut` to shared memory is ever formed. Words are relaxed atomics; payload
+//! is copied once by [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release builds,
+//! relaxed bytes under Miri). Every access is checked against the length, and a store also against
+//! [`is_writable`](SharedBytes::is_writable): safe code never writes to pages that are mapped
+//! read-only, which would raise SIGSEGV. What a peer may do: change any byte at any time. So
+//! whatever was copied is validated as a copy, and nothing is read twice. A [`Piece`] may also be
+//! passed to the kernel by address, which then copies for us.
 #![expect(unsafe_code, reason = "the only access to memory that a peer can write")]
 
 use crate::units::PAGE_SIZE;
@@ -29,26 +29,26 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub unsafe trait SharedBytes {
     /// Start of the range.
     fn base(&self) -> NonNull<u8>;
-    /// Length of the range, bytes, a multiple of the page size.
+    /// Length of the range in bytes, a multiple of the page size.
     fn len(&self) -> usize;
-    /// Whether the range has no bytes at all.
+    /// Whether the range is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the range may be written, the same for as long as the value lives. Where it may not,
-    /// stores are refused, as those past the end are.
+    /// Whether the range may be written, which never changes. If not, stores are refused, like
+    /// those past the end.
     #[inline(always)]
     fn is_writable(&self) -> bool {
         true
     }
-    /// A store was refused, for the range may not be written: a mistake of this program's, which an
-    /// implementor says where it can.
+    /// Called when a store was refused because the range is not writable. That is a bug in this
+    /// program, which an implementor may log.
     #[cold]
     fn store_refused(&self) {}
 
-    /// Copies `dst.len()` bytes out of the range, starting at `at`. False (and nothing copied) when
-    /// they pass its end.
+    /// Copies `dst.len()` bytes from offset `at`. False: they exceed the range, and nothing was
+    /// copied.
     #[inline(always)]
     #[must_use]
     fn copy_out(&self, at: usize, dst: &mut [u8]) -> bool {
@@ -61,8 +61,8 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies `src` into the range at `at`. False (and nothing copied) when it passes the end, or
-    /// the range may not be written.
+    /// Copies `src` to offset `at`. False: it exceeds the range, or that is not writable, and
+    /// nothing was copied.
     #[inline(always)]
     #[must_use]
     fn copy_in(&self, at: usize, src: &[u8]) -> bool {
@@ -74,8 +74,8 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies all of `from` into the range at `at`. False (and nothing copied) when it passes the
-    /// end, the two overlap, or the range may not be written.
+    /// Copies all of `from` to offset `at`. False: it exceeds the range, the two overlap, or the
+    /// range is not writable; nothing was copied.
     #[inline(always)]
     #[must_use]
     fn copy_piece_in(&self, at: usize, from: Piece<'_>) -> bool {
@@ -93,24 +93,24 @@ pub unsafe trait SharedBytes {
         apart
     }
 
-    /// Reads the aligned 32-bit word at byte `at` once. None when it is not aligned or passes the
-    /// end.
+    /// Reads the aligned 32-bit word at offset `at` once. None: it is not aligned, or exceeds the
+    /// range.
     #[inline(always)]
     fn load_u32(&self, at: usize) -> Option<u32> {
         // SAFETY: what is there is an atomic word of the range, and is read alone.
         word_at(self, at).map(|w| unsafe { w.as_ref() }.load(Ordering::Relaxed))
     }
 
-    /// Writes the aligned 32-bit word at byte `at`. False when it is not aligned, passes the end,
-    /// or the range may not be written.
+    /// Writes the aligned 32-bit word at offset `at`. False: it is not aligned, exceeds the range,
+    /// or the range is not writable.
     #[inline(always)]
     #[must_use]
     fn store_u32(&self, at: usize, value: u32) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Relaxed)).is_some()
     }
 
-    /// The aligned word at byte `at` as an atomic, which can be written: None where the range may
-    /// not be.
+    /// The aligned word at offset `at` as an atomic that can be written. None: it is not aligned,
+    /// exceeds the range, or the range is not writable.
     #[inline(always)]
     fn word(&self, at: usize) -> Option<&AtomicU32> {
         let word = word_at(self, at).filter(|_| self.takes_stores())?;
@@ -119,7 +119,7 @@ pub unsafe trait SharedBytes {
         Some(unsafe { word.as_ref() })
     }
 
-    /// Whether a store may go on.
+    /// Whether the range is writable; if not, reports the refused store.
     #[doc(hidden)]
     #[inline(always)]
     fn takes_stores(&self) -> bool {
@@ -130,7 +130,7 @@ pub unsafe trait SharedBytes {
         takes
     }
 
-    /// Asks for the cache lines of `at..at + len` in the exclusive state, before they are filled.
+    /// Prefetches the cache lines of `at..at + len` for writing.
     #[inline(always)]
     fn prefetch_write(&self, at: usize, len: usize) {
         let mut line = at;
@@ -141,7 +141,7 @@ pub unsafe trait SharedBytes {
         }
     }
 
-    /// Asks for the cache lines of `at..at + len`, to be read.
+    /// Prefetches the cache lines of `at..at + len` for reading.
     #[inline(always)]
     fn prefetch_read(&self, at: usize, len: usize) {
         let mut line = at;
@@ -152,7 +152,7 @@ pub unsafe trait SharedBytes {
         }
     }
 
-    /// `len` bytes of the range, starting at `at`. None when they pass its end.
+    /// The `len` bytes from offset `at` on. None: they exceed the range.
     #[inline(always)]
     fn piece(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         if at > self.len() || len > self.len() - at {
@@ -163,7 +163,7 @@ pub unsafe trait SharedBytes {
         Some(Piece { base, len, of: PhantomData })
     }
 
-    /// The same, to be written. None: they pass its end, or the range may not be written.
+    /// The same, to be written. None: they exceed the range, or it is not writable.
     #[inline(always)]
     fn piece_mut(&self, at: usize, len: usize) -> Option<PieceMut<'_>> {
         if at > self.len() || len > self.len() - at || !self.takes_stores() {
@@ -174,12 +174,13 @@ pub unsafe trait SharedBytes {
         Some(PieceMut { base, len, of: PhantomData })
     }
 
-    /// Zeroes the whole range, where it may be written: a page is zeroed before it is shared.
+    /// Zeroes the whole range if it is writable: a page is zeroed before it is shared.
     fn zero(&self) {
-        // Copied, for a copy has no loop of ours: word by word, tests zeroed for half their time.
+        // By a copy, since a loop over words took half of the tests' time.
         static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
         if cfg!(miri) {
-            // There payload is bytes and rings are words, and Miri wants one width of atomics.
+            // Under Miri payload is bytes and rings are words, and Miri requires one width of
+            // atomics.
             let _ = (0..self.len()).step_by(4).all(|at| self.store_u32(at, 0));
             return;
         }
@@ -193,7 +194,7 @@ pub unsafe trait SharedBytes {
     }
 }
 
-/// The aligned word at byte `at` of a range.
+/// The aligned word at offset `at` of a range.
 #[inline(always)]
 fn word_at<S: SharedBytes + ?Sized>(of: &S, at: usize) -> Option<NonNull<AtomicU32>> {
     if !at.is_multiple_of(4) || at >= of.len() {
@@ -204,7 +205,7 @@ fn word_at<S: SharedBytes + ?Sized>(of: &S, at: usize) -> Option<NonNull<AtomicU
     Some(unsafe { of.base().add(at) }.cast())
 }
 
-/// Some bytes of shared memory, for as long as the owner of the mapping lends them. Made by
+/// Some bytes of shared memory, valid while the owner of the mapping is borrowed. Made by
 /// [`SharedBytes::piece`].
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
@@ -220,19 +221,18 @@ unsafe impl Send for Piece<'_> {}
 unsafe impl Sync for Piece<'_> {}
 
 impl Piece<'_> {
-    /// Bytes.
+    /// Number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies the bytes at the beginning of `dst`, as many as there are in both. Returns how many.
-    /// Read twice, they may differ.
+    /// Copies the bytes to `dst`, as many as both have. Returns how many. A second read may differ.
     #[inline(always)]
     pub fn copy_out(&self, dst: &mut [u8]) -> usize {
         let n = self.len.min(dst.len());
@@ -242,7 +242,7 @@ impl Piece<'_> {
         n
     }
 
-    /// The `len` bytes behind its first `from`; fewer where it has no more.
+    /// The `len` bytes after the first `from`; fewer if it is shorter.
     #[inline(always)]
     #[must_use]
     pub fn part(self, from: usize, len: usize) -> Self {
@@ -261,8 +261,8 @@ impl Piece<'_> {
         Piece { base: self.base, len: self.len, of: PhantomData }
     }
 
-    /// Where they are: for a request to the kernel, which reads them in our place. No reference to
-    /// them is ever formed.
+    /// The address and length, for a request to the kernel that reads the bytes for us. No
+    /// reference to them is ever formed.
     #[inline(always)]
     pub fn as_raw(&self) -> (*const u8, usize) {
         (self.base.as_ptr(), self.len)
@@ -270,16 +270,16 @@ impl Piece<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for Piece<'a> {
-    /// Private bytes, for a reader that takes shared ones too.
+    /// Private bytes, for a reader that also takes shared ones.
     #[inline(always)]
     fn from(bytes: &'a mut [u8]) -> Self {
-        // Borrowed for as long as the piece is, so that no one else writes them.
+        // They are borrowed as long as the piece exists, so no one else writes to them.
         Self { len: bytes.len(), base: NonNull::from(bytes).cast(), of: PhantomData }
     }
 }
 
-/// Some writable bytes of shared memory, for as long as the owner of the mapping lends them.
-/// Made by [`SharedBytes::piece_mut`].
+/// Some writable bytes of shared memory, valid while the owner of the mapping is borrowed. Made by
+/// [`SharedBytes::piece_mut`].
 #[derive(Debug)]
 pub struct PieceMut<'a> {
     base: NonNull<u8>,
@@ -288,18 +288,18 @@ pub struct PieceMut<'a> {
 }
 
 impl PieceMut<'_> {
-    /// Bytes.
+    /// Number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first `n` bytes, and the others; all and none where there are no more.
+    /// The first `n` bytes and the rest; all bytes and none, if there are fewer.
     #[inline(always)]
     pub fn split_at(self, n: usize) -> (Self, Self) {
         let n = n.min(self.len);
@@ -309,8 +309,7 @@ impl PieceMut<'_> {
         (Self { len: n, ..self }, rest)
     }
 
-    /// Copies the bytes at the beginning to `dst`, as many as there are in both. Returns how many.
-    /// Read twice, they may differ.
+    /// Copies the bytes to `dst`, as many as both have. Returns how many. A second read may differ.
     pub fn copy_out(&self, dst: &mut [u8]) -> usize {
         let n = self.len.min(dst.len());
         // SAFETY: `n` bytes from `base` are in the range that this is borrowed from; `dst` is
@@ -319,7 +318,7 @@ impl PieceMut<'_> {
         n
     }
 
-    /// Copies `src` to the beginning, as much as there is room for.
+    /// Copies `src` to the start, as much as fits.
     #[inline(always)]
     pub fn copy_in(&self, src: &[u8]) {
         let n = self.len.min(src.len());
@@ -328,8 +327,8 @@ impl PieceMut<'_> {
         unsafe { copy_to_shared(src.as_ptr(), self.base.as_ptr(), n) };
     }
 
-    /// Where they are: for a kernel that writes them in our place. No reference to them is ever
-    /// formed.
+    /// The address and length, for a request to the kernel that writes the bytes for us. No
+    /// reference to them is ever formed.
     #[inline(always)]
     pub fn as_raw(&self) -> (*mut u8, usize) {
         (self.base.as_ptr(), self.len)
@@ -337,9 +336,9 @@ impl PieceMut<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for PieceMut<'a> {
-    /// Private bytes, for a writer that takes shared ones too.
+    /// Private bytes, for a writer that also takes shared ones.
     fn from(bytes: &'a mut [u8]) -> Self {
-        // Borrowed for as long as the piece is, so that no one else reads or writes them.
+        // They are borrowed as long as the piece exists, so no one else accesses them.
         Self { len: bytes.len(), base: NonNull::from(bytes).cast(), of: PhantomData }
     }
 }
@@ -379,13 +378,12 @@ unsafe impl<S: SharedBytes> SharedBytes for Option<S> {
     }
 }
 
-/// For the address of nothing.
+/// Gives the address of an empty range.
 #[repr(align(4096))]
 struct AlignedAsPage;
 
 /// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline
-/// target, which is worse than none: measured, it makes filling slots slower than no prefetch at
-/// all.
+/// target, which made filling slots slower than without any prefetch.
 #[inline(always)]
 pub fn prefetchw(p: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

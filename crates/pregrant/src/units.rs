@@ -1,9 +1,8 @@
-//! The small numbers of Xen, each as its own type.
+//! Xen's small numbers, each with a type of its own.
 
 use core::fmt;
 
-/// Bytes in a page of the paravirtual interfaces. Always 4096, whatever the guest's own page size
-/// is.
+/// Bytes in a page of the paravirtual interfaces: always 4096, whatever the guest's page size.
 pub const PAGE_SIZE: usize = 4096;
 
 /// A domain's number (`domid_t`, xen/include/public/xen.h).
@@ -28,9 +27,9 @@ impl DomId {
 }
 
 impl GrantRef {
-    /// Reference 0 is the reserved console grant and never valid data: lists end with it.
+    /// Reference 0 is the reserved console grant and never valid for data, so it ends lists.
     pub const NONE: GrantRef = GrantRef(0);
-    /// The first reference a driver may use; 0..8 are reserved by Xen (docs/protocol 8.1).
+    /// The first reference that a driver may use. Xen reserves 0..8 (docs/protocol 8.1).
     pub const FIRST_FREE: GrantRef = GrantRef(8);
 }
 

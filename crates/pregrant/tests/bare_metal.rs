@@ -188,7 +188,6 @@ unsafe impl Hypercalls for Xen {
     }
 }
 
-/// The driver domain.
 struct Host(Xen);
 
 /// Pages of the guest that it has mapped, which are neighbours.
@@ -254,7 +253,6 @@ unsafe impl PeerMem for Host {
     }
 }
 
-/// It grants nothing.
 // SAFETY: it gives no region.
 unsafe impl GrantPool for Host {
     type Region = Mapped;

@@ -79,11 +79,12 @@ impl Mix {
     }
 }
 
-/// The remote side: gives what its mix says, and checks what it takes against the other.
+/// The remote side: returns frames according to its mix, and checks those that it receives against
+/// the other's.
 struct MixPort {
     mix: Mix,
     frames: u64,
-    /// The lent payload that it takes.
+    /// How it takes zero-copy payload.
     payload: Payload,
 }
 

@@ -33,7 +33,6 @@ const WARM_UP: u64 = 10_000;
 /// segments.
 const LENGTHS: [usize; 8] = [4096, 512, 4096, 8192, 4096, 45056, 65536, 262_144];
 
-/// A disk in memory.
 struct Memory(Pages);
 
 struct Way {
@@ -65,7 +64,6 @@ impl Disk for Way {
     }
 }
 
-/// Both ends, connected.
 struct Pair {
     guest: LocalDomain,
     host: LocalDomain,
@@ -105,7 +103,7 @@ impl Pair {
         Self { guest, host, front, back, bytes, answered: 0, asked: 0 }
     }
 
-    /// Asks and answers until so many were answered.
+    /// Sends requests and takes answers until this many were answered.
     fn run(&mut self, requests: u64) {
         let until = self.answered + requests;
         while self.answered < until {

@@ -34,7 +34,7 @@ pub fn lines(runs: &[String], machine: &str) -> Result<String, String> {
     Ok(lines.iter().map(|line| line.to_string() + "\n").collect())
 }
 
-/// One record, and which run wrote it.
+/// A record, and the run that wrote it.
 struct Record {
     run: usize,
     fields: Map<String, Value>,
@@ -100,7 +100,7 @@ fn summary(mut figures: Vec<f64>) -> Value {
     json!([digits(median), digits(*least), digits(*most)])
 }
 
-/// Three significant digits: more say nothing.
+/// Formats with three significant digits, since more would not be reproducible.
 fn digits(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
 }

@@ -22,10 +22,9 @@ const RUNS: u32 = 5;
 
 /// A machine is not measured when others take more than this share of it.
 const BUSY_MOST: f64 = 0.05;
-/// For so long it is watched before.
+/// How long the machine is watched before a measurement.
 const WATCH: Duration = Duration::from_secs(3);
 
-/// The command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     runs: u32,
@@ -36,7 +35,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// From the arguments.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut plan = Self { runs: RUNS, anyway: false, page: false };
         let mut args = args.iter();
@@ -65,7 +63,7 @@ pub fn make(w: &Workspace, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the demo; its figures and pictures come to the documentation.
+/// Runs the demo, and puts its figures and pictures into the documentation.
 fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let runs = plan.runs;
     run(&mut w.cargo(&["build", "--release", "-p", "pregrant-cli"]))?;

@@ -13,7 +13,7 @@
 
 use serde_json::{Map, Value};
 
-/// Where figures are from, in this order: a key, and the words before its value.
+/// The origin of figures, in this order: a key, and the words before its value.
 const ORIGIN: &[(&str, &str)] = &[
     ("source", ""),
     ("commit", "commit "),
@@ -24,38 +24,32 @@ const ORIGIN: &[(&str, &str)] = &[
     ("beside", "what else ran: "),
 ];
 
-/// A file.
 #[derive(Debug, Default, PartialEq)]
 pub struct Section {
-    /// The heading.
     pub title: String,
     /// The facts that hold for all of its tables.
     pub note: String,
-    /// Where the figures are from.
+    /// The origin of the figures.
     pub origin: Vec<String>,
-    /// In the order of the file.
+    /// The tables in the order of the file.
     pub tables: Vec<Table>,
 }
 
 /// One table with its rows.
 #[derive(Debug, Default, PartialEq)]
 pub struct Table {
-    /// Its name in the file.
+    /// The name of the table in the file.
     pub id: String,
-    /// The heading.
     pub title: String,
-    /// How to read it.
     pub note: String,
-    /// Where the figures are from, where that is not the section's.
+    /// The origin of the figures, if it differs from the section's.
     pub origin: Vec<String>,
-    /// Key and heading.
     pub columns: Vec<(String, String)>,
-    /// By key.
     pub rows: Vec<Map<String, Value>>,
 }
 
 impl Section {
-    /// Reads a file; an error says which line is wrong, and why.
+    /// Parses a file; the error names the line and the reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
         let first = lines.next().ok_or("it is empty")?;

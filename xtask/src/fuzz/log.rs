@@ -27,7 +27,7 @@ const FLOORS: [(&str, u64); 15] = [
     ("xs_codec", 1000),
     ("xs_server", 100),
 ];
-/// For a target that is not in the list yet.
+/// The limit for a target that is not in the list yet.
 const FLOOR: u64 = 10;
 
 /// The time that the floors are for.
@@ -51,7 +51,6 @@ impl Log {
         line.split_whitespace().next()?.strip_prefix('#')?.parse().ok()
     }
 
-    /// All executions.
     fn executed(&self) -> Option<u64> {
         self.stat("stat::number_of_executed_units:")?.parse().ok()
     }

@@ -36,7 +36,7 @@ echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
 ";
 
-/// Boots, with so many frames each way by each path.
+/// Boots and moves this many frames in each direction by each path.
 pub(super) fn play(
     w: &Workspace,
     headers: &Headers,
@@ -97,7 +97,6 @@ fn is_bad(line: &str) -> bool {
     BAD.iter().any(|word| line.contains(word)) || line.starts_with("FAIL")
 }
 
-/// Of a console's lines.
 fn verdict(log: &[String]) -> Result<(), String> {
     if let Some(line) = log.iter().find(|line| is_bad(line)) {
         return Err(format!("the kernel says: {line}"));

@@ -14,9 +14,8 @@ use crate::workspace::{Workspace, output};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Of a function that runs for frames.
+/// Stack limit of a function that runs per frame.
 const DATA_PATH_BYTES: u64 = 1024;
-/// Of any other.
 const FRAME_BYTES: u64 = 2048;
 
 /// The last words of those that run for frames.
@@ -56,8 +55,8 @@ const CALLED_FOR_FRAMES: [&str; 2] = ["pregrant_tx_", "pregrant_rx_"];
 /// A type with such a function that runs at set-up alone.
 const SET_UP: &str = "front::queue::Parts<";
 
-/// By object: calls of functions that end the program, at most; and those of them that a frame can
-/// reach. The front's only fall; the self-test has the back beside it.
+/// For each object: the most calls of functions that panic, and how many of them a frame can reach.
+/// The front's numbers may only fall; the self-test also contains the back.
 const PANICS: &[(&str, Most)] =
     &[("front", Most { all: 150, for_frames: 32 }), ("selftest", Most { all: 594, for_frames: 0 })];
 
@@ -78,7 +77,6 @@ const PANIC: &[&str] = &[
     "assert_failed",
 ];
 
-/// One function.
 #[derive(Debug, PartialEq, Eq)]
 struct Function {
     name: String,
@@ -140,7 +138,7 @@ fn limit(name: &str) -> u64 {
     if is_core && DATA_PATH.contains(&last) { DATA_PATH_BYTES } else { FRAME_BYTES }
 }
 
-/// Those that are called from outside, by their names, and what they lead to.
+/// The functions that are called from outside, by name, and all that they call.
 fn reached(functions: &[Function], is_root: impl Fn(&str) -> bool) -> Vec<&Function> {
     let mut seen = vec![false; functions.len()];
     let mut next: Vec<usize> = (0..functions.len()).filter(|k| is_root(&functions[*k].name)).collect();

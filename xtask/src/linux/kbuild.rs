@@ -12,23 +12,22 @@ pub(super) const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
 /// objtool finds itself by /proc, from 7.x on; it is mounted for this command alone.
 const IN_CHROOT: &str = r#"mount -t proc proc "$0/proc" && exec chroot "$0" "$@""#;
 
-/// A kernel's headers.
 pub(super) struct Headers {
     pub(super) dir: PathBuf,
-    /// Of the kernel, `uname -r`.
+    /// The kernel's release, as `uname -r` prints it.
     pub(super) version: String,
-    /// Where they and their compiler are as if installed; none: here.
+    /// The root folder of the headers and their compiler; none: this machine.
     pub(super) root: Option<PathBuf>,
 }
 
 impl Headers {
-    /// Those of `dir`, or the newest of this machine.
+    /// Finds the headers in `dir`, or the newest of this machine.
     pub(super) fn find(dir: Option<&Path>) -> Result<Self, String> {
         let dir = match dir {
             Some(dir) => dir.to_path_buf(),
             None => newest(Path::new("/"))?,
         };
-        // `make kernelrelease` says it without Debian's own suffix.
+        // `make kernelrelease` prints it without Debian's own suffix.
         let text = read(&dir.join("include/generated/utsrelease.h"))?;
         let version = text.split('"').nth(1).ok_or_else(|| format!("no release in {text:?}"))?;
         Ok(Self { version: version.to_string(), dir, root: None })
@@ -52,7 +51,6 @@ fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
-/// C's files, and Kbuild.
 pub(super) fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     let dir = w.root().join("linux/module");
     let files = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -114,7 +112,7 @@ mod tests {
     use super::numbers;
     use crate::workspace::Workspace;
 
-    /// What make says of Kbuild alone, in a kernel with this configuration.
+    /// The output of make for Kbuild alone, in a kernel with this configuration.
     fn said(configuration: &[&str]) -> String {
         let w = Workspace::find();
         let mut make = w.program("make");

@@ -24,11 +24,10 @@ use kbuild::Headers;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     headers: Option<PathBuf>,
-    /// Of Debian: its headers and compiler, in a folder of their own.
+    /// The Debian release whose headers and compiler are used, in a folder of their own.
     release: Option<String>,
     /// Frames each way by each path; None: no boot.
     frames: Option<u64>,
@@ -36,12 +35,12 @@ pub struct Selection {
     header: bool,
 }
 
-/// Frames of the self-test where nothing is said.
+/// The default number of frames of the self-test.
 const FRAMES: u64 = 1_000_000;
 
 /// A kernel that the layer plays.
 struct Row {
-    /// Of Debian; none: this machine's headers, which are for what the rig plays in CI.
+    /// The Debian release; none: this machine's headers, for what the rig plays in CI.
     release: Option<&'static str>,
     /// Each way by each path.
     frames: u64,
@@ -59,7 +58,6 @@ const ROWS: [Row; 4] = [
 const PACKAGE: &str = "13";
 
 impl Selection {
-    /// From a command line.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut selection = Self::default();
         let mut args = args.iter();
@@ -156,7 +154,6 @@ fn built(
     Ok((headers, modules))
 }
 
-/// The layer.
 pub fn layer(w: &Workspace) -> Result<(), String> {
     object::lint(w, &place(w))?;
     let objects = objects(w)?;

@@ -21,7 +21,7 @@ const CORE: &str = "linux/core";
 const RELOCATIONS: [&str; 5] =
     ["R_X86_64_64", "R_X86_64_32", "R_X86_64_32S", "R_X86_64_PC32", "R_X86_64_PLT32"];
 
-/// Symbols that an object may need beside our own C functions and the thunks of indirect branches.
+/// Symbols that an object may need besides our own C functions and the thunks of indirect branches.
 const SYMBOLS: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "__x86_return_thunk"];
 const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
 

@@ -3,9 +3,9 @@
 /// The kind of a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
-    /// It is a line in the log, at warn or error.
+    /// A log line at warn or error.
     Line,
-    /// It is an error's: it ends a command, or stands in a line behind a device's name.
+    /// The text of an error: it ends a command, or is in a log line after a device's name.
     Error,
 }
 
@@ -18,7 +18,7 @@ pub struct Message {
     pub path: String,
 }
 
-/// How a clause begins that says what to do.
+/// The verbs with which a clause that names a remedy begins.
 const VERBS: &[&str] = &[
     "add",
     "as root",
@@ -70,12 +70,11 @@ const VERBS: &[&str] = &[
     "write",
 ];
 
-/// The marks between clauses.
 const BREAKS: &[&str] = &["; ", ". ", ": "];
 
 impl Message {
-    /// The part of the text that says what to do: all from the first clause that begins with such a
-    /// verb, or the last clause where that is a question.
+    /// The part of the text that names the remedy: everything from the first clause that begins
+    /// with such a verb, or the last clause if that is a question.
     pub fn own_remedy(&self) -> Option<&str> {
         let breaks = BREAKS.iter().flat_map(|mark| self.text.match_indices(mark).map(|(at, m)| at + m.len()));
         let mut clauses: Vec<&str> = breaks.map(|at| &self.text[at..]).collect();
@@ -93,14 +92,14 @@ impl Message {
         clauses.iter().find(says).or(question).copied()
     }
 
-    /// Where the text stands, in short.
+    /// The place of the text in the source, in short form.
     pub fn place(&self) -> String {
         let path = self.path.strip_prefix("crates/").unwrap_or(&self.path);
         path.replacen("/src/", ": ", 1)
     }
 }
 
-/// The words of a text, without what stands between braces.
+/// The words of a text, without what is in braces.
 pub fn words(text: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     let words = text.split(|c: char| {

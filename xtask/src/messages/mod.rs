@@ -21,7 +21,6 @@ const PAGE: &str = "docs/messages.md";
 /// Remedies of texts that have none, from the root.
 const TABLE: &str = "docs/messages.toml";
 
-/// The command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Remedies of texts that are gone go to the texts that resemble them most.
@@ -29,7 +28,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// From the arguments.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         match args {
             [] => Ok(Self { rekey: false }),

@@ -10,7 +10,6 @@ const HEAD: &str = "# Warnings and errors\n\n\
     A word in braces stands for a value. A line of a device begins with its name, as `vif 0 of domain 5: `; errors\n\
     stand behind it, or end a command. The third column says which source file writes the text.\n";
 
-/// The page.
 pub fn text(messages: &[Message], table: &Table) -> String {
     let mut page = HEAD.to_string();
     for (kind, title, what) in
@@ -32,8 +31,8 @@ pub fn text(messages: &[Message], table: &Table) -> String {
     page
 }
 
-/// Whether a page says that a text, which may be gone, stood in a message's file. `seen`: as it was
-/// shown.
+/// Whether a page has a text, which may be gone from the source, for a message's file. `seen` is
+/// the text as it was shown.
 pub fn has(page: &str, seen: &str, message: &Message) -> bool {
     let row = format!("| {} | ", code(seen));
     let places =
@@ -42,7 +41,7 @@ pub fn has(page: &str, seen: &str, message: &Message) -> bool {
     places.any(|place| place == message.place())
 }
 
-/// A text as code, whatever it holds.
+/// Formats a text as code, whatever characters it has.
 fn code(text: &str) -> String {
     let text = text.replace('|', "\\|").replace('\n', " ");
     if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }

@@ -31,8 +31,8 @@ const ERRORS: &[&str] =
 /// Errors' variants that hold words, and functions that make errors of words.
 const WORDY: &[&str] = &["Lost", "Unready", "Busy", "refused"];
 
-/// Words below which a text only joins others, unless it says what cannot be
-/// done, or failed.
+/// Least number of words of a message; a shorter text only joins others, unless it says what cannot
+/// be done or failed.
 const WORDS_LEAST: usize = 3;
 
 /// All messages, in the order of files and lines.
@@ -65,7 +65,6 @@ fn collect(root: &Path, dir: &Path, into: &mut Vec<Message>) -> Result<(), Strin
     Ok(())
 }
 
-/// Those of one file.
 fn messages(path: &str, text: &str) -> Vec<Message> {
     let file = File { tokens: without_tests(tokens_and_texts(text)) };
     let mut found: Vec<(usize, Kind, String)> = Vec::new();
@@ -106,7 +105,6 @@ fn without_tests(mut tokens: Vec<Token>) -> Vec<Token> {
     tokens
 }
 
-/// One file's tokens.
 struct File {
     tokens: Vec<Token>,
 }

@@ -16,13 +16,12 @@ use std::fmt::Write as _;
 const ALIKE: f64 = 0.3;
 /// The place of the source's text in what an operator sees.
 const TEXT_HERE: &str = "{text}";
-/// As much as that counts that both stand in one file.
+/// The weight of two texts being in the same file.
 const SAME_FILE: f64 = 0.25;
 
-/// One remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
-    /// Of a whole file, and not of a text.
+    /// Whether it is the remedy of a whole file instead of one text.
     of_file: bool,
     /// The text, or the file's path.
     key: String,
@@ -40,7 +39,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// Of the file's text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut table = Self { head: String::new(), entries: Vec::new() };
         for (line, number) in text.lines().zip(1..) {
@@ -82,7 +80,6 @@ impl Table {
         }
     }
 
-    /// The file's text.
     pub fn text(&self) -> String {
         let mut text = self.head.clone();
         for Entry { of_file, key, seen, remedy } in &self.entries {
@@ -128,8 +125,8 @@ impl Table {
         self.entries.iter().filter(|entry| !is_known(entry)).map(|entry| entry.key.as_str()).collect()
     }
 
-    /// Gives each remedy whose text is gone to a text without one: the pairs that are most alike
-    /// first. `is_from` says whether a text that is gone stood where a message stands.
+    /// Moves each remedy whose text is gone to a text without one, the most similar pairs first.
+    /// `is_from` says whether a text that is gone was in the same place as a message.
     pub fn rekey(&mut self, messages: &[Message], is_from: impl Fn(&str, &Message) -> bool) {
         let free: Vec<&Message> = messages.iter().filter(|message| self.remedy(message).is_none()).collect();
         let stale = self.stale(messages);

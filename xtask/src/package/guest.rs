@@ -15,7 +15,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "pregrant-guest-dkms";
-/// Behind DKMS' own there.
 const KERNEL_HOOKS: [&str; 2] =
     ["etc/kernel/header_postinst.d/pregrant-guest", "etc/kernel/postinst.d/zz-pregrant-guest"];
 
@@ -70,7 +69,7 @@ pub(super) fn build(w: &Workspace, core: &Path) -> Result<PathBuf, String> {
     Ok(package)
 }
 
-/// Copies a file, with the version where it says so.
+/// Copies a file, and replaces the placeholder of the version in it.
 fn put(from: &Path, to: &Path, mode: u32, version: &str) -> Result<(), String> {
     let said = |e: std::io::Error| format!("{} to {}: {e}", from.display(), to.display());
     fs::create_dir_all(to.parent().unwrap_or(to)).map_err(said)?;

@@ -15,7 +15,6 @@ use crate::workspace::Workspace;
 use std::path::{Path, PathBuf};
 use trial::Initial;
 
-/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Releases of Debian in which it is tried.
@@ -24,7 +23,6 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// From a command line.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut selection = Self::default();
         let mut args = args.iter();

@@ -43,7 +43,7 @@ impl Initial {
     }
 }
 
-/// In the file system: what has to be so after each step. A line that fails ends it.
+/// Checks of the file system after each step. A line that fails ends it.
 const CHECKS: &str = r#"set -e
 kernel=$(ls /lib/modules | sort -V | tail -n 1)
 image=/boot/initrd.img-$kernel
@@ -92,8 +92,8 @@ quietly dpkg -P pregrant-guest-dkms
 is purged "" "$(find /etc /usr/share /usr/src /usr/lib/dracut /var/lib/dkms -name '*pregrant*' 2>/dev/null)"
 "#;
 
-/// Before the kernel is installed: its initial file system gets this one module, for nothing shows
-/// what devices a guest has. With all drivers it takes minutes.
+/// Runs before the kernel is installed: its initramfs gets only this module, since nothing shows
+/// which devices a guest has, and with all drivers it takes minutes.
 const CONF: &str = r#"cd "$1/etc" && mkdir -p initramfs-tools/conf.d dracut.conf.d && echo MODULES=list > initramfs-tools/conf.d/trial &&
 echo xen-netfront > initramfs-tools/modules && echo 'add_drivers+=" xen-netfront "' > dracut.conf.d/trial.conf"#;
 
@@ -186,7 +186,7 @@ fn boot(w: &Workspace, dir: &Path) -> Result<(), String> {
     Err(format!("in the initial file system modprobe tries {tried:?}, not pregrant and then xen-netfront"))
 }
 
-/// The modules of a vif that modprobe says it loads, of a console's lines.
+/// The modules of a vif that modprobe reports as loaded, from a console's lines.
 fn tried(said: &[String]) -> Vec<&'static str> {
     let name = |line: &String| {
         let path = line.split_once("TRIAL insmod ")?.1.split(' ').next()?;

@@ -23,7 +23,7 @@ use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// Until dom0 plays its first scenario.
+/// Timeout until dom0 plays its first scenario.
 const BOOT: Duration = Duration::from_secs(240);
 /// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
@@ -32,13 +32,12 @@ const ONE_PROCESSOR: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
 
-/// How a scenario ended.
 pub(super) struct Outcome {
     pub(super) name: String,
     pub(super) passed: bool,
 }
 
-/// Where the console's lines go.
+/// The file for the console's lines.
 pub(super) fn log_path(rig: &Rig<'_>, machine: &Machine) -> PathBuf {
     rig.dir.join("log").join(format!("boot-{}{}.log", machine.name(), rig.combination.suffix()))
 }
@@ -69,7 +68,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
         if tail.len() > TAIL {
             tail.remove(0);
         }
-        // Xen's own lines share the console and may stand in front.
+        // Xen's own lines share the console and may precede it on the same line.
         let Some(said) = line.find("RIG ").map(|at| &line[at + 4..]) else { continue };
         let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
         match word {

@@ -4,13 +4,12 @@
 use super::release::Release;
 use std::fmt;
 
-/// How Xen starts dom0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its kernel knows Xen's pages, and calls Xen for its page tables.
+    /// A PV kernel: it uses Xen's pages, and hypercalls for its page tables.
     #[default]
     Pv,
-    /// In a processor's virtual machine, like a guest of type `pvh`: its memory is translated.
+    /// A PVH kernel in hardware virtualisation, like a guest of type `pvh`.
     Pvh,
 }
 
@@ -24,18 +23,18 @@ impl Kind {
     }
 }
 
-/// One of dom0's kind and release, with the guests' release. The default is what CI plays.
+/// A kind and a release of dom0, and a release for guests. The default is what CI plays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Combination {
-    /// Of Xen, its tools and dom0's kernel.
+    /// The release of Xen, its tools and dom0's kernel.
     pub(super) dom0: &'static Release,
     pub(super) kind: Kind,
-    /// Of the guests' kernel and programs.
+    /// The release of the guests' kernel and programs.
     pub(super) guests: &'static Release,
 }
 
 impl Combination {
-    /// As a log's name has it behind the machine's: nothing for the default.
+    /// The suffix for a log's name; empty for the default.
     pub(super) fn suffix(&self) -> String {
         if *self == Self::default() {
             return String::new();

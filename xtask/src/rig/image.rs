@@ -10,7 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where Debian keeps libraries.
 const LIBRARIES: [&str; 3] =
     ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/systemd"];
 const DOM0_PROGRAMS: [&str; 12] = [
@@ -27,7 +26,7 @@ const DOM0_PROGRAMS: [&str; 12] = [
     "usr/bin/xenstore-watch",
     "usr/bin/xenstore-chmod",
 ];
-/// In the folder of a release's Xen.
+/// Programs in the folder of a release's Xen.
 const XEN_PROGRAMS: [&str; 6] =
     ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "libxl-save-helper", "lsevtchn"];
 const GUEST_PROGRAMS: [&str; 6] = [
@@ -98,12 +97,11 @@ const SYSTEMD_UNITS: [&str; 8] = [
     "umount.target",
 ];
 
-/// Files for QEMU.
 pub(super) struct Images {
     pub(super) xen: PathBuf,
     pub(super) kernel: PathBuf,
     pub(super) dom0: PathBuf,
-    /// The same with systemd as its first process.
+    /// The same image with systemd as its first process.
     pub(super) systemd: PathBuf,
 }
 
@@ -117,15 +115,12 @@ pub(super) fn images(rig: &Rig<'_>) -> Images {
     }
 }
 
-/// A release, unpacked.
 struct Unpacked {
     release: &'static Release,
-    /// With its programs; or those of the release whose are used with its kernel.
+    /// The root with its programs, or with those of the release that are used with its kernel.
     root: PathBuf,
     xen: &'static str,
-    /// With its kernel.
     kernel: PathBuf,
-    /// Of that.
     version: String,
 }
 
@@ -139,7 +134,6 @@ impl Unpacked {
         Ok(Self { release, root: packages::root(rig, programs), xen: programs.xen, kernel, version })
     }
 
-    /// modprobe for its kernel.
     fn modprobe(&self, name: &str) -> Command {
         let mut modprobe = Command::new("modprobe");
         modprobe.arg("-d").arg(&self.kernel).args(["-S", &self.version, "--show-depends", name]);
@@ -152,7 +146,7 @@ impl Unpacked {
     }
 }
 
-/// Makes them all. `modules`: the guests', of our own.
+/// Makes all images. `modules` are our own kernel modules for guests.
 pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> Result<(), String> {
     let dir = rig.dir.join("image");
     empty_dir(&dir)?;
@@ -222,8 +216,8 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     systemd(rig, &of_dom0, programs, &out)
 }
 
-/// The additional files of a guest with a disk: an archive that dom0 puts behind the guests' own,
-/// for those guests alone.
+/// The additional files of a guest with a disk: an archive that dom0 appends to the guests' own,
+/// for those guests only.
 fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     stand_in::make(&of.root.join(DISK_PROGRAMS[0]), &of.root.join(LIBRARIES[1]))?;
     let tree = Tree::new(of, rig.dir.join("image/disk"))?;
@@ -249,7 +243,7 @@ fn driver(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     Ok(cpio)
 }
 
-/// Dom0 with systemd, and the units of `dist` installed as docs/operate.md says: an archive behind
+/// Dom0 with systemd, and the units of `dist` installed as in docs/operate.md: an archive after
 /// dom0's own, which the kernel unpacks over it.
 fn systemd(rig: &Rig<'_>, of: &Unpacked, programs: &[PathBuf], out: &Images) -> Result<(), String> {
     let of_project = |path: &str| rig.workspace.root().join(path);
@@ -289,7 +283,7 @@ pub(super) fn kernel_version(root: &Path) -> Result<String, String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// A kernel as it boots: where installing it would copy it to, or beside its modules.
+/// The bootable image of a kernel: where its installation would copy it, or next to its modules.
 pub(super) fn kernel_image(root: &Path, version: &str) -> PathBuf {
     let beside = root.join("lib/modules").join(version).join("vmlinuz");
     if beside.exists() { beside } else { root.join("boot").join(format!("vmlinuz-{version}")) }

@@ -49,14 +49,14 @@ const EXAMPLES: [&str; 7] = [
     "store_transcript",
 ];
 
-/// Where the rig keeps its things.
+/// The folders of the rig.
 pub(crate) struct Rig<'a> {
     workspace: &'a Workspace,
     dir: PathBuf,
     combination: Combination,
-    /// For the scenarios, on dom0's command line.
+    /// Settings for the scenarios, on dom0's command line.
     settings: Vec<String>,
-    /// Of QEMU's, that counts blocks: a file and its arguments.
+    /// The QEMU plugin that counts blocks: its file and its arguments.
     plugin: Option<String>,
 }
 
@@ -67,13 +67,12 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// Plays what is requested.
 pub fn play(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let all = scenario::all(w)?;
     play_these(w, scenario::choose(&all, selection)?, selection)
 }
 
-/// The layer: the scenarios that say so, in as few boots as they need.
+/// The layer: plays the scenarios that ask for it, in as few boots as possible.
 pub fn layer(w: &Workspace) -> Result<(), String> {
     play_these(w, scenario::of_ci(scenario::all(w)?)?, &Selection::default())
 }
@@ -140,7 +139,6 @@ fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
     Ok(made)
 }
 
-/// Lists the scenarios.
 pub fn list(w: &Workspace) -> Result<(), String> {
     for Scenario { name, shows, boot, workers, in_ci, icount, unproven, .. } in scenario::all(w)? {
         let ci = if in_ci { ", in CI" } else { "" };

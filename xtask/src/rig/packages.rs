@@ -81,14 +81,13 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     fs::write(&done, wanted.join("\n")).map_err(|e| at(&done, e))
 }
 
-/// Where packages of a release come from, as a sources.list(5).
+/// The sources of a release's packages, in the format of sources.list(5).
 pub(super) fn sources_of(rig: &Rig<'_>, release: &Release) -> Result<String, String> {
     let apt = Apt { rig, lists: None, fresh: Cell::new(false) };
     let own = own_codename()?;
     Ok(sources(&apt.targets()?, &own, release))
 }
 
-/// This machine's release.
 fn own_codename() -> Result<String, String> {
     let file = Path::new("/etc/os-release");
     let known = fs::read_to_string(file).map_err(|e| at(file, e))?;
@@ -97,8 +96,8 @@ fn own_codename() -> Result<String, String> {
         .ok_or_else(|| format!("{} has no VERSION_CODENAME: is this Debian?", file.display()))
 }
 
-/// Where a release has all of it below `usr`, its old paths lead there, as they do when it is
-/// installed.
+/// If a release has everything below `usr`, creates the symbolic links at the old paths, as an
+/// installation does.
 fn merge(root: &Path) -> Result<(), String> {
     for folder in ["bin", "sbin", "lib"] {
         let old = root.join(folder);
@@ -112,7 +111,7 @@ fn merge(root: &Path) -> Result<(), String> {
 /// apt with the lists of one release.
 struct Apt<'a> {
     rig: &'a Rig<'a>,
-    /// Where lists of its own are; none: the machine's.
+    /// The folder of its own package lists; none: the machine's.
     lists: Option<PathBuf>,
     /// Whether the lists were fetched just now.
     fresh: Cell<bool>,
@@ -144,12 +143,11 @@ impl<'a> Apt<'a> {
         Ok(Self { lists: Some(dir), ..machines })
     }
 
-    /// Lists of its own, which may be of another day: the archive may have replaced what they name.
+    /// Whether its own package lists may be outdated: the archive may have replaced what they name.
     fn may_be_stale(&self) -> bool {
         self.lists.is_some() && !self.fresh.get()
     }
 
-    /// A program of apt's.
     fn command(&self, program: &str) -> Command {
         let mut command = self.rig.workspace.program(program);
         if let Some(dir) = &self.lists {
@@ -182,7 +180,7 @@ impl<'a> Apt<'a> {
         self.ask("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])
     }
 
-    /// All packages, with those of the kernel that Debian's metapackage stands for.
+    /// All packages, including those of the kernel that Debian's metapackage names.
     fn wanted(&self, release: &Release) -> Result<Vec<String>, String> {
         let from = format!("APT::Default-Release={}{}", release.codename, release.kernel_from);
         let args = match release.kernel_from {
@@ -212,8 +210,8 @@ fn parts<'a>(text: &'a str, image: &str) -> impl Iterator<Item = &'a str> {
     depended(text).filter(move |name| name.ends_with(&version))
 }
 
-/// An apt.conf(5) for lists in `dir`. The machine's proxies, trusted keys and limits hold beside
-/// it; its sources and pins do not.
+/// An apt.conf(5) for lists in `dir`. The machine's proxies, trusted keys and limits stay valid;
+/// its sources and pins do not.
 fn conf(dir: &Path) -> String {
     let dir = dir.display();
     let own = [
@@ -231,14 +229,12 @@ fn conf(dir: &Path) -> String {
     own.map(|(name, value)| format!("{name} \"{value}\";\n")).concat()
 }
 
-/// Of an os-release(5).
 fn codename(text: &str) -> Option<&str> {
     text.lines().find_map(|line| Some(line.strip_prefix("VERSION_CODENAME=")?.trim_matches('"')))
 }
 
-/// A sources.list(5) of another release: the machine's sources of its own release, that one's
-/// updates and security, with the other codename in its place; and, beside the release itself, the
-/// archive of its kernel.
+/// A sources.list(5) for another release: the machine's sources of its own release, updates and
+/// security, with the other codename; and the archive of that release's kernel.
 fn sources(targets: &str, own: &str, wanted: &Release) -> String {
     let keyring = if Path::new(KEYRING).exists() { format!("[signed-by={KEYRING}] ") } else { String::new() };
     let Release { codename, kernel_from, .. } = wanted;

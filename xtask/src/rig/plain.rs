@@ -9,22 +9,18 @@ use crate::workspace::{Workspace, empty_dir};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files for QEMU.
 pub struct Plain {
-    /// As it boots.
     pub kernel: PathBuf,
-    /// With the files in its root.
+    /// The initrd, with the files in its root.
     pub initrd: PathBuf,
-    /// The kernel's, `uname -r`.
     pub version: String,
 }
 
-/// Where a file system of a release is made from.
+/// The packages that a release's file system is made from.
 pub struct Sources {
-    /// A sources.list(5).
     pub list: String,
     pub codename: &'static str,
-    /// For apt, behind the name of a package of its kernel: the archive, where that is another.
+    /// The suffix by which apt selects another archive for the kernel's packages.
     pub kernel_from: String,
 }
 
@@ -33,7 +29,6 @@ pub fn is_release(name: &str) -> Result<(), String> {
     Release::of_guests(name).map(drop)
 }
 
-/// By the release's name.
 pub fn sources(w: &Workspace, name: &str) -> Result<Sources, String> {
     let release = Release::of_guests(name)?;
     let Release { codename, kernel_from, .. } = release;

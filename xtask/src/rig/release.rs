@@ -11,15 +11,14 @@
 //! change from one to the next where a library's interface did: those are a release's own lists,
 //! all others are both releases'.
 
-/// A release.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Release {
-    /// As a user says it, and as folders are named.
+    /// The name for users and for folders.
     pub(super) name: &'static str,
     pub(super) codename: &'static str,
-    /// What stands behind the codename in the name of the archive that has its kernel.
+    /// The suffix after the codename in the name of the archive that has its kernel.
     pub(super) kernel_from: &'static str,
-    /// Its Xen, as packages and folders are named.
+    /// The version of Xen, as in the names of packages and folders.
     pub(super) xen: &'static str,
     programs: Programs,
 }
@@ -29,9 +28,7 @@ pub(super) struct Release {
 enum Programs {
     /// The release's own: these packages only it has, or names so.
     Own(&'static [&'static str]),
-    /// Another one's.
     Of(&'static Release),
-    /// Those of dom0's release.
     Dom0s,
 }
 
@@ -90,8 +87,8 @@ const INSIDE: [&str; 24] = [
 ];
 /// Libraries of the last few.
 const MORE: [&str; 1] = ["libmnl0"];
-/// For guests with a disk. [`super::stand_in`] adds the other libraries that fio names; libblkid1
-/// is below.
+/// Packages for guests with a disk. [`super::stand_in`] adds the other libraries that fio names;
+/// libblkid1 is below.
 const DISK: [&str; 4] = ["e2fsprogs", "libcom-err2", "fio", "libnuma1"];
 /// systemd, with its libraries, where it is dom0's first process.
 const SYSTEMD: [&str; 19] = [
@@ -117,12 +114,12 @@ const SYSTEMD: [&str; 19] = [
 ];
 
 impl Release {
-    /// By its name, as a user says it: one that has a kernel for guests.
+    /// The release of this name, which must have a kernel for guests.
     pub(super) fn of_guests(name: &str) -> Result<&'static Self, String> {
         Self::find(name, |_| true)
     }
 
-    /// The same, for dom0: one that has Xen.
+    /// The release of this name for dom0, which must have Xen.
     pub(super) fn of_dom0(name: &str) -> Result<&'static Self, String> {
         Self::find(name, |release| !release.xen.is_empty())
     }
@@ -136,7 +133,7 @@ impl Release {
         })
     }
 
-    /// Where its programs are from; `dom0`: dom0's release.
+    /// The release that its programs are from; `dom0` is dom0's release.
     pub(super) fn programs(&'static self, dom0: &'static Self) -> &'static Self {
         match self.programs {
             Programs::Own(_) => self,

@@ -16,7 +16,6 @@ use super::selection::Selection;
 use crate::workspace::Workspace;
 use std::collections::BTreeMap;
 
-/// One scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// The file's name without its ending; its number decides the order.
@@ -27,17 +26,16 @@ pub(super) struct Scenario {
     pub(super) seconds: u64,
     /// Worker threads of each play; none: one play, without a number.
     pub(super) workers: Vec<u16>,
-    /// Whether CI plays it.
     pub(super) in_ci: bool,
     /// Whether it is for a machine whose clock counts instructions.
     pub(super) icount: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
-    /// Why no one can say that it passes.
+    /// Why it is not known to pass.
     pub(super) unproven: Option<String>,
 }
 
-/// Seconds, where a head does not say.
+/// The default timeout in seconds.
 const SECONDS: u64 = 120;
 
 /// All of them, in order.
@@ -90,14 +88,12 @@ pub(super) fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>
 #[derive(Clone, Debug)]
 pub(super) struct Play {
     pub(super) scenario: Scenario,
-    /// For `pregrant back --workers`.
     pub(super) workers: Option<u16>,
     pub(super) emulator: Emulator,
 }
 
 impl Play {
-    /// As dom0 gets it, and as it names it: `20-linux-guest`, or with workers
-    /// `20-linux-guest:2`.
+    /// The name for dom0: `20-linux-guest`, or with workers `20-linux-guest:2`.
     pub(super) fn name(&self) -> String {
         match self.workers {
             Some(n) => format!("{}:{n}", self.scenario.name),
@@ -106,8 +102,8 @@ impl Play {
     }
 }
 
-/// Those whose names contain what was given; all but the unproven when no name was given.
-/// Each with each number of workers.
+/// The scenarios whose names contain the given words; without words all but the unproven. Each is
+/// played with each number of workers.
 pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play>, String> {
     for name in &selection.names {
         if !all.iter().any(|s| s.name.contains(name)) {
@@ -128,7 +124,6 @@ pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play
     Ok(plays.collect())
 }
 
-/// Those that CI plays.
 pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
     let chosen = all.into_iter().filter(|s| s.in_ci);
     let selection = Selection::default();
@@ -145,7 +140,6 @@ pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
 /// How QEMU plays the processors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Emulator {
-    /// A thread each.
     Threads,
     /// One processor, whose instructions are counted: with more, which of them runs when would be
     /// the emulator's choice. A dom0 whose memory is translated faults within seconds where QEMU
@@ -154,7 +148,7 @@ pub(super) enum Emulator {
 }
 
 impl Emulator {
-    /// For a scenario, in the dom0 that is selected.
+    /// The machine of a scenario, in the dom0 that was selected.
     fn of(scenario: &Scenario, selection: &Selection) -> Self {
         match selection.icount || scenario.icount || selection.combination.kind == Kind::Pvh {
             true => Self::Counted,
@@ -163,16 +157,15 @@ impl Emulator {
     }
 }
 
-/// Which machine.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Machine {
-    /// As scenarios say (`# boot:`).
+    /// The scenario's `# boot:` line.
     pub(super) boot: String,
     pub(super) emulator: Emulator,
 }
 
 impl Machine {
-    /// As its log is named.
+    /// The name of its log.
     pub(super) fn name(&self) -> String {
         let emulator = match self.emulator {
             Emulator::Threads => "",
@@ -182,7 +175,6 @@ impl Machine {
     }
 }
 
-/// Grouped by machine.
 pub(super) fn boots(chosen: &[Play]) -> BTreeMap<Machine, Vec<Play>> {
     let mut boots = BTreeMap::<Machine, Vec<Play>>::new();
     for play in chosen {

@@ -10,19 +10,17 @@ use super::scenario::counts;
 pub struct Selection {
     /// Parts of scenarios' names; none: all.
     pub(super) names: Vec<String>,
-    /// In place of what the heads say.
+    /// Numbers of workers that replace those in the scenarios' heads.
     pub(super) workers: Vec<u16>,
-    /// For the scenarios' variables that have defaults, as `FRAMES=10000`.
+    /// Values for the scenarios' variables, such as `FRAMES=10000`.
     pub(super) settings: Vec<String>,
     /// All of it where QEMU counts instructions.
     pub(super) icount: bool,
-    /// Which functions they are.
     pub(super) profile: bool,
     pub(super) combination: Combination,
 }
 
 impl Selection {
-    /// From the command's arguments.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
         let mut selection = Self::default();
         let mut guests = None;
@@ -75,7 +73,7 @@ fn release(
     find(name.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release: {e}"))
 }
 
-/// Dom0's kernel passes such a word on to its first process, and that one to the scenarios.
+/// Dom0's kernel passes such a word on to its first process, which passes it to the scenarios.
 fn is_setting(word: &str) -> bool {
     let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     word.split_once('=').is_some_and(|(name, value)| is_name(name) && !value.contains([' ', '"', ',']))

@@ -35,11 +35,11 @@ pub fn check(page: &str, functions: &Functions<'_>) -> Vec<String> {
     offences
 }
 
-/// The same for a page of the protocol, and words that claim what no test shows.
+/// The same for a page of the protocol; also finds words that claim what no test shows.
 pub fn check_protocol(page: &Source, functions: &Functions<'_>) -> Vec<String> {
     let Source { path, text } = page;
     let mut offences = missing(path, &claims(text), functions);
-    // The page that says how to read them quotes the word.
+    // The page that explains how to read them quotes the word.
     let marks = ["**Built", "**Not built", "*built", "*not built", "*Not built"];
     for (line, number) in text.lines().zip(1..) {
         if marks.iter().any(|mark| line.contains(mark)) {
@@ -49,10 +49,8 @@ pub fn check_protocol(page: &Source, functions: &Functions<'_>) -> Vec<String> {
     offences
 }
 
-/// All functions, by file.
 pub type Functions<'a> = Vec<(&'a str, Vec<String>)>;
 
-/// Those of these files.
 pub fn all_functions(sources: &[Source]) -> Functions<'_> {
     sources.iter().map(|s| (s.path.as_str(), functions(&s.text))).collect()
 }
@@ -62,7 +60,7 @@ fn claims(page: &str) -> BTreeSet<(&str, &str)> {
     page.split('`').skip(1).step_by(2).filter_map(claim).collect()
 }
 
-/// Those that are not there.
+/// The claimed tests that do not exist.
 fn missing(path: &str, claims: &BTreeSet<(&str, &str)>, functions: &Functions<'_>) -> Vec<String> {
     let there = |file: &str, test: &str| {
         functions.iter().any(|(path, names)| is_in(path, file) && names.iter().any(|name| name == test))

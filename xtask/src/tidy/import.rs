@@ -75,7 +75,7 @@ pub fn group_or_path(module: &[String], tokens: &[Token], at: usize) -> Vec<Impo
     out
 }
 
-/// Where a path begins whose first word is `word`; None: at none of the roots.
+/// The module in which a path begins whose first word is `word`. None: it is at none of the roots.
 fn root(here: &[String], word: &str) -> Option<Vec<String>> {
     match word {
         "crate" => Some(here[..1].to_vec()),
@@ -116,7 +116,6 @@ fn tree(tokens: &[Token], mut at: usize, mut path: Vec<String>, out: &mut Vec<Im
     at
 }
 
-/// Reads `tree, tree }`.
 fn group(tokens: &[Token], mut at: usize, path: &[String], out: &mut Vec<Import>) -> usize {
     while let Some(token) = tokens.get(at) {
         match &token.kind {

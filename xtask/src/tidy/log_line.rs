@@ -25,7 +25,7 @@ const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/device_log.rs"];
 /// Levels that are written unless somebody asks for less.
 const LEVELS: &[&str] = &["error", "warn", "info", "log"];
 
-/// Lines above a call among which its reason may stand.
+/// Number of lines above a call in which its reason may be.
 const NEAR: usize = 3;
 
 /// The offences of a file, one line each.

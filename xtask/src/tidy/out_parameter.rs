@@ -10,7 +10,7 @@ use super::Source;
 
 const CORE: &str = "linux/core/src/";
 
-/// One line for each function that C calls with such a parameter.
+/// Returns one line for each function that C calls with such a parameter.
 pub fn check(Source { path, text }: &Source) -> Vec<String> {
     if !path.starts_with(CORE) {
         return Vec::new();

@@ -10,8 +10,8 @@ pub const FOLDER: &str = "docs/protocol";
 /// The form of citations before the pages were in the tree.
 const FORMER: &str = concat!("PROTOCOL", ".md");
 
-/// Sections that are there twice; citations of such as are not there, or that do not stand on one
-/// line.
+/// Reports sections that exist twice, and citations of sections that do not exist, or that are not
+/// on one line.
 pub fn check<'a>(texts: impl Iterator<Item = &'a Source> + Clone) -> Vec<String> {
     let mut offences = Vec::new();
     let mut sections = BTreeMap::new();
@@ -69,7 +69,7 @@ fn cited<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = &'a str> {
     })
 }
 
-/// `2.11` of `2.11, R4`, and what stands behind it.
+/// The `2.11` of `2.11, R4`, and the rest after it.
 fn leading_number(text: &str) -> Option<(&str, &str)> {
     let digits = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
     let mut len = digits(0);
@@ -89,7 +89,8 @@ mod tests {
         check(texts.iter().map(source).collect::<Vec<_>>().iter())
     }
 
-    /// Of a file that says this after the folder's name, beside pages with 2, 2.1, 2.11 and 9.
+    /// The offences of a file that has this text after the folder's name, given pages with 2, 2.1,
+    /// 2.11 and 9.
     fn citing(after: &str) -> usize {
         let pages = [
             ("docs/protocol/netif.md", "# 2 netif\n## 2.1 TX, 12 bytes\n".into()),

@@ -76,7 +76,6 @@ fn of_row(row: &str, sources: &[&Source]) -> Vec<String> {
     offences
 }
 
-/// The words in backticks.
 fn options(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2).flat_map(str::split_whitespace)
 }

@@ -11,13 +11,11 @@ pub struct Token {
 /// The tokens that the rules distinguish.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// An identifier or keyword.
     Ident(String),
     /// `::`
     PathSep,
     /// The text of a string literal.
     Text(String),
-    /// Any other character.
     Mark(char),
 }
 
@@ -35,7 +33,7 @@ impl Token {
         self.ident() == Some(name)
     }
 
-    /// Its text, if it is a string literal.
+    /// The text, if it is a string literal.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Text(text) => Some(text),

@@ -81,8 +81,8 @@ const WALLS: &[Wall] = &[
     Wall { from: "pregrant_host::drivers::worker", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::throttle", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::fair_scheduler", never: &ANY_CLASS },
-    // The laboratory needs no Xen; in it a report is made of records, and what measures stands on
-    // what is measured.
+    // The laboratory needs no Xen; within it a report is made of records, and a bench uses what it
+    // measures.
     Wall { from: "pregrant_lab", never: &["pregrant_host::linux"] },
     Wall { from: "pregrant_lab::station", never: &ABOVE_STATION },
     Wall { from: "pregrant_lab::machine", never: &ABOVE_STATION },

@@ -36,7 +36,6 @@ const REPLACED: &[(&str, &str)] = &[
 /// This file, which names them.
 pub const PATH: &str = "xtask/src/tidy/word.rs";
 
-/// Where they stand still.
 pub fn check(Source { path, text }: &Source) -> Vec<String> {
     let mut offences = Vec::new();
     for (line, number) in text.lines().zip(1..) {

@@ -40,7 +40,6 @@ const SERVES: Serves = Serves::Vifs;
 /// How long the kernel may take to connect a vif that it was given.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Serves until a signal.
 pub(super) fn run(args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let (mut xs, domid) = xenstore_of_xen(
@@ -95,7 +94,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
-    /// Those that are to be taken, and were not given back to the kernel.
+    /// Devices to be taken from the kernel, which were not returned to it.
     take: Rc<RefCell<Vec<DeviceChoice>>>,
     /// Unbound, and not connected since.
     taken: Vec<DeviceId>,
@@ -114,9 +113,9 @@ impl Taken {
     }
 }
 
-/// The guest's frames are read again. Its vif has changed hands whatever xenstore says.
+/// Resumes reading the guest's frames. The vif has moved, whatever xenstore says.
 fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
-    let note = |e| (Level::Warn, format!("cannot give the key `rate` the toolstack's value back: {e}"));
+    let note = |e| (Level::Warn, format!("cannot restore the toolstack's value of the key `rate`: {e}"));
     hold.let_go(xs).err().map(note).into_iter().collect()
 }
 
@@ -205,7 +204,7 @@ fn is_named(chosen: &[DeviceChoice], id: &DeviceId) -> bool {
     chosen.iter().any(|c| c.names(id.front.0, id.handle))
 }
 
-/// Why a vif is left to the kernel; None: it is not the kernel's, or is to be taken.
+/// Why a vif is left to the kernel. None: the kernel does not have it, or it must be taken over.
 fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> Option<String> {
     (kernel.has(id) && !is_named(take, id)).then(|| {
         let (front, handle) = (id.front.0, id.handle);
@@ -213,7 +212,7 @@ fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> O
     })
 }
 
-/// Hands vifs that no one serves to the kernel's netback, which goes on with their live rings.
+/// Binds unserved vifs to the kernel's netback, which resumes their live rings.
 fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoice]) -> Result<()> {
     let kernel = KernelBack::of(Class::VIF);
     if !kernel.is_loaded() {
@@ -238,7 +237,7 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoic
     failed.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// None that was named is there: what is.
+/// The error that none of the named devices exists, with those that do.
 fn missing(there: &[DeviceId], domid: DomId) -> String {
     let there: Vec<_> = there.iter().map(|id| format!("{}.{}", id.front.0, id.handle)).collect();
     match &there[..] {
@@ -281,8 +280,8 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     Ok("given to the kernel's netback")
 }
 
-/// A front that sends through staging buffers would go on doing so, and netback would take what is
-/// in them for grants.
+/// A front that sends through staging buffers would continue to, and netback would take the
+/// buffers' numbers for grants.
 fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> {
     if !matches!(device.peer_state(xs)?, XenbusState::Connected | XenbusState::Reconfiguring) {
         return Ok(());
@@ -308,7 +307,7 @@ fn log_notes(id: &DeviceId, notes: Notes) {
     }
 }
 
-/// Gives a vif to the kernel, and plugs its interface in.
+/// Returns a vif to the kernel's driver, and plugs its interface in.
 fn bind_and_plug_in(kernel: &KernelBack, id: &DeviceId, place: &HotplugConfig) -> Result<()> {
     kernel.bind(id)?;
     // No script comes for an interface of a vif that was connected before, nor renames it.

@@ -36,10 +36,9 @@ pub(super) const NAME: &str = "disk";
 pub(super) const FUSE_THREADS: usize = 2;
 
 const DISK: u64 = 2;
-/// Of a write's flags. O_SYNC has the bit of O_DSYNC.
+/// Flags of a synchronous write. O_SYNC includes the bit of O_DSYNC.
 const DSYNC: u32 = OFlags::DSYNC.bits();
 
-/// See the module.
 pub(super) struct DiskFile {
     disk: Arc<SharedDisk>,
     waiting: Arc<Waiting>,
@@ -72,7 +71,7 @@ impl DiskFile {
         Attr { node, kind, bytes, permissions, time: self.began }
     }
 
-    /// Of `len` bytes at `offset` those that the disk has.
+    /// The part of `len` bytes at `offset` that is on the disk.
     fn cut(&self, offset: u64, len: u64) -> u64 {
         len.min(self.disk.len().saturating_sub(offset))
     }
@@ -97,7 +96,8 @@ impl DiskFile {
         }
     }
 
-    /// Has it done. `answer` gets the reply and the bytes, unless its program did not wait for it.
+    /// Executes an operation. `answer` gets the reply and the data, unless its program did not wait
+    /// for it.
     fn put(&self, op: DiskOp, caller: Caller, answer: impl FnOnce(Reply, &[u8]) + Send + 'static) {
         let Some((unique, interrupt)) = self.waiting.begin(caller) else { return };
         self.disk.put_until(op, &interrupt, self.done(unique, answer));
@@ -131,7 +131,7 @@ impl DiskFile {
         self.put_write(offset, &data[..len], flags & DSYNC != 0, caller);
     }
 
-    /// Writes, and tells the program how many bytes; where they are to be on the disk then, after a
+    /// Writes, and answers with the number of bytes; if the data must be durable then, after a
     /// flush.
     fn put_write(&self, at: u64, data: &[u8], durable: bool, caller: Caller) {
         let (written, bytes) = (data.len() as u32, data.to_vec());
@@ -228,7 +228,7 @@ impl Serve for DiskFile {
 }
 
 impl Drop for DiskFile {
-    /// The kernel has let go of it.
+    /// The kernel has released the file.
     fn drop(&mut self) {
         self.waiting.close();
         self.ended.store(true, Ordering::Release);

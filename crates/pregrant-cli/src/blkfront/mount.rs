@@ -53,12 +53,11 @@ pub(super) fn check(mount: &Path) -> Result<()> {
     }
 }
 
-/// See the module.
 pub(super) struct Mounted<'a, P: Platform, T: Transport> {
     front: BlkFrontend<P, T>,
     mount: PathBuf,
     session: Session,
-    /// The kernel has let go of it.
+    /// Set when the kernel has released the mount.
     ended: Arc<AtomicBool>,
     stop: &'a Stop,
     /// The signal's number among what ends a sleep; None: it was obeyed.
@@ -97,7 +96,6 @@ where
         Ok(Self { front, mount: mount.into(), session, ended, stop, signal })
     }
 
-    /// The front.
     pub(super) fn front(&self) -> &BlkFrontend<P, T> {
         &self.front
     }
@@ -122,8 +120,8 @@ where
         }
     }
 
-    /// After the loop: waits for FUSE's threads where it ended `well`; where it did not, programs
-    /// get errors.
+    /// After the loop: if that ended `well`, waits for FUSE's threads; otherwise programs get
+    /// errors.
     pub(super) fn end(self, well: bool) -> (BlkFrontend<P, T>, Result<()>) {
         let Self { mut front, mount, session, .. } = self;
         if well {

@@ -16,7 +16,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Program {
     thread: u32,
@@ -32,8 +31,8 @@ const KILL: u64 = bit(9);
 /// What ends no process by default: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG,
 /// SIGWINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
-/// Of a thread's flags in `/proc/TID/stat`: PF_EXITING; and PF_POSTCOREDUMP (Linux 5.16), which it
-/// has while it waits for its requests by io_uring.
+/// Flags of a thread in `/proc/TID/stat`: PF_EXITING, and PF_POSTCOREDUMP (Linux 5.16), which is
+/// set while it waits for its io_uring requests.
 const EXITING: u64 = 4 | 8;
 
 /// Processes that threads belong to: read once for many requests, and again now and then, for

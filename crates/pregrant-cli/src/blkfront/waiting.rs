@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// Signals that are kept. One may come before the thread that read its request has found it.
 const EARLY_MAX: usize = 256;
-/// Between two checks of those that wait.
+/// Interval of checks of the waiting requests.
 const CHECK: Duration = Duration::from_millis(250);
 /// A request that is younger is left to the back, as a kernel's disk does it: nothing of a program
 /// that is gone is written then.
@@ -40,9 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A request's program, and how it gets its answer.
 pub(super) struct Caller {
     pub reply: Reply,
-    /// Of the program; 0: unknown.
+    /// The program's thread; 0: unknown.
     pub thread: u32,
-    /// Any signal ends it.
     pub expects_eintr: bool,
 }
 
@@ -75,7 +74,6 @@ struct State {
     overdue: Overdue,
 }
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct Waiting {
     state: Mutex<State>,
@@ -87,7 +85,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// With a thread that watches until it is closed.
+    /// Starts a thread that watches the requests until this is closed.
     pub(super) fn watched(
         id: String,
         disk: &Arc<SharedDisk>,
@@ -103,7 +101,6 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its thread ends.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_all();
@@ -131,7 +128,7 @@ impl Waiting {
         Some((unique, interrupt))
     }
 
-    /// It is done. None: it was answered.
+    /// Removes a request that is done. None: it was answered already.
     pub(super) fn end(&self, unique: u64) -> Option<Reply> {
         let mut state = self.state();
         let waiter = state.waiting.remove(&unique)?;
@@ -158,7 +155,7 @@ impl Waiting {
         }
     }
 
-    /// These get an error, where they have no answer yet.
+    /// Answers these requests with an error, unless they were answered.
     fn give_up(&self, requests: &[(u64, Errno)], disk: &SharedDisk) {
         let mut state = self.state();
         let found = requests.iter().filter_map(|(unique, e)| Some((state.waiting.remove(unique)?, *e)));
@@ -222,8 +219,8 @@ impl Waiting {
         }
     }
 
-    /// Says that no back answers, again and again, and that one does again. A request waits since
-    /// `oldest`.
+    /// Logs again and again that no back answers, and when one does again. `oldest` is the time
+    /// since which a request waits.
     fn note_silence(&self, state: &mut State, oldest: Instant, now: Instant) {
         let age = |since: Instant| now.saturating_duration_since(since);
         let (id, waiting) = (&self.id, state.waiting.len());
@@ -235,7 +232,7 @@ impl Waiting {
                 self.lines.say(Level::Info, format_args!("{id}: a backend answers again, after {s} s"));
             }
         }
-        // Where no one waits any more no one is to be warned. One slow request is no silence.
+        // While no request waits, there is nothing to warn of. One slow request is no silence.
         if waiting == 0 {
             state.unused_since.get_or_insert(now);
             return;
@@ -341,13 +338,13 @@ mod tests {
             state.silent_since.map(|_| state.overdue.said())
         };
         assert_eq!([1, 4, 6, 7, 31, 60, 121, 999].map(said), [0, 0, 1, 1, 2, 2, 3, 3].map(Some));
-        // One that was killed says nothing of the back.
+        // A request that was killed proves nothing about the back.
         waiting.give_up(&[(first, Errno::INTR)], &disk);
         assert_eq!(said(1000), Some(3));
         let (second, _) = waiting.begin(caller()).unwrap();
         waiting.end(second).unwrap().ok();
         assert_eq!(said(1001), None);
-        // A request that takes its time says nothing while others are answered.
+        // A slow request proves nothing while others are answered.
         let _slow = waiting.begin(caller()).unwrap();
         for s in 1002..1020 {
             waiting.state().answered = true;

@@ -22,7 +22,6 @@ use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Runs until a signal.
 pub(super) fn run(args: &BlkFrontArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let (mut xs, domid) = xenstore_of_xen(

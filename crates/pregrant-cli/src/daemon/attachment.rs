@@ -51,16 +51,14 @@ pub fn xenstore_of_xen(elsewhere: &str) -> Result<(Client<UnixTransport>, DomId)
     Ok((xs, domid))
 }
 
-/// See the module.
 pub struct Attached<P: Platform> {
-    /// The platform.
     pub platform: P,
     /// The own domain's xenstore connection.
     pub xs: Client<UnixTransport>,
     serves: Serves,
     domid: DomId,
     config: BackendConfig<P>,
-    /// Worker threads, unless the operator says how many.
+    /// Number of worker threads, unless the operator sets it.
     workers: usize,
     /// How its status is read.
     hint: String,
@@ -69,8 +67,8 @@ pub struct Attached<P: Platform> {
 }
 
 impl Attached<Loopback> {
-    /// On the machine in this directory. None: it was asked to stop while it waited for its
-    /// predecessor's end.
+    /// Attaches to the machine in this directory. None: the process was asked to stop while it
+    /// waited for its predecessor to end.
     pub fn on_loopback(
         dir: &Path,
         serves: Serves,
@@ -91,7 +89,8 @@ impl Attached<Loopback> {
 }
 
 impl Attached<Xen> {
-    /// In this domain. None: it was asked to stop while it waited for its predecessor's end.
+    /// Attaches in this domain. None: the process was asked to stop while it waited for its
+    /// predecessor to end.
     pub fn on_xen(
         (xs, domid): (Client<UnixTransport>, DomId),
         serves: Serves,
@@ -131,13 +130,16 @@ fn make_private(dir: &Path) -> Result<()> {
     Ok(made.map_err(|e| format!("{}: {e}; is its folder writable for this user?", dir.display()))?)
 }
 
-/// Those of `chosen` that name none of these.
+/// The choices in `chosen` that match none of these devices.
 fn absent(chosen: &[DeviceChoice], there: &[DeviceId]) -> Vec<DeviceChoice> {
     let is_there = |c: &DeviceChoice| there.iter().any(|id| c.names(id.front.0, id.handle));
     chosen.iter().filter(|c| !is_there(c)).copied().collect()
 }
 
-/// Whether a backend in domain `own` takes the directories of devices that are over away. Dom0's
+/// Whether a backend in domain `own` removes the directories of devices that are over. In dom0 the
+/// toolstack does. In a driver domain in which the toolstack plugs devices in, its daemon (`xl
+/// devd`) does, and reads in the directory what it must undo: if that were removed before, it would
+/// run no script.
 /// toolstack does it for dom0's. In a driver domain where the toolstack plugs devices in, its
 /// daemon (`xl devd`) does, and reads there what to undo: of a directory that was gone before, it
 /// would run no script.
@@ -158,7 +160,7 @@ where
         Ok(self)
     }
 
-    /// Says which of the devices that it is to serve are not there: it waits for them.
+    /// Logs which of the chosen devices do not exist yet; they are awaited.
     pub fn say_missing(&mut self, chosen: &[DeviceChoice]) -> Result<()> {
         let there = devices_of(self.serves, self.domid, &mut self.xs, &[])?;
         for DeviceChoice { front, handle } in absent(chosen, &there) {
@@ -174,7 +176,7 @@ where
         Ok(())
     }
 
-    /// With its classes and its workers, and ready to serve.
+    /// Builds the daemon with its classes and workers, ready to serve.
     pub fn daemon(
         self,
         args: &DaemonArgs,
@@ -207,7 +209,7 @@ mod tests {
         assert!(removes_directories(driver_domain, false), "no one else would");
     }
 
-    /// A backend that is started by hand has no folder, and each kind has one of its own.
+    /// A backend started by hand has no folder yet, and each kind of backend has one of its own.
     #[test]
     fn a_backend_makes_the_folder_that_is_its_own() {
         use std::os::unix::fs::PermissionsExt;

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Between two checks of what the kernel has.
+/// Interval of checks of the devices that the kernel has.
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
@@ -42,8 +42,8 @@ fn next_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.next.lock", serves.lock()))
 }
 
-/// Whether a backend of another kind runs. One that has both locks is at its end: two that end at
-/// the same time do not leave the kernel to each other.
+/// Whether a backend of another kind runs. A process that has both locks is ending: then two
+/// backends that end at the same time do not both leave the kernel's state to the other.
 fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     KINDS.into_iter().filter(|other| *other != serves).any(|other| {
         let owner = Lock::owner(&lock_path(run_dir, other));
@@ -110,10 +110,11 @@ pub struct KeptOff {
 }
 
 impl KeptOff {
-    /// From now on the kernel takes no new device by itself. None: it has no backends.
+    /// Stops the kernel from binding new devices by itself. None: the kernel has no backends.
     ///
     /// # Errors
-    /// Not root.
+    ///
+    /// The process is not root.
     pub fn begin(serves: Serves, chosen: Vec<DeviceChoice>) -> Result<Option<Rc<Self>>> {
         Self::begin_at(KernelBack::of(serves.class()), serves, chosen, Path::new(RUN_DIR))
     }
@@ -137,7 +138,7 @@ impl KeptOff {
         KINDS.into_iter().filter(|other| *other != self.serves)
     }
 
-    /// Gives the kernel what is not ours.
+    /// Lets the kernel bind the devices that this process does not serve.
     fn hand_on(&self) {
         let has_run = |other: &Serves| lock_path(&self.run_dir, *other).exists();
         let with_others: Vec<_> = self.others().filter(has_run).collect();
@@ -150,7 +151,6 @@ impl KeptOff {
         });
     }
 
-    /// Periodic work.
     fn check(&self) {
         // A backend of another kind that ended as this one began has not seen it.
         if self.kernel.autoprobe() {
@@ -178,7 +178,8 @@ impl Drop for KeptOff {
         match Lock::take(&next_path(&self.run_dir, self.serves)) {
             // It has set the switch, and hands on what came meanwhile.
             Err(LockError::Held { .. }) => return,
-            // Until this process has ended: who waits from now on sets the switch after this.
+            // Until this process has ended: a process that waits from now on sets the switch after
+            // this.
             Ok(next) => std::mem::forget(next),
             Err(LockError::Failed { .. }) => {}
         }
@@ -296,7 +297,7 @@ mod tests {
         assert!(!machine.takes_new(), "disks are served still");
         end(vbds);
         assert!(machine.takes_new());
-        // Both at once: the lock of the first stands until its process has ended.
+        // Both at once: the lock of the first is held until its process has ended.
         let machine = Machine::new("both");
         let (vifs, vbds) = (machine.backend(Serves::Vifs), machine.backend(Serves::Vbds));
         drop(vifs.0);
@@ -304,7 +305,7 @@ mod tests {
         drop(vbds.0);
         assert!(machine.takes_new(), "each left the kernel to the other");
         drop((vifs.1, vbds.1));
-        // Its lock stands until its process has ended: the next one sets the switch after it.
+        // Its lock is held until its process has ended: the next one sets the switch after it.
         assert!(machine.heir(Serves::Vbds).is_none());
     }
 

@@ -48,9 +48,7 @@ const WORKERS_MOST: usize = 4;
 /// The class of devices that a backend's process serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Serves {
-    /// Network interfaces: `pregrant back`.
     Vifs,
-    /// Disks: `pregrant blkback`.
     Vbds,
 }
 
@@ -63,7 +61,6 @@ impl Serves {
         }
     }
 
-    /// It, in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vifs => "backend",
@@ -79,8 +76,8 @@ impl Serves {
         }
     }
 
-    /// Where a backend of a real Xen keeps what is its own: its status, and what its successor goes
-    /// on with. Under systemd a process of one kind has no way to those of the other.
+    /// The directory for a backend's own files on a real Xen: its status socket, and what its
+    /// successor needs. Under systemd a backend of one kind cannot access the other's.
     pub fn own_dir(self) -> &'static Path {
         Path::new(match self {
             Self::Vifs => "/run/pregrant-back",
@@ -88,7 +85,7 @@ impl Serves {
         })
     }
 
-    /// Where it tells its status, in a machine's directory.
+    /// The path of its status socket in a machine's directory.
     pub fn status(self, dir: &Path, domid: u16) -> PathBuf {
         match self {
             Self::Vifs => socket_path(dir, domid),
@@ -119,7 +116,7 @@ pub struct DaemonArgs {
     /// Which worker gets a device's queues
     #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
     pub place: Placement,
-    /// Set by who serves vifs.
+    /// How RX is scheduled; only a backend of vifs sets it.
     #[arg(skip)]
     pub rx_context: RxContext,
 }
@@ -134,7 +131,6 @@ impl DaemonArgs {
     }
 }
 
-/// How a loop waits.
 pub const MODES: &[(Mode, &str)] = &[
     (Mode::Adaptive, "Spin for a short time, then sleep"),
     (Mode::Event, "Sleep at once"),
@@ -160,12 +156,12 @@ pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     Ok(DeviceChoice { front, handle })
 }
 
-/// Worker threads of a backend on Xen whose operator did not say how many.
+/// Number of worker threads of a backend on Xen, unless the operator sets it.
 fn workers_on_xen() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }
 
-/// Gives the backend its workers; they tell a switch the time.
+/// Starts the backend's workers, which also set a switch's time.
 fn start_workers<P: Platform, T: Transport + 'static>(
     backend: &mut Backend<P, T>,
     args: &DaemonArgs,
@@ -200,13 +196,11 @@ where
 pub struct Daemon<P: Platform, T: Transport + 'static> {
     /// The class that it serves.
     pub serves: Serves,
-    /// The backend.
     pub backend: Backend<P, T>,
     /// The switch that gets the time, where there is one.
     pub switch: Option<Switch>,
     /// The processes that ask what it does.
     pub status: StatusPublisher<P>,
-    /// Its signals.
     pub stop: Stop,
     /// The process that started it.
     pub notify: Notify,
@@ -218,9 +212,9 @@ impl<P: Platform, T: Transport + 'static> Daemon<P, T>
 where
     P::Events: WakeOn,
 {
-    /// Serves until a signal, and ends as `close` says.
+    /// Serves until a signal, and then closes its devices if `close`.
     pub fn run(&mut self, close: bool) -> Result<()> {
-        // Devices that a predecessor left are taken up in this turn, or wait for their channels.
+        // Devices that a predecessor left are resumed in this turn, or wait for their channels.
         self.control()?;
         self.notify.ready();
         // Its frames and requests are the workers'.

@@ -23,7 +23,7 @@ use std::fmt::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Where the unit lets it write already.
+/// Paths that the unit may already write to.
 const WRITABLE: [&str; 2] = ["/var/lib/xen/images", "/var/lib/libvirt/images"];
 
 /// The kind of file at a path.
@@ -42,7 +42,7 @@ fn kind_of(path: &Path) -> Kind {
     }
 }
 
-/// A disk's image, as it is configured.
+/// The image of a disk in the configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Configured {
     disk: String,
@@ -65,7 +65,7 @@ pub fn drop_in<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<String>
     Ok(text(domid, &disks, kind_of))
 }
 
-/// One disk's image. None: it has none, or one that is no path.
+/// The image of a disk. None: it has none, or one that is no path.
 fn configured<T: Transport>(xs: &mut Client<T>, id: DeviceId) -> Result<Option<Configured>> {
     let device = Device::new(id, Side::Back);
     let mut key = |key: &str| device.get_own::<String, T>(xs, key);

@@ -12,9 +12,8 @@ use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
-/// A class, in the words of those who run it.
+/// The words for a class in findings.
 pub struct Words {
-    /// Which.
     pub class: Class,
     /// The command that serves it.
     pub back: &'static str,
@@ -32,11 +31,10 @@ pub struct Words {
 
 /// The place where a backend is expected, and the result.
 pub struct Place<'a> {
-    /// Where it has its locks.
+    /// The directory with the backend's locks.
     pub run_dir: &'a Path,
-    /// On a real Xen, where the kernel may serve devices.
+    /// Whether this is a real Xen, where the kernel may serve devices.
     pub real: bool,
-    /// Its report.
     pub status: &'a std::result::Result<BackStatus, NoStatus>,
 }
 
@@ -70,7 +68,7 @@ impl Words {
                      (kill -9 {pid}) and start the next one: its {class}s stay connected, and that goes on with them"
                 ))
             }
-            // It says what to do itself.
+            // The error itself has the remedy.
             Err(NoStatus::Denied(why)) => Finding::wrong(format_args!("`{}`: {why}", self.back)),
             Err(NoStatus::Failed(why)) => {
                 Finding::wrong(format_args!("`{}`: {}", self.back, plain(why.as_bytes())))
@@ -79,8 +77,9 @@ impl Words {
         })
     }
 
-    /// Who serves a device of another domain, by both ends' states: the backend here, with more in
-    /// `ours`; the kernel; one that does not answer; no one. And what the back has said is wrong.
+    /// Reports who serves a device of another domain, according to both ends' states: the backend
+    /// here, which `ours` describes further; the kernel; a backend that does not answer; or none.
+    /// Also reports the error that the back wrote.
     pub fn served<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -115,7 +114,7 @@ impl Words {
         Ok(found)
     }
 
-    /// That a device waits for a script to say how it went.
+    /// Reports that a device waits for the result of a script.
     pub fn waits_for(what: &str, name: &str, plugged: Option<String>, remedy: &str) -> Finding {
         let said = plugged.map_or_else(|| "nothing".into(), |p| format!("{:?}", plain(p.as_bytes())));
         Finding::wrong(format_args!("{name}: waits for its {what}, which has said {said}")).then(remedy)

@@ -38,13 +38,10 @@ pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
 /// A backend's status of one disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
-    /// It is there.
     Served,
-    /// It cannot be had.
     Missing(String),
-    /// That is not decided; its findings up to now.
+    /// It is not known yet; the findings so far.
     NotYet(String),
-    /// It is not served.
     Unknown(String),
 }
 
@@ -80,10 +77,11 @@ fn plain_whole(text: &str) -> String {
     text.as_bytes().chunks(100).map(plain).collect()
 }
 
-/// Waits until it is decided whether this disk of a guest can be had.
+/// Waits until it is known whether this disk of a guest is available.
 ///
 /// # Errors
-/// It cannot: why, in words for who attached it.
+///
+/// It is not: the reason, worded for the user who attached it.
 pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
     let began = Instant::now();
     let began_ns = MonotonicClock.now_ns();

@@ -3,25 +3,18 @@
 use pregrant_host::excerpt::excerpt;
 use std::fmt::{self, Display};
 
-/// How bad it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
-    /// As it should be.
     Ok,
     /// Works, and could be better; or is only needed for one end.
     Note,
-    /// Does not work.
     Wrong,
 }
 
-/// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// How bad.
     pub rank: Rank,
-    /// What.
     pub text: String,
-    /// The remedy.
     pub remedy: Option<String>,
 }
 
@@ -30,22 +23,18 @@ impl Finding {
         Self { rank, text: text.to_string(), remedy: None }
     }
 
-    /// As it should be.
     pub fn ok(text: impl Display) -> Self {
         Self::new(Rank::Ok, text)
     }
 
-    /// Not needed by everybody.
     pub fn note(text: impl Display) -> Self {
         Self::new(Rank::Note, text)
     }
 
-    /// Does not work.
     pub fn wrong(text: impl Display) -> Self {
         Self::new(Rank::Wrong, text)
     }
 
-    /// With what to do.
     pub fn then(mut self, remedy: impl Display) -> Self {
         self.remedy = Some(remedy.to_string());
         self

@@ -17,27 +17,23 @@ pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
     }
 }
 
-/// A key of the peer's that says what it can.
+/// A key of the peer that announces a feature.
 #[derive(Clone, Copy, Debug)]
 pub struct Ability {
-    /// Its name.
     pub key: &'static str,
-    /// Its meaning, in a few words.
+    /// The meaning of the key, in a few words.
     pub words: &'static str,
-    /// How it says so.
     pub says: Says,
 }
 
-/// How a key says what its end can.
+/// How the value of a key announces a feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
-    /// 1: it can.
     Flag,
-    /// 1: it can not.
     Not,
     /// The value there: a number, or a name.
     Value,
-    /// It stands there, whatever its value; or in the directory of each queue, where there are
+    /// The key exists, with any value, or exists in the directory of each queue if there are
     /// several.
     There,
 }
@@ -58,14 +54,13 @@ impl Ability {
         Self { key, words, says: Says::Value }
     }
 
-    /// A key that stands there where its end can.
+    /// A key whose presence announces the feature.
     pub const fn there(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::There }
     }
 }
 
-/// Those that the peer has, by the keys' own names; and those that it lacks, with plain words
-/// behind: they may be missed.
+/// The features that the peer has, by key, and those that it lacks, with an explanation.
 pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Ability]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
     for Ability { key, words, says } in all {
@@ -74,7 +69,7 @@ pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Abili
             value = device.get(xs, &format!("queue-0/{key}"))?;
         }
         let set = value.as_deref().is_some_and(|v| !["", "0"].contains(&v.trim_end_matches('\0').trim()));
-        // Such a key is read by what stands in it, not by its being there.
+        // Such a key matters by its value, not by its presence.
         let shown = match (says, &value) {
             (Says::Not, _) => format!("={}", u8::from(set)),
             (Says::Value, Some(value)) if set => format!("={}", plain(value.as_bytes())),
@@ -158,14 +153,14 @@ mod tests {
     }
 }
 
-/// For the tests of both classes' tables.
+/// Helpers for the tests of both classes' tables.
 #[cfg(test)]
 pub mod complete {
     use super::Ability;
     use pregrant::xenbus::key_source::Pairs;
 
-    /// Keys that are addresses of one connection, or the handshake itself: they say what is, and
-    /// not what an end can.
+    /// Keys that are addresses of one connection, or belong to the handshake itself: they announce
+    /// no feature.
     const ADDRESSES: [&str; 10] = [
         "tx-ring-",
         "rx-ring-",

@@ -31,7 +31,6 @@ fn word(dir: &Path, file: &str) -> Option<String> {
     Some(fs::read_to_string(dir.join(file)).ok()?.trim().to_string())
 }
 
-/// Which hypervisor, from `/sys/hypervisor`.
 fn hypervisor(dir: &Path) -> Finding {
     match word(dir, "type").as_deref() {
         Some("xen") => {

@@ -9,14 +9,14 @@ use pregrant::net::path::staging::list::DataLen;
 use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::status::VifStatus;
 
-/// Of a ring of one page.
+/// Number of slots of a ring of one page.
 const SLOTS: u64 = 256;
 
 /// The back's keys that bound it.
 pub const KEYS: [&str; 2] = [MAX_PAGES, MAPPED_PAGES];
 
-/// At the front: what `--buffers auto` has of a vif of one queue, whose back has these values of
-/// [`KEYS`], in a domain that may grant so many pages (None: no one says).
+/// At the front: how many buffers `--buffers auto` gives a vif of one queue whose back has these
+/// values of [`KEYS`], in a domain that may grant `limit` pages (None: unknown).
 pub fn of_auto(vif: &str, values: &[Option<String>], grantable: Option<u64>) -> Finding {
     bounded(vif, values, grantable, buffer_pool::pool_bytes())
 }
@@ -61,8 +61,8 @@ fn bounded(vif: &str, values: &[Option<String>], grantable: Option<u64>, bytes: 
     }
 }
 
-/// At the back, which offers so many pages for lists: the buffers of a connected vif, and why no
-/// more. None: it has none.
+/// At the back: the staging buffers of a connected vif, and why there are no more. None: it has
+/// none.
 pub fn of_served(vif: &str, status: &VifStatus, offer: Option<&str>) -> Option<Finding> {
     let dirs: Vec<_> = status.queues.iter().flat_map(|queue| [&queue.tx, &queue.rx]).collect();
     let pools = || dirs.iter().filter_map(|dir| Some((DataLen::new(dir.data_len?)?, dir.buffers?)));

@@ -16,7 +16,6 @@ use pregrant_host::drivers::overdue::OVERDUE;
 use pregrant_host::drivers::status::{DeviceStatus, FLUSH_FAILED, blk_socket_path};
 use std::path::Path;
 
-/// As they are called.
 const WORDS: Words = Words {
     class: Class::VBD,
     back: "pregrant blkback",
@@ -42,7 +41,7 @@ pub fn served_here<T: Transport>(
     Ok(found)
 }
 
-/// One vbd that this domain serves, or is to serve.
+/// Reports on a vbd that this domain serves, or should serve.
 fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
@@ -91,7 +90,7 @@ fn served_by_us<T: Transport>(
     Ok(found)
 }
 
-/// Its front says that it closes, and has not.
+/// Reports that the front is closing and still uses the disk.
 fn in_use(vbd: &str) -> Finding {
     Finding::note(format_args!("{vbd}: it is to be closed, and its guest has it in use")).then(
         "unmount it in the guest, and it goes; xl block-detach --force takes it away with what was not written yet",
@@ -115,7 +114,6 @@ fn waits<T: Transport>(xs: &mut Client<T>, device: &Device, vbd: &str) -> Result
     Ok(Vec::new())
 }
 
-/// Findings from its counters.
 fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
     let count = |name: &str| device.counters.get(name).copied().unwrap_or_default();
     let (failed, refused, overflows) = (count("failed"), count("refused"), count("overflows"));
@@ -184,14 +182,12 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
     Ok(found)
 }
 
-/// Features of a front.
 const FRONT_KEYS: [Ability; 3] = [
     Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
     Ability::value("multi-queue-num-queues", "queues"),
     Ability::there("ring-page-order", "rings of several pages"),
 ];
 
-/// Features of a back.
 const BACK_KEYS: [Ability; 15] = [
     Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
     Ability::value("feature-max-indirect-segments", "requests of more than 11 pages"),

@@ -17,7 +17,6 @@ use pregrant_host::drivers::status::{DirStatus, VifStatus, socket_path};
 use pregrant_host::linux::Gntalloc;
 use std::path::Path;
 
-/// As they are called.
 const WORDS: Words = Words {
     class: Class::VIF,
     back: "pregrant back",
@@ -43,7 +42,7 @@ pub fn served_here<T: Transport>(
     Ok(found)
 }
 
-/// One vif that this domain serves, or is to serve.
+/// Reports on a vif that this domain serves, or should serve.
 fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
@@ -98,7 +97,7 @@ const ASKS: [(&str, &str); 3] = [
     (foreign::REQUEST, "all of its memory"),
 ];
 
-/// One direction of a queue, in words: `staging of 256 bytes, then copy`.
+/// Describes one direction of a queue, such as `staging of 256 bytes, then copy`.
 fn way(dir: &DirStatus) -> String {
     let len = dir.data_len.map(|len| format!(" of {len} bytes")).unwrap_or_default();
     match dir.chain.split_first() {
@@ -210,7 +209,6 @@ fn offered(vif: &str, values: &[Option<String>]) -> Finding {
     ))
 }
 
-/// Features of a front.
 const FRONT_KEYS: [Ability; 17] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
@@ -231,7 +229,6 @@ const FRONT_KEYS: [Ability; 17] = [
     Ability::there(guest_copy::LIST_REF, "copies received frames itself"),
 ];
 
-/// Features of a back.
 const BACK_KEYS: [Ability; 23] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
@@ -388,7 +385,7 @@ mod tests {
         }
     }
 
-    /// A backend that hangs is no absent one: its vifs are not said to be no one's.
+    /// A backend that hangs is not reported as missing, nor its vifs as unserved.
     #[test]
     fn a_backend_that_does_not_answer_is_wrong_and_its_vifs_are_its_own() {
         let dir = std::env::temp_dir().join(format!("pregrant-doctor-{}", std::process::id()));

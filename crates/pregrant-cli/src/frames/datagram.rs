@@ -22,22 +22,20 @@ const ACKS_HEADER: usize = 56;
 /// The receiver's counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
-    /// Different numbers.
     pub(super) received: u64,
     /// Datagrams from the same address that were not as they were sent.
     pub(super) damaged: u64,
-    /// That came after a later one, at their first sending.
+    /// Datagrams that came after a later one, when first sent.
     pub(super) out_of_order: u64,
-    /// That came twice or more.
+    /// Datagrams that came twice or more.
     pub(super) again: u64,
 }
 
-/// Data, as it came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Data {
     pub(super) run: u64,
     pub(super) number: u64,
-    /// Not the first time that it is sent.
+    /// Whether the datagram was sent before.
     pub(super) repeat: bool,
 }
 
@@ -94,7 +92,7 @@ impl Data {
         into[24..LEAST].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// None: it is not as it was sent, or none of ours.
+    /// Parses a datagram. None: it is damaged, or not one of ours.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (run, number) = (word(bytes, 8)?, word(bytes, 16)?);
         let repeat = *bytes.get(5)?;
@@ -121,8 +119,8 @@ pub(super) fn write_acks(run: u64, counters: &Counters, numbers: &[u64], into: &
     into[48..ACKS_HEADER].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads an acknowledgement of `run`: its counters and numbers. None: it is not as it was sent, or
-/// none of this run's.
+/// Parses an acknowledgement of `run`: its counters and numbers. None: it is damaged, or of another
+/// run.
 pub(super) fn read_acks(bytes: &[u8], run: u64) -> Option<(Counters, impl Iterator<Item = u64>)> {
     let (head, rest) = (bytes.get(..48)?, bytes.get(ACKS_HEADER..)?);
     let n = rest.len() / 8;

@@ -15,7 +15,6 @@ pub(super) const RUNS_MAX: usize = 16;
 /// Bytes that the kernel is asked to keep for us.
 pub(super) const SOCKET_BYTES: usize = 4 << 20;
 
-/// Receives until a signal.
 pub(super) fn serve(port: u16) -> Result<()> {
     let stop = Stop::on_signals()?;
     // IPv6's takes IPv4 too, where there is IPv6.
@@ -53,22 +52,19 @@ pub(super) fn serve(port: u16) -> Result<()> {
     receiver.print_summary()
 }
 
-/// Received datagrams, by sender.
 #[derive(Default)]
 struct Receiver {
     runs: BTreeMap<SocketAddr, Run>,
     turn: u64,
 }
 
-/// One sender's datagrams.
 #[derive(Default)]
 struct Run {
-    /// None: none of its datagrams was whole yet.
+    /// The sender's run. None: no datagram of it was intact yet.
     run: Option<u64>,
     seen: Seen,
     counters: Counters,
     highest: Option<u64>,
-    /// To be acknowledged.
     fresh: Vec<u64>,
     /// When it was last reported.
     turn: u64,
@@ -82,7 +78,6 @@ struct Seen {
 }
 
 impl Seen {
-    /// False: it came before.
     fn insert(&mut self, number: u64) -> bool {
         if number < self.all || !self.above.insert(number) {
             return false;
@@ -146,7 +141,7 @@ impl Receiver {
         waiting.into_iter().for_each(|from| self.answer(from, bytes, socket));
     }
 
-    /// At the end: what came from whom.
+    /// Prints at the end what came from which sender.
     fn print_summary(&self) -> Result<()> {
         for (from, Run { counters: c, .. }) in &self.runs {
             screen::print(format_args!(

@@ -11,12 +11,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Until a datagram is sent again, while no round trip was measured.
+/// Retransmission timeout while no round trip was measured.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// However short the round trip.
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
-/// Between two checks for late ones. A lone timeout for all: to set one, and to read the clock,
-/// may each be a system call.
+/// Interval of checks for late datagrams. One timeout serves all, since setting one and reading the
+/// clock may each be a system call.
 const CHECK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
@@ -30,8 +30,8 @@ struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// One that was sent once was acknowledged after `took`. (Sent twice, it is not known which one
-    /// was.)
+    /// A datagram that was sent once was acknowledged after `took`. (If it was sent twice, it is
+    /// not known which one was acknowledged.)
     fn took(&mut self, took: Duration) {
         self.seen = Some(match self.seen {
             None => (took, took / 2),
@@ -46,8 +46,8 @@ impl RoundTrip {
     }
 }
 
-/// The other end, its machine or the link is not there, yet or for a while: how long is for the
-/// user's patience to say.
+/// Whether the error means that the other end, its machine or the link is not available yet or for
+/// a while. How long to wait is the user's choice.
 fn is_away(e: &Error) -> bool {
     matches!(
         e.kind(),
@@ -58,7 +58,6 @@ fn is_away(e: &Error) -> bool {
     )
 }
 
-/// The datagrams to send.
 pub(super) struct Plan {
     pub(super) to: SocketAddr,
     pub(super) count: u64,
@@ -67,7 +66,7 @@ pub(super) struct Plan {
     pub(super) patience: Duration,
 }
 
-/// One that no one has acknowledged.
+/// A datagram that was not acknowledged yet.
 struct Open {
     number: u64,
     sent: Instant,
@@ -245,7 +244,7 @@ impl<'a> Flight<'a> {
         Ok(())
     }
 
-    /// Those that were not acknowledged in time.
+    /// Sends datagrams again that were not acknowledged in time.
     fn send_again(&mut self, now: Instant) -> Result<()> {
         let late = |o: &&Open| !o.acked && now.duration_since(o.sent) >= self.patience;
         let due = self.open.iter().filter(late).count();
@@ -264,7 +263,6 @@ impl<'a> Flight<'a> {
         Ok(())
     }
 
-    /// The line of results.
     fn print_summary(&self) -> Result<()> {
         let Counters { received, damaged, out_of_order, again } = self.last_counters;
         let damaged = damaged + self.damaged_answers;
@@ -280,7 +278,7 @@ impl<'a> Flight<'a> {
         ))?;
         if damaged > 0 || lost > 0 || self.acked < self.plan.count {
             return Err(format!(
-                "{lost} lost for good, {damaged} damaged on the way to or from {}",
+                "{lost} datagram(s) were lost, {damaged} were damaged on the way to or from {}",
                 self.plan.to
             )
             .into());

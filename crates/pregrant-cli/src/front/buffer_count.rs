@@ -6,23 +6,21 @@ use pregrant_host::drivers::net::buffer_pool;
 /// Slots of a ring of one page.
 const SLOTS: u32 = 256;
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BufferCount {
-    /// As many as the processor's caches say.
+    /// As many as the processor's caches suggest.
     Auto,
-    /// So many.
     Number(u32),
 }
 
 impl BufferCount {
-    /// Of this length, for rings of 2^`ring_order` pages; 0: one for each slot. There are so many
-    /// `lists`, in a domain that may grant so many pages (None: no one says).
+    /// Number of buffers of this length for rings of 2^`ring_order` pages; 0: one per slot. There
+    /// are `lists` lists, in a domain that may grant `grants` pages (None: unknown).
     pub(super) fn of(self, len: DataLen, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
         self.or(ring_order, || buffer_pool::buffers(len, lists, grantable))
     }
 
-    /// The same of whole pages.
+    /// The same for whole pages.
     pub(super) fn pages(self, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
         self.or(ring_order, || buffer_pool::pages(lists, grantable))
     }

@@ -10,20 +10,18 @@ use pregrant::port::{FramePort, PortDrop};
 use pregrant_host::ports::tap::TapPort;
 use std::time::{Duration, Instant};
 
-/// Between two lines in the log.
+/// Interval of log lines.
 const EACH: Duration = Duration::from_secs(60);
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Drops {
-    /// By ports of connections before.
+    /// Frames dropped by ports of earlier connections.
     before: Vec<PortDrop>,
     /// How many the last line reported, and when that was.
     said: (u64, Option<Instant>),
 }
 
 impl Drops {
-    /// These ports end.
     pub(super) fn keep(&mut self, ports: &[TapPort]) {
         self.before = self.all(ports);
     }

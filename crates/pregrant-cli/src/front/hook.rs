@@ -19,11 +19,10 @@ pub(super) enum Action {
     Pass,
     Drop,
     Tx,
-    /// By this vif of this guest.
+    /// Send the frame by this vif of this guest.
     Redirect(DomId, u32),
 }
 
-/// Which frames do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Match {
     All,

@@ -23,14 +23,12 @@ use pregrant_host::ports::tap::TapPort;
 /// Pages of the longest frame.
 pub(super) const FRAME_PAGES: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 
-/// See the module.
 pub(super) struct OwnBuffers {
-    /// By queue.
     circles: Vec<Circle>,
 }
 
 impl OwnBuffers {
-    /// Gives the vif, which is not connected yet, so many pages for each of `queues`.
+    /// Gives the vif, which must not be connected yet, `pages` pages for each of `queues` queues.
     pub(super) fn new<P: Platform, T: Transport>(
         guest: &mut Frontend<P, T>,
         pages: usize,
@@ -75,11 +73,10 @@ struct Circle {
     /// The first of the memory's.
     first: usize,
     pages: usize,
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     next: usize,
-    /// The last burst.
     frames: Vec<FrameDesc>,
-    /// Of these so many are on the ring.
+    /// Number of these that are on the ring.
     sent: usize,
     /// The next page is held.
     is_full: bool,
@@ -90,7 +87,6 @@ impl Circle {
         self.frames.get(self.sent..).unwrap_or_default()
     }
 
-    /// Reads a burst.
     fn fill<P: Platform>(&mut self, vif: &FrontVif<P>, port: &mut TapPort) {
         self.frames.clear();
         (self.sent, self.is_full) = (0, false);

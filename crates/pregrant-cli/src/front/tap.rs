@@ -37,12 +37,12 @@ use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Between two checks of a port that had no room.
+/// Interval of checks of a port that had no room.
 const STANDS: Duration = Duration::from_millis(1);
-/// Between two looks at what became of the interface.
+/// Interval of checks of the interface's state.
 const CHECK: Duration = Duration::from_secs(1);
-/// Behind a new connection, and again: a backend's kernel follows its links once a second, and a
-/// bridge there does not forward before.
+/// Times of announcements after a new connection: a backend's kernel checks its links once a
+/// second, and its bridge does not forward before.
 const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1500)];
 
 /// Moves frames until a signal; the interface is `name`.
@@ -132,36 +132,33 @@ struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: Tap,
-    /// For an interface that is made.
+    /// The MAC address for an interface that is created.
     mac: [u8; 6],
     mtu: u32,
     check: Check,
     arrivals: PortReadiness,
-    /// Its hook for frames before the kernel has them.
+    /// A hook that sees frames before the kernel.
     hook: Option<FrameHook<P, T>>,
-    /// One a queue; none while the vif is not connected.
+    /// One port per queue; none while the vif is not connected.
     ports: Vec<TapPort>,
     /// Offloads that the back takes unfinished, as the kernel knows them.
     takes: Offloads,
     /// A port had no room in the last round.
     stands: bool,
-    /// By queue: frames on their way to the ring.
+    /// For each queue, frames on their way to the ring.
     waiting: Vec<Waiting>,
     /// Frames on their way to the kernel.
     came: Arena,
-    /// It reads them in the pages in which they came.
+    /// Whether it reads frames in the pages in which they came.
     lends: bool,
-    /// Those.
     lent: Lent,
-    /// So many were.
     referred: u64,
     /// Frames of the kernel in pages of the guest's own.
     own: Option<OwnBuffers>,
     /// Frames that were lost between the kernel and the vif.
     drops: Drops,
-    /// Of the interface's MTU.
     mtu_limit: MtuLimit,
-    /// When the interface's addresses are to be announced.
+    /// The times at which to announce the interface's addresses.
     announces_at: [Option<Instant>; 2],
 }
 
@@ -169,16 +166,15 @@ struct Uplink<'a, P: Platform, T: Transport> {
 struct Check {
     /// When it was looked at last.
     at: Option<Instant>,
-    /// What became of it.
     seen: Whereabouts,
-    /// Why it cannot be had.
+    /// Why the interface is not available.
     failed: Option<String>,
 }
 
 /// Frames that were read from the tap.
 struct Waiting {
     frames: Arena,
-    /// Of these so many are on the ring.
+    /// Number of these that are on the ring.
     sent: usize,
 }
 
@@ -220,7 +216,6 @@ where
         Ok(())
     }
 
-    /// Follows the backend's state.
     fn control(&mut self) -> Result<()> {
         if let Some(exit) = self.exit() {
             exit.control()?;
@@ -336,7 +331,7 @@ where
         Ok(())
     }
 
-    /// The vif came, went, or both: the interface does as it did.
+    /// The vif connected or closed, or both: the interface follows.
     fn follow(&mut self) -> Result<()> {
         self.link(false);
         self.drops.keep(&self.ports);

@@ -24,11 +24,10 @@ use pregrant_lab::station::frame_hook::Matching;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Bytes of a staging buffer, where nothing is asked for: all of a frame, so that no other page is
-/// needed beside.
+/// Default number of bytes of a staging buffer: enough for a whole frame, so that no other page is
+/// needed.
 const DATA_LEN: u32 = 65535;
 
-/// Runs until a signal.
 pub(super) fn run(
     args: &FrontArgs,
     (exit, matching): (Option<u32>, Matching),

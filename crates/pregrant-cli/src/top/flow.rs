@@ -11,21 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A line of `--json`, and of the table.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Flow {
-    /// Always `vif`.
     pub class: &'static str,
-    /// The driver domain.
     pub domain: u16,
-    /// The backend's name.
     pub daemon: String,
-    /// The backend's process.
     pub pid: u32,
-    /// The guest.
     pub front: u16,
     /// The guest's number of the device.
     pub handle: u32,
-    /// The back's state.
     pub state: String,
-    /// Live queues.
     pub queues: usize,
     /// `tx` from the guest, `rx` to it.
     pub dir: &'static str,
@@ -44,7 +37,7 @@ pub struct Flow {
     pub gref_table: Option<StoreStatus>,
     /// Pages of the guest that the vif has mapped.
     pub mapped_pages: u64,
-    /// Of these, pages that are mapped whatever it keeps.
+    /// The part of these pages that is mapped in any case.
     pub pages_needed: u64,
     /// Pages that it may keep.
     pub pages_allowed: u64,
@@ -63,9 +56,7 @@ pub struct Flow {
     pub credit_waits: u64,
     /// How often the vif was closed for what its guest did.
     pub faults: u64,
-    /// Why, the last time.
     pub last_failure: Option<String>,
-    /// Between the two readings.
     #[serde(flatten)]
     pub rate: Rate,
 }
@@ -73,7 +64,6 @@ pub struct Flow {
 /// Declares the counters once, each with its place in a queue's status.
 macro_rules! counts {
     (|$queue:ident| $($(#[$doc:meta])* $name:ident: $of:expr,)*) => {
-        /// Counters of a direction.
         #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
@@ -87,7 +77,6 @@ macro_rules! counts {
                 self.drop(&$queue.drops);
             }
 
-            /// None: a counter fell.
             fn since(&self, before: &Self) -> Option<Self> {
                 let mut drops = BTreeMap::new();
                 for (reason, now) in &self.drops {
@@ -103,7 +92,6 @@ macro_rules! counts {
 counts! { |queue|
     /// Frames handed on.
     frames: queue.frames,
-    /// Their bytes.
     bytes: queue.bytes,
     /// Frames through staging buffers alone.
     staged: queue.staged,
@@ -117,23 +105,22 @@ counts! { |queue|
     data_ring_full: queue.data_ring_full,
     /// Frames in pages that their guest named by their frames.
     foreign: queue.foreign,
-    /// Frames in pages that the backend lent.
+    /// Frames in pages that the backend exported.
     guest_copy: queue.guest_copy,
-    /// Copies, maps and unmaps.
     grant_ops: queue.grant_ops(),
     /// Events sent to the guest.
     notifications: queue.notifications,
-    /// Frames that may have come to the port twice, because backends ended while they had them.
+    /// Frames that may have reached the port twice, because backends ended while they were in
+    /// flight.
     repeated: queue.repeated,
 }
 
 /// The change from one reading to the next; null where there is nothing to compare.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
-    /// Between the readings.
     pub seconds: Option<f64>,
     pub frames_per_s: Option<f64>,
-    /// Of the frames, without preamble and checksum of a wire.
+    /// Bits of the frames, without the preamble and the FCS.
     pub bits_per_s: Option<f64>,
     pub grant_ops_per_frame: Option<f64>,
     pub notifications_per_frame: Option<f64>,

@@ -14,16 +14,15 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// For a request, and for its answer.
+/// Timeout for receiving a request, and for sending the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Clients at a time.
 const CLIENTS_MAX: usize = 64;
-/// Between two tries to get a descriptor for a client.
+/// Interval of attempts to accept when no descriptor was left.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a request at most.
 const HEAD_MAX: usize = 8192;
 
-/// Serves until a signal. `text` makes what is scraped, or says why not.
+/// Serves until a signal. `text` produces the metrics, or the reason why there are none.
 pub fn serve(
     at: SocketAddr,
     stop: &Stop,
@@ -62,7 +61,8 @@ pub fn serve(
         drop(fds);
         let mut ready = ready.into_iter();
         clients.retain_mut(|client| client.turn(ready.next().unwrap_or_default(), &text));
-        // As many as there may be: who keeps connecting keeps no one from being served.
+        // At most as many as allowed: a client that keeps connecting must not keep others from
+        // being served.
         for _ in 0..if comes { CLIENTS_MAX } else { 0 } {
             match listener.accept() {
                 Ok((stream, _)) => {
@@ -90,7 +90,7 @@ pub fn serve(
     Ok(())
 }
 
-/// One that sends its request, or takes its answer.
+/// A client that is sending its request or receiving its answer.
 struct Client {
     stream: TcpStream,
     head: Vec<u8>,

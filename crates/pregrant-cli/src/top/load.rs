@@ -17,16 +17,13 @@ use std::collections::BTreeMap;
 /// A line of `--json`, and of the table.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Load {
-    /// The driver domain.
     pub domain: u16,
-    /// The backend's name.
     pub daemon: String,
-    /// Its process.
     pub pid: u32,
     /// The device, as its backend tells it.
     #[serde(flatten)]
     pub device: DeviceStatus,
-    /// Between the two readings; null where there is nothing to compare.
+    /// Time between the two readings; null if there is only one.
     pub seconds: Option<f64>,
     /// Requests a second, of all operations.
     pub requests_per_s: Option<f64>,
@@ -34,7 +31,6 @@ pub struct Load {
     pub latency_s: Option<f64>,
     /// Requests that were under way, the mean of the time.
     pub depth: Option<f64>,
-    /// By operation.
     pub rates: BTreeMap<String, Rate>,
 }
 
@@ -52,13 +48,12 @@ pub struct Rate {
 struct Grown {
     requests: u64,
     bytes: u64,
-    /// Those that failed among them.
+    /// Operations answered, including those that failed.
     answered: u64,
     took_ns: u64,
 }
 
 impl Grown {
-    /// None: a counter fell.
     fn since(now: &OperationStatus, before: &OperationStatus) -> Option<Self> {
         let answered =
             |operation: &OperationStatus| operation.latency.iter().map(|b| b.requests).sum::<u64>();

@@ -70,7 +70,6 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// Runs `pregrant top`.
 pub fn run(args: TopArgs) -> Result<()> {
     let dir = args.loopback.as_deref().unwrap_or(Path::new(RUN_DIR));
     let stop = Stop::on_signals()?;
@@ -127,7 +126,6 @@ fn start(dir: &Path) -> String {
     }
 }
 
-/// No backend runs there.
 fn no_backend(dir: &Path) -> String {
     if dir == Path::new(RUN_DIR) {
         return format!("no backend runs here ({RUN_DIR} has no status socket); {}", start(dir));
@@ -152,7 +150,7 @@ fn some(dir: &Path) -> Result<Vec<Daemon>> {
     })
 }
 
-/// Those that do not answer, and why.
+/// The backends that do not answer, and why.
 fn silent(daemons: &[Daemon]) -> impl Iterator<Item = (&Daemon, &status_reader::NoStatus)> {
     daemons.iter().filter_map(|daemon| daemon.status.as_ref().err().map(|why| (daemon, why)))
 }

@@ -23,7 +23,6 @@ use std::fmt::Write;
 /// The name of this format in HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Samples of one metric.
 struct Metric {
     name: &'static str,
     kind: &'static str,
@@ -48,7 +47,7 @@ impl Metric {
         self.sample_of("", labels, value);
     }
 
-    /// Of a histogram: one of its series, by what stands behind its name.
+    /// A series of a histogram; `part` is the suffix of its name.
     fn sample_of(&mut self, part: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
@@ -73,7 +72,6 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The text.
 pub fn text(daemons: &[Daemon]) -> String {
     let backs: Vec<&BackStatus> = daemons.iter().filter_map(Daemon::answer).collect();
     let backs = &backs[..];
@@ -491,7 +489,7 @@ mod tests {
         assert_eq!(text(&[]), "");
     }
 
-    /// The metrics' names in a text, but for what a histogram's series have behind theirs.
+    /// The names of the metrics in a text, without the suffixes of a histogram's series.
     fn named(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
         words.filter(|word| word.starts_with("pregrant_")).collect()
@@ -574,7 +572,7 @@ mod tests {
         has("counts_total", ",count=\"refused\"", "2");
     }
 
-    /// Prometheus' conventions for names: what stands in the text, whatever is added to it.
+    /// The text follows Prometheus' naming conventions, whatever is added to it.
     #[test]
     fn names_follow_the_conventions() {
         let text = text(&everything());

@@ -162,7 +162,6 @@ fn operation(requests: u64, bytes: u64) -> OperationStatus {
     OperationStatus { requests, bytes, latency_sum_ns: requests * 100_000, latency }
 }
 
-/// A disk.
 pub fn disk() -> DeviceStatus {
     let named = |all: &[(&str, u64)]| all.iter().map(|(name, n)| (name.to_string(), *n)).collect();
     DeviceStatus {

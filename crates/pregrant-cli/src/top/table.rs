@@ -209,7 +209,7 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
             table.row(shown.iter().map(|c| (c.cell)(flow)).chain([drops(flow)]));
         }
         let lines: Vec<String> = table.to_string().lines().map(String::from).collect();
-        // The last column may be cut, but its heading is to be seen.
+        // The last column may be cut, but its heading must be visible.
         if least == 1 || lines.first().is_none_or(|heading| width(heading) <= columns) {
             return lines;
         }
@@ -220,7 +220,7 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
 /// The gauge of requests that are taken and not answered.
 const IN_FLIGHT: &str = "in_flight";
 
-/// Whether a gauge is in a column of its own.
+/// Whether a gauge has a column of its own.
 fn has_column(gauge: &str) -> bool {
     [IN_FLIGHT, OLDEST_NS].contains(&gauge)
 }
@@ -288,12 +288,11 @@ pub fn si(value: Option<f64>) -> String {
     }
 }
 
-/// Without control characters.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// At most so many lines; the last one says how many more there are.
+/// Truncates to at most this many lines; the last one says how many more there are.
 fn shorten(lines: &mut Vec<String>, most: usize) {
     let Some(left_out) = lines.len().checked_sub(most).filter(|n| *n > 0) else { return };
     if most == 1 {
@@ -470,7 +469,7 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
         assert_eq!(render(&Rates::between(&[], &[]), 80, 24), ["no backend is running"]);
     }
 
-    /// Heads from staging buffers, and one path behind another, are to be seen.
+    /// Heads from staging buffers, and several paths in a row, are displayed.
     #[test]
     fn a_chain_is_shown_in_its_order() {
         let of = |chain: &[&str], len: Option<u32>| {

@@ -6,7 +6,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Put back as it was on drop.
+/// The terminal's settings, which are restored on drop.
 pub struct Terminal {
     before: Option<Termios>,
 }

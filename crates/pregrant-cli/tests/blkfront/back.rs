@@ -22,16 +22,15 @@ pub const ID: DeviceId = DeviceId { class: Class::VBD, front: DomId(5), back: Do
 
 /// The next step of a back.
 pub enum Order {
-    /// It ends without a word, and another takes up the live rings.
+    /// It ends at once, and another backend resumes the live rings.
     Die,
-    /// It closes, and another opens.
+    /// It closes the device, and another backend opens it.
     Reopen,
-    /// The image has so many sectors now.
+    /// The image has this many sectors now.
     Resize(u64),
     Stop,
 }
 
-/// See the module.
 pub struct Back {
     orders: mpsc::Sender<Order>,
     thread: Option<JoinHandle<()>>,
@@ -59,7 +58,6 @@ impl Drop for Back {
     }
 }
 
-/// As domain 0.
 pub fn store(dir: &Path) -> Client<UnixTransport> {
     Client::new(UnixTransport::connect(dir.join("xenstored.sock")).expect("xenstored"))
 }

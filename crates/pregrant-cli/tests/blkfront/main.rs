@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Whether disks can be mounted here; says why not.
+/// Whether disks can be mounted here; if not, prints why.
 fn can_mount() -> bool {
     if !rustix::process::geteuid().is_root() {
         skip::skip("a mount takes root");
@@ -69,7 +69,7 @@ impl Machine {
         Self::serving(name, &[])
     }
 
-    /// Its toolstack has made a disk for the guest.
+    /// A machine whose toolstack has made a disk for the guest.
     fn with_disk(name: &str, image: &Path) -> Self {
         Self::serving(name, &["--disk", &format!("5={}", image.display())])
     }
@@ -81,7 +81,7 @@ impl Machine {
         Self { served, _guest: guest }
     }
 
-    /// Where the disk is mounted.
+    /// The directory where the disk is mounted.
     fn mount(&self) -> PathBuf {
         self.dir.join("mnt")
     }
@@ -96,7 +96,6 @@ impl Machine {
         command
     }
 
-    /// The disk, mounted.
     fn front(&self, more: &[&str]) -> Process {
         let mut front = Process::start(&mut self.blkfront(more));
         front.line_with(&self.disk().display().to_string());

@@ -15,7 +15,7 @@ use std::time::Duration;
 const IMAGE_BYTES: u64 = 48 << 20;
 const FS_KIB: u64 = (IMAGE_BYTES >> 10) / 2;
 
-/// Whether a program is there; says what is skipped.
+/// Whether a program is installed; if not, prints what is skipped.
 pub fn has(program: &str, package: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -75,14 +75,13 @@ impl<'a> Backend<'a> {
         back
     }
 
-    /// SIGKILL.
     fn kill(&mut self) {
         self.running.child.kill().expect("it lives");
         self.running.child.wait().expect("it ends");
     }
 
-    /// The program ends well, whatever happens to backends meanwhile: it begins without one, and so
-    /// many more die under it.
+    /// The program must succeed, whatever happens to backends meanwhile: it begins without one, and
+    /// `kills` die while it runs.
     fn under(&mut self, program: &mut Command, kills: u32) -> String {
         self.kill();
         let program = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

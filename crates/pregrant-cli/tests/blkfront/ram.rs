@@ -23,7 +23,7 @@ fn runs(program: &str, args: &[&str]) -> bool {
 struct Mounted<'a>(&'a Path);
 
 impl<'a> Mounted<'a> {
-    /// None: that takes programs or devices that are not here.
+    /// None: a program or device that it needs is missing here.
     fn new(disk: &Path, at: &'a Path) -> Option<Self> {
         let (disk, shown) = (disk.display().to_string(), at.display().to_string());
         std::fs::create_dir(at).expect("it may");
@@ -39,7 +39,6 @@ impl<'a> Mounted<'a> {
         Some(mounted)
     }
 
-    /// Past the page cache.
     fn reads(&self) -> bool {
         let file = format!("if={}", self.0.join("file").display());
         runs("dd", &[&file, "of=/dev/null", "iflag=direct", "bs=1M"])

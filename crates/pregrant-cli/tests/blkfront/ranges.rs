@@ -24,7 +24,7 @@ const TIB: u64 = 1 << 40;
 struct Image(PathBuf);
 
 impl Image {
-    /// None: files are not as long here.
+    /// None: files cannot be that long here.
     fn new(name: &str) -> Option<Self> {
         let path = std::env::temp_dir().join(format!("pregrant-r-{}-{name}.img", std::process::id()));
         let image = Self(path);
@@ -107,8 +107,7 @@ fn a_hole_of_terabytes_is_asked_for_in_parts_and_nothing_is_read() {
     front.stop();
 }
 
-/// Its backend is stopped, so nothing of it is ever answered: without its signal it would wait for
-/// good.
+/// Its backend is stopped, so nothing is ever answered: without the signal it would wait for ever.
 #[test]
 fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
     if !can_mount() {

@@ -59,7 +59,7 @@ fn end(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Until a thread of it waits there, as far as the kernel says where.
+/// Waits until one of its threads sleeps there, as far as the kernel tells.
 fn waits(child: &Child, there: &str) {
     let began = Instant::now();
     let is_there = |task: std::io::Result<std::fs::DirEntry>| {
@@ -180,7 +180,7 @@ fn a_request_that_no_back_answers_is_an_error_after_the_bound() {
     remove_image("bounded");
 }
 
-/// Of all threads of a front: `PF_MEMALLOC_NOIO`, which is what makes an IO_FLUSHER.
+/// The flag `PF_MEMALLOC_NOIO`, which marks an IO_FLUSHER, must be set on all threads of a front.
 #[test]
 fn a_front_waits_for_no_disk_where_it_lacks_memory() {
     if !can_mount() {

@@ -115,7 +115,7 @@ fn anchors_that_are_not_here_are_said_to_be_missing() {
     }
 }
 
-/// Its reads bring what it wrote, at each depth, and nothing of it is left.
+/// Its reads return what it wrote, at each depth, and no file of it is left.
 #[test]
 fn a_vhost_user_blk_server_is_an_anchor() {
     let dir = place("blk-vhost-user");

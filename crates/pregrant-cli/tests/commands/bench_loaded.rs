@@ -24,8 +24,8 @@ impl Drop for Busy {
     }
 }
 
-/// Where others take most of the machine, ratios are noise: the bench says so, before its rows and
-/// behind them, in each record and on the page, and prints none.
+/// If other programs use most of the machine, ratios are noise: the bench warns before and after
+/// its rows, in each record and on the page, and prints no ratios.
 #[test]
 fn a_loaded_machine_is_said_to_be_one_and_its_ratios_are_not_printed() {
     let place = |name: &str| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);

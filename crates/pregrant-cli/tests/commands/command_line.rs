@@ -130,7 +130,7 @@ impl Drop for Place {
     }
 }
 
-/// Processes whose environment says that their temporary files go to `place`.
+/// Processes whose environment makes `place` their directory for temporary files.
 fn processes_of(place: &Path) -> Vec<PathBuf> {
     let needle = format!("TMPDIR={}", place.display());
     let procs = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).map(|e| e.path());

@@ -38,7 +38,6 @@ impl Drop for Server {
 enum Fate {
     Whole,
     Dropped,
-    /// One bit is another.
     Damaged,
     /// Goes behind the next one.
     Late,

@@ -9,14 +9,13 @@ use std::path::Path;
 
 /// `tcpdump -y EN10MB -ddd icmp`.
 const ICMP: &str = "6\n40 0 0 12\n21 0 3 2048\n48 0 0 23\n21 0 1 1\n6 0 0 262144\n6 0 0 0\n";
-/// The same of udp.
 const UDP: &str = "6\n40 0 0 12\n21 0 3 2048\n48 0 0 23\n21 0 1 17\n6 0 0 262144\n6 0 0 0\n";
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The status of the back, once it is as `wanted` says.
+/// The back's status, once `wanted` accepts it.
 fn status_when(dir: &Path, wanted: impl Fn(&BackStatus) -> bool) -> BackStatus {
     loop {
         let mut document = Vec::new();

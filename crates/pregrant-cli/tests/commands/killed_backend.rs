@@ -24,7 +24,6 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Backends that are killed.
 const KILLS: u64 = 8;
 /// Frames of each guest while there is none: fewer than a ring has slots, and than a queue of the
 /// switch has room for.

@@ -6,7 +6,6 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// A running server.
 struct Store {
     child: Child,
     socket: PathBuf,
@@ -61,7 +60,6 @@ impl Drop for Store {
     }
 }
 
-/// Are the tools here?
 fn tools() -> bool {
     let found = Command::new("xenstore-ls").arg("-h").output().is_ok();
     if !found {

@@ -33,14 +33,14 @@ impl Process {
         Self { child, out }
     }
 
-    /// Its next line; empty when it has ended.
+    /// The next line of output; empty when it has ended.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("a line");
         line
     }
 
-    /// Its next line with this in it.
+    /// The next line of output that contains `what`.
     pub fn line_with(&mut self, what: &str) -> String {
         loop {
             let line = self.line();
@@ -85,7 +85,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// In a folder of this name, with these arguments more.
+    /// Starts it in a folder of this name, with these further arguments.
     pub fn start(name: &str, more: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("pregrant-m-{}-{name}", std::process::id()));
         let mut command = pregrant();

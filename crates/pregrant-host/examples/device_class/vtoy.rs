@@ -50,7 +50,6 @@ pub const MOST: u32 = 1000;
 
 type Kept = Box<dyn SharedBytes + Send>;
 
-/// A live page.
 struct Line<P: Platform> {
     page: <P::Peer as PeerMem>::Map,
     channel: <P::Events as Events>::Chan,
@@ -79,7 +78,6 @@ enum State<P: Platform> {
 #[derive(Default)]
 struct Counts {
     answered: AtomicU32,
-    /// By this process.
     own: AtomicU64,
 }
 
@@ -283,7 +281,6 @@ impl<P: Platform, T: Transport + 'static> DeviceBacking<P, T> for ToyInstance<P>
     }
 }
 
-/// The class.
 pub struct Toys;
 
 impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {

@@ -50,20 +50,16 @@ const ANSWERS: u32 = 40;
 /// Pages that a front has posted again when it serves: some batches of it.
 const SERVED: u32 = 256;
 
-/// What the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
     /// A grant for each frame.
     Plain,
     /// All that ours offers; staging lists are accepted.
     All,
-    /// To keep pages mapped.
     Mapping,
-    /// Keys that mean nothing.
     Garbage,
 }
 
-/// A case by name.
 pub struct Case<P: Platform, T: Transport> {
     pub name: &'static str,
     offer: Offer,
@@ -73,7 +69,6 @@ pub struct Case<P: Platform, T: Transport> {
 /// What each comes to, on the loopback and with the kernel module.
 pub const GOLDEN: &str = include_str!("golden");
 
-/// All of them.
 pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
     let mut cases: Vec<Case<P, T>> = Vec::new();
     let mut add = |name, offer, play| cases.push(Case { name, offer, play });
@@ -162,7 +157,6 @@ struct Control<P: Platform> {
     asked: [u32; 2],
 }
 
-/// A vif by hand.
 pub struct Vif<'a, P: Platform, T: Transport> {
     p: &'a P,
     xs: &'a mut Client<T>,
@@ -181,7 +175,7 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     rx_prod: u32,
     /// The contents of its pages, or of the pieces, when the front was through with them.
     kept: Option<u64>,
-    /// The same of the first so many pieces, of a front that goes on.
+    /// The same for the first fragments, of a front that continues.
     shown: Option<(usize, u64)>,
     /// The contents of all that is granted.
     searched: Option<Seen>,
@@ -380,7 +374,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         self.is_seen()
     }
 
-    /// These answers, each to the request at its place.
+    /// Sends these answers, each for the request in its slot.
     fn rx(&mut self, answers: &[RxResponse]) -> Result<()> {
         for &answer in answers {
             let id = self.take_rx()?.id;
@@ -390,14 +384,14 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
-    /// A frame of so many slots.
+    /// Sends a frame of this many slots.
     fn rx_chain(&mut self, slots: usize) -> Result<()> {
         let mut chain = vec![at(0, RXF_MORE_DATA, 100); slots];
         chain[slots - 1].flags = 0;
         self.rx(&chain)
     }
 
-    /// One that does not end.
+    /// Sends a frame without an end.
     fn rx_open(&mut self, slots: usize) -> Result<()> {
         self.rx(&vec![at(0, RXF_MORE_DATA, 1); slots])
     }
@@ -523,7 +517,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         }
     }
 
-    /// The same of the first so many pieces.
+    /// The sum over the first `pieces` fragments.
     fn sum_of(&self, pieces: usize) -> u64 {
         sum(self.pieces.iter().take(pieces))
     }
@@ -640,9 +634,8 @@ fn close<P: Platform, T: Transport>(p: &P, xs: &mut Client<T>, device: &Device) 
 }
 
 impl<P: Platform, T: Transport> Case<P, T> {
-    /// Plays it on the vif, and says what came of it. The front has to be one that connects, and to
-    /// send frames all the time. `holds`: it was closed, and so many pages are mapped until this
-    /// returns.
+    /// Plays it on the vif, and returns the result. The front must connect and keep sending frames.
+    /// `holds`: this many pages stay mapped after the vif closed, until this returns.
     pub fn play(&self, p: &P, xs: &mut Client<T>, id: DeviceId, holds: impl Fn(usize)) -> Result<String> {
         let device = Device::new(id, Side::Back);
         let mut vif = match Vif::connect(p, xs, id, self.offer) {

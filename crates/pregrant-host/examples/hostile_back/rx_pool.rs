@@ -17,7 +17,7 @@ use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Transport;
 use std::time::Duration;
 
-/// Pages that the table has room for, as the back says.
+/// Number of pages that the back claims its table has room for.
 const ROOM: u32 = 768;
 /// Pages of a request of the pool's at most.
 const POOL_PART: usize = 64;
@@ -31,20 +31,18 @@ const PARTS: [u16; 3] = [4096, 4096, 802];
 /// An answer to a request of the pool's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Says {
-    /// It is done.
     Done,
-    /// It is done, and nothing was.
+    /// It answers that it is done, and has done nothing.
     Kept,
     Refused,
     /// A part is done, by statuses and a number that do not fit.
     Part,
-    /// Never anything.
     Nothing,
 }
 
 impl<P: Platform, T: Transport> Vif<'_, P, T> {
-    /// Has the pool grow and shrink, with such answers. Of pages that do not leave as asked all are
-    /// mapped; the front has them unchanged.
+    /// Makes the pool grow and shrink, with such answers. Pages that the front could not remove
+    /// stay mapped, and the front keeps them unchanged.
     pub fn pool(&mut self, adds: Says, dels: Says) -> Result<()> {
         let Some(control) = &mut self.control else { return Err("the front has no control ring".into()) };
         control.says = [adds, dels];
@@ -88,7 +86,7 @@ impl<P: Platform, T: Transport> Vif<'_, P, T> {
         Ok(())
     }
 
-    /// From now on they stay as they are.
+    /// From now on the fragments must not change.
     fn look_at_pieces(&mut self) {
         self.shown = Some((self.pieces.len(), self.sum_of(self.pieces.len())));
     }

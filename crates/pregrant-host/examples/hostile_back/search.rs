@@ -17,7 +17,6 @@ use pregrant::xenstore::Transport;
 use pregrant::{GrantRef, PAGE_SIZE};
 use std::time::Duration;
 
-/// As in `rig/beside.c`.
 const MARKER: &[u8; 16] = b"pregrant-beside-";
 /// References that a guest can have, as Xen has it by default.
 const REFS: u32 = 32768;
@@ -31,7 +30,6 @@ const FRAMES: Duration = Duration::from_secs(5);
 pub struct Seen {
     /// Pages that could be read.
     pub pages: usize,
-    /// Those with the marker.
     pub marked: usize,
 }
 

@@ -29,7 +29,6 @@ type Slots = Vec<[u32; 3]>;
 
 /// Pages that a frame's fragments are in.
 const PAGES: usize = 24;
-/// No one grants this.
 const NO_GRANT: u32 = 900_000;
 /// The id of the good frames.
 const GOOD: u16 = 999;
@@ -48,7 +47,6 @@ enum Play {
     Storm,
 }
 
-/// A case by name.
 pub struct Case {
     pub name: &'static str,
     play: Play,
@@ -80,7 +78,6 @@ fn frame(refs: &[GrantRef], sizes: &[u16], flags: u16, extras: &[[u32; 3]]) -> S
     slots
 }
 
-/// Changes slot `k`.
 fn with(mut slots: Slots, k: usize, change: impl FnOnce(&mut TxRequest)) -> Slots {
     let mut req = TxRequest::from_words(slots[k]);
     change(&mut req);
@@ -176,7 +173,6 @@ pub fn vifs() -> usize {
     1 + all().iter().filter(|c| c.is_fatal()).count()
 }
 
-/// A vif by hand.
 struct Vif<'a, P: Platform> {
     p: &'a P,
     device: Device,

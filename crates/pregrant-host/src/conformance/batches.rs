@@ -1,4 +1,4 @@
-//! Cases of several batches of grant copies that are asked for together.
+//! Cases of several batches of grant copies in one request.
 
 use super::stage::{Case, Machine, ensure, fail, op, pattern, read, region, release};
 use pregrant::PAGE_SIZE;
@@ -6,7 +6,7 @@ use pregrant::platform::{Access, CopyBatch, CopyOp, LocalBytes, PeerMem, Platfor
 use pregrant::units::GrantRef;
 use pregrant::wire::grant::GrantStatus;
 
-/// Each has bytes of its own, and one of them a bad piece.
+/// Each batch has its own bytes, and one of them contains an invalid operation.
 pub(super) fn fetch<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadOnly, 4)?;
@@ -35,7 +35,7 @@ pub(super) fn fetch<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// The same the other way, and both ways at once.
+/// The same for copies to the granted pages, and for both directions in one request.
 pub(super) fn deliver<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 8)?;
@@ -57,7 +57,7 @@ pub(super) fn deliver<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// Local bytes that the platform gave for copies; a bad piece among them fails alone.
+/// A buffer that the platform provides for copies: an invalid operation among them fails alone.
 pub(super) fn by_burst_buffer<M: Machine>(m: &M) -> Case {
     const PAGES: usize = 11;
     let (front, back) = m.pair();

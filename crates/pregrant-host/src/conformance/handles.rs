@@ -1,5 +1,5 @@
-//! Cases of several handles of one domain, on threads of their own: what goes from one to another,
-//! and what stays.
+//! Cases of several handles of one domain on threads of their own: what can move between them, and
+//! what cannot.
 
 use super::stage::{
     Case, CaseStatus, Chan, Machine, SETTLED, bound, ensure, fail, fired, fired_within, pattern, pending,
@@ -25,7 +25,7 @@ pub(super) fn own_events<M: Machine>(m: &M) -> Case {
     front.events().notify(&other_near);
     ensure!(fired(&other) == [other.events().local(&other_remote)], "the other handle's end did not fire");
     ensure!(pending(&back).is_empty(), "the first handle gets an event of the other one's end");
-    // It outlives the first.
+    // The mapping outlives the handle that made it.
     drop((remote, back));
     other.events().unmask(&other_remote);
     front.events().notify(&other_near);
@@ -37,7 +37,7 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (near, mut remote, _) = bound(&front, &back)?;
     let other = back.another().map_err(fail)?;
-    // There and back again, then to a thread.
+    // Move it there and back, then to another thread.
     for round in 0..3 {
         if round == 2 {
             front.events().notify(&near); // as they part
@@ -46,7 +46,7 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
         ensure!(fired(&other) == [other.events().local(&remote)], "no event after the adoption");
         other.events().unmask(&remote);
         front_and_back_are_notified(&front, &near, &other, &remote)?;
-        // It may get an event of what came before it was closed, once.
+        // The old handle may still report one event from before the channel was closed.
         ensure!(pending(&back).is_empty() || round == 2, "the old handle still gets its event");
         ensure!(pending(&back).is_empty(), "the old handle gets its event again and again");
         remote = back.events().adopt(remote).map_err(fail)?;
@@ -74,7 +74,7 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
     front_and_back_are_notified(&front, &near, &other, &remote)
 }
 
-/// An event each way.
+/// Checks that each end can notify the other once.
 fn front_and_back_are_notified<F: Platform, B: Platform>(
     front: &F,
     near: &Chan<F>,
@@ -99,12 +99,12 @@ pub(super) fn offered_stays<M: Machine>(m: &M) -> Case {
     Ok(())
 }
 
-/// Maps that go from one thread to the other.
+/// Number of maps that move from one thread to the other.
 const MAPS: usize = 400;
 
-/// One thread maps four pages again and again, and reads and unmaps them in part itself; the other
-/// does so with the rest, through its own handle or by dropping them, as soon as they come: while
-/// the first maps the same pages once more.
+/// One thread maps four pages again and again, and reads and unmaps some of the maps itself. The
+/// other thread unmaps the rest as they arrive, through its own handle or by dropping them, while
+/// the first maps the same pages again.
 pub(super) fn maps_move<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let other = back.another().map_err(fail)?;
@@ -143,7 +143,7 @@ pub(super) fn maps_move<M: Machine>(m: &M) -> Case {
         there.join().unwrap_or_else(|_| Err(fail("the thread panicked")))
     });
     let other = there?;
-    // Those that were dropped count with the handle that made them.
+    // A dropped map is counted by the handle that made it.
     let (here, there) = (back.peer().grant_ops(), other.peer().grant_ops());
     let pages = |i: usize| (2 + i % 3 - i % 2) as u64;
     let unmapped_there: u64 = (0..MAPS).step_by(2).map(pages).sum();

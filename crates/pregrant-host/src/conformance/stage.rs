@@ -1,4 +1,4 @@
-//! The base of the suite's cases: the machine, the end of a case, and steps that most of them
+//! The base of the suite's cases: the machine, the result of a case, and steps that most cases
 //! share.
 
 use pregrant::platform::{Access, CopyOp, Events, GrantPool, Platform, ReadySet};
@@ -8,40 +8,38 @@ use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use std::fmt;
 use std::time::Duration;
 
-/// The machine that the suite runs on.
+/// A machine to run the suite on.
 pub trait Machine {
-    /// The granting side.
+    /// The platform of the granting side.
     type Front: Platform;
-    /// The side that uses grants.
+    /// The platform of the side that uses the grants.
     type Back: Platform;
-    /// Two domains that can reach each other (or one, granting to itself).
+    /// Creates two domains that can reach each other (or one that grants to itself).
     fn pair(&self) -> (Self::Front, Self::Back);
-    /// A successor of the back of the last pair, in the same domain, after the first is dropped.
-    /// None: not possible.
+    /// Creates a successor of the last pair's back in the same domain, after that back was dropped.
+    /// None: not possible here.
     fn successor(&self) -> Option<Self::Back>;
-    /// Why grants cannot be mapped here, where they cannot.
+    /// The reason if grants cannot be mapped here.
     fn cannot_map(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CaseStatus {
-    /// As it must.
+    /// The case passed.
     Ok,
-    /// The platform does not offer it; why.
+    /// The platform does not offer the feature; the reason.
     Skip(&'static str),
-    /// Not as it must; what was seen.
+    /// The case failed; what was observed.
     Fail(String),
 }
 
-/// One case's end.
+/// A case with its result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The case.
     pub name: &'static str,
-    /// Its end.
     pub status: CaseStatus,
 }
 
@@ -70,7 +68,7 @@ macro_rules! ensure {
 }
 pub(super) use ensure;
 
-/// `n` pages granted to the back; page `i` holds `pattern(i)`.
+/// Grants `n` pages to the back; page `i` holds `pattern(i)`.
 pub(super) fn region<F: Platform>(
     front: &F,
     to: DomId,
@@ -102,10 +100,10 @@ pub(super) fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// After this long without an event none is on its way.
+/// If no event has come for this long, none is in flight.
 pub(super) const SETTLED: Duration = Duration::from_millis(50);
 
-/// The channels that fired: some must, within the time that an emulated machine may take.
+/// The channels that fired. At least one must, within the time that an emulated machine may take.
 pub(super) fn fired<P: Platform>(p: &P) -> Vec<EvtchnPort> {
     fired_within(p, Duration::from_secs(10))
 }
@@ -124,7 +122,7 @@ pub(super) fn pending<P: Platform>(p: &P) -> Vec<EvtchnPort> {
 
 pub(super) type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// A bound pair of ends, with the event of the binding taken.
+/// Binds a pair of ends and consumes the event that binding causes.
 pub(super) fn bound<F: Platform, B: Platform>(
     front: &F,
     back: &B,
@@ -136,8 +134,8 @@ pub(super) fn bound<F: Platform, B: Platform>(
     Ok((near, remote, port))
 }
 
-/// A piece of a grant copy.
+/// Builds a grant copy operation.
 pub(super) fn op(gref: GrantRef, offset: usize, len: usize, at: usize) -> CopyOp {
-    // Not a status that a platform answers, so that one that forgets to answer is seen.
+    // A status that no platform returns, so that one that sets no status is noticed.
     CopyOp { gref, offset: offset as u16, len: len as u16, at: at as u32, status: GrantStatus(i16::MIN) }
 }

@@ -1,5 +1,4 @@
-//! An image's own thread, for calls that a file system may not answer: its `open`, its length, its
-//! `close`.
+//! A thread per image for calls that a file system may never answer: `open`, the length, `close`.
 //!
 //! ```text
 //!   control thread --ask(call)--> this thread: the call, which sleeps as long as it takes --> Answer
@@ -8,20 +7,20 @@
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //!   anyone         --later(call)--> the same thread, and no one waits
 //! ```
-//! Calls are made one after the other, in the order in which they were asked. An answer that was
-//! given up can be wanted again, so that the same request to a silent file system is one call
-//! there, however often it comes.
+//! Calls are made one after the other, in the order of the requests. A caller that gave up an
+//! answer can ask for it again, so a file system that hangs has one call pending, however often the
+//! same request comes.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the control thread waits for what takes no time, as a rule.
+/// How long the control thread waits for calls that normally return at once.
 const MOMENT: Duration = Duration::from_millis(100);
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// See the module. The thread ends after the last call that was asked, once all clones of this are
+/// The sender of calls to the thread, which ends after the last call once all clones of this are
 /// dropped.
 #[derive(Clone)]
 pub(super) struct BlockingCalls(Sender<Call>);
@@ -30,7 +29,8 @@ impl BlockingCalls {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There is none to be had.
+    ///
+    /// The thread cannot be created.
     pub(super) fn start() -> std::io::Result<Self> {
         let (calls, asked) = channel::<Call>();
         std::thread::Builder::new()
@@ -39,7 +39,7 @@ impl BlockingCalls {
         Ok(Self(calls))
     }
 
-    /// Has a call made.
+    /// Queues a call and returns its future result.
     pub(super) fn ask<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
         let place =
             Arc::new(Place { stage: Mutex::new(Stage::Asked { wanted: true }), came: Condvar::new() });
@@ -60,9 +60,9 @@ impl BlockingCalls {
         Answer { place, waited: false }
     }
 
-    /// Has a call made that no one waits for.
+    /// Queues a call whose result no one waits for.
     pub(super) fn later(&self, call: impl FnOnce() + Send + 'static) {
-        // its thread ends after this is dropped, and not before
+        // the thread ends only after this is dropped
         let _ = self.0.send(Box::new(call));
     }
 }
@@ -72,7 +72,7 @@ enum Stage<T> {
         wanted: bool,
     },
     Came(T),
-    /// It was taken, or came when no one wanted it.
+    /// The result was taken, or arrived while no one wanted it.
     Over,
 }
 
@@ -87,14 +87,15 @@ impl<T> Place<T> {
     }
 }
 
-/// The result of a call.
+/// The future result of a call.
 pub(super) struct Answer<T> {
     place: Arc<Place<T>>,
     waited: bool,
 }
 
 impl<T> Answer<T> {
-    /// The result; None: there is none yet. The first time it waits a moment for it.
+    /// Returns the result, or None if the call has not ended. The first call of this waits up to
+    /// [`MOMENT`].
     pub(super) fn wait(&mut self) -> Option<T> {
         let moment = if std::mem::replace(&mut self.waited, true) { Duration::ZERO } else { MOMENT };
         let is_pending = |stage: &mut Stage<T>| matches!(stage, Stage::Asked { .. });
@@ -103,7 +104,7 @@ impl<T> Answer<T> {
         Self::take(&mut stage)
     }
 
-    /// No one waits for it now. The result, if it has come.
+    /// Gives the result up. Returns it if it has arrived already.
     pub(super) fn give_up(&self) -> Option<T> {
         let mut stage = self.place.lock();
         if let Stage::Asked { wanted } = &mut *stage {
@@ -112,7 +113,8 @@ impl<T> Answer<T> {
         Self::take(&mut stage)
     }
 
-    /// It is wanted again. False: it came when it was not, or was taken.
+    /// Wants the result again after [`give_up`](Self::give_up). False: it arrived meanwhile, or was
+    /// taken.
     pub(super) fn want(&self) -> bool {
         match &mut *self.place.lock() {
             Stage::Asked { wanted } => {
@@ -124,7 +126,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Whether the call has not ended.
+    /// Whether the call has not ended yet.
     pub(super) fn is_pending(&self) -> bool {
         matches!(*self.place.lock(), Stage::Asked { .. })
     }
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A call that ends when it is asked to, with something whose end can be observed.
+    /// Queues a call that ends on request, with a result whose drop can be observed.
     fn slow(thread: &BlockingCalls) -> (Answer<Dropped>, mpsc::Sender<()>, mpsc::Receiver<()>) {
         let (go, gone) = mpsc::channel();
         let (report, reported) = mpsc::channel();
@@ -185,7 +187,7 @@ mod tests {
         go.send(()).unwrap();
         dropped.recv().expect("an unclaimed result is dropped by the thread");
         assert!(!answer.want() && answer.give_up().is_none());
-        // An answer that came while it was wanted goes to the call that gives it up.
+        // An answer that came while it was wanted is returned by `give_up`.
         let (answer, go, _dropped) = slow(&thread);
         go.send(()).unwrap();
         while answer.is_pending() {

@@ -10,17 +10,17 @@ use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 const BLKSECDISCARD: Opcode = opcode::none(0x12, 125);
-/// FS_IOC_GETVERSION: the file systems write an int, whatever the number says.
+/// FS_IOC_GETVERSION. Its number names a long, but file systems write an int.
 const GETVERSION: Opcode = opcode::read::<core::ffi::c_long>(b'v', 1);
 
-/// Bytes of its logical and physical sectors.
+/// Bytes of the device's logical and physical sectors.
 pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     let logical = ioctl_blksszget(&device)?;
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
 }
 
-/// Bytes of the logical sectors of the device that an open file is on, or that it is; None: it is
-/// on none, or on several.
+/// Bytes of the logical sectors of the device that holds an open file, or that it is. None: it is
+/// on no device, or on several.
 pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     let stat = fstat(fd).ok()?;
     let number = match FileType::from_raw_mode(stat.st_mode) {
@@ -30,7 +30,7 @@ pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     of_queue(number, "logical_block_size").filter(|bytes| bytes.is_power_of_two())
 }
 
-/// How it discards; None: not at all.
+/// The device's discard limits. None: it cannot discard.
 pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     let device = device.as_fd();
     if !knows(device, false) {
@@ -42,13 +42,13 @@ pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
         granularity: granularity.filter(|bytes| *bytes >= sector_size).unwrap_or(sector_size),
         alignment: sysfs(number, "discard_alignment").unwrap_or(0),
         secure: knows(device, true),
-        // The kernel promises nothing of what a discarded sector of a device holds.
+        // The kernel does not define what a discarded sector of a device reads as.
         zeroes: false,
     })
 }
 
-/// Discards the whole sectors of `sector_size` bytes among the `len` bytes from `at` on. Sleeps
-/// until it is done.
+/// Discards the sectors of `sector_size` bytes that lie entirely in the `len` bytes from `at` on.
+/// Blocks until the device is done.
 pub(super) fn discard_sectors(
     device: impl AsFd,
     (at, len): (u64, u64),
@@ -57,12 +57,12 @@ pub(super) fn discard_sectors(
 ) -> Result<(), Errno> {
     let sector = u64::from(sector_size);
     let (begin, end) = (at.next_multiple_of(sector), (at + len) / sector * sector);
-    // Parts of sectors keep what they hold, as they may: a disk whose guest asks for parts has no
-    // secure discards.
+    // Parts of sectors keep their content, as a discard permits. A secure discard would not, so a
+    // disk whose guest may ask for parts of sectors offers none.
     if begin >= end { Ok(()) } else { discard(device, begin, end - begin, secure) }
 }
 
-/// Discards `len` bytes from `at` on, whole sectors. Sleeps until it is done.
+/// Discards `len` bytes from `at` on, which must be whole sectors. Blocks until the device is done.
 fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Errno> {
     let range = [at, len];
     // SAFETY: both ioctls read two words of 64 bits, which are there, and change no memory of this
@@ -75,7 +75,8 @@ fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Err
     }
 }
 
-/// Which of the files that have had this file's inode it is, where the file system counts them.
+/// The inode's generation number, by which file systems tell its successive files apart. None:
+/// there is none.
 pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     let mut version = [0i32; 2];
     // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of
@@ -84,28 +85,28 @@ pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     Some(version[0] as u32)
 }
 
-/// Whether it discards so: it says so before it says that this range is none, which is why nothing
-/// is discarded.
+/// Whether the device supports this discard. The range is empty: an unsupported request is refused
+/// before the range is checked, so nothing is discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }
 
-/// A number that sysfs has of a device's queue, which a partition has of its disk.
+/// A numeric attribute of a device's queue in sysfs; a partition has those of its disk.
 fn of_queue(number: u64, name: &str) -> Option<u32> {
     of_disk(number, &format!("queue/{name}"))?.parse().ok()
 }
 
-/// What sysfs has of a disk, also for its partitions.
+/// An attribute of a disk in sysfs, also for a partition of it.
 pub(super) fn of_disk(number: u64, name: &str) -> Option<String> {
     sysfs_value(number, name).or_else(|| sysfs_value(number, &format!("../{name}")))
 }
 
-/// A number that sysfs has of it.
+/// A numeric attribute of a device in sysfs.
 fn sysfs(number: u64, name: &str) -> Option<u32> {
     sysfs_value(number, name)?.parse().ok()
 }
 
-/// The entries of sysfs for the block device of this number.
+/// An attribute in sysfs of the block device of this number.
 pub(super) fn sysfs_value(number: u64, name: &str) -> Option<String> {
     let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
     Some(std::fs::read_to_string(at).ok()?.trim().into())

@@ -1,4 +1,4 @@
-//! Direct I/O of an image, past the page cache: whether it is to be had, and how it is given up.
+//! Direct I/O of an image, past the page cache: whether it is possible, and how it is switched off.
 //!
 //! ```text
 //!   open     what the kernel says of alignment (statx), or the sectors of the device below, and one read that tries it
@@ -6,14 +6,13 @@
 //!   later    direct --a transfer is refused (EINVAL)--> draining: nothing begins --the last direct one is over--> page cache, for good
 //!   Submitter   one for each that gives the kernel transfers: a ring, a thread. It says whether it has some under way
 //! ```
-//! Invariants: direct and cached transfers of one image are never under way together. A page of the
-//! cache may hold sectors that another request writes past it, and the kernel drops such a page
-//! only where no one has made it dirty meanwhile: two requests for different sectors could undo
-//! each other. So the whole image goes one way at a time, all queues of it, and never comes back to
-//! the first.
+//! Invariants: direct and cached transfers of one image are never in flight together. A page of the
+//! cache may hold sectors that another request writes directly, and the kernel drops such a page
+//! only if it is not dirty, so two requests for different sectors could undo each other. Therefore
+//! all queues of an image use the same mode, and an image that left direct I/O never returns to it.
 //!
-//! What a guest may do: ask for what the storage refuses directly, once. From then on its image
-//! costs memory of this domain.
+//! What a guest may do: cause one request that the storage refuses to do directly. From then on its
+//! image uses this domain's page cache.
 
 use super::device;
 use super::wake_fd::WakeFd;
@@ -25,21 +24,20 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// An open file's requirements for direct I/O.
+/// What an open file requires of direct I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
-    /// Multiples of so many bytes: addresses in memory; places and lengths in the file.
+    /// Alignment in bytes: of memory addresses, and of offsets and lengths in the file.
     Aligned { memory: u32, offset: u32 },
-    /// It has none.
+    /// No alignment is required.
     None,
-    /// The kernel does not say. Of places and lengths what the device below it wants, where there
-    /// is one.
+    /// The kernel does not tell. `offset` is the sector size of the device below, if there is one.
     Unsaid { offset: Option<u32> },
 }
 
-/// Has an open file pass the page cache by, if whatever a guest with such sectors may ask for can
-/// be done so: whole sectors, to any multiple of 512 bytes in memory. False: it cannot, or it is
-/// not known.
+/// Switches an open file to direct I/O if every request that a guest with such sectors can make is
+/// possible so: whole sectors, at any multiple of 512 bytes in memory. False: it is not, or the
+/// kernel does not tell.
 pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
     let fits = |offset: u32| sector_size.is_multiple_of(offset);
     let may = match wants(fd) {
@@ -50,8 +48,8 @@ pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) ->
     may && fcntl_setfl(fd, access | OFlags::DIRECT).is_ok() && reads(fd, sector_size)
 }
 
-/// The least that can be written to an open file without reading the bytes around it, as the system
-/// reports it: 512 bytes to 4096.
+/// The smallest write to an open file that needs no read of the bytes around it, as the system
+/// reports it: 512 to 4096 bytes.
 pub(super) fn physical_sector_size(fd: BorrowedFd<'_>) -> u32 {
     let offset = match wants(fd) {
         Wants::Aligned { offset, .. } => Some(offset),
@@ -64,7 +62,7 @@ pub(super) fn physical_sector_size(fd: BorrowedFd<'_>) -> u32 {
 fn wants(fd: BorrowedFd<'_>) -> Wants {
     let said = statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     match said {
-        // Since Linux 6.1, and of some file systems since then.
+        // Linux reports this since 6.1, and only for some file systems.
         Ok(said) if said.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
             match (said.stx_dio_mem_align, said.stx_dio_offset_align) {
                 (0, _) | (_, 0) => Wants::None,
@@ -75,35 +73,35 @@ fn wants(fd: BorrowedFd<'_>) -> Wants {
     }
 }
 
-/// Tries one read, which proves little where it can: of a hole there is nothing to be read.
+/// Tries one read. Success proves little, since reading a hole touches no storage.
 fn reads(fd: BorrowedFd<'_>, sector_size: u32) -> bool {
     let len = sector_size as usize;
     let mut buffer = Buffer::new(SECTOR_BYTES + len);
     buffer.set_len(SECTOR_BYTES + len);
-    // The second sector: a file system with larger blocks refuses it.
+    // Read the second sector, since a file system with larger blocks refuses that.
     pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
-/// Between two checks of a thread that drains; a notification ends it, as a rule.
+/// Interval of a draining thread's checks. Normally a notification wakes it earlier.
 const DRAINS: Duration = Duration::from_secs(1);
 
 const DIRECT: u8 = 0;
 const DRAINING: u8 = 1;
 const CACHED: u8 = 2;
 
-/// Which way an open file's transfers go. See the module.
+/// Whether the transfers of an open file are direct. All its queues share this.
 pub(super) struct Direct {
     mode: AtomicU8,
     /// The flags that the file was opened with, without `O_DIRECT`.
     access: OFlags,
     submitters: Mutex<Vec<Weak<Submitter>>>,
-    /// Its image was refused once, however often it is opened.
+    /// Direct I/O of this image was refused once. This survives a close of the image.
     refused: Arc<AtomicBool>,
 }
 
-/// One that gives the kernel an image's transfers.
+/// A queue or thread that submits an image's transfers to the kernel.
 pub(super) struct Submitter {
-    /// Some may be under way, directly.
+    /// Direct transfers of it may be in flight.
     busy: AtomicBool,
     wake: Arc<WakeFd>,
 }
@@ -114,13 +112,13 @@ impl Direct {
         Self { mode: AtomicU8::new(mode), access, submitters: Mutex::default(), refused }
     }
 
-    /// Whether the page cache is passed by.
+    /// Whether transfers are direct.
     pub(super) fn is_on(&self) -> bool {
         self.mode.load(Ordering::Relaxed) == DIRECT
     }
 
-    /// A submitter that has nothing under way. `wake` is notified when it may begin what it was to
-    /// wait with.
+    /// Creates a submitter with nothing in flight. `wake` is notified when it may submit what it
+    /// had to hold back.
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         let submitter = Arc::new(Submitter { busy: AtomicBool::new(false), wake });
         let mut submitters = self.submitters();
@@ -129,14 +127,14 @@ impl Direct {
         submitter
     }
 
-    /// Whether a submitter may give the kernel transfers of the open file `fd` now. Where it may,
-    /// it says when none is under way any more ([`idle`](Self::idle)).
+    /// Whether a submitter may submit transfers of the open file `fd` now. If so, it must call
+    /// [`idle`](Self::idle) once none of them is in flight any more.
     #[inline]
     pub(super) fn may_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) -> bool {
         match self.mode.load(Ordering::Acquire) {
             CACHED => true,
             DRAINING => false,
-            // It is marked as busy already, so a drain waits for what is added now.
+            // It is marked as busy already, so the drain also waits for what it submits now.
             _ if submitter.busy.load(Ordering::Relaxed) => true,
             _ => {
                 submitter.busy.store(true, Ordering::SeqCst);
@@ -149,7 +147,7 @@ impl Direct {
         }
     }
 
-    /// None of a submitter's transfers is under way.
+    /// Reports that no transfer of a submitter is in flight.
     #[inline]
     pub(super) fn idle(&self, fd: BorrowedFd<'_>, submitter: &Submitter) {
         if submitter.busy.load(Ordering::Relaxed) {
@@ -160,7 +158,7 @@ impl Direct {
         }
     }
 
-    /// Sleeps until a thread's submitter may begin.
+    /// Blocks until a thread's submitter may submit.
     pub(super) fn wait_to_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) {
         while !self.may_begin(fd, submitter) {
             submitter.wake.wait(Instant::now() + DRAINS);
@@ -168,7 +166,7 @@ impl Direct {
         }
     }
 
-    /// The kernel refused a transfer, whose submitter has not been marked as idle since.
+    /// The kernel refused a transfer, whose submitter is still marked as busy.
     #[cold]
     pub(super) fn refused(&self) -> Refused {
         match self.mode.compare_exchange(DIRECT, DRAINING, Ordering::SeqCst, Ordering::SeqCst) {
@@ -176,14 +174,14 @@ impl Direct {
                 self.refused.store(true, Ordering::Relaxed);
                 Refused::First
             }
-            // Nothing goes through the cache while a direct one is under way, so what is refused
-            // while it drains was direct.
+            // No cached transfer is submitted while a direct one is in flight, so one refused
+            // during the drain was direct.
             Err(DRAINING) => Refused::Direct,
             Err(_) => Refused::Cached,
         }
     }
 
-    /// Goes through the page cache, once no submitter has anything under way.
+    /// Switches to the page cache once no submitter has anything in flight.
     #[cold]
     fn settle(&self, fd: BorrowedFd<'_>) {
         let submitters = self.submitters();
@@ -192,7 +190,7 @@ impl Direct {
         if self.mode.load(Ordering::SeqCst) != DRAINING || there.iter().any(is_busy) {
             return;
         }
-        // Where the kernel does not let go of it transfers are refused as before, and fail.
+        // If the kernel refuses to clear the flag, transfers are refused as before and fail.
         let _ = fcntl_setfl(fd, self.access);
         self.mode.store(CACHED, Ordering::Release);
         there.iter().for_each(|submitter| submitter.wake.notify());
@@ -203,14 +201,14 @@ impl Direct {
     }
 }
 
-/// How a transfer went that was [refused](Direct::refused).
+/// The mode of a transfer that was [refused](Direct::refused).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
-    /// Directly, and the first: from now on all go through the page cache, and so is this to be
-    /// tried again.
+    /// It was direct and the first to be refused. From now on all use the page cache, and it must
+    /// be submitted again.
     First,
-    /// Directly: it is to be tried again.
+    /// It was direct: it must be submitted again.
     Direct,
-    /// Through the page cache.
+    /// It was cached: the transfer has failed.
     Cached,
 }

@@ -1,4 +1,4 @@
-//! A raw file, or a block device, as an image: opened, validated, locked.
+//! A raw file or a block device as an image: how it is opened, validated and locked.
 //!
 //! ```text
 //!   open        not through the page cache, where that is to be had (`direct`); a device that is written to with O_EXCL: not one that
@@ -10,17 +10,17 @@
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its transfers, and the lock with it
 //! ```
-//! Calls that a file system may not answer are made by a thread of the image's own
-//! ([`blocking_calls`](super::blocking_calls)): an image that is not open yet is busy, one whose
-//! length is not known yet has the one that it had.
+//! Calls that a file system may never answer are made on the image's own thread
+//! ([`blocking_calls`](super::blocking_calls)). An image whose `open` has not returned is busy;
+//! while its length is being read again, the old length holds.
 //!
-//! A device with longer sectors than its guest's is used through the page cache, which makes whole
-//! ones of parts. Bytes behind the last whole sector are no guest's, and said to be left out
-//! whenever there are some.
+//! A device whose sectors are longer than its guest's is used through the page cache, which handles
+//! partial sectors. Bytes after the last whole sector are not visible to the guest, and the log
+//! states so.
 //!
-//! Failures are reported with the path and the remedy. A transfer that fails is the guest's I/O
-//! error and a line in the log; nothing of it ends this process (who serves ignores SIGXFSZ, which
-//! a file that may not grow sends).
+//! Errors name the path and the remedy. A transfer that fails is an I/O error for the guest and a
+//! log line, and never ends this process (daemons ignore SIGXFSZ, which the kernel sends for a file
+//! that may not grow).
 
 use super::blocking_calls::{Answer, BlockingCalls};
 use super::direct::{self, Direct};
@@ -44,23 +44,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the image's thread waits for threads that are about to end, before it is busy.
+/// How long the image's thread waits for threads that are ending before it reports the image as
+/// busy.
 const ENDS: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// An image in a raw file or on a block device.
 pub struct FileImage {
     path: PathBuf,
     config: DiskConfig,
     open: Option<Opened>,
-    /// From its first use on.
+    /// The image's thread; it starts at the first use.
     thread: Option<BlockingCalls>,
-    /// It is being opened, in this way; perhaps no one waits for that any more. One call at a time.
+    /// The `open` in flight and its purpose; there is one at a time. Perhaps no one waits for it
+    /// any more.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
-    /// Its length is being asked for.
+    /// The request for the length, while it is in flight.
     measuring: Option<Answer<Result<Measured, Errno>>>,
-    /// The bytes behind its last sector that the log had last.
+    /// The bytes after the last whole sector that were logged last.
     tail_said: u64,
-    /// Direct I/O was refused, and is not tried again when it is opened again.
+    /// Direct I/O of this image was refused; it is not tried again at the next open.
     refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 }
@@ -78,28 +80,29 @@ struct How {
 struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
-    /// Bytes behind its last sector.
+    /// Bytes after its last whole sector.
     tail: u64,
     identity: Option<String>,
-    /// The count of its drive's media.
+    /// The kernel's count of media in its drive.
     medium: Option<String>,
-    /// The format that its bytes seem to have; they are served as they are.
+    /// The format that its content looks like. It is served as raw all the same.
     format: Option<&'static str>,
-    /// Its file is in memory: workers do its transfers.
+    /// The file is on tmpfs: workers do its transfers themselves.
     in_memory: bool,
-    /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
+    /// The thread pool, made with the first queue if threads are configured or the kernel has no
+    /// io_uring.
     pool: Option<Arc<Pool>>,
 }
 
 impl Opened {
-    /// A way of all transfers, made of one that takes any.
+    /// Wraps `others`, which can do any transfer, with the in-place disk if the file is in memory.
     fn way_of(&self, others: Box<dyn Disk>) -> Box<dyn Disk> {
         if self.in_memory { Box::new(InPlaceDisk::new(Arc::clone(&self.file), others)) } else { others }
     }
 }
 
 impl FileImage {
-    /// The file at `path`; nothing is opened yet.
+    /// The file at `path`, which is not opened yet.
     pub fn new(path: impl Into<PathBuf>, config: DiskConfig) -> Self {
         Self {
             path: path.into(),
@@ -114,7 +117,7 @@ impl FileImage {
         }
     }
 
-    /// How it is open, in words; None: it is not.
+    /// Describes how the image is open. None: it is not.
     pub fn describe(&self) -> Option<String> {
         let Opened { file, figures, tail, in_memory, pool, .. } = self.open.as_ref()?;
         let how = match in_memory {
@@ -140,7 +143,7 @@ impl FileImage {
         Some(format!("{} ({kind}{sectors}, {how}, {way}{tail})", self.path.display()))
     }
 
-    /// Logs bytes that no guest gets, when there are other ones than before.
+    /// Logs the bytes after the last whole sector, if their number has changed.
     fn say_tail(&mut self) {
         let Some(Opened { figures, tail, .. }) = &self.open else { return };
         let (tail, sector) = (*tail, u64::from(figures.sector_size));
@@ -154,7 +157,7 @@ impl FileImage {
         }
     }
 
-    /// Its thread, and None where there is no thread for one.
+    /// Returns the image's thread, and None if it cannot be created.
     fn thread(&mut self) -> Option<&BlockingCalls> {
         if self.thread.is_none() {
             self.thread = BlockingCalls::start().ok();
@@ -162,7 +165,7 @@ impl FileImage {
         self.thread.as_ref()
     }
 
-    /// Has its file opened.
+    /// Starts to open the file on the image's thread.
     fn begin_open(&mut self, how: How) -> Result<Answer<Result<Opened, OpenError>>, OpenError> {
         let (path, config) = (self.path.clone(), self.config);
         let (refused, lines) = (Arc::clone(&self.refused), Arc::clone(&self.lines));
@@ -175,7 +178,7 @@ impl FileImage {
         }
     }
 
-    /// Its file is being opened still.
+    /// Remembers that the file is still being opened.
     #[cold]
     fn keep_opening(&mut self, how: How, answer: Answer<Result<Opened, OpenError>>) -> OpenError {
         self.opening = Some((how, answer));
@@ -185,7 +188,7 @@ impl FileImage {
         ))
     }
 
-    /// Lets go of the file that is open; its last transfers may hold it longer.
+    /// Closes the file. Transfers in flight may keep it open longer.
     fn close_file(&mut self) {
         self.measuring = None;
         let opened = self.open.take();
@@ -195,14 +198,15 @@ impl FileImage {
         self.by_thread(opened);
     }
 
-    /// Drops what a file system may hold up, and waits a moment for it.
+    /// Drops a value on the image's thread, since that may block, and waits a moment for it.
     fn by_thread<T: Send + 'static>(&self, what: Option<T>) {
         if let (Some(what), Some(thread)) = (what, &self.thread) {
             thread.ask(move || drop(what)).wait();
         }
     }
 
-    /// A way to it, and what is readable when something has come back.
+    /// Creates a queue of the image, and the descriptor that becomes readable when transfers
+    /// complete.
     pub(super) fn way(&mut self) -> Result<(Box<dyn Disk>, Arc<WakeFd>), PlatformError> {
         let failed = |op| move |e: Errno| PlatformError { op, code: e.raw_os_error() };
         let (Some(opened), Some(thread)) = (&mut self.open, &self.thread) else {
@@ -289,7 +293,7 @@ impl Image for FileImage {
         let Measured { length: Length { sectors, tail }, is_another } = measured.ok()?;
         let opened = self.open.as_mut()?;
         if is_another {
-            // The new one's length is not this guest's business.
+            // The guest has nothing to do with the new medium's length.
             opened.file.mark_replaced();
             return None;
         }
@@ -309,30 +313,30 @@ impl Image for FileImage {
     }
 }
 
-/// How long an image is.
+/// The length of an image.
 struct Length {
-    /// Whole logical sectors, counted in 512 bytes.
+    /// Whole logical sectors, in units of 512 bytes.
     sectors: u64,
-    /// Bytes behind them.
+    /// Bytes after the last whole sector.
     tail: u64,
 }
 
-/// An open image's properties that may change meanwhile.
+/// Properties of an open image that may change.
 struct Measured {
     length: Length,
-    /// It is not the image that was opened: the same drive has another medium.
+    /// The drive has another medium than the one that was opened.
     is_another: bool,
 }
 
 fn measure(file: &OpenFile, sector_size: u32, medium: Option<String>) -> Result<Measured, Errno> {
     let length = length(file.fd(), sector_size)?;
-    // A file stays the one that was opened; where the kernel does not say, so does a medium.
+    // A file stays the one that was opened; so does a medium if the kernel does not tell.
     let now = medium.as_ref().and_then(|_| identity::medium(file.fd()));
     let is_another = now.is_some() && now != medium;
     Ok(Measured { length, is_another })
 }
 
-/// Its length now.
+/// Reads the current length.
 fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
     let bytes = seek(fd, SeekFrom::End(0))?;
     let tail = bytes % u64::from(sector_size);
@@ -340,7 +344,7 @@ fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
 }
 
 impl Drop for FileImage {
-    /// The image's thread closes it, for the file system may hold that up.
+    /// Closes the file on the image's thread, since the file system may block.
     fn drop(&mut self) {
         self.close();
     }
@@ -358,7 +362,7 @@ fn open(
     let unopened = |e: Errno, is_device: bool| {
         failed(match e {
             Errno::NOENT => "there is no such file, so the disk has no image".into(),
-            // A device that the unit does not name is refused so, whatever the file's own rights.
+            // The device policy of the systemd unit refuses with EPERM whatever the file's mode.
             Errno::PERM if is_device => format!(
                 "{e}: this process may not have that device; under systemd name it in the unit (pregrant doctor --device-policy)"
             ),
@@ -368,8 +372,8 @@ fn open(
             e => e.to_string(),
         })
     };
-    // Before it is opened: to open a watchdog or a tape does something already. What is found here
-    // is what is opened then, whatever the path leads to meanwhile.
+    // Check the type before opening it: opening a watchdog or a tape already has effects. The
+    // descriptor from this lookup is opened then, whatever the path leads to by that time.
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let found = found.map_err(|e| unopened(e, false))?;
     let stat = fstat(&found).map_err(|e| unopened(e, false))?;
@@ -388,7 +392,8 @@ fn open(
         std::thread::sleep(Duration::from_millis(1));
     }
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    // A device that the kernel uses, or that another has through another node, is not written to.
+    // The kernel refuses O_EXCL for a device that it uses itself, or that is claimed through
+    // another node.
     let alone = if is_device && writable { OFlags::EXCL } else { OFlags::empty() };
     let flags = access | alone | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let again = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -435,7 +440,7 @@ fn open(
         discard,
         ..DiskFigures::of(0)
     };
-    // No guest can use sectors longer than a page.
+    // Guests cannot use sectors longer than a page.
     let native_sectors = native_sectors && sector_size <= PAGE_SIZE as u32;
     let served = if native_sectors { own } else { own.in_sectors_of_512() };
     let in_memory = !is_device && is_in_memory(fd.as_fd());
@@ -474,7 +479,7 @@ fn open(
     Ok(Opened { file: Arc::new(file), figures, tail, identity, medium, format, in_memory, pool: None })
 }
 
-/// Whether it is a block device; None: neither that nor a file.
+/// Whether it is a block device. None: it is neither a block device nor a regular file.
 fn is_device(stat: &Stat) -> Option<bool> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(false),
@@ -483,7 +488,7 @@ fn is_device(stat: &Stat) -> Option<bool> {
     }
 }
 
-/// The user of a block device that cannot be had alone, in words.
+/// Describes who uses a block device that could not be opened exclusively.
 #[cold]
 fn who_has(path: &Path) -> String {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
@@ -497,9 +502,10 @@ fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -
     if is_device {
         return device::discards(fd, sector_size);
     }
-    // Behind its end there is nothing that could be lost.
+    // Beyond the end there is no data to lose.
     let end = seek(fd, SeekFrom::End(0)).ok()?.next_multiple_of(1 << 20);
     fallocate(fd, HOLE, end, 4096).ok()?;
-    // Blocks that a hole freed may be read from the medium still, though not through the file.
+    // Blocks freed by a hole can still be read from the medium, but not through the file, so this
+    // is no secure discard.
     Some(Discard { granularity: block.max(sector_size), alignment: 0, secure: false, zeroes: true })
 }

@@ -1,14 +1,14 @@
-//! The format of an image that is served as raw: a qcow2 file configured as raw
-//! gives a guest its header.
+//! Detects images of other formats that are served as raw: a guest whose qcow2 file is configured
+//! as raw gets the qcow2 header as its first sector.
 //!
-//! What a guest may do: write such a header on its disk, which is then warned of when the disk is
-//! attached the next time.
+//! What a guest may do: write such a header to its own disk. Then the log warns of it when the disk
+//! is attached the next time.
 
 use pregrant::blk::disk::{Buffer, SECTOR_BYTES};
 use rustix::fd::BorrowedFd;
 use rustix::io::pread;
 
-/// A format's name, where in the first sectors of an image its mark is, and the mark.
+/// For each format: its name, the offset of its magic in the image, and the magic.
 const MARKS: [(&str, usize, &[u8]); 8] = [
     ("qcow2", 0, b"QFI\xfb"),
     ("vmdk", 0, b"KDMV"),
@@ -19,12 +19,12 @@ const MARKS: [(&str, usize, &[u8]); 8] = [
     ("qed", 0, b"QED\0"),
     ("parallels", 0, b"WithoutFreeSpace"),
 ];
-/// A vhd of a fixed size begins with the disk, and ends with this.
+/// A vhd of fixed size begins with the disk and ends with a footer of this magic.
 const VHD_END: &[u8] = b"conectix";
-/// Bytes that are read, whatever direct I/O wants.
+/// Bytes to read, aligned for direct I/O.
 const READ: usize = Buffer::ALIGNMENT;
 
-/// The format that an open image seems to have; None: a raw one, or it cannot be read.
+/// The format that an open image looks like. None: it looks raw, or cannot be read.
 pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
     let first = bytes_at(fd, 0)?;
     let is_marked = |(_, at, mark): &&(&str, usize, &[u8])| {
@@ -40,7 +40,7 @@ pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
     last.bytes().get(footer..).filter(|rest| rest.starts_with(VHD_END)).map(|_| "vhd")
 }
 
-/// Those that are there, of a page.
+/// Reads what the file has of a page's bytes from `at` on.
 fn bytes_at(fd: BorrowedFd<'_>, at: u64) -> Option<Buffer> {
     let mut buffer = Buffer::new(READ);
     buffer.set_len(READ);

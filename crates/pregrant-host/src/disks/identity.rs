@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, fstatvfs, major, minor, st
 /// The major number of loop devices.
 const LOOP: u32 = 7;
 
-/// Of an open file, or of a block device. None: the kernel does not say.
+/// The identity of an open file or block device. None: the kernel does not tell.
 pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     let stat = fstat(fd).ok()?;
     if is_device {
@@ -36,9 +36,9 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     Some(text)
 }
 
-/// The kernel's count of the media in a drive that may get another while it is open: a removable
-/// device, or a loop device. None: it is no such drive, or the kernel does not say now. Of other
-/// devices the count may change with their length (ZFS).
+/// The kernel's count of media in a drive whose medium may change while it is open: a removable
+/// device or a loop device. None: it is no such drive, or the kernel does not tell. For other
+/// devices (ZFS) the count may also change with the length.
 pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
     let number = fstat(fd).ok()?.st_rdev;
     let is_removable = || device::of_disk(number, "removable").is_some_and(|removable| removable == "1");
@@ -49,7 +49,7 @@ pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
 
 fn file_system(fd: BorrowedFd<'_>, device: u64) -> String {
     match (major(device), fstatfs(fd), fstatvfs(fd)) {
-        // Some say 0 for an id: their kind has to do.
+        // Some file systems report an id of 0; then their type must suffice.
         (0, Ok(of), Ok(said)) => format!("file system {:x}, id {:x}", of.f_type, said.f_fsid),
         (major, ..) => format!("device {major}:{}", minor(device)),
     }
@@ -76,7 +76,7 @@ mod tests {
     use rustix::fd::AsFd;
     use std::fs::{self, File};
 
-    /// tmpfs has no device; what has one is identified by that.
+    /// tmpfs has no device, so its device number must not count where the file system id does.
     #[test]
     fn a_device_number_that_is_another_at_each_mount_does_not_count() {
         let of_shm = file_system(File::open("/dev/shm").unwrap().as_fd(), 7);
@@ -94,15 +94,16 @@ mod tests {
         assert_eq!(of(File::open(&a).unwrap().as_fd(), false).unwrap(), first);
         fs::rename(&a, &b).unwrap();
         assert_eq!(of(File::open(&b).unwrap().as_fd(), false).unwrap(), first);
-        // Longer, and written to.
+        // A longer file that was written to.
         fs::write(&b, [1; 9000]).unwrap();
         assert_eq!(of(File::open(&b).unwrap().as_fd(), false).unwrap(), first);
         assert_ne!(made(&a), first);
-        // Its inode is free for the next.
+        // Frees its inode number for the next file.
         fs::remove_file(&b).unwrap();
         fs::remove_file(&a).unwrap();
         for _ in 0..8 {
-            // As coarse as the clock of a file system without generations is.
+            // Longer than a tick of the clock that file systems without generations take their
+            // times from.
             std::thread::sleep(std::time::Duration::from_millis(20));
             assert_ne!(made(&a), first);
             fs::remove_file(&a).unwrap();

@@ -1,11 +1,11 @@
-//! The image that a disk's keys name, whatever it is; and what its server wants to know of it
-//! meanwhile.
+//! The image that a disk's xenstore keys name, of any kind, and the facts about it that its worker
+//! needs.
 //!
 //! ```text
 //!   NamedImage  with the disk, in the core         ImageFace  with the disk's server: descriptors, words
 //! ```
-//! The image's identity is read again at each connect. An image in memory stays there in between,
-//! under the same name, and is the same one.
+//! The image's identity is read again at each connect. A RAM image outlives a disconnect under the
+//! same name and stays the same image.
 
 use super::file::FileImage;
 use super::ram::RamImage;
@@ -22,7 +22,7 @@ struct Face {
     readable: Vec<Option<OwnedFd>>,
 }
 
-/// See the module.
+/// The facts about an image that its worker reads, shared with the image's owner.
 #[derive(Clone, Default)]
 pub struct ImageFace(Arc<Mutex<Face>>);
 
@@ -31,13 +31,13 @@ impl ImageFace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open image, and how it is opened; empty: none is.
+    /// Describes the open image and how it is opened. Empty: none is open.
     pub fn describe(&self) -> String {
         self.inside().text.clone()
     }
 
-    /// Descriptors, by queue, that are readable when transfers have come back; given once after the
-    /// image was opened. None: they are back as soon as they are submitted.
+    /// For each queue, the descriptor that is readable when transfers have completed; returned once
+    /// per open. None: transfers complete as soon as they are submitted.
     pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
         std::mem::take(&mut self.inside().readable)
     }
@@ -48,21 +48,21 @@ enum Kind {
     File(Box<FileImage>),
 }
 
-/// See the module.
+/// The image that a disk's keys name.
 pub struct NamedImage {
     config: DiskConfig,
-    /// As it was opened last.
+    /// The image that was opened last.
     named: Option<(ImageSpec, Kind)>,
     face: ImageFace,
 }
 
 impl NamedImage {
-    /// None yet.
+    /// Creates one with no image.
     pub fn new(config: DiskConfig) -> Self {
         Self { config, named: None, face: ImageFace::default() }
     }
 
-    /// The face that its server checks.
+    /// The facts that its worker reads.
     pub fn face(&self) -> &ImageFace {
         &self.face
     }
@@ -125,7 +125,7 @@ impl Image for NamedImage {
             Kind::Ram(_) => None,
             Kind::File(file) => {
                 let sectors = file.sectors();
-                // With another length there may be another rest behind its last sector.
+                // With another length, the part after the last whole sector may differ.
                 self.face.inside().text = file.describe().unwrap_or_default();
                 sectors
             }
@@ -153,7 +153,7 @@ impl Image for NamedImage {
             .map_err(|e| PlatformError { op: "to make a descriptor for a disk", code: e.raw_os_error() })?;
         self.face.inside().readable.push(another);
         if let Some((_, Kind::File(file))) = &self.named {
-            // A kernel without io_uring says so at the first queue.
+            // A kernel without io_uring is noticed at the first queue.
             self.face.inside().text = file.describe().unwrap_or_default();
         }
         Ok(disk)

@@ -1,18 +1,18 @@
-//! Transfers of a file in memory (tmpfs), done by the worker itself.
+//! Transfers of a file on tmpfs, done by the worker itself.
 //!
 //! ```text
 //!   read, write, flush --submit--> waiting --start: one call each--> done --complete--> Done
 //!   discard ------------------------------> another way (io_uring, threads)
 //! ```
-//! No device is waited for, so a call takes as long as its copy. io_uring has a thread of the
-//! kernel do each of these: tmpfs does not say that it answers at once. That thread's wake-up takes
-//! longer than a copy of 4096 bytes.
+//! No device is involved, so a call takes only as long as its copy. io_uring would hand each of
+//! these to a kernel thread, because tmpfs does not support IOCB_NOWAIT, and waking that thread
+//! takes longer than copying 4096 bytes.
 //!
-//! Invariants: nothing is under way between two polls but discards, which may take long. The file
-//! is never opened with O_DIRECT, so no transfer waits for another.
+//! Invariants: between two polls only discards are in flight, since they may take long. The file is
+//! never opened with O_DIRECT, so no transfer waits for another.
 //!
-//! What a guest may do: ask for pages that were swapped out. Its worker waits for the swap device
-//! then, as it does for a page of its own memory.
+//! What a guest may do: access pages that were swapped out. Its worker then waits for the swap
+//! device, as for its own memory.
 
 use super::open_file::OpenFile;
 use super::transfer::{Ended, Pieces, Transfer};
@@ -24,19 +24,19 @@ use std::sync::Arc;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Whether an open file is in memory.
+/// Whether an open file is on tmpfs or ramfs.
 pub(super) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u32)))
 }
 
-/// See the module.
+/// A queue that does transfers at once, on the calling thread.
 pub(super) struct InPlaceDisk {
     file: Arc<OpenFile>,
     waiting: Vec<Transfer>,
     done: Vec<Done>,
-    /// Lists for pieces.
+    /// Empty lists of fragments, for reuse.
     spare: Vec<Pieces>,
-    /// For discards.
+    /// The queue for discards.
     others: Box<dyn Disk>,
 }
 

@@ -1,30 +1,30 @@
-//! The lock of an image: on the open file that its I/O goes through (R6 of docs/protocol 1.1, for
-//! what stands behind a disk).
+//! The lock of an image, on the open file that its I/O goes through (R6 of docs/protocol 1.1, for
+//! the storage of a disk).
 //!
 //! ```text
 //!   a back:       open --flock--> io_uring requests, threads ... killed
 //!                                   each request holds the open file, and so the lock, until it is over
 //!   its successor:         flock? no .............................. no ... yes: nothing of the predecessor's lands any more
 //! ```
-//! Why `flock`: it belongs to the open file and not to the process, so a kernel that still works
-//! for a dead process holds it. (What `fcntl` locks without `OFD` is gone with the process.) One
-//! who writes has it alone; those who only read share it.
+//! It is `flock` because that belongs to the open file and not to the process: while the kernel
+//! still works for a dead process, the lock is held. (`fcntl` locks without `OFD` end with the
+//! process.) A writer holds the lock exclusively; readers share it.
 
 use rustix::fd::AsFd;
 use rustix::fs::{FlockOperation, fstat, major, minor};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Why there is no lock.
+/// Why an image cannot be locked.
 #[derive(Debug)]
 pub(super) enum LockError {
-    /// Somebody has it: who, in words.
+    /// Another process has the lock; it is named here in words.
     Held(String),
-    /// The file knows none.
+    /// The file does not support locks.
     Failed(Errno),
 }
 
-/// Locks an open file: for this one alone, or with others that share it. Never waits.
+/// Locks an open file, exclusively or shared. Never blocks.
 pub(super) fn lock(file: impl AsFd, alone: bool) -> Result<(), LockError> {
     let how = match alone {
         true => FlockOperation::NonBlockingLockExclusive,
@@ -37,7 +37,7 @@ pub(super) fn lock(file: impl AsFd, alone: bool) -> Result<(), LockError> {
     }
 }
 
-/// The owner of this file's lock, in words.
+/// Describes who holds this file's lock.
 fn holder(file: impl AsFd) -> String {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let pid = fstat(file).ok().and_then(|stat| {
@@ -54,7 +54,7 @@ fn holder(file: impl AsFd) -> String {
     }
 }
 
-/// The process that took the lock of an inode, as the kernel lists locks.
+/// The process that holds the lock of an inode, according to `/proc/locks`.
 fn owner(locks: &str, inode: &str) -> Option<i64> {
     // 1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF
     let mut fields = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());

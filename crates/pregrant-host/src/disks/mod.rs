@@ -9,14 +9,14 @@
 //!                                                 '-- in_place: the worker itself, where the file is in memory
 //!                                               transfer: one Io as the kernel takes it, piece by piece
 //! ```
-//! Invariants: all reads and writes of an image go through one open file, which carries its `lock`;
-//! the kernel drops that lock when the last request on the open file has ended, be its process dead
-//! or alive. So who has the lock knows that no one else's write lands any more. Memory that the
-//! kernel knows of is owned by a `Transfer` until the request is over.
+//! Invariants: all reads and writes of an image go through one open file, which carries its `lock`.
+//! The kernel releases that lock only when the last request on the open file has ended, even if its
+//! process is dead. So the owner of the lock knows that no other process's write can still reach
+//! the image. A `Transfer` owns the memory of a request until the request has ended.
 //!
-//! What a guest may do: change mapped bytes while they are written (either lands on its disk), ask
-//! for what the disk cannot do: it gets an error. Which image is opened is the toolstack's word
-//! alone.
+//! What a guest may do: change the mapped bytes while they are written (its disk gets either
+//! version), or request what the disk cannot do, which fails. Only the toolstack decides which
+//! image is opened.
 
 mod blocking_calls;
 mod device;
@@ -46,22 +46,21 @@ use crate::choice::named;
 use std::time::Duration;
 
 named! {
-    /// How transfers reach a file.
+    /// The method of transfers to and from a file.
     IoWay, "a way" {
-        /// io_uring; where the kernel has none, threads.
+        /// io_uring, or threads if the kernel has none.
         #[default]
         Uring = "uring",
-        /// A pool of threads for each image.
+        /// A thread pool per image.
         Threads = "threads",
     }
 }
 
-/// How images are opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskConfig {
-    /// How transfers reach a file.
+    /// The method of transfers to and from a file.
     pub io: IoWay,
-    /// Whether the kernel's page cache is passed by, where the file allows it.
+    /// Whether to use direct I/O, if the file allows it.
     pub direct: bool,
 }
 
@@ -71,7 +70,7 @@ impl Default for DiskConfig {
     }
 }
 
-/// Threads of an image that has all of its transfers done by threads.
+/// Threads of an image that does all transfers by threads.
 const THREADS: usize = 4;
-/// How long an end in good order waits for a disk that does nothing.
+/// How long an orderly shutdown waits for a disk that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,10 +1,10 @@
-//! One open file, through which all of an image's transfers go, and which its [`lock`](super::lock)
-//! is on.
+//! The open file through which all transfers of an image go, and which carries its
+//! [`lock`](super::lock).
 //!
-//! A closed image's open file is [left behind](OpenFile::leave_behind) while transfers of it are
-//! under way. Until they are over the image is not opened again by this process, also to be read,
-//! for which the lock is shared: each connection to storage that hangs would leave its memory, its
-//! guest's pages and its threads.
+//! When an image is closed while transfers are in flight, its open file is [left
+//! behind](OpenFile::leave_behind) until they end. Meanwhile this process does not open the image
+//! again, not even to read, for which the lock could be shared: otherwise each connection to
+//! storage that hangs would leave behind memory, the guest's pages and threads.
 
 use super::direct::{Direct, Refused, Submitter};
 use super::wake_fd::WakeFd;
@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Free blocks, and the file stays as long as it is.
+/// fallocate flags that free blocks and keep the file's length.
 pub(super) const HOLE: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
-/// An image among all that this machine has.
+/// A number that identifies an image on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ImageNumber(u64, u64);
 
@@ -31,7 +31,7 @@ impl ImageNumber {
         Self::from_parts(stat.st_mode, stat.st_rdev, (stat.st_dev, stat.st_ino))
     }
 
-    /// Of a device its number, of a file its file system and inode.
+    /// Built from a device's number, or from a file's file system and inode.
     pub(super) fn from_parts(mode: RawMode, device: u64, (file_system, inode): (u64, u64)) -> Self {
         match FileType::from_raw_mode(mode) {
             FileType::BlockDevice => Self(device, 0),
@@ -40,39 +40,40 @@ impl ImageNumber {
     }
 }
 
-/// Open files of closed images that may have transfers under way.
+/// Open files of closed images, which may have transfers in flight.
 static LEFT_BEHIND: Mutex<Vec<(ImageNumber, Weak<OpenFile>)>> = Mutex::new(Vec::new());
 
-/// Whether a closed image's transfers are under way still.
+/// Whether transfers of a closed image are still in flight.
 pub(super) fn is_left_behind(number: ImageNumber) -> bool {
     let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
     left.retain(|(_, file)| file.strong_count() > 0);
     left.iter().any(|(other, _)| *other == number)
 }
 
-/// See the module.
+/// The open file of an image.
 pub(super) struct OpenFile {
-    /// Closed first: who gets the lock may have the device alone.
+    /// The first field, so that it is closed first: the next owner of the lock may want the device
+    /// exclusively.
     writeback: Writeback,
     fd: OwnedFd,
     number: ImageNumber,
     path: PathBuf,
-    /// Bytes of a block device's own logical sectors; None: it is a file.
+    /// Bytes of a block device's own logical sectors. None: it is a file.
     device_sectors: Option<u32>,
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
-    /// Another medium is in the place of the one that was opened.
+    /// The drive has another medium now than the one that was opened.
     is_replaced: AtomicBool,
-    /// The kernel got a guest's pages, and could not use them.
+    /// The kernel could not access a guest's mapped pages.
     cannot_reach: AtomicBool,
-    /// Lines about its image, however often that is opened.
+    /// The budget of log lines for the image, which survives a close.
     lines: Arc<LineBudget>,
 }
 
 impl OpenFile {
-    /// `fd`, which was opened at `path`: a file, or a block device with logical sectors of so many
-    /// bytes.
+    /// `fd` was opened at `path`. If it is a block device, `device_sectors` has the bytes of its
+    /// logical sectors.
     pub(super) fn new(
         (fd, number): (OwnedFd, ImageNumber),
         path: &Path,
@@ -96,7 +97,7 @@ impl OpenFile {
         }
     }
 
-    /// Its image is closed.
+    /// Called when the image is closed.
     pub(super) fn leave_behind(self: &Arc<Self>) {
         let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
         left.push((self.number, Arc::downgrade(self)));
@@ -110,45 +111,45 @@ impl OpenFile {
         self.device_sectors.is_some()
     }
 
-    /// Bytes of its own logical sectors.
+    /// Bytes of the device's own logical sectors.
     pub(super) fn sector_size(&self) -> u32 {
         self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
     }
 
-    /// Whether the page cache is passed by.
+    /// Whether transfers are direct.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_on()
     }
 
-    /// [`Direct::submitter`].
+    /// See [`Direct::submitter`].
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         self.direct.submitter(wake)
     }
 
-    /// [`Direct::may_begin`].
+    /// See [`Direct::may_begin`].
     #[inline]
     pub(super) fn may_begin(&self, submitter: &Submitter) -> bool {
         self.direct.may_begin(self.fd(), submitter)
     }
 
-    /// [`Direct::wait_to_begin`].
+    /// See [`Direct::wait_to_begin`].
     pub(super) fn wait_to_begin(&self, submitter: &Submitter) {
         self.direct.wait_to_begin(self.fd(), submitter);
     }
 
-    /// [`Direct::idle`].
+    /// See [`Direct::idle`].
     #[inline]
     pub(super) fn idle(&self, submitter: &Submitter) {
         self.direct.idle(self.fd(), submitter);
     }
 
-    /// [`Writeback::flushed`].
+    /// See [`Writeback::flushed`].
     pub(super) fn flushed(&self, outcome: Result<(), Errno>) -> Result<(), Errno> {
         self.writeback.flushed(outcome)
     }
 
-    /// The kernel refused a transfer. True: since it went directly, which no transfer of this image
-    /// does any more; again.
+    /// Handles a transfer that the kernel refused. True: it was direct and must be submitted again;
+    /// this image does no more direct transfers.
     #[cold]
     pub(super) fn goes_another_way(&self, what: Arguments<'_>) -> bool {
         let refused = self.direct.refused();
@@ -162,13 +163,13 @@ impl OpenFile {
         refused != Refused::Cached
     }
 
-    /// Whether such a transfer's bytes go through a buffer of our own; see
+    /// Whether a transfer of this kind goes through a bounce buffer; see
     /// [`transfer`](super::transfer).
     pub(super) fn bounces(&self, op: IoOp) -> bool {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
     }
 
-    /// The kernel cannot read or write a guest's pages in this process' place.
+    /// Notes that the kernel cannot access guests' mapped pages for this process.
     #[cold]
     pub(super) fn cannot_reach_guests(&self) {
         if !self.cannot_reach.swap(true, Ordering::Relaxed) {
@@ -180,7 +181,7 @@ impl OpenFile {
         }
     }
 
-    /// Threads cannot be had: less is done at a time, and nothing else is wrong.
+    /// Logs that fewer threads could be created than wanted, which only limits parallelism.
     #[cold]
     pub(super) fn lacks_threads(&self, had: usize, wanted: usize, why: &std::io::Error) {
         self.lines.warn(format_args!(
@@ -190,7 +191,7 @@ impl OpenFile {
         ));
     }
 
-    /// io_uring does no transfers of it any more.
+    /// Logs that io_uring no longer does transfers of this image.
     #[cold]
     pub(super) fn leaves_uring(&self, why: Errno) {
         self.lines.warn(format_args!(
@@ -200,8 +201,8 @@ impl OpenFile {
         ));
     }
 
-    /// It has become another image, and no guest's: the kernel would read it, and write to it,
-    /// through what was opened before.
+    /// Marks the image as replaced by another medium. Its guest may access neither: a transfer
+    /// would reach the new medium through the old open file.
     #[cold]
     pub(super) fn mark_replaced(&self) {
         if !self.is_replaced.swap(true, Ordering::Relaxed) {
@@ -212,13 +213,13 @@ impl OpenFile {
         }
     }
 
-    /// Whether transfers of it are to fail.
+    /// Whether all transfers must fail.
     #[inline]
     pub(super) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// A transfer failed.
+    /// Logs a failed transfer.
     #[cold]
     pub(super) fn complain(&self, what: Arguments<'_>) {
         self.lines.warn(format_args!("{}: {what}", self.path.display()));

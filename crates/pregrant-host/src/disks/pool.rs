@@ -1,17 +1,17 @@
-//! Transfers done by threads, which sleep in the kernel for them: where there is no io_uring, and
-//! what it does not know or cannot do.
+//! Transfers done by threads, which block in the kernel: for kernels without io_uring, and for
+//! requests that io_uring does not support or failed to do.
 //!
 //! ```text
 //!   PoolQueue --submit--> transfers --thread--> Transfer::perform --over--> lane's done, notify --complete--> Done
 //!                            ^                       |
 //!                            '-------- again --------'      behind those that wait
 //! ```
-//! There are as many threads as can be had. Where there is none the image's own does them
-//! ([`blocking_calls`](super::blocking_calls)), one after the other.
+//! The pool has as many threads as can be created. If there are none, the image's own thread
+//! ([`blocking_calls`](super::blocking_calls)) does the transfers one by one.
 //!
-//! Invariants: a transfer is with one thread at a time, which owns its memory; the threads hold the
-//! open file until their last transfer is done, even without an owner. One that the kernel does
-//! in many calls keeps no thread from the others.
+//! Invariants: a transfer is with one thread at a time, which owns its memory. The threads keep the
+//! open file until their last transfer is done, also when its owner is gone. A transfer that takes
+//! many calls goes back to the queue after each, so that others get their turn.
 
 use super::PATIENCE;
 use super::blocking_calls::BlockingCalls;
@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two tries of the image's thread to begin a transfer.
+/// Interval at which the image's thread tries again to begin a transfer.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Transfers that came back for one queue.
+/// The completed transfers of one queue.
 struct Lane {
     done: Mutex<Vec<Done>>,
     wake: Arc<WakeFd>,
-    /// Its queue is gone; written under the transfers' lock.
+    /// Its queue is dropped; written under the lock of the transfers.
     over: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ struct Shared {
     transfers: Mutex<TransferQueue>,
     more: Condvar,
     file: Arc<OpenFile>,
-    /// The image's thread, where there is no other.
+    /// The image's thread, which does the transfers if there is no other.
     one_by_one: Option<(BlockingCalls, Arc<Submitter>)>,
 }
 
@@ -54,14 +54,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads for one image. They end with it, each after the transfer that it has.
+/// The threads of one image. Each ends with the pool, after its current transfer.
 pub(super) struct Pool(Arc<Shared>);
 
 impl Pool {
-    /// `threads` of them, or as many as there can be; `image` is the thread of the image.
+    /// Starts up to `threads` threads; `image` is the image's own thread.
     ///
     /// # Errors
-    /// There is no descriptor to be had.
+    ///
+    /// The process has no descriptor left.
     pub(super) fn new(
         file: Arc<OpenFile>,
         threads: usize,
@@ -96,7 +97,7 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// A way to the image, for one queue, which notifies `wake`.
+    /// Creates a queue, which notifies `wake`.
     pub(super) fn queue(self: &Arc<Self>, wake: Arc<WakeFd>) -> PoolQueue {
         let lane = Arc::new(Lane { done: Mutex::default(), wake, over: AtomicBool::new(false) });
         PoolQueue { pool: Arc::clone(self), lane, in_flight: 0, here: Vec::new() }
@@ -127,15 +128,15 @@ impl Shared {
         }
     }
 
-    /// Does what one call does of a transfer, which may begin. True: there is more of it, behind
-    /// those that wait.
+    /// Makes one system call for a transfer that may begin. True: more of the transfer is left, and
+    /// it was queued behind those that wait.
     fn perform(&self, lane: Arc<Lane>, mut transfer: Transfer, submitter: &Submitter) -> bool {
         let ended = transfer.perform(&self.file);
         self.file.idle(submitter);
         match ended {
             Ended::Again => {
                 let mut transfers = lock(&self.transfers);
-                // A queue that is gone has started nothing more.
+                // If its queue is gone, nothing more of the transfer is started.
                 let goes_on = !lane.over.load(Ordering::Relaxed);
                 if goes_on {
                     transfers.waiting.push_back((lane, transfer));
@@ -150,13 +151,13 @@ impl Shared {
         }
     }
 
-    /// There is a transfer more that waits.
+    /// Wakes a thread for a new transfer.
     fn notify(self: &Arc<Self>) {
         let Some((image, _)) = &self.one_by_one else { return self.more.notify_one() };
         let shared = Arc::clone(self);
         image.later(move || {
             let Some((_, submitter)) = &shared.one_by_one else { return };
-            // Others' transfers may be waited for by this thread, behind this one.
+            // Others may wait for this thread, behind this transfer.
             if !shared.file.may_begin(submitter) {
                 std::thread::sleep(TURN);
                 return shared.notify();
@@ -173,24 +174,24 @@ impl Shared {
     }
 }
 
-/// See [`Pool::queue`].
+/// A queue of the pool, from [`Pool::queue`].
 pub(super) struct PoolQueue {
     pool: Arc<Pool>,
     lane: Arc<Lane>,
     in_flight: usize,
-    /// Transfers that came back and were not fetched.
+    /// Completed transfers that have not been fetched.
     here: Vec<Done>,
 }
 
 impl PoolQueue {
-    /// Has a transfer done.
+    /// Queues a transfer.
     pub(super) fn take(&mut self, transfer: Transfer) {
         self.in_flight += 1;
         lock(&self.pool.0.transfers).waiting.push_back((Arc::clone(&self.lane), transfer));
         self.pool.0.notify();
     }
 
-    /// Transfers that have not come back.
+    /// Number of transfers that have not completed.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -235,8 +236,8 @@ impl Disk for PoolQueue {
 }
 
 impl Drop for PoolQueue {
-    /// Transfers that no thread has started are dropped. A thread that has a transfer keeps its
-    /// memory and the open file until it is done.
+    /// Drops transfers that no thread has started. A thread keeps the memory of its transfer, and
+    /// the open file, until it is done.
     fn drop(&mut self) {
         let mut transfers = lock(&self.pool.0.transfers);
         self.lane.over.store(true, Ordering::Relaxed);

@@ -1,15 +1,16 @@
-//! A disk in memory, which all of its queues share: transfers are done as they are submitted.
+//! A disk in memory, shared by all of its queues. Transfers complete when they are submitted.
 //!
 //! ```text
 //!   guest's pages <--one copy--> mapping of a memfd        discard: a hole in the memfd
 //! ```
-//! Invariants: its memory is treated as shared memory is, by copies without references: two queues
-//! may write the same sectors at once, and what is there then is a mixture, as on any disk. It
-//! outlives its guest's connections, and ends with its process: a successor refuses to be taken for
-//! it. Its identity is another each time that it is made: the guest of a lost one gets no new one
-//! by connecting again either.
+//! Invariants: its memory is treated as shared memory, by copies without references. Two queues may
+//! write the same sectors at once, and the result is a mixture, as on any disk. It survives its
+//! guest's connections and ends with its process. Each new RAM disk has a new identity, so a
+//! successor of the process refuses to reconnect a guest to an empty one in place of the lost one,
+//! and connecting again does not help the guest either.
 //!
-//! What a guest may do: change mapped bytes while they are copied; it finds either on its disk.
+//! What a guest may do: change mapped bytes while they are copied; either version ends up on its
+//! disk.
 
 use crate::backing::Backing;
 use crate::mapping::Mapping;
@@ -30,15 +31,15 @@ struct Memory {
     identity: String,
 }
 
-/// See the module.
+/// A RAM image.
 pub struct RamImage {
     bytes: u64,
-    /// From its first use on.
+    /// Allocated at the first use.
     memory: Option<Arc<Memory>>,
 }
 
 impl RamImage {
-    /// Of so many bytes, whole pages. There is no memory yet.
+    /// An image of `bytes` bytes, which must be whole pages. Its memory is not allocated yet.
     pub fn new(bytes: u64) -> Self {
         Self { bytes, memory: None }
     }
@@ -89,8 +90,8 @@ impl fmt::Debug for RamImage {
     }
 }
 
-/// The identity of memory that is made now: as long as the machine runs no other has it, whichever
-/// process makes it, in whichever namespace.
+/// A new identity, which no other RAM disk has while the machine runs, of any process in any
+/// namespace.
 fn identity() -> String {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let made = MADE.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +108,7 @@ struct RamDisk {
 impl Disk for RamDisk {
     fn submit(&mut self, mut io: Io) {
         let Memory { backing, bytes, .. } = &*self.memory;
-        // They are on the disk: that was validated before.
+        // They are within the disk, which was checked before.
         let at = io.sector * SECTOR_BYTES as u64;
         let good = match io.op {
             IoOp::Read => io.memory.load_at(bytes, at as usize),

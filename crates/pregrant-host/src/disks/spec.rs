@@ -1,29 +1,29 @@
-//! Which image a disk has, as the toolstack says it: the key `params` of a vbd.
+//! The image of a disk as the toolstack names it in the vbd's xenstore key `params`.
 //!
 //! ```text
 //!   /var/disk.img   aio:/var/disk.img   raw:/var/disk.img   file:/var/disk.img   phy:/dev/vg/disk      a raw file, a block device
 //!   phy:vg/disk     vg/disk                                                                            the same, below /dev
 //!   ram:64M                                                                                            memory of the back's process
 //! ```
-//! A path that does not begin with `/` is below `/dev`, as xl-disk-configuration(5) says of a
-//! disk's target: xl writes the target into `params` as it stands, and leaves it to the script to
-//! check there.
+//! A path that does not begin with `/` is relative to `/dev`, as xl-disk-configuration(5) defines
+//! it for a disk's target: xl copies the target to `params` unchanged and leaves the check to the
+//! script.
 
 use crate::excerpt::excerpt;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// See the module.
+/// The image that `params` names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageSpec {
-    /// A raw file or a block device; which of them it is the file says.
+    /// A raw file or a block device, which its type decides.
     Path(PathBuf),
-    /// So many bytes of memory.
+    /// Memory of this many bytes.
     Ram(u64),
 }
 
-/// There is no such image.
+/// The text names no image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownImage(String);
 
@@ -40,11 +40,11 @@ impl fmt::Display for UnknownImage {
 
 impl std::error::Error for UnknownImage {}
 
-/// Formats that mean the bytes as they are.
+/// Names of formats that mean "raw".
 const RAW: [&str; 4] = ["aio", "raw", "file", "phy"];
-/// More than any machine has, and less than what an offset holds.
+/// More than any machine has, and small enough for a file offset.
 const RAM_MOST: u64 = 1 << 46;
-/// Where a path that does not begin with `/` begins.
+/// The directory for a path that does not begin with `/`.
 const DEV: &str = "/dev";
 
 impl FromStr for ImageSpec {
@@ -59,12 +59,12 @@ impl FromStr for ImageSpec {
             Some(_) => return Err(unknown()),
             None => text,
         };
-        // Joined to one that begins with `/` it is that one.
+        // `join` returns a path that begins with `/` unchanged.
         if path.is_empty() { Err(unknown()) } else { Ok(Self::Path(Path::new(DEV).join(path))) }
     }
 }
 
-/// `64M`: a number of bytes, KiB, MiB or GiB; whole sectors, and some.
+/// Parses a size such as `64M` in bytes, KiB, MiB or GiB. It must be at least one whole sector.
 fn bytes(text: &str) -> Option<u64> {
     let (digits, shift) = match text.char_indices().last()? {
         (at, 'k' | 'K') => (&text[..at], 10),

@@ -1,27 +1,25 @@
-//! One [`Io`] as the kernel takes it: where its bytes are, piece by piece, and what of it is left
-//! to do.
+//! One [`Io`] in the form that the kernel takes: its fragments in memory, and what is left to do.
 //!
 //! ```text
 //!   Io --new--> Transfer --request--> io_uring           perform: the same by a call that sleeps
 //!                  ^  '--ended: over, with its outcome --> Done
 //!                  '------ended: the kernel did a part, or was interrupted: again
 //! ```
-//! A discard is given to the kernel in pieces of [`DISCARD_PIECE`] bytes at most, and between two
-//! of them others have their turn: a guest may ask for one of its whole disk, for which the kernel
-//! would hold the image's lock, and a thread of its own or ours, until the last byte of it, also
-//! when its process waits or is killed meanwhile.
+//! A discard is split into parts of at most [`DISCARD_PIECE`] bytes, and other transfers get their
+//! turn between two of them. A guest may discard its whole disk; as one call, that would keep the
+//! image's lock and a thread until its last byte, even if the process is killed meanwhile.
 //!
-//! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays
-//! where it is when the transfer moves; what the kernel knows of is not touched before it says that
-//! it is done. No reference to a guest's pages exists: they are named by address and length.
+//! Invariants: a transfer owns the memory of its fragments ([`Io`]), which does not move when the
+//! transfer does. Memory that the kernel uses is not touched until the kernel reports the end of
+//! the request. No reference to a guest's pages exists: they are named by address and length.
 //!
-//! Direct I/O that the kernel refuses is submitted again, through the page cache
+//! A direct transfer that the kernel refuses is submitted again, through the page cache
 //! ([`direct`](super::direct)).
 //!
-//! Bytes go through a buffer of our own (`bounce`) where the kernel cannot reach a guest's pages
-//! (it says so once), and in reads of an image that others may have open too: there a process that
-//! is dead may have reads on their way that no lock tells of, and these end in its own buffer and
-//! not in a page that its guest uses for something else by now.
+//! Data goes through a bounce buffer if the kernel cannot access the guest's pages (which is logged
+//! once), and also for reads of an image that others may have open: there a dead process may have
+//! left reads in flight that no lock shows. They end in its own buffer, and not in a page that the
+//! guest uses for something else by now.
 #![expect(
     unsafe_code,
     reason = "preadv and pwritev name an I/O's memory, which may be a guest's mapped pages"
@@ -36,25 +34,25 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{fallocate, fdatasync};
 use rustix::io::Errno;
 
-/// Pieces that one request has at most: the kernel's IOV_MAX.
+/// Most fragments of one request: the kernel's IOV_MAX.
 const PIECES_MOST: usize = 1024;
-/// Bytes of a discard that the kernel is asked for at a time.
+/// Most bytes of a discard in one call.
 const DISCARD_PIECE: u64 = 256 << 20;
-/// How often a request that did nothing is tried again.
+/// How often a request that made no progress is retried.
 const TRIES: u8 = 100;
-/// How often io_uring is given a request again that it did not carry out.
+/// How often io_uring gets a request again that it failed to carry out.
 const URING_TRIES: u8 = 3;
 
-/// The state of a transfer.
+/// The state of a transfer after a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    /// It is to be requested again: for what is left.
+    /// It must be submitted again, for what is left.
     Again,
-    /// It is over.
+    /// It has ended.
     Over(Result<(), IoError>),
 }
 
-/// Where bytes are: addresses and lengths, as the kernel reads them.
+/// A list of addresses and lengths, in the form that the kernel reads.
 #[derive(Default)]
 pub(super) struct Pieces(Vec<iovec>);
 
@@ -62,21 +60,21 @@ pub(super) struct Pieces(Vec<iovec>);
 // go to another thread with it.
 unsafe impl Send for Pieces {}
 
-/// See the module.
+/// One [`Io`] in the form that the kernel takes.
 pub(super) struct Transfer {
     io: Io,
     bounce: Option<Buffer>,
-    /// All of its pieces; those before `first` are done.
+    /// All fragments; those before `first` are done.
     pieces: Pieces,
     first: usize,
-    /// Byte on the disk of the first that is not done, and how many there are.
+    /// The next byte on the disk, and the number of bytes left.
     at: u64,
     left: u64,
     tries: u8,
 }
 
 impl Transfer {
-    /// The transfer, whose pieces are listed in `pieces`, whatever that was before.
+    /// Wraps an I/O; `pieces` is an old list to be reused.
     pub(super) fn new(io: Io, file: &OpenFile, pieces: Pieces) -> Self {
         let (at, left) = (io.sector * SECTOR_BYTES as u64, io.sectors * SECTOR_BYTES as u64);
         let mut transfer = Self { io, bounce: None, pieces, first: 0, at, left, tries: 0 };
@@ -88,7 +86,7 @@ impl Transfer {
         transfer
     }
 
-    /// Lists the transfer's own memory.
+    /// Lists the fragments of the transfer's own memory.
     fn split(&mut self) {
         self.pieces.0.clear();
         match &mut self.io.memory {
@@ -103,7 +101,7 @@ impl Transfer {
         }
     }
 
-    /// Restarts, through a buffer.
+    /// Restarts the transfer with a bounce buffer.
     #[cold]
     fn bounce(&mut self) {
         let len = self.io.memory.len();
@@ -119,13 +117,13 @@ impl Transfer {
         self.bounce = Some(buffer);
     }
 
-    /// Whether the kernel's io_uring has no such request.
+    /// Whether the kernel's io_uring does not support the request.
     pub(super) fn needs_thread(&self, file: &OpenFile) -> bool {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
 
-    /// The rest of it, for io_uring. Its submitter keeps the transfer, and does not touch it, until
-    /// the kernel has [ended](Self::ended) it.
+    /// The request for io_uring for what is left. The submitter must keep the transfer untouched
+    /// until the kernel has [ended](Self::ended) it.
     pub(super) fn request(&self, file: &OpenFile) -> squeue::Entry {
         let fd = types::Fd(file.fd().as_raw_fd());
         let pieces = &self.pieces.0[self.first..];
@@ -147,19 +145,19 @@ impl Transfer {
         }
     }
 
-    /// Bytes of a discard that are next. One ends at a multiple of the most that there are,
-    /// wherever it began, so that it does not cut a unit of the device in two.
+    /// The size of the next part of a discard. A part ends at a multiple of the maximum, so that it
+    /// does not split a unit of the device.
     fn discard_piece(&self) -> u64 {
         self.left.min(DISCARD_PIECE - self.at % DISCARD_PIECE)
     }
 
-    /// Does what the kernel does of it in one call, and sleeps as long as that takes.
+    /// Makes the next system call of the transfer, and blocks until it returns.
     pub(super) fn perform(&mut self, file: &OpenFile) -> Ended {
         let result = self.call(file);
         self.ended(file, result)
     }
 
-    /// The rest of it, as a system call.
+    /// The system call for what is left.
     fn call(&self, file: &OpenFile) -> Result<usize, Errno> {
         let pieces = &self.pieces.0[self.first..];
         let (fd, n) = (file.fd().as_raw_fd(), pieces.len().min(PIECES_MOST) as i32);
@@ -182,10 +180,11 @@ impl Transfer {
             .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 
-    /// Whether this is io_uring's own failure, again and again, and the transfer is to be done by a
-    /// call: the storage was not asked. A call gets the storage's answer, if it was that after all.
+    /// Whether io_uring itself keeps failing, without reaching the storage, so that the transfer
+    /// must be done by a system call. If it was the storage's error after all, the system call
+    /// returns it again.
     pub(super) fn is_not_carried_out(&mut self, e: Errno) -> bool {
-        // A flush that failed is not tried again: the second one would succeed.
+        // A failed flush is not retried, since the second one would succeed.
         let moves = matches!(self.io.op, IoOp::Read | IoOp::Write);
         let is_own = match e {
             Errno::INTR | Errno::AGAIN | Errno::CANCELED => self.tries >= URING_TRIES,
@@ -198,7 +197,7 @@ impl Transfer {
         is_own
     }
 
-    /// The kernel has done with what it was asked for last.
+    /// Handles the result of the last request.
     pub(super) fn ended(&mut self, file: &OpenFile, result: Result<usize, Errno>) -> Ended {
         let moves = matches!(self.io.op, IoOp::Read | IoOp::Write);
         match result {
@@ -212,7 +211,7 @@ impl Transfer {
                 if self.left > 0 { Ended::Again } else { Ended::Over(Ok(())) }
             }
             Ok(_) => self.flushed(file, Ok(())),
-            // Nothing was done. io_uring cancels what a thread submitted that ends now.
+            // Nothing was done. io_uring also cancels the requests of a thread that ends.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) if self.tries < TRIES => {
                 self.tries += 1;
                 Ended::Again
@@ -225,8 +224,8 @@ impl Transfer {
             Err(e @ (Errno::INVAL | Errno::OPNOTSUPP)) if moves && self.goes_another_way(file, e) => {
                 Ended::Again
             }
-            // A feature that was found when the image was opened is not there for all of it: no
-            // fault of the disk's.
+            // A feature found when the image was opened is missing for a part of it, which is no
+            // fault of the disk.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::PERM)
                 if matches!(self.io.op, IoOp::Discard { .. }) =>
             {
@@ -275,7 +274,7 @@ impl Transfer {
         }
     }
 
-    /// Gives the transfer back, and the list for another's pieces.
+    /// Returns the completed transfer, and its list of fragments for reuse.
     pub(super) fn into_done(mut self, outcome: Result<(), IoError>) -> (Done, Pieces) {
         if let (Some(buffer), IoOp::Read, Ok(())) = (&self.bounce, self.io.op, outcome) {
             self.io.memory.fill_from(buffer.bytes());
@@ -295,8 +294,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// The kernel has one piece of a discard at a time. A piece begins where the last one ended;
-    /// most begin at multiples.
+    /// A discard is submitted in parts, one at a time. Each begins where the last one ended, mostly
+    /// at a multiple of the maximum.
     #[test]
     fn a_discard_is_done_in_pieces() {
         let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

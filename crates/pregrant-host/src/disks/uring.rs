@@ -1,23 +1,22 @@
-//! Transfers done by io_uring: the kernel has them while this thread does other things, and rings
-//! when they are over.
+//! Transfers done by io_uring: they run in the kernel while the worker does other work, and the
+//! kernel signals their completion.
 //!
 //! ```text
 //!   submit --> slot (a Transfer) --start--> submission ring --one call--> kernel --> completion ring --complete--> Done
 //!                 ^                                                                   | and the descriptor
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
-//! Invariants: what the kernel knows of stays in its slot, untouched, until the kernel says that it
-//! is over; a ring that is dropped waits for that, in the image's own thread
-//! ([`blocking_calls`](super::blocking_calls)). No descriptor and no memory is registered: the
-//! kernel lets go of the open file with the last request, and not with the ring, which may take
-//! longer to go (decision 0030).
+//! Invariants: the memory of a request stays in its slot, untouched, until the kernel reports its
+//! end. When a ring is dropped, the image's own thread ([`blocking_calls`](super::blocking_calls))
+//! waits for that. No descriptor and no memory is registered, so that the kernel releases the open
+//! file with the last request and not with the ring, which may take longer (decision 0030).
 //!
-//! io_uring may do a request no more that it did before: it starts threads of its own for those
-//! that sleep, and may find none (pids.max of a cgroup). Such requests, and all that follow, are
-//! done by the [`pool`](super::pool).
+//! io_uring may fail a request that it did before: it starts kernel threads for requests that
+//! block, and may be refused them (pids.max of a cgroup). Such a request, and all that follow, go
+//! to the [`pool`](super::pool).
 //!
-//! A process that is killed leaves its requests to the kernel, which carries them out; they hold
-//! the open file, and so its [`lock`](super::lock).
+//! A killed process leaves its requests to the kernel, which carries them out. They hold the open
+//! file, and so its [`lock`](super::lock).
 #![expect(
     unsafe_code,
     reason = "requests of io_uring name an I/O's memory, and outlive the call that makes them"
@@ -39,10 +38,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Requests of one call, and those that the kernel may have at a time.
+/// Entries of the submission ring, and most requests in flight.
 const BATCH: u32 = 128;
 const DEPTH: usize = 2 * BATCH as usize;
-/// The opcodes that a [`Transfer`] uses.
+/// The io_uring opcodes that a [`Transfer`] uses.
 const REQUESTS: [u8; 6] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
@@ -51,10 +50,10 @@ const REQUESTS: [u8; 6] = [
     opcode::Fsync::CODE,
     opcode::Fallocate::CODE,
 ];
-/// How often a call that the kernel has no memory for is tried again.
+/// How often a call is retried for which the kernel has no memory.
 const TRIES: usize = 100;
 
-/// One queue's ring. It leaves transfers that outlive it to the image's thread.
+/// A queue that uses io_uring. On drop it leaves its transfers in flight to the image's thread.
 pub(super) struct UringDisk(Option<Ring>);
 
 struct Ring {
@@ -65,33 +64,34 @@ struct Ring {
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
-    /// Slots that the kernel does not know of.
+    /// Slots that were not submitted.
     waiting: VecDeque<usize>,
     /// Slots in the submission ring that the kernel has not read, oldest first.
     unread: VecDeque<usize>,
-    /// Requests that it has read, and that are not over.
+    /// Requests in flight.
     in_kernel: usize,
-    /// The kernel takes no more; what it has it ends.
+    /// The kernel accepts no more requests; those in flight will end.
     refused: bool,
-    /// It is not given more, though it would take it: it did not carry out what it had.
+    /// No more requests are submitted, because the kernel failed to carry one out.
     fails: bool,
-    /// A thread for what io_uring does not know.
+    /// A pool queue for what io_uring does not support.
     discards: Option<PoolQueue>,
-    /// Threads for all, where io_uring does nothing more.
+    /// A pool queue for all transfers, once io_uring is not used any more.
     others: Option<PoolQueue>,
     done: Vec<Done>,
     ended: Vec<(usize, i32)>,
-    /// Lists for pieces.
+    /// Empty lists of fragments, for reuse.
     spare: Vec<Pieces>,
 }
 
 impl UringDisk {
-    /// A ring for this open file, which notifies `wake`; `image` is the thread of the image.
+    /// Creates a ring for this open file, which notifies `wake`; `image` is the image's thread.
     ///
     /// # Errors
-    /// The kernel has no io_uring, or not for this process.
+    ///
+    /// The kernel has no io_uring, or refuses it to this process.
     pub(super) fn new(file: Arc<OpenFile>, wake: Arc<WakeFd>, image: BlockingCalls) -> io::Result<Self> {
-        // No one interrupts a thread for what it will check anyway; since 5.19.
+        // Completions need not interrupt the thread, which polls anyway; since Linux 5.19.
         let cooperative = IoUring::builder()
             .setup_coop_taskrun()
             .setup_taskrun_flag()
@@ -102,8 +102,8 @@ impl UringDisk {
         if !uring.params().is_feature_nodrop() {
             return Err(Errno::NOSYS.into());
         }
-        // A kernel has rings without all that is asked of one here (5.5), or may not do all of it
-        // for this process.
+        // A kernel may have io_uring without all opcodes used here (5.5), or refuse some to this
+        // process.
         let mut knows = Probe::new();
         uring.submitter().register_probe(&mut knows)?;
         if !REQUESTS.iter().all(|code| knows.is_supported(*code)) {
@@ -150,7 +150,7 @@ impl Ring {
         self.waiting.push_back(slot);
     }
 
-    /// Tells the kernel of what waits, as much as it takes.
+    /// Submits the waiting requests, as many as the kernel accepts.
     fn start(&mut self) {
         while !self.waiting.is_empty()
             && !self.refused
@@ -178,14 +178,14 @@ impl Ring {
         self.report_idle();
     }
 
-    /// Says so if the kernel has nothing of it.
+    /// Reports this submitter as idle if nothing is in flight.
     fn report_idle(&self) {
         if self.in_kernel == 0 && self.unread.is_empty() {
             self.file.idle(&self.submitter);
         }
     }
 
-    /// Has the kernel read the submission ring.
+    /// Makes the kernel read the submission ring.
     fn enter(&mut self) {
         for _ in 0..TRIES {
             let called = self.uring.submit();
@@ -205,8 +205,8 @@ impl Ring {
         self.refuse();
     }
 
-    /// The kernel never reads requests that it has not taken: no one enters this ring any more.
-    /// Threads do the rest.
+    /// The kernel accepts no more requests, and those that it has not read it never will, since no
+    /// one enters this ring again. Threads do them.
     #[cold]
     fn refuse(&mut self) {
         self.refused = true;
@@ -214,8 +214,8 @@ impl Ring {
         self.have_done(left);
     }
 
-    /// It did not carry out a request, and the storage was not asked. Requests that the kernel has
-    /// not read go another way; those that it has it may still carry out.
+    /// The kernel failed to carry out a request, without reaching the storage. Requests that it has
+    /// not read go to the threads; those in flight may still succeed.
     #[cold]
     fn give_up(&mut self, why: Errno) {
         if !std::mem::replace(&mut self.fails, true) {
@@ -225,7 +225,7 @@ impl Ring {
         self.have_done(left);
     }
 
-    /// Has threads do what is in these slots, of which the kernel does not know.
+    /// Passes the transfers in these slots, which the kernel does not have, to threads.
     fn have_done(&mut self, slots: Vec<usize>) {
         for slot in slots {
             if let Some(transfer) = self.slots[slot].take() {
@@ -244,7 +244,7 @@ impl Ring {
             match Pool::new(Arc::clone(&self.file), threads, &self.image) {
                 Ok(pool) => *queue = Some(pool.queue(Arc::clone(&self.wake))),
                 Err(e) => self.file.complain(format_args!(
-                    "cannot make a descriptor for a thread ({e}): what io_uring does not carry out fails; raise LimitNOFILE of \
+                    "cannot create an eventfd for I/O threads ({e}), so requests that io_uring cannot do will fail; raise LimitNOFILE of \
                      the unit, or ulimit -n"
                 )),
             }
@@ -255,13 +255,13 @@ impl Ring {
         }
     }
 
-    /// Takes in what the kernel has ended.
+    /// Collects the requests that have ended.
     fn reap(&mut self) {
         if self.in_kernel > 0 {
             let mut ended = std::mem::take(&mut self.ended);
             ended.extend(self.uring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
             if ended.is_empty() && !self.refused && self.uring.submission().taskrun() {
-                // It has something to tell, and waits for a call.
+                // The kernel has completions that it posts only in a call.
                 let _ = self.uring.submit();
                 ended.extend(
                     self.uring.completion().map(|entry| (entry.user_data() as usize, entry.result())),
@@ -317,7 +317,7 @@ impl Ring {
         done.append(&mut self.done);
     }
 
-    /// Whether somebody works on a transfer of it, or is to.
+    /// Whether any of its transfers is in flight or queued for a thread.
     fn is_busy(&self) -> bool {
         self.in_kernel > 0
             || !self.waiting.is_empty()
@@ -340,7 +340,7 @@ impl Ring {
         }
     }
 
-    /// Begins nothing more, and waits for what the kernel has. False: not before `until`.
+    /// Submits nothing more, and waits for the requests in flight. False: some are left at `until`.
     fn drain(&mut self, until: Instant) -> bool {
         loop {
             self.wake.clear();
@@ -384,9 +384,9 @@ impl Disk for UringDisk {
 }
 
 impl Drop for UringDisk {
-    /// The owner has waited as long as is to be waited. The image's thread keeps memory and open
-    /// file of transfers that are under way still: it is there, however short of threads this
-    /// process is, and meanwhile the image is not opened again.
+    /// The owner has waited as long as it should. The image's thread, which exists even if no other
+    /// can be created, keeps the memory and the open file of transfers in flight. Meanwhile the
+    /// image is not opened again.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain(Instant::now()) {

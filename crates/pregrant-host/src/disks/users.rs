@@ -1,5 +1,5 @@
-//! Users of an image that know nothing of its [`lock`](super::lock): the kernel's loop devices and
-//! file systems, and qemu.
+//! Users of an image that do not take our [`lock`](super::lock): the kernel's loop devices and file
+//! systems, and qemu.
 //!
 //! ```text
 //!   our lock (flock)     this program's processes alone
@@ -35,23 +35,23 @@ use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The use that its guest makes of an image.
+/// How a guest uses an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Purpose {
     pub guest: DomId,
-    /// Its guest may write.
+    /// The guest may write.
     pub writable: bool,
-    /// Its guest was connected to it before this process.
+    /// The guest was connected to the image before this process started.
     pub is_live: bool,
 }
 
-/// Qemu's bytes begin here.
+/// qemu's locks are the bytes from here on.
 const FIRST_BYTE: i64 = 100;
-/// Who has a lock of the first writes; of the second, lets no one else write.
+/// A lock of the first byte means: this user writes. A lock of the second: no one else may write.
 const WRITES: i64 = 101;
 const NO_OTHER_WRITES: i64 = 201;
 
-/// A user that excludes this purpose, in words, with what ends it.
+/// Describes a user that excludes this purpose, and how to end its use.
 pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: Purpose) -> Option<String> {
     let image = Image::new(fd, stat);
     let mounts = Mount::all(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
@@ -88,20 +88,21 @@ pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: P
     None
 }
 
-/// Takes qemu's locks. A file system that has none of these has the other [`lock`](super::lock).
+/// Acquires the locks that qemu checks. A file system without them still has the other
+/// [`lock`](super::lock).
 pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
     for byte in [writable.then_some(WRITES), Some(NO_OTHER_WRITES)].into_iter().flatten() {
         let _ = byte_lock::take(fd, byte..byte + 1, byte_lock::Kind::Shared);
     }
 }
 
-/// Whether another open file has a lock of this byte, as qemu has it: not one of the whole file,
-/// which is what others' [`lock`](super::lock) is on NFS.
+/// Whether another open file has locked this very byte, as qemu does. A lock of the whole file does
+/// not count: on NFS that is the other [`lock`](super::lock).
 fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
     byte_lock::other(fd, byte..byte + 1).is_some_and(|first| first >= FIRST_BYTE)
 }
 
-/// Whether this guest's device model names the image among its arguments.
+/// Whether this guest's device model has the image among its arguments.
 fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     let Some(path) = path.to_str() else { return false };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -109,8 +110,8 @@ fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     lines.any(|line| is_device_model(&line, path, guest))
 }
 
-/// Whether a process with these arguments is this guest's device model, and has an image of this
-/// name.
+/// Whether a process with these arguments is this guest's device model and uses an image of this
+/// path.
 fn is_device_model(cmdline: &[u8], path: &str, guest: DomId) -> bool {
     let arguments: Vec<_> = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let number = guest.0.to_string();
@@ -119,12 +120,12 @@ fn is_device_model(cmdline: &[u8], path: &str, guest: DomId) -> bool {
     serves && arguments.iter().any(|argument| names_it(argument))
 }
 
-/// An open image, as others name it.
+/// The names of an open image.
 struct Image {
     number: ImageNumber,
-    /// Its number and those of its partitions, where it is a device.
+    /// The numbers of a device and of its partitions.
     devices: Vec<u64>,
-    /// Where its descriptor leads.
+    /// The path that its descriptor in `/proc` leads to.
     path: Option<PathBuf>,
 }
 
@@ -138,38 +139,38 @@ impl Image {
         }
     }
 
-    /// Whether somebody who names this path, or the device of this number, means it. 0: none.
+    /// Whether this path, or the device of this number (0: none), is the image.
     fn is(&self, named: &Path, number: u64) -> bool {
         if self.devices.contains(&number) {
             return true;
         }
-        // Anything else is a word, or a server's path.
+        // Anything else is a keyword or a server's path.
         if !named.is_absolute() {
             return false;
         }
         match number_of(named) {
             Ok(number) => number == self.number,
-            // Out of this process' sight: under the name that it had.
+            // It is not visible to this process: compare the path that it had.
             Err(_) => self.path.as_deref() == Some(named),
         }
     }
 }
 
-/// A block device's number, and those of its partitions.
+/// The numbers of a block device and of its partitions.
 fn numbers_of(device: u64) -> Vec<u64> {
     let at = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     [vec![device], numbers_at(Path::new(&at))].concat()
 }
 
-/// The same of the device that has this directory of sysfs.
+/// The same for the device of this directory in sysfs.
 fn numbers_at(at: &Path) -> Vec<u64> {
     let parts = fs::read_dir(at).into_iter().flatten().flatten().map(|part| part.path());
     let all = parts.chain([at.into()]);
     all.filter_map(|at| number(&fs::read_to_string(at.join("dev")).ok()?)).collect()
 }
 
-/// The file at a path, as the kernel has it in memory: who has it open keeps it there. A file
-/// system that hangs is not asked, and holds up the images of no other.
+/// The inode at a path, from the kernel's cache: it is cached while it is open. A file system that
+/// hangs is not queried, so it does not block the images of others.
 fn number_of(path: &Path) -> Result<ImageNumber, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
@@ -186,12 +187,12 @@ fn number_of(path: &Path) -> Result<ImageNumber, Errno> {
     }
 }
 
-/// A loop device that has a file.
+/// A loop device with a backing file.
 struct LoopDevice {
     name: String,
     file: PathBuf,
     writable: bool,
-    /// Its number, and those of its partitions.
+    /// The numbers of the device and of its partitions.
     numbers: Vec<u64>,
 }
 
@@ -215,13 +216,13 @@ impl LoopDevice {
     }
 }
 
-/// `7:0`, as sysfs and mountinfo have a device's number.
+/// Parses `7:0`, the form of a device's number in sysfs and mountinfo.
 fn number(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// A mounted file system.
+/// An entry of mountinfo.
 #[derive(PartialEq, Eq, Debug)]
 struct Mount {
     number: u64,
@@ -235,7 +236,8 @@ impl Mount {
         mountinfo.lines().filter_map(Self::of_line).collect()
     }
 
-    /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+    /// Parses a line such as `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root
+    /// rw,errors=continue`.
     fn of_line(line: &str) -> Option<Self> {
         let (head, tail) = line.split_once(" - ")?;
         let mut head = head.split(' ').skip(2);
@@ -246,13 +248,13 @@ impl Mount {
             number: number(device)?,
             at: unescaped(at).into(),
             source: unescaped(source).into(),
-            // Of the file system, however one of its mounts may be restricted.
+            // The option of the file system, not of one of its mounts.
             writes: options.split(',').any(|option| option == "rw"),
         })
     }
 }
 
-/// mountinfo has blanks, tabs, line feeds and backslashes as octal numbers.
+/// Decodes the octal escapes of mountinfo for blanks, tabs, line feeds and backslashes.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

@@ -1,4 +1,4 @@
-//! An eventfd that wakes the thread that waits for a queue: the kernel and threads of this process
+//! An eventfd that wakes the thread that serves a queue. The kernel and threads of this process
 //! write to it.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -6,36 +6,34 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::Instant;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct WakeFd(OwnedFd);
 
 impl WakeFd {
-    /// A descriptor that is not readable.
+    /// Creates one that is not readable.
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Another descriptor of the same, for who sleeps in another place.
+    /// Duplicates the descriptor, for a thread that polls it elsewhere.
     pub(super) fn another(&self) -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
     }
 
-    /// Makes it readable.
     pub(super) fn notify(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes()); // full: it stays readable
     }
 
-    /// Makes it unreadable. Call it before checking for work.
+    /// Makes it unreadable. Call this before looking for work.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]); // it may not be readable
     }
 
-    /// Sleeps until it is readable, or until `until`.
+    /// Blocks until it is readable, or until the time `until`.
     pub(super) fn wait(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // Interrupted, or woken for nothing: the caller checks, and waits again.
+        // On a signal or a spurious wake-up the caller checks and waits again.
         let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left));
     }
 }

@@ -17,7 +17,8 @@
 //! is inlined into it here. The cost is one call that is not inlined, for a batch of frames and not
 //! for each. A function that is not in this list works as well; it is compiled in each program.
 
-use super::registry::{Backend, DeviceClass};
+use super::device_class::{DeviceClass, Takeover};
+use super::registry::Backend;
 use super::{Blk, BlkFrontend, Frontend, Net};
 use crate::linux::Xen;
 use crate::loopback::Loopback;
@@ -56,7 +57,7 @@ where
         Backend::<P, UnixTransport>::sleep as *const (),
         Backend::<P, UnixTransport>::detach as *const (),
         Backend::<P, UnixTransport>::close_all as *const (),
-        <Net<P> as DeviceClass<P, UnixTransport>>::reserve as *const (),
+        <Net<P> as Takeover<UnixTransport>>::reserve as *const (),
         <Net<P> as DeviceClass<P, UnixTransport>>::make as *const (),
         <Blk<P> as DeviceClass<P, UnixTransport>>::make as *const (),
     ]

@@ -1,17 +1,17 @@
-//! Memory of ours that Xen knows by reference: short pieces of a copy go by way of it.
+//! Granted bounce pages: short parts of a grant copy go through them.
 //!
 //! ```text
 //!   guest's page --hypercall--> a page that we granted to ourselves --memcpy--> where the piece belongs       (and the other way)
 //! ```
-//! A copy names its local side by an address, and gntdev finds the page there for each piece: in a
-//! PV domain, where each entry of a page table that is read is translated, some 1600 instructions,
-//! more than the rest of the copy. It hands on a local side that is a reference as it is. So a
-//! short piece costs a memcpy instead; longer ones gain nothing by it (decision 0034).
+//! A copy names its local side by an address, and gntdev looks up the page for each segment. In a
+//! PV domain, where each page table entry that is read must be translated, that takes about 1600
+//! instructions, more than the rest of the copy. A local side that is a grant reference needs no
+//! lookup. So a short segment costs a memcpy instead; longer ones gain nothing (decision 0034).
 //!
-//! Memory: [`PAGES`] for each handle that copies, of what gntalloc may grant. Where that gives none
-//! (no module, its limit, no PV domain) pieces go as they always went.
+//! Memory: [`PAGES`] of gntalloc's limit for each handle that copies. If gntalloc has none (no
+//! module, limit reached, no PV domain), copies name addresses as usual.
 //!
-//! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
+//! What a peer may do: nothing. The domain grants these pages to itself only.
 
 use super::burst_buffers::OwnPages;
 use crate::counters::Tally;
@@ -20,12 +20,12 @@ use pregrant::{DomId, PAGE_SIZE};
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
-/// Pages of a handle: a batch's 64 pieces of an MTU each.
+/// Pages per handle: enough for a batch of 64 frames of 1500 bytes.
 const PAGES: usize = 32;
-/// Bytes of a short piece at most: a memcpy of so many is a fourth of what it saves.
+/// Most bytes of a short segment; a memcpy of them costs a quarter of what it saves.
 const SHORT: usize = 2048;
 
-/// See the module.
+/// The bounce pages of one handle.
 #[derive(Debug)]
 pub(super) struct Bounce {
     own: DomId,
@@ -34,14 +34,14 @@ pub(super) struct Bounce {
     places: Cell<Places>,
 }
 
-/// How many of the pages are taken.
+/// How much of the pages is used.
 #[derive(Clone, Copy, Default, Debug)]
 struct Places {
     used: usize,
 }
 
 impl Places {
-    /// A place of `len` bytes, on cache lines of its own and in one page.
+    /// Reserves `len` bytes in one page, which start on a cache line of their own.
     fn next(&mut self, len: usize) -> Option<usize> {
         let left = PAGE_SIZE - self.used % PAGE_SIZE;
         let at = if len > left { self.used + left } else { self.used };
@@ -54,7 +54,7 @@ impl Places {
 }
 
 impl Bounce {
-    /// Of this domain; pages are granted when they are first wanted.
+    /// For this domain. Pages are granted when they are first needed.
     pub(super) fn new(own: DomId, tally: Arc<Tally>) -> Self {
         Self { own, tally, pages: OnceCell::new(), places: Cell::default() }
     }
@@ -63,8 +63,8 @@ impl Bounce {
         self.pages.get_or_init(|| OwnPages::grant(self.own, &self.tally, PAGES)).as_ref()
     }
 
-    /// A place for a piece of `len` bytes, until all are [cleared](Self::clear). None: it is too
-    /// long, or there is none.
+    /// Reserves `len` bytes until [`clear`](Self::clear). None: `len` is too long, or no room is
+    /// left.
     pub(super) fn place(&self, len: usize) -> Option<usize> {
         let mut places = self.places.get();
         let at = places.next(len)?;
@@ -73,24 +73,24 @@ impl Bounce {
         Some(at)
     }
 
-    /// A place as a side of a segment.
+    /// A reserved range as the local side of a segment.
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         self.granted()?.side(at)
     }
 
-    /// Fills a place.
+    /// Copies `bytes` into a reserved range. False: there are no pages.
     #[must_use]
     pub(super) fn put(&self, at: usize, bytes: &[u8]) -> bool {
         self.granted().is_some_and(|granted| granted.region.copy_in(at, bytes))
     }
 
-    /// Reads a place.
+    /// Copies a reserved range to `bytes`. False: there are no pages.
     #[must_use]
     pub(super) fn take(&self, at: usize, bytes: &mut [u8]) -> bool {
         self.granted().is_some_and(|granted| granted.region.copy_out(at, bytes))
     }
 
-    /// All places are free.
+    /// Frees all reserved ranges.
     pub(super) fn clear(&self) {
         self.places.set(Places::default());
     }

@@ -1,17 +1,18 @@
-//! Buffers for bursts, of pages that we granted to ourselves: a copy to or from one needs no
-//! look-up of a local page.
+//! Buffers for bursts in pages that the domain granted to itself, so that a copy to or from them
+//! needs no lookup of a local page.
 //!
 //! ```text
 //!   guest's page --hypercall--> the buffer of a burst        both named by reference
 //! ```
-//! As [`bounce`](super::bounce), for bytes at any place, and without its memcpy
-//! (decision 0034). Only in a PV domain, where a lookup is dear.
+//! They serve the purpose of [`bounce`](super::bounce) without its memcpy, but only for data that
+//! is put there from the start (decision 0034). They are used only in PV domains, where a lookup is
+//! expensive.
 //!
-//! Memory: all buffers of a process are a third of what gntalloc may grant in this domain, so that
-//! others have theirs; behind that, they are of the heap. Buffers are the process's, since a queue
-//! goes from one worker's handle to another's with what waits in it.
+//! Memory: the buffers of a process use at most a third of gntalloc's limit in this domain, which
+//! leaves the rest to others; further buffers are on the heap. They belong to the process, because
+//! a queue may move from one worker's handle to another's with data waiting in its buffer.
 //!
-//! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
+//! What a peer may do: nothing. The domain grants these pages to itself only.
 
 use super::gntalloc::{Gntalloc, Region};
 use super::ioctl::gref_side;
@@ -24,10 +25,10 @@ use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// Says what kind of domain this is.
+/// The file that names the type of this domain.
 const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
 
-/// Pages of this domain that it granted to itself.
+/// Pages that this domain granted to itself.
 #[derive(Debug)]
 pub(super) struct OwnPages {
     own: DomId,
@@ -36,7 +37,7 @@ pub(super) struct OwnPages {
 }
 
 impl OwnPages {
-    /// As many; None where lookups cost little, or none is to be had: the log says it then.
+    /// Grants this many pages. None: lookups are cheap here, or no pages are left, which is logged.
     #[cold]
     pub(super) fn grant(own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Self> {
         if std::fs::read_to_string(GUEST_TYPE).ok()?.trim() != "PV" {
@@ -51,7 +52,7 @@ impl OwnPages {
         Some(Self { own, region: region.ok()?, refs })
     }
 
-    /// Byte `at` as a side of a segment.
+    /// Byte `at` as the local side of a segment.
     #[inline]
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         let gref = self.refs.get(at / PAGE_SIZE)?;
@@ -59,26 +60,25 @@ impl OwnPages {
     }
 }
 
-/// A buffer, for as long as it is there, and where: its first byte's address, and its bytes.
+/// A buffer while it exists, its first byte's address, and its length.
 struct Known {
     buffer: Weak<OwnPages>,
     start: usize,
     len: usize,
 }
 
-/// Guests come and go without end, and each may want a buffer.
+/// Guests that connect again and again, each wanting a buffer, could repeat this line without end.
 static NONE: LineBudget = LineBudget::new();
-/// Whether there ever was a buffer: where there is none, and none comes, no one waits for the list
-/// of all.
+/// Whether there ever was a buffer. If not, lookups need not lock the list.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// All of this process.
+/// The buffers of this process.
 static BURST_BUFFERS: BurstBuffers = BurstBuffers(RwLock::new(Vec::new()));
 
-/// See the module.
+/// The list of buffers.
 pub(super) struct BurstBuffers(RwLock<Vec<Known>>);
 
 impl BurstBuffers {
-    /// Memory of `bytes` bytes for a burst.
+    /// Allocates `bytes` bytes for a burst.
     pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> BurstBuffer {
         BURST_BUFFERS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| BurstBuffer::lines(bytes))
     }
@@ -93,7 +93,7 @@ impl BurstBuffers {
         if full(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return None;
         }
-        // Not under the lock, for which other workers' copies wait.
+        // Not under the lock, for which copies of other workers wait.
         let buffer = Arc::new(OwnPages::grant(own, tally, pages)?);
         let (base, len) = (buffer.region.base(), buffer.region.len());
         let mut buffers = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ impl BurstBuffers {
         Some(unsafe { BurstBuffer::over(base, len, Box::new(buffer)) })
     }
 
-    /// The buffer that these bytes, which somebody has borrowed, are in, and where it starts.
+    /// Finds the buffer that contains these bytes, and the offset of the first.
     pub(super) fn of(bytes: &[u8]) -> Option<(Arc<OwnPages>, usize)> {
         if !ANY.load(Ordering::Acquire) {
             return None;
@@ -117,7 +117,7 @@ impl BurstBuffers {
         let at = bytes.as_ptr().addr();
         let buffers = BURST_BUFFERS.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_in = |known: &&Known| at >= known.start && at + bytes.len() <= known.start + known.len;
-        // An address may have been another buffer's before.
+        // The address may have belonged to an earlier buffer.
         buffers.iter().filter(is_in).find_map(|known| Some((known.buffer.upgrade()?, at - known.start)))
     }
 }

@@ -4,26 +4,23 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// A node that could not be opened.
+/// A device node that could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {errno}; {remedy}")]
 pub struct NodeError {
-    /// The node.
     pub path: &'static str,
-    /// The kernel's error.
     pub errno: Errno,
-    /// The remedy, in words.
+    /// What to do about it.
     pub remedy: String,
 }
 
-/// A node that Pregrant uses: its path, the module that makes it, what it is for.
+/// A device node that Pregrant uses: its path, the kernel module that creates it, and its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeName {
-    /// Below `/dev/xen`.
+    /// Path below `/dev/xen`.
     pub path: &'static str,
-    /// `modprobe` this.
+    /// The module to load with `modprobe`.
     pub module: &'static str,
-    /// In a few words.
     pub purpose: &'static str,
 }
 
@@ -34,10 +31,9 @@ pub(super) const GNTDEV: NodeName =
 pub(super) const GNTALLOC: NodeName =
     NodeName { path: "/dev/xen/gntalloc", module: "xen-gntalloc", purpose: "pages to grant, for a front" };
 
-/// All nodes that a platform here opens.
+/// All nodes that the platform may open.
 pub const NODES: [NodeName; 3] = [EVTCHN, GNTDEV, GNTALLOC];
 
-/// An open node.
 #[derive(Debug)]
 pub(super) struct Node(OwnedFd);
 

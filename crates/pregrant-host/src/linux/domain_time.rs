@@ -1,14 +1,14 @@
-//! How long Xen has run a domain: the hypervisor's own account, in nanoseconds, where `xl list`
-//! rounds to tenths of seconds.
+//! The CPU time that Xen accounts to a domain, in nanoseconds (`xl list` rounds to tenths of a
+//! second).
 //!
 //! ```text
 //!   this process --/dev/xen/privcmd: IOCTL_PRIVCMD_HYPERCALL--> Xen: domctl getdomaininfo(domain) --> struct in locked memory
 //! ```
-//! For measurements in dom0, as root; no driver needs it. The interface's version is asked for by
-//! trying those that are known: the fields that are read here stand where they stood in all of
+//! It serves measurements in dom0, as root; no driver needs it. The version of the domctl interface
+//! is found by trying the known ones: the fields that are read here have the same offsets in all of
 //! them.
 //!
-//! What a guest may do: nothing; it is the toolstack's interface.
+//! What a guest may do: nothing; only the toolstack's interface is used.
 
 use super::ioctl::{DomCtl, PRIVCMD_HYPERCALL};
 use pregrant::DomId;
@@ -18,7 +18,6 @@ use rustix::ioctl::Updater;
 use std::io;
 use std::time::Duration;
 
-/// The toolstack's node.
 const PRIVCMD: &str = "/dev/xen/privcmd";
 
 /// `XEN_DOMCTL_INTERFACE_VERSION` of Xen 4.16 to 4.20 (xen/include/public/domctl.h).
@@ -31,10 +30,12 @@ struct Hypercall {
     arg: [u64; 5],
 }
 
-/// The CPU time of `domid` that Xen has counted, its own work on the domain's behalf included.
+/// The CPU time of `domid`, including Xen's own work on the domain's behalf.
 ///
 /// # Errors
-/// Not on Xen, not privileged, no such domain, or a Xen whose interface is not known here.
+///
+/// The system is not Xen, the process lacks the privilege, the domain does not exist, or Xen's
+/// interface version is unknown.
 pub fn domain_time(domid: DomId) -> io::Result<Duration> {
     let failed = |what: String, kind| io::Error::new(kind, format!("{PRIVCMD}: {what}"));
     let fd = rustix::fs::open(PRIVCMD, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
@@ -54,7 +55,7 @@ pub fn domain_time(domid: DomId) -> io::Result<Duration> {
             unsafe { rustix::ioctl::ioctl(&fd, Updater::<PRIVCMD_HYPERCALL, Hypercall>::new(&mut call)) };
         match done {
             Ok(()) => return Ok(Duration::from_nanos(ctl.cpu_time())),
-            // It has another version.
+            // Xen has another version of the interface.
             Err(Errno::ACCESS) => {}
             Err(e) => return Err(failed(format!("domain {}: {e}", domid.0), io::Error::from(e).kind())),
         }

@@ -1,18 +1,18 @@
-//! Event channels: `/dev/xen/evtchn`.
+//! Event channels by `/dev/xen/evtchn`.
 //!
 //! ```text
 //!   wait:    poll, read: local ports that fired, each masked by the kernel until it is written back
 //!   unmask:  write the port, if it has fired
 //! ```
-//! Which ends are masked is known here: a worker arms all its ends before it sleeps, and mostly one
-//! of them has fired.
+//! The masked ports are tracked here, because a worker unmasks all its ports before it sleeps, and
+//! mostly only one of them has fired.
 //!
-//! All ends of a handle share one descriptor, and its thread alone reads it; a thread with a handle
-//! of its own gets its own ends' events. A process that dies loses its ends, and Xen makes the
-//! peers' ends unbound, waiting for the same domain.
+//! All ends of a handle share one descriptor, which only its thread reads; a thread with a handle
+//! of its own gets only its own ends' events. When a process dies, its ends close, and Xen makes
+//! the peers' ends unbound, waiting for the same domain.
 //!
-//! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once
-//! its ring was checked.
+//! What a peer may do: send at any rate. A masked port costs nothing, and is unmasked once its ring
+//! was checked.
 
 use super::device_node::{EVTCHN, Node, NodeError};
 use super::ioctl::{
@@ -29,25 +29,25 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ports taken by one read.
+/// Most ports returned by one read.
 const PORTS_A_READ: usize = 256;
 
-/// This handle's event channel ends.
+/// The event channel ends of a handle.
 #[derive(Debug)]
 pub struct Evtchn {
     node: Arc<Node>,
     tally: Arc<Tally>,
     extras: Extras,
     masked: RefCell<Masked>,
-    /// The buffer of a read: zeroed once.
+    /// The read buffer, which is zeroed only once.
     taken: RefCell<Box<[u8; PORTS_A_READ * 4]>>,
 }
 
-/// Ends that fired and were not unmasked since: a bit for each local number.
+/// Ports that fired and are masked: one bit per local port number.
 #[derive(Default, Debug)]
 struct Masked {
     bits: Vec<u64>,
-    /// The kernel dropped events: any end may be masked.
+    /// The kernel dropped events, so any port may be masked.
     any: bool,
 }
 
@@ -60,7 +60,7 @@ impl Masked {
         self.bits[word] |= 1 << bit;
     }
 
-    /// Whether it has to be unmasked; it counts as unmasked then.
+    /// Whether the port is masked and must be unmasked. Clears its bit.
     fn take(&mut self, port: EvtchnPort) -> bool {
         let (word, bit) = (port.0 as usize / 64, port.0 % 64);
         let Some(word) = self.bits.get_mut(word) else { return self.any };
@@ -70,17 +70,16 @@ impl Masked {
     }
 }
 
-/// One end; closed on drop, which makes the peer's end unbound.
+/// One end of an event channel. Dropping it closes the end, which makes the peer's end unbound.
 #[derive(Debug)]
 pub struct Channel {
     node: Arc<Node>,
     port: EvtchnPort,
-    /// The peer's end, unless this one was offered.
+    /// The peer's end; None if this end was offered.
     bound_to: Option<(DomId, EvtchnPort)>,
 }
 
 impl Channel {
-    /// The local number.
     pub(super) fn port(&self) -> EvtchnPort {
         self.port
     }
@@ -108,7 +107,7 @@ impl Evtchn {
         Ok(Channel { node: Arc::clone(&self.node), port: EvtchnPort(port), bound_to })
     }
 
-    /// Takes what fired. The kernel masks each port that it reports.
+    /// Reads the ports that fired. The kernel masks each port that it reports.
     fn take(&self, ready: &mut ReadySet) -> bool {
         let mut bytes = self.taken.borrow_mut();
         self.tally.syscalls.add(1);
@@ -122,8 +121,8 @@ impl Evtchn {
                 }
             }
             Err(Errno::FBIG) => {
-                // More events than the kernel keeps: which ones is not known, and who lost one
-                // stays masked until it is checked.
+                // The kernel's buffer overflowed. The lost ports are unknown, and each stays masked
+                // until it is checked.
                 DROPPED
                     .warn(format_args!("{node}: event ring overflowed, some events are lost; resetting it and checking all queues", node = EVTCHN.path));
                 // SAFETY: this call takes no structure.
@@ -156,8 +155,8 @@ impl Events for Evtchn {
         self.opened(near, Some((to, port)), "bind to the peer's event channel")
     }
 
-    /// Xen makes the peer's end unbound, and that end waits for this domain: whichever handle
-    /// binds.
+    /// Xen makes the peer's end unbound, and it then waits for this domain, with whichever handle
+    /// it binds.
     fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
         let offered = PlatformError {
             op: "take over an event channel's end that was offered, not bound",
@@ -178,7 +177,7 @@ impl Events for Evtchn {
         // SAFETY: the structure is 4 bytes.
         let sent = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_NOTIFY, &mut [chan.port.0.into()]) };
         if let Err(e) = sent {
-            // The peer is gone, or is being replaced: the ring's state tells, not this.
+            // The peer is gone or being replaced, which the device's state shows.
             log::debug!("{}: notify {}: {e}", EVTCHN.path, chan.port.0);
         }
     }
@@ -201,8 +200,8 @@ impl Events for Evtchn {
             self.take(ready);
             return;
         }
-        // In a PV domain the clock is a system call: it is read when a sleep ended for nothing, a
-        // signal perhaps.
+        // In a PV domain reading the clock is a system call, so read it only after a sleep that
+        // ended early, perhaps by a signal.
         let (mut left, mut until) = (max, None);
         loop {
             self.tally.syscalls.add(1);
@@ -210,8 +209,8 @@ impl Events for Evtchn {
             if slept == Slept::Own && self.take(ready) || self.extras.woke() || slept == Slept::Over {
                 return;
             }
-            // A `max` beyond the clock's range is for ever. The part that was slept already is
-            // slept once more, and no more than that.
+            // A `max` beyond the clock's range means no timeout. The part already slept is slept
+            // once more, and only once.
             until = until.or_else(|| max.and_then(|max| Instant::now().checked_add(max)));
             left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
         }
@@ -228,7 +227,7 @@ impl WakeOn for Evtchn {
     }
 }
 
-/// Of guests that send events, and come and go, without end.
+/// Guests that send events and reconnect could repeat this line without end.
 static DROPPED: LineBudget = LineBudget::new();
 static UNREAD: LineBudget = LineBudget::new();
 static UNCLOSED: LineBudget = LineBudget::new();

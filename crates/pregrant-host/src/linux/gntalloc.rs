@@ -1,18 +1,18 @@
-//! The granting side: `/dev/xen/gntalloc`, where an allocation is the grant.
+//! Granting memory by `/dev/xen/gntalloc`, where each allocation is a grant.
 //!
 //! ```text
 //!   alloc    ioctl: pages, granted at once --> mmap at the index that it gave
 //!   release  munmap, ioctl: the kernel ends the grants, now or when the peer has unmapped
 //! ```
-//! So there is no granting page by page ([`GrantPool::per_frame`] is None), and no page in use
-//! comes back: the kernel itself keeps such a page, granted and unused by anybody else, and tries
-//! again from time to time.
+//! So pages cannot be granted one by one ([`GrantPool::per_frame`] is None), and a page in use
+//! never comes back: the kernel keeps it, granted and unused by anyone else, and tries to free it
+//! from time to time.
 //!
-//! What a peer may do: keep pages mapped for ever. Since Linux's fix of XSA-396 those that were
-//! given back are in no count any more: the module's parameter `limit` (1024 pages for the whole
-//! domain by default) bounds the pages that we have, not those that the kernel waits for, and the
-//! next to run out is the domain's grant table. So who grants to a peer again and again offers it
-//! the same pages, and gives them back at the end (`pregrant::grants::regions`).
+//! What a peer may do: keep pages mapped for ever. Since Linux's fix of XSA-396, released pages are
+//! not counted any more: the module's parameter `limit` (by default 1024 pages for the whole
+//! domain) limits the pages in use, not those that the kernel waits for, so the domain's grant
+//! table is what runs out next. Therefore a front that grants to a peer again and again offers it
+//! the same pages each time, and releases them only at the end (`pregrant::grants::regions`).
 
 use super::device_node::{GNTALLOC, Node, NodeError};
 use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// `GNTALLOC_FLAG_WRITABLE`.
 const WRITABLE: u32 = 1;
-/// The parameter that bounds a domain's pages.
+/// The module parameter that limits a domain's pages.
 const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
 
 /// Memory that this domain grants.
@@ -41,7 +41,7 @@ pub struct Gntalloc {
     tally: Arc<Tally>,
 }
 
-/// Granted pages; given back on drop.
+/// Granted pages, which are released on drop.
 #[derive(Debug)]
 pub struct Region {
     node: Arc<Node>,
@@ -67,8 +67,8 @@ impl Gntalloc {
         })
     }
 
-    /// Pages that all processes of this domain together may have granted through gntalloc; None
-    /// where the kernel does not say.
+    /// The most pages that all processes of this domain together can grant through gntalloc. None:
+    /// the module is not loaded.
     pub fn limit() -> Option<u64> {
         std::fs::read_to_string(LIMIT).ok()?.trim().parse().ok()
     }
@@ -89,7 +89,7 @@ unsafe impl GrantPool for Gntalloc {
         let count = u32::try_from(refs.len()).ok().filter(|n| *n > 0);
         let count = count.ok_or(failed("grant no pages, or too many to count", Errno::INVAL))?;
         let flags = if acc == Access::ReadWrite { WRITABLE } else { 0 };
-        // The structure's 16 bytes, then the references, two a word.
+        // The structure's 16 bytes, then the references, two per word.
         let mut words = vec![0; 2 + refs.len().div_ceil(2) + 1];
         words[0] = pair(u32::from(to.0) | flags << 16, count);
         self.tally.syscalls.add(2);
@@ -131,7 +131,7 @@ unsafe impl GrantPool for Gntalloc {
         Ok(region)
     }
 
-    /// Never fails: what a peer still has mapped, the kernel keeps to itself.
+    /// Never fails: the kernel keeps pages that a peer still has mapped.
     fn release(&self, region: Region) -> Result<(), InUse<Region>> {
         drop(region);
         Ok(())
@@ -142,7 +142,7 @@ unsafe impl GrantPool for Gntalloc {
     }
 }
 
-/// Of backs that come and go without end.
+/// Backends that reconnect could repeat this line without end.
 static NO_NODE: LineBudget = LineBudget::new();
 static KEPT: LineBudget = LineBudget::new();
 

@@ -1,15 +1,15 @@
-//! The mapping side: `/dev/xen/gntdev`.
+//! Mapping and copying of grants by `/dev/xen/gntdev`.
 //!
 //! ```text
 //!   map    ioctl: a list of references --> index; mmap at the index maps them (a bad one fails here, with EINVAL)
 //!   unmap  munmap, then ioctl with the index
 //!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16     (to and from `rooms`, or short ones by way of `bounce`)
 //! ```
-//! A reference may appear in several maps. A mapping without write permission maps the grants
-//! read-only.
+//! A grant reference may be mapped several times at once. A mapping that is not writable maps the
+//! grants read-only.
 //!
-//! What a peer may do: name any reference (the status says), change bytes meanwhile, die (its pages
-//! stay until the unmap).
+//! What a peer may do: name any reference (the status reports failure), change the bytes at any
+//! time, die (its pages stay until they are unmapped).
 
 use super::bounce::Bounce;
 use super::burst_buffers::BurstBuffers;
@@ -36,18 +36,18 @@ use std::sync::Arc;
 
 /// `UNMAP_NOTIFY_SEND_EVENT`.
 const SEND_EVENT: u32 = 2;
-/// Segments of one ioctl: the kernel takes any number; this bounds our own buffer. One is left for
-/// an op in two pages.
+/// Most segments per ioctl. The kernel takes any number; this limits our buffer. One is kept free
+/// for an operation that crosses a page boundary.
 const SEGMENTS: usize = 1024;
 
-/// Segments of the next call, and what each is.
+/// The segments of the next call, and what each belongs to.
 #[derive(Debug)]
 struct Tried {
     segments: Vec<Segment>,
     ops: Vec<Piece>,
 }
 
-/// An op of a batch, and its place where it goes by way of one.
+/// An operation of a batch, and its range in the bounce pages if it has one.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     batch: u32,
@@ -72,7 +72,7 @@ impl Tried {
     }
 }
 
-/// Other domains' memory.
+/// Access to other domains' granted memory.
 #[derive(Debug)]
 pub struct Gntdev {
     node: OnceCell<Arc<Node>>,
@@ -82,7 +82,7 @@ pub struct Gntdev {
     bounce: Bounce,
 }
 
-/// Mapped pages of another domain; unmapped on drop.
+/// Mapped pages of another domain, which are unmapped on drop.
 #[derive(Debug)]
 pub struct PeerMap {
     node: Arc<Node>,
@@ -110,10 +110,11 @@ impl Gntdev {
         })
     }
 
-    /// Makes the kernel send on `channel` when `map` is unmapped, however this process ends. The
-    /// channel is named by its number, so it must outlive the map.
+    /// Makes the kernel send an event on `channel` when `map` is unmapped, also when this process
+    /// is killed. The kernel keeps only the channel's number, so the channel must outlive the map.
     ///
     /// # Errors
+    ///
     /// The kernel refuses.
     pub fn notify_on_unmap(&self, map: &PeerMap, channel: &Channel) -> Result<(), PlatformError> {
         let mut words = [map.index, pair(SEND_EVENT, channel.port().0)];
@@ -124,7 +125,7 @@ impl Gntdev {
     }
 }
 
-/// The grant status that an errno of gntdev stands for.
+/// The grant status that corresponds to an errno of gntdev.
 fn status_of(errno: Errno) -> GrantStatus {
     match errno {
         Errno::NOMEM | Errno::NOSPC => GrantStatus::NO_SPACE,
@@ -203,7 +204,7 @@ unsafe impl PeerMem for Gntdev {
     fn unmap(&self, done: &mut Vec<PeerMap>) {
         for mut map in done.drain(..) {
             if !Arc::ptr_eq(&map.tally, &self.tally) {
-                // made through another handle, unmapped through this one
+                // It was mapped through another handle and is unmapped through this one.
                 map.tally = Arc::clone(&self.tally);
             }
         }
@@ -230,7 +231,7 @@ unsafe impl PeerMem for Gntdev {
             for i in 0..batches[k].ops.len() {
                 let op = &mut batches[k].ops[i];
                 let (offset, count, at) = (usize::from(op.offset), usize::from(op.len), op.at as usize);
-                // One piece that the kernel would refuse makes it refuse all of them.
+                // One segment that the kernel refuses would fail the whole call.
                 if offset + count > PAGE_SIZE || at > len || count > len - at {
                     op.status = GrantStatus::BAD_COPY_ARG;
                     continue;
@@ -243,11 +244,11 @@ unsafe impl PeerMem for Gntdev {
                 if let Some((pages, start)) = &burst_buffer {
                     let mut done = 0;
                     while done < count {
-                        // A reference is to one page.
+                        // A segment must not cross a page boundary.
                         let at = start + at + done;
                         let n = (count - done).min(PAGE_SIZE - at % PAGE_SIZE);
                         let Some(near) = pages.side(at) else {
-                            // cannot be: the bytes are the room's
+                            // Cannot happen: the length equals that of the reserved range.
                             op.status = GrantStatus::BAD_COPY_ARG;
                             break;
                         };
@@ -285,7 +286,7 @@ unsafe impl PeerMem for Gntdev {
 }
 
 impl Gntdev {
-    /// One call for what was collected, and the statuses of that.
+    /// Makes one call for the collected segments, and sets the operations' statuses.
     fn call_copy(&self, node: &Node, tried: &mut Tried, batches: &mut [CopyBatch<'_>]) -> Result<(), Errno> {
         if tried.segments.is_empty() {
             return Ok(());
@@ -309,7 +310,7 @@ impl Gntdev {
             {
                 status = GrantStatus::GENERAL_ERROR;
             }
-            // Of an op in two pages both are to have gone well.
+            // An operation of two segments succeeds only if both did.
             if status != GrantStatus::OKAY {
                 op.status = status;
             }
@@ -319,7 +320,7 @@ impl Gntdev {
     }
 }
 
-/// Of guests that come and go without end.
+/// Guests that reconnect could repeat this line without end.
 static NO_NODE: LineBudget = LineBudget::new();
 static UNMAPPED: LineBudget = LineBudget::new();
 

@@ -68,7 +68,7 @@ pub(super) struct DomCtl {
     version: u32,
     domid: u16,
     pad: [u16; 3],
-    /// Flags and the like, then numbers of pages.
+    /// The fields before it: flags, then numbers of pages.
     before: [u64; 7],
     cpu_time: u64,
     behind: [u64; 8],
@@ -91,7 +91,7 @@ impl DomCtl {
         Self { cmd: 5, version, domid, pad: [0; 3], before: [0; 7], cpu_time: 0, behind: [0; 8] }
     }
 
-    /// Xen's answer, in nanoseconds.
+    /// The CPU time that Xen reported, in nanoseconds.
     pub(super) fn cpu_time(&self) -> u64 {
         self.cpu_time
     }
@@ -126,7 +126,7 @@ pub(super) fn gref_side(gref: u32, offset: u16, domid: u16) -> u64 {
     u64::from(gref) | u64::from(offset) << 32 | u64::from(domid) << 48
 }
 
-/// An ioctl over words that the kernel reads and may write.
+/// An ioctl whose structure is built of words, which the kernel reads and may write.
 struct Words<'a> {
     opcode: Opcode,
     words: &'a mut [u64],
@@ -166,7 +166,7 @@ pub(super) unsafe fn call(fd: BorrowedFd<'_>, opcode: Opcode, words: &mut [u64])
     }
 }
 
-/// Two 32-bit fields as one word.
+/// Packs two 32-bit fields into one word.
 pub(super) fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

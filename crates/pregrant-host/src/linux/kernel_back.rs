@@ -1,5 +1,5 @@
-//! The kernel's own netback and blkback, which want the same vifs and vbds: who has which, and how
-//! a vif changes hands, by sysfs.
+//! The kernel's own netback and blkback, which claim the same vifs and vbds: which driver has a
+//! device, and how a vif moves between them and this process, by sysfs.
 //!
 //! ```text
 //!   /sys/bus/xen-backend/devices/vif-5-0/driver      a link to drivers/vif: the kernel has it
@@ -7,24 +7,24 @@
 //!   .../drivers_autoprobe                            0: what is new is left to us...
 //!   .../drivers_probe                                "vbd-5-51712": ...and what is not ours the kernel gets by name
 //! ```
-//! Unbinding drains and leaves state 4 (Linux since 2019), so a guest notices nothing but a pause
-//! (docs/protocol 1.1).
+//! Unbinding a vif drains it and leaves its state at 4 (since 2019), so a guest notices only a
+//! pause (docs/protocol 1.1).
 //!
-//! What a guest may do: nothing, it has no part of it.
+//! What a guest may do: nothing, it is not involved.
 
 use pregrant::xenbus::{Class, DeviceId};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The kernel's driver for devices of a class, on the bus of backends in sysfs.
+/// The kernel's backend driver for a class of devices, in sysfs.
 #[derive(Clone, Debug)]
 pub struct KernelBack {
     bus: PathBuf,
     class: Class,
 }
 
-/// Why a vif did not change hands.
+/// Why a vif could not be moved.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}; {remedy}")]
 pub struct SysfsError {
@@ -38,41 +38,42 @@ fn device(id: &DeviceId) -> String {
 }
 
 impl KernelBack {
-    /// The one for this class.
+    /// The driver for this class.
     pub fn of(class: Class) -> Self {
         Self::on_bus("/sys/bus/xen-backend", class)
     }
 
-    /// The same, on the bus that this directory shows.
+    /// The driver in another directory of the backend bus, for tests.
     pub fn on_bus(bus: impl Into<PathBuf>, class: Class) -> Self {
         Self { bus: bus.into(), class }
     }
 
-    /// Whether it is loaded: xen-netback, xen-blkback.
+    /// Whether the driver is loaded (xen-netback or xen-blkback).
     pub fn is_loaded(&self) -> bool {
         self.bus.join("drivers").join(self.class.name()).exists()
     }
 
-    /// Whether there is a bus of backends: a kernel that can be one.
+    /// Whether the kernel has a backend bus, so that it can run backends.
     pub fn has_bus(&self) -> bool {
         self.bus.join("drivers_autoprobe").exists()
     }
 
-    /// Whether it has the device.
+    /// Whether the driver has the device.
     pub fn has(&self, id: &DeviceId) -> bool {
         self.driver_of(&device(id)).is_some()
     }
 
-    /// The name of the driver that has a device.
+    /// The name of the driver that is bound to a device.
     fn driver_of(&self, device: &str) -> Option<String> {
         let link = fs::read_link(self.bus.join("devices").join(device).join("driver")).ok()?;
         Some(link.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Takes a vif from the kernel: it is drained, and both ends stay at state 4.
+    /// Unbinds a vif from the kernel's driver: it is drained, and both ends stay at state 4.
     ///
     /// # Errors
-    /// The kernel has no such vif.
+    ///
+    /// The kernel's driver does not have this vif.
     pub fn unbind(&self, id: &DeviceId) -> Result<(), SysfsError> {
         self.write(
             "drivers/vif/unbind",
@@ -81,28 +82,31 @@ impl KernelBack {
         )
     }
 
-    /// Gives a vif to the kernel.
+    /// Binds a vif to the kernel's driver.
     ///
     /// # Errors
-    /// xen-netback is not loaded; the kernel knows no such vif, or has it already.
+    ///
+    /// xen-netback is not loaded; the kernel knows no such vif, or its driver has it already.
     pub fn bind(&self, id: &DeviceId) -> Result<(), SysfsError> {
         self.write("drivers/vif/bind", &device(id), "modprobe xen-netback; is there such a vif?")
     }
 
-    /// From now on the kernel takes no new device of any kind by itself (false), or does (true).
+    /// Sets whether the kernel's drivers bind to new backend devices by themselves, of any class.
     ///
     /// # Errors
-    /// Not root, or no Xen.
+    ///
+    /// The process is not root, or there is no Xen.
     pub fn set_autoprobe(&self, yes: bool) -> Result<(), SysfsError> {
         self.write("drivers_autoprobe", if yes { "1" } else { "0" }, "run as root")
     }
 
-    /// Whether the kernel takes new devices by itself.
+    /// Whether the kernel's drivers bind to new devices by themselves.
     pub fn autoprobe(&self) -> bool {
         fs::read_to_string(self.bus.join("drivers_autoprobe")).is_ok_and(|t| t.trim() == "1")
     }
 
-    /// While autoprobe is off: gives the kernel what has no driver and is not `ours`, of any class.
+    /// While autoprobe is off: lets the kernel bind the devices of any class that have no driver
+    /// and are not `ours`.
     pub fn probe_others(&self, ours: impl Fn(Class, u16, u32) -> bool) {
         let Ok(devices) = fs::read_dir(self.bus.join("devices")) else { return };
         for name in devices.flatten().filter_map(|d| d.file_name().into_string().ok()) {
@@ -122,7 +126,8 @@ impl KernelBack {
     }
 }
 
-/// `vif-5-0`, as class, domain and handle; None: of no class that we serve.
+/// Parses a name such as `vif-5-0` to class, domain and handle. None: it is of no class that we
+/// serve.
 fn device_of(device: &str) -> Option<(Class, u16, u32)> {
     let (class, rest) = device.split_once('-')?;
     let class = [Class::VIF, Class::VBD].into_iter().find(|known| known.name() == class)?;
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
     use pregrant::DomId;
 
-    /// A bus as sysfs shows it, in a directory.
+    /// A directory that imitates the bus of sysfs.
     struct Bus(KernelBack);
 
     impl Bus {

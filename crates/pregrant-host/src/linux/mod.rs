@@ -8,13 +8,13 @@
 //!   /dev/xen/xenbus     xenstore, as `xenstored::UnixTransport` speaks it              both
 //!   /dev/xen/privcmd    how long a domain has run                                      measurements, in dom0
 //! ```
-//! Every node is opened when it is first needed: a front never touches gntdev. The ioctls' numbers
-//! and layouts are in `ioctl`. Counted are *operations* (pieces copied, pages mapped) and *system
-//! calls*; what the kernel makes of them, hypercalls of at most 16 pieces each, it does not tell.
+//! Every node is opened when it is first needed, so a front never opens gntdev. The ioctls' numbers
+//! and layouts are in `ioctl`. The counters count *operations* (copies, pages mapped) and *system
+//! calls*. The kernel makes hypercalls of at most 16 operations of them, which it does not report.
 //!
-//! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted
-//! (`shm` reads them), may revoke nothing that is mapped, and may send events at any rate (each end
-//! stays masked until it is unmasked).
+//! What a peer may do: nothing to the nodes. It writes to pages that it granted or was granted
+//! (`shm` reads them), cannot revoke a grant that is mapped, and may send events at any rate (each
+//! port stays masked until it is unmasked).
 #![expect(
     unsafe_code,
     reason = "ioctls and mmap of gntdev, gntalloc, evtchn; a hypercall through privcmd; the platform's traits"
@@ -43,7 +43,8 @@ use pregrant::platform::Platform;
 use pregrant::{DomId, PlatformError};
 use std::sync::Arc;
 
-/// A domain of a real Xen, as one thread of it uses it; another has [another](Xen::another).
+/// A handle of this domain on a real Xen, for one thread. Another thread uses
+/// [another](Xen::another) handle.
 #[derive(Debug)]
 pub struct Xen {
     domid: DomId,
@@ -55,10 +56,11 @@ pub struct Xen {
 }
 
 impl Xen {
-    /// The domain that this is. Its number stands in xenstore at the relative path `domid`; nothing
-    /// here checks it, Xen itself knows who is asking.
+    /// Opens a handle for this domain, whose number is at the relative xenstore path `domid`. The
+    /// number is not checked here, since Xen itself knows the caller.
     ///
     /// # Errors
+    ///
     /// `/dev/xen/evtchn` cannot be opened, which both ends need.
     pub fn open(domid: DomId) -> Result<Self, NodeError> {
         Self::counted(domid, Totals::default())
@@ -76,20 +78,22 @@ impl Xen {
         })
     }
 
-    /// A handle for another thread: descriptors of its own, of gntdev too. The kernel has a list of
-    /// maps for each descriptor, and searches it with a lock held, so that threads that share one
-    /// wait for each other. A map keeps the one that it was made with.
+    /// Opens a handle for another thread, with descriptors of its own. The kernel searches the maps
+    /// of a gntdev descriptor under a lock, so threads that share a descriptor would wait for each
+    /// other. A map keeps the descriptor that it was made with.
     ///
     /// # Errors
-    /// `/dev/xen/evtchn` cannot be opened once more.
+    ///
+    /// `/dev/xen/evtchn` cannot be opened again.
     pub fn another(&self) -> Result<Self, NodeError> {
         Self::counted(self.domid, self.totals.clone())
     }
 
-    /// Opens what a back needs, so that a missing module is reported at the start and not at the
-    /// first guest.
+    /// Opens what a back needs, so that a missing module is reported at start and not at the first
+    /// guest.
     ///
     /// # Errors
+    ///
     /// `/dev/xen/gntdev` cannot be opened.
     pub fn ready_for_back(&self) -> Result<(), NodeError> {
         self.peer.node().map(drop)
@@ -98,18 +102,19 @@ impl Xen {
     /// Opens what a front needs.
     ///
     /// # Errors
+    ///
     /// `/dev/xen/gntalloc` cannot be opened.
     pub fn ready_for_front(&self) -> Result<(), NodeError> {
         self.grants.node().map(drop)
     }
 
-    /// Operations requested by this handle and its relatives by [`another`](Self::another), those
-    /// that are gone included.
+    /// Counts of the operations of this handle and of all made from it by
+    /// [`another`](Self::another), including those that are gone.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }
 
-    /// How copies and mappings are done here, for results.
+    /// Describes how copies and mappings are done here, for results.
     pub fn describe(&self) -> String {
         "real Xen through /dev/xen; grant copy: gntdev, one ioctl a batch; grant map: gntdev, one ioctl and one mmap a list".into()
     }
@@ -144,8 +149,7 @@ impl Platform for Xen {
     }
 }
 
-/// A queue goes from one worker's thread to another's, and a handle to the thread that is to use
-/// it.
+/// Checks that a queue can move between workers' threads, and a handle to the thread that uses it.
 const fn goes_to_another_thread<T: Send>() {}
 const _: () = goes_to_another_thread::<Xen>();
 const _: () = goes_to_another_thread::<pregrant::net::back::BackQueue<Xen>>();

@@ -1,7 +1,8 @@
-//! An attachment to a domain: what the broker gave to it, and its connection there.
+//! An attachment to a domain: what the broker gave to this process, and the connection to the
+//! broker.
 //!
-//! Grants, channels, peers and maps hold it, so it ends with the last of them: the broker undoes
-//! what it held then, and not before.
+//! Grants, channels, peers and maps hold a reference to it, so it ends with the last of them. Only
+//! then does the broker undo what it held.
 
 use super::control;
 use super::ledger::{Ledger, PORTS, Upcall};
@@ -15,21 +16,21 @@ use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The attachment itself; everything that it hands out keeps it alive, on whatever thread that is.
+/// The attachment itself. Everything handed out from it keeps it alive, on any thread.
 #[derive(Debug)]
 pub(super) struct Core {
-    /// Requests and replies take turns; locked for set-up and tear-down alone.
+    /// The connection to the broker, locked for a request and its reply. It is used for set-up and
+    /// tear-down only.
     pub(super) broker: Mutex<OwnedFd>,
     pub(super) at: String,
     pub(super) user: User,
-    /// The domain's whole memory.
     pub(super) memory: Mapping,
     pub(super) ledger: Ledger,
-    /// Rings when somebody sends us an event while we sleep.
+    /// An eventfd that becomes readable when another domain sends an event while this one sleeps.
     pub(super) upcall: OwnedFd,
     pub(super) store: Mutex<Option<OwnedFd>>,
     pub(super) tally: Arc<Tally>,
-    /// A bit for each end that is open: by its number.
+    /// Bit n is set while port n is open.
     pub(super) open_ports: [AtomicU64; PORTS / 64],
     pub(super) paging: Arc<Paging>,
 }

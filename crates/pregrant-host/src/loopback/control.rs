@@ -1,4 +1,4 @@
-//! Creating, destroying and counting domains from another process, through the broker's socket.
+//! Creates, destroys and counts domains from another process, through the broker's socket.
 
 use super::broker::{Audit, DomainSpec, GrantSummary};
 use super::error::LoopbackError;
@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::{Path, PathBuf};
 
-/// A connection that belongs to no domain.
+/// A connection to the broker that is attached to no domain.
 #[derive(Debug)]
 pub struct Control {
     fd: OwnedFd,
     at: String,
 }
 
-/// Name of the broker's socket in the directory of a machine.
+/// File name of the broker's socket in a machine's directory.
 pub const BROKER_SOCKET: &str = "broker.sock";
 
-/// The socket that is meant: the one in a machine's directory, or the path as it is.
+/// Returns the socket in a machine's directory, or the path itself if it is one.
 pub(super) fn socket_of(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(BROKER_SOCKET) } else { path.to_owned() }
 }
@@ -29,7 +29,8 @@ impl Control {
     /// Connects to the broker of the machine in the directory `path`, or at the socket `path`.
     ///
     /// # Errors
-    /// No one listens there.
+    ///
+    /// Nothing listens there.
     pub fn connect(path: &Path) -> Result<Self, LoopbackError> {
         Ok(Self { fd: connect(path)?, at: socket_of(path).display().to_string() })
     }
@@ -48,36 +49,40 @@ impl Control {
     /// Destroys a domain, also one with attached processes.
     ///
     /// # Errors
-    /// There is none of this number.
+    ///
+    /// There is no domain of this number.
     pub fn destroy_domain(&self, domid: DomId) -> Result<(), LoopbackError> {
         self.ask(&Request::new(Op::Destroy, 0, u32::from(domid.0), 0), || format!("destroy {domid}"))
             .map(drop)
     }
 
-    /// Counts what there is now.
+    /// Counts the broker's objects.
     ///
     /// # Errors
-    /// The broker has gone.
+    ///
+    /// The broker is gone.
     pub fn audit(&self) -> Result<Audit, LoopbackError> {
         let reply = self.ask(&Request::new(Op::Audit, 0, 0, 0), || "count what there is".into())?;
         Ok(Audit::from_words(reply.words))
     }
 
-    /// Which grant tables the domains have.
+    /// Returns the version of the domains' grant tables.
     ///
     /// # Errors
-    /// The broker has gone, or is of another version.
+    ///
+    /// The broker is gone, or has another protocol version.
     pub fn grant_tables(&self) -> Result<GrantTableVersion, LoopbackError> {
         let reply = self.ask(&Request::new(Op::GrantTables, 0, 0, 0), || "name its grant tables".into())?;
         let version = GrantTableVersion::from_word(reply.words[0]);
         version.ok_or_else(|| LoopbackError::Version { at: self.at.clone() })
     }
 
-    /// The pages that each domain grants to each other now. Row by row: a change meanwhile may be
-    /// missing or be there twice.
+    /// Summarizes what each domain grants to each other. It is read row by row, so a grant that
+    /// changes meanwhile may be missing or appear twice.
     ///
     /// # Errors
-    /// The broker has gone.
+    ///
+    /// The broker is gone.
     pub fn grants(&self) -> Result<Vec<GrantSummary>, LoopbackError> {
         let mut summaries: Vec<GrantSummary> = Vec::new();
         let (mut from, mut row) = (DomId(0), 0);
@@ -104,14 +109,14 @@ impl Control {
     }
 }
 
-/// Asks and waits for the answer. `PIPE`: the broker has gone. [`NO_DESCRIPTOR`]: this process
-/// cannot take what it sent.
+/// Sends a request and waits for the reply. `PIPE`: the broker is gone. [`NO_DESCRIPTOR`]: this
+/// process has no descriptor left for one that the broker sent.
 pub(super) fn call(fd: &OwnedFd, request: &Request) -> Result<Reply, Errno> {
     request.send(fd.as_fd()).map_err(|e| if e == Errno::CONNRESET { Errno::PIPE } else { e })?;
     Reply::receive(fd.as_fd()).map_err(|e| if e == NO_DESCRIPTOR { e } else { Errno::PIPE })?
 }
 
-/// Connects to the broker whose socket, or whose machine's directory, this is.
+/// Connects to a broker, by its socket or by its machine's directory.
 pub(super) fn connect(path: &Path) -> Result<OwnedFd, LoopbackError> {
     let path = socket_of(path);
     let failed = |source| LoopbackError::NoBroker { path: path.clone(), source };

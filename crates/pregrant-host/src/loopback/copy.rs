@@ -3,16 +3,17 @@
 //! ```text
 //!   ops -> check, hold the grants (adjacent ops share) -> one system call -> statuses -> let the grants go
 //! ```
-//! Several batches, each with local bytes of its own, share the call where they go the same way.
+//! Several batches, each with local bytes of its own, share a call if they have the same direction.
 //!
-//! Few pieces (below [`FEW`]) are cheaper by pread and pwrite on the peer's memfd. These also serve
-//! where the kernel forbids `process_vm_*` (another user, a user namespace), where the peer has no
-//! process right now, and where the call stopped half way because the peer's process unmapped a
-//! page: on Xen a domain cannot take its pages from under a copy. Never a memcpy under this name.
-//! WHY unsafe: rustix has no `process_vm_*`, libc has.
+//! Few operations (below [`FEW`]) are cheaper by pread and pwrite on the peer's memfd. These are
+//! also used if the kernel forbids `process_vm_*` (another user, a user namespace), if the peer has
+//! no process at the moment, and if the call stopped half way because the peer's process unmapped a
+//! page: on Xen a domain cannot take its pages away from a copy. It is never a plain memcpy. WHY
+//! unsafe: rustix has no `process_vm_*`, libc has.
 //!
-//! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy
-//! leave its memory: frames are checked against it, and ops against their page and the local bytes.
+//! What a peer may do: name any grant, and write the bytes while they are copied. It cannot make a
+//! copy leave its memory: frame numbers are checked against it, and operations against their page
+//! and the local bytes.
 
 use super::peer::Peer;
 use super::pins::{Held, PinError, User};
@@ -22,30 +23,30 @@ use pregrant::platform::{CopyBatch, CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;
 use std::cell::{Cell, RefCell};
 
-/// Below this many pieces, one pread a piece beats one `process_vm_readv` (docs/decisions/0003).
+/// With fewer operations, one pread each beats one `process_vm_readv` (docs/decisions/0003).
 const FEW: usize = 8;
-/// Most pieces of one call: the kernel's IOV_MAX.
+/// Most operations in one call: the kernel's IOV_MAX.
 const IOV_MAX: usize = 1024;
-/// How often a grant that another worker is using this moment is tried again: a second or so, with
+/// How often an operation retries a grant that another worker is using: about a second, with
 /// [`relax`].
 pub(super) const BUSY_TRIES: u32 = 10_000;
 
-/// Whether the kernel lets this process read others' memory.
+/// Whether the kernel lets this process read other processes' memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Access {
-    /// It has not said no.
+    /// The kernel has not refused `process_vm_*` so far.
     #[default]
     Vm,
-    /// It said no.
+    /// The kernel refused `process_vm_*`.
     Forbidden,
 }
 
-/// Room for one call, allocated once.
+/// Buffers for one call, allocated once.
 #[derive(Debug)]
 struct Scratch {
-    /// Local bytes; neighbours are one.
+    /// Local ranges of the call; adjacent ones are merged.
     local: Vec<Span>,
-    /// By piece: its place at both sides, its batch and its op in that.
+    /// For each operation: its local and remote range, its batch, and its index in that batch.
     near: Vec<Span>,
     remote: Vec<Span>,
     op: Vec<(u32, u32)>,
@@ -64,7 +65,7 @@ impl Default for Scratch {
     }
 }
 
-/// The local side of a batch as an address, for as long as it is borrowed.
+/// The local bytes of a batch as an address, valid while they are borrowed.
 struct Local {
     base: *mut u8,
     len: usize,
@@ -79,7 +80,7 @@ impl Local {
     }
 }
 
-/// How one handle copies. Its thread alone does.
+/// The copying of one handle, used on that handle's thread only.
 #[derive(Debug, Default)]
 pub(super) struct Copier {
     scratch: RefCell<Scratch>,
@@ -87,12 +88,12 @@ pub(super) struct Copier {
 }
 
 impl Copier {
-    /// Copies from or to a peer's granted pages; each op has its status.
+    /// Copies from or to a peer's granted pages, and sets the status of each operation.
     pub(super) fn copy(&self, peer: &Peer, local: LocalBytes<'_>, ops: &mut [CopyOp]) {
         self.copy_each(peer, &mut [CopyBatch { local, ops }]);
     }
 
-    /// The same for several batches, which share their calls.
+    /// Copies several batches, which share system calls.
     pub(super) fn copy_each(&self, peer: &Peer, batches: &mut [CopyBatch<'_>]) {
         let mut rest = batches;
         // Those of one direction.
@@ -107,7 +108,6 @@ impl Copier {
         }
     }
 
-    /// In words, for results.
     pub(super) fn describe(&self) -> &'static str {
         match self.access.get() {
             Access::Vm => "process_vm_readv/writev, one call a batch (pread/pwrite below 8 pieces)",
@@ -118,7 +118,7 @@ impl Copier {
     }
 }
 
-/// Batches that go the same way.
+/// Batches of one direction that share a call.
 struct Run<'a> {
     peer: &'a Peer,
     access: &'a Cell<Access>,
@@ -133,14 +133,14 @@ impl Run<'_> {
         self.flush(s, batches);
     }
 
-    /// Checks the ops of batch `k`, and holds their grants.
+    /// Checks the operations of batch `k` and locks their grants.
     fn collect(&self, s: &mut Scratch, batches: &mut [CopyBatch<'_>], k: usize) {
         let granter = self.peer.granter();
         let User { domid, slot } = self.peer.core.user;
         let user = User { domid, slot };
         let memory = self.peer.address();
         let Local { base, len: local_len } = Local::of(&mut batches[k].local);
-        // Adjacent ops with the same gref share what became of the first.
+        // Adjacent operations with the same grant reference share the first one's result.
         let mut last: Option<(u32, Result<u32, GrantStatus>)> = None;
         let mut busy = 0;
         let mut i = 0;
@@ -152,7 +152,7 @@ impl Run<'_> {
                 continue;
             }
             if len == 0 {
-                // Xen does not check the grant either (XSA-448).
+                // Xen does not check the grant of a zero-length copy either (XSA-448).
                 op.status = GrantStatus::OKAY;
                 i += 1;
                 continue;
@@ -167,8 +167,8 @@ impl Run<'_> {
                     }
                     Err(PinError::Status(status)) => Err(status),
                     Err(PinError::Busy) => {
-                        // Held by us, further up in these batches, or by another worker: let go of
-                        // what we hold first.
+                        // The grant is locked by an earlier operation here or by another worker:
+                        // first release the locks that we hold.
                         self.flush(s, batches);
                         last = None;
                         busy += 1;
@@ -194,7 +194,7 @@ impl Run<'_> {
             op.status = GrantStatus::OKAY;
             let near = base.wrapping_add(at);
             match s.local.last_mut() {
-                // Neighbours in the local bytes need one entry only.
+                // Adjacent local ranges need only one entry.
                 Some(l) if l.end() == near as usize => l.grow(len),
                 _ => s.local.push(Span::new(near.cast(), len)),
             }
@@ -209,7 +209,7 @@ impl Run<'_> {
         }
     }
 
-    /// Moves the bytes of what was collected, then lets the grants go.
+    /// Copies what was collected, then unlocks the grants.
     fn flush(&self, s: &mut Scratch, batches: &mut [CopyBatch<'_>]) {
         let total = s.remote.len();
         let mut vm = self.peer.address() != 0;
@@ -224,10 +224,10 @@ impl Run<'_> {
                 }
                 let moved = self.move_vm(s, done);
                 done += moved;
-                // Nothing at all: the process is gone or its memory is elsewhere.
+                // Nothing was copied: the process is gone, or its memory is mapped elsewhere.
                 vm = moved > 0;
             }
-            // Few pieces, or the one at which the call stopped.
+            // There were few operations, or the call stopped at this one.
             if done < total {
                 if !self.move_one(s, done) {
                     let (batch, op) = s.op[done];
@@ -244,7 +244,7 @@ impl Run<'_> {
         s.op.clear();
     }
 
-    /// One call for the pieces from `done` on; returns how many were moved whole.
+    /// Makes one call for the operations from `done` on. Returns how many were copied completely.
     fn move_vm(&self, s: &Scratch, done: usize) -> usize {
         self.peer.core.tally.syscalls.add(1);
         let (near, theirs, pid) = (&s.local, &s.remote[done..], self.peer.pid());
@@ -263,7 +263,7 @@ impl Run<'_> {
         if moved < 0 {
             let e = std::io::Error::last_os_error();
             if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
-                // LOG: once a handle; the other way is taken from then on.
+                // LOG: once per handle; from then on it copies by pread and pwrite.
                 log::warn!(
                     "loopback: process_vm_readv is not permitted ({e}); grant copies use pread and pwrite, at another cost"
                 );
@@ -280,7 +280,7 @@ impl Run<'_> {
         whole.count()
     }
 
-    /// One piece, through the peer's memfd. False: its page is not to be had.
+    /// Copies one operation through the peer's memfd. False: its page cannot be accessed.
     fn move_one(&self, s: &Scratch, piece: usize) -> bool {
         self.peer.core.tally.syscalls.add(1);
         let (near, len) = (s.near[piece].start() as *mut u8, s.near[piece].len());

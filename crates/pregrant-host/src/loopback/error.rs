@@ -1,10 +1,10 @@
-//! Failures between a process and the broker, in words for users.
+//! Errors between a process and the broker, worded for users.
 
 use pregrant::{DomId, PlatformError};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// Setting up or asking the broker failed.
+/// An error from the set-up of an attachment or from the broker.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoopbackError {
@@ -12,82 +12,38 @@ pub enum LoopbackError {
     #[error(
         "no loopback broker answers at {path}: {source}; start one first (`pregrant demo` does), or check the path"
     )]
-    NoBroker {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: Errno,
-    },
+    NoBroker { path: PathBuf, source: Errno },
     /// The domain does not exist.
     #[error(
         "{domid} is not known to the broker at {at}: is the demo (or whatever creates this domain) running?"
     )]
-    UnknownDomain {
-        /// The requested domain.
-        domid: DomId,
-        /// The broker.
-        at: String,
-    },
-    /// Twenty processes and threads are attached already.
+    UnknownDomain { domid: DomId, at: String },
+    /// Twenty processes and threads are attached to the domain already.
     #[error("{domid} has as many attached processes and threads as the broker at {at} allows (20); stop one")]
-    TooMany {
-        /// The requested domain.
-        domid: DomId,
-        /// The broker.
-        at: String,
-    },
-    /// The other end speaks another version.
+    TooMany { domid: DomId, at: String },
+    /// The broker speaks another version of the protocol.
     #[error("the broker at {at} is of another version of pregrant; restart it with this one")]
-    Version {
-        /// The broker.
-        at: String,
-    },
-    /// This process has none left for what the broker sends.
+    Version { at: String },
+    /// This process has no descriptor left for one that the broker sent.
     #[error(
         "no descriptor is left in this process for what the broker at {at} sends; raise its limit: ulimit -n 1024"
     )]
-    NoDescriptor {
-        /// The broker.
-        at: String,
-    },
-    /// The broker said no.
+    NoDescriptor { at: String },
+    /// The broker refused the request.
     #[error("the broker at {at} refused to {what}: {source}")]
-    Refused {
-        /// The request.
-        what: String,
-        /// The broker.
-        at: String,
-        /// Its answer.
-        source: Errno,
-    },
+    Refused { what: String, at: String, source: Errno },
     /// Another process owns the name.
     #[error("{name:?} in {domid} belongs to another process (broker at {at}); stop that one first")]
-    Held {
-        /// The name.
-        name: String,
-        /// In which domain.
-        domid: DomId,
-        /// The broker.
-        at: String,
-    },
+    Held { name: String, domid: DomId, at: String },
     /// The broker's end of the connection is closed.
-    #[error("the broker at {at} went away; nothing of its domains is left: start it again, then this")]
-    Gone {
-        /// The broker.
-        at: String,
-    },
-    /// A system call failed.
+    #[error("the broker at {at} has ended, and its domains with it; start it again, then this program")]
+    Gone { at: String },
     #[error("{what} failed: {source}")]
-    Os {
-        /// Which, and for what.
-        what: &'static str,
-        /// The errno.
-        source: Errno,
-    },
+    Os { what: &'static str, source: Errno },
 }
 
 impl LoopbackError {
-    /// Its number, for a platform's error.
+    /// Its errno, for the errors of a platform.
     pub(super) fn errno(&self) -> Errno {
         match self {
             Self::NoBroker { source, .. } | Self::Refused { source, .. } | Self::Os { source, .. } => *source,
@@ -101,9 +57,9 @@ impl LoopbackError {
     }
 }
 
-/// Names the step that failed.
+/// Adds the name of the step that failed to an error.
 pub(super) trait Step<T> {
-    /// `what` in plain words, as "map the memory of the domain".
+    /// `what` completes "cannot": for example "map the memory of the domain".
     fn step(self, what: &'static str) -> Result<T, LoopbackError>;
 }
 
@@ -113,7 +69,7 @@ impl<T> Step<T> for Result<T, Errno> {
     }
 }
 
-/// A system call failed on behalf of `op`.
+/// The error of a system call that failed during `op`.
 pub(super) fn errno(op: &'static str, e: Errno) -> PlatformError {
     PlatformError { op, code: e.raw_os_error() }
 }

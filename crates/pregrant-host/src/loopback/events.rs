@@ -5,12 +5,12 @@
 //!   wait:    take what is pending, mask it -> nothing? say "waiting", check once more, ppoll
 //! ```
 //!
-//! The bits, and why no wake-up is lost: [`super::ledger::Upcall`]. An end whose peer died has no
-//! route: notifies go nowhere until somebody binds again. A notify makes no system call when the
-//! peer is awake.
+//! [`super::ledger::Upcall`] describes the bits, and why no wake-up is lost. An end whose peer died
+//! has no route: its notifications go nowhere until a peer binds again. A notification makes no
+//! system call while the peer is awake.
 //!
-//! What a peer may do: send at any rate (each event is masked until unmasked), or events for ends
-//! that are closed (dropped).
+//! What a peer may do: send at any rate (each event is masked until it is unmasked), or send events
+//! for ends that are closed, which are dropped.
 
 use super::attachment::Core;
 use super::error::errno;
@@ -27,20 +27,20 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One end; closed on drop, which makes the peer's end unbound.
+/// One end of an event channel. Dropping it closes the end, which makes the peer's end unbound.
 #[derive(Debug)]
 pub struct Channel {
     core: Arc<Core>,
     port: u32,
-    /// The peer's end, unless this one was offered.
+    /// The peer's end; None if this end was offered.
     bound_to: Option<(DomId, EvtchnPort)>,
-    /// Where notifications go, as of the route that was checked last.
+    /// The last route seen, and the peer that it leads to.
     target: Mutex<(Route, Option<Arc<Peer>>)>,
 }
 
 impl Reach {
-    /// Shows this end's events again, as if one had just come. For a driver that wants its own loop
-    /// to run once.
+    /// Makes this end pending again, as if an event had just come, so that a driver's loop runs
+    /// once.
     pub fn kick(&self, chan: &Channel) {
         self.core.own_upcall().raise(chan.port);
     }
@@ -48,7 +48,7 @@ impl Reach {
     fn take(&self, ready: &mut ReadySet) -> bool {
         let open = &self.core.open_ports;
         self.core.own_upcall().take(|port| {
-            // A bit may come late from a peer of a closed end.
+            // A peer may set a bit late, after this end was closed.
             if open[port as usize / 64].load(Ordering::Relaxed) & 1 << (port % 64) != 0 {
                 ready.ports.push(EvtchnPort(port));
             }
@@ -56,7 +56,7 @@ impl Reach {
         !ready.ports.is_empty()
     }
 
-    /// Sleeps until woken, a descriptor is readable, or `max` has passed.
+    /// Sleeps until an event or a readable descriptor ends it, or `max` has passed.
     fn sleep(&self, max: Option<Duration>) {
         self.forget_some_dead();
         self.core.tally.syscalls.add(1);
@@ -90,7 +90,8 @@ impl Events for Reach {
         let reply = self.core.call(&Request::new(Op::Bind, port.0, u32::from(to.0), 0));
         let reply = reply.map_err(|e| errno("bind to an event channel of the peer", e))?;
         let channel = self.opened(reply.words[0], Some((to, port)))?;
-        // Events of the time without us are lost: as Xen does, let the driver check once.
+        // Events from the time without an attachment are lost: as Xen does, make the driver check
+        // once.
         self.kick(&channel);
         Ok(channel)
     }
@@ -117,7 +118,7 @@ impl Events for Reach {
             *target = (route, self.peer(DomId(route.domid())).ok().map(|peer| Arc::clone(&peer)));
         }
         let Some(peer) = &target.1 else { return };
-        // From shared memory: checked, so that a scribble is no panic.
+        // From shared memory: checked, so that a corrupt route does not panic.
         let (slot, port) = (route.slot(), route.port());
         if slot >= SLOTS || port as usize >= PORTS {
             return;
@@ -126,7 +127,7 @@ impl Events for Reach {
         if peer.ledger.upcall(slot).raise(port) {
             self.core.tally.wakeups.add(1);
             self.core.tally.syscalls.add(1);
-            // The channel's other user does not wait for the system call.
+            // Another thread that uses the channel does not wait for the system call.
             let peer = Arc::clone(peer);
             drop(target);
             peer.wake(slot);
@@ -143,7 +144,7 @@ impl Events for Reach {
         if self.take(ready) || max == Some(Duration::ZERO) {
             return;
         }
-        // A `max` beyond the clock's range is for ever.
+        // A `max` beyond the clock's range means no timeout.
         let until = max.and_then(|max| Instant::now().checked_add(max));
         loop {
             if self.core.own_upcall().about_to_sleep() {
@@ -170,7 +171,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         self.core.open_ports[self.port as usize / 64].fetch_and(!(1 << (self.port % 64)), Ordering::Relaxed);
         match self.core.call(&Request::new(Op::Close, self.port, 0, 0)) {
-            // The broker went first: nothing is left to close.
+            // The broker ended first: nothing is left to close.
             Ok(_) | Err(Errno::PIPE) => {}
             Err(e) => {
                 static LINES: LineBudget = LineBudget::new();

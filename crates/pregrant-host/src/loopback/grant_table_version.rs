@@ -1,22 +1,22 @@
-//! The two versions of grant tables, and where their entries are.
+//! The two versions of grant tables, and the layout of their entries.
 
 use crate::choice::named;
 use pregrant::GrantRef;
 use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2, V1_PER_PAGE, V2_PER_PAGE};
 
 named! {
-    /// Which grant tables the domains of a machine have.
+    /// The version of the grant tables of a machine's domains.
     GrantTableVersion, "a version" {
         /// Version 1, as Linux guests use it.
         #[default]
         V1 = "v1",
-        /// Version 2: use is recorded apart from the grant.
+        /// Version 2, whose status of use is a word apart from the grant.
         V2 = "v2",
     }
 }
 
 impl GrantTableVersion {
-    /// Entries in a page of the table.
+    /// Entries in one page of the table.
     pub fn entries_per_page(self) -> usize {
         match self {
             Self::V1 => V1_PER_PAGE,
@@ -35,7 +35,7 @@ impl GrantTableVersion {
         Self::ALL.into_iter().find(|version| version.to_word() == word)
     }
 
-    /// Where an entry begins, and where its frame is in it.
+    /// Byte offsets of an entry, and of its frame number.
     #[inline(always)]
     pub(super) fn place(self, gref: u32) -> (usize, usize) {
         match self {

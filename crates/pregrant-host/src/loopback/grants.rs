@@ -1,17 +1,17 @@
-//! The granting side: this domain's pages and its grant table, written as a guest writes it.
+//! Granting memory: this domain's pages and its grant table, written as a guest writes it.
 //!
 //! ```text
 //!   grant:  frame -> (flags, domid) in one store with release order
 //!   revoke: by the rules of the table's version (table.rs), only while the page is not in use
 //! ```
 //!
-//! Pages and entries of the table belong to one attached process or thread each (the owners in the
-//! ledger), so that several workers of a domain never meet; entries are taken 64 at a time and kept
-//! in a private free list.
+//! Each page and each entry of the table belongs to one attached process or thread (the owners in
+//! the ledger), so several workers of a domain never collide. Entries are claimed 64 at a time and
+//! kept in a private free list.
 //!
-//! What a peer may do: keep a page mapped for ever. Then the grant and its page stay taken;
-//! [`GrantPool::release`] gives the region back for another try, a dropped one is parked and tried
-//! again at the next allocation.
+//! What a peer may do: keep a page mapped for ever. Then the grant and its page stay allocated;
+//! [`GrantPool::release`] returns the region to its caller, who can try again, and a dropped region
+//! is kept and tried again at the next allocation.
 
 use super::attachment::Core;
 use super::error::errno;
@@ -28,19 +28,19 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Entries of the table that are taken at a time.
+/// Entries of the table that are claimed at a time.
 const CLAIM: usize = 64;
 
-/// Memory that this domain grants. Its regions hold the pool; the rest is the handle's thread's
-/// alone, so that granting and revoking one by one takes no lock.
+/// Memory that this domain grants. Its regions share the pool; the rest belongs to the handle's
+/// thread, so granting and revoking single pages takes no lock.
 #[derive(Debug)]
 pub struct LoopbackGrants {
     pool: Arc<Pool>,
     /// Entries of the table that are ours and grant nothing.
     free: RefCell<Vec<u32>>,
-    /// Frame of each entry that was granted one by one.
+    /// The frame of each entry that was granted by itself.
     frame_of: RefCell<Vec<Option<u32>>>,
-    /// Where the search for pages goes on.
+    /// The page at which the next search for free pages begins.
     cursor: Cell<usize>,
 }
 
@@ -48,32 +48,33 @@ pub struct LoopbackGrants {
 #[derive(Debug)]
 struct Pool {
     core: Arc<Core>,
-    /// Grants of each page that were made one by one: counted by the handle's thread alone, so a
-    /// load and a store.
+    /// Number of single grants of each page. Only the handle's thread changes it, by a load and a
+    /// store.
     granted: Box<[AtomicU16]>,
     left: Mutex<Left>,
 }
 
-/// Pages of dropped regions, for the next allocation.
+/// Left by dropped regions, for the next allocation to collect.
 #[derive(Debug, Default)]
 struct Left {
     /// Entries that grant nothing any more.
     free: Vec<u32>,
-    /// Regions that a peer still used.
+    /// Regions that a peer was still using.
     parked: Vec<Parked>,
 }
 
-/// First page, pages, and the grants that `alloc` made.
+/// First page, number of pages, and the grants that `alloc` made.
 type Parked = (usize, usize, Vec<u32>);
 
-/// Pages of this domain. Dropping one revokes its grants and frees it, later if need be.
+/// Pages of this domain. Dropping a region revokes its grants and frees its pages; if a peer still
+/// uses one, that happens later.
 #[derive(Debug)]
 pub struct Region {
     pool: Arc<Pool>,
     base: Base,
     first: usize,
     pages: usize,
-    /// The grants that `alloc` made.
+    /// The grants that `alloc` made for it.
     grefs: Vec<u32>,
 }
 
@@ -92,7 +93,8 @@ impl Pool {
         Table::new(&self.core.memory, &self.core.ledger)
     }
 
-    /// Revokes what can be, which comes to `free`, and frees the pages if nothing is left granted.
+    /// Revokes the grants that are not in use, appends their references to `free`, and frees the
+    /// pages if no grant is left.
     fn give_back(
         &self,
         (first, pages, grefs): (usize, usize, &mut Vec<u32>),
@@ -121,7 +123,7 @@ impl LoopbackGrants {
         }
     }
 
-    /// Takes `pages` neighbouring pages and zeroes them.
+    /// Allocates `pages` adjacent pages and zeroes them.
     fn take_pages(&self, pages: usize) -> Result<Region, PlatformError> {
         if pages == 0 {
             return Err(errno("allocate no pages at all", Errno::INVAL));
@@ -129,7 +131,7 @@ impl LoopbackGrants {
         self.retry_parked();
         let core = &self.pool.core;
         let found = self.find_pages(pages).or_else(|| {
-            // Pages of dead predecessors, whose peers have let go since.
+            // Ask the broker for pages of dead processes that peers have unmapped since.
             core.call(&Request::new(Op::Reclaim, 0, 0, 0)).ok()?;
             self.find_pages(pages)
         });
@@ -199,7 +201,7 @@ impl LoopbackGrants {
                 }
             }
         }
-        // Lowest first, as readers of traces expect.
+        // Lowest reference first, as readers of traces expect.
         free.reverse();
     }
 
@@ -230,7 +232,7 @@ unsafe impl GrantPool for LoopbackGrants {
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
         let mut region = self.take_pages(refs.len())?;
         for (page, gref) in refs.iter_mut().enumerate() {
-            // On an error the region's drop revokes those before.
+            // If this fails, dropping the region revokes the grants made so far.
             let made = self.make_grant(to, region.first + page, acc)?;
             *gref = GrantRef(made);
             region.grefs.push(made);
@@ -239,7 +241,7 @@ unsafe impl GrantPool for LoopbackGrants {
     }
 
     fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
-        // Entries of another handle's go back there.
+        // Entries of another handle return to that handle.
         let own = Arc::ptr_eq(&region.pool, &self.pool);
         let freed = if own {
             region.give_back(&mut self.free.borrow_mut(), Busy::Stand)
@@ -301,7 +303,7 @@ impl GrantTable for LoopbackGrants {
 }
 
 impl Region {
-    /// Nothing is left to give back on drop.
+    /// Makes the drop do nothing.
     fn defuse(mut self) {
         self.pages = 0;
     }
@@ -310,7 +312,7 @@ impl Region {
         self.pool.give_back((self.first, self.pages, &mut self.grefs), free, busy)
     }
 
-    /// As [`give_back`](Self::give_back), on whatever thread, for the handle that it came from.
+    /// As [`give_back`](Self::give_back), from any thread, to the handle that made the region.
     fn give_back_there(&mut self, busy: Busy) -> bool {
         let mut free = Vec::new();
         let freed = self.give_back(&mut free, busy);
@@ -318,7 +320,7 @@ impl Region {
         freed
     }
 
-    /// Number of the first page in the domain.
+    /// Number of its first page in the domain.
     pub fn first_frame(&self) -> usize {
         self.first
     }

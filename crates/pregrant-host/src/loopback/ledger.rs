@@ -28,14 +28,14 @@ use pregrant::PAGE_SIZE;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Processes and threads that can attach to one domain at a time: as many as [`Active`] has bits
-/// for.
+/// Number of processes and threads that can be attached to one domain; [`Active`] has this many
+/// bits.
 pub(super) const SLOTS: usize = 20;
-/// Event channels of a domain, as with Xen's 2-level events.
+/// Event channels per domain, as with Xen's 2-level ABI.
 pub(super) const PORTS: usize = 4096;
-/// Owner of a grant or page of a dead process that a peer still uses.
+/// Marks the owner of a dead process's grants and pages that a peer still uses.
 pub(super) const ZOMBIE: u8 = 255;
-/// Owner of the pages that hold the grant table.
+/// Marks the owner of the pages that hold the grant table.
 pub(super) const RESERVED: u8 = 254;
 
 const MAGIC: u32 = 0x5072_6732;
@@ -45,7 +45,7 @@ const SLOT_PAGES: usize = PAGE_SIZE;
 const PORT_TABLE: usize = SLOT_PAGES + SLOTS * PAGE_SIZE;
 const ACTIVE: usize = PORT_TABLE + PORTS * 8;
 
-/// Where things are, for a domain of a given size.
+/// Offsets in the ledger of a domain of a given size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Pages of the domain's memory.
@@ -57,12 +57,12 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The broker's words.
+    /// Decodes the words that the broker sent. None: the version is unknown.
     pub(super) fn from_words([pages, grants, version]: [u64; 3]) -> Option<Self> {
         let version = GrantTableVersion::from_word(version)?;
         Some(Self { pages: pages as usize, grants: grants as usize, version })
     }
-    /// For [`from_words`](Self::from_words).
+    /// Encodes them for [`from_words`](Self::from_words).
     pub(super) fn to_words(self) -> [u64; 3] {
         [self.pages as u64, self.grants as u64, self.version.to_word()]
     }
@@ -80,13 +80,11 @@ impl Layout {
     fn page_owners(self) -> usize {
         self.grant_owners() + self.grants
     }
-    /// Bytes in all.
     pub(super) fn len(self) -> usize {
         (self.page_owners() + self.pages).next_multiple_of(PAGE_SIZE)
     }
 }
 
-/// A mapped ledger.
 #[derive(Debug)]
 pub(super) struct Ledger {
     map: Mapping,
@@ -94,12 +92,12 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Maps it. `layout` is the broker's word.
+    /// Maps a ledger. `layout` comes from the broker.
     pub(super) fn open(memory: &Backing, layout: Layout) -> Result<Self, Errno> {
         Ok(Self { map: Mapping::new(memory, layout.len())?, layout })
     }
 
-    /// Fills a fresh one: the first `table_frames` pages hold the grant table.
+    /// Initialises a new ledger: the first `table_frames` pages hold the grant table.
     pub(super) fn initialise(&self, table_frames: usize) {
         for page in 0..table_frames {
             self.page_owner(page).store(RESERVED, Ordering::Relaxed);
@@ -110,56 +108,54 @@ impl Ledger {
         self.map.u32(0).store(MAGIC, Ordering::Release);
     }
 
-    /// Sizes.
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
-    /// Set when the domain is destroyed. Its memory stays where it is mapped.
+    /// True once the domain is destroyed. Its memory stays mapped where it is.
     #[inline(always)]
     pub(super) fn is_dead(&self) -> bool {
         self.map.u32(DEAD).load(Ordering::Acquire) != 0
     }
-    /// Says so.
     pub(super) fn set_dead(&self) {
         self.map.u32(DEAD).store(1, Ordering::Release);
     }
-    /// Changes with each attach and detach: peers then ask the broker whose memory to read.
+    /// A number that each attach and detach changes. Peers then ask the broker whose memory to
+    /// read.
     #[inline(always)]
     pub(super) fn incarnation(&self) -> u32 {
         self.map.u32(INCARNATION).load(Ordering::Acquire)
     }
-    /// Changes it.
     pub(super) fn bump_incarnation(&self) {
         self.map.u32(INCARNATION).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The active entry of a grant; None where the table has no such entry.
+    /// The active entry of a grant. None: the table has no such entry.
     #[inline(always)]
     pub(super) fn active(&self, gref: u32) -> Option<&AtomicU64> {
         ((gref as usize) < self.layout.grants).then(|| self.map.u64(ACTIVE + gref as usize * 8))
     }
-    /// The frame that was recorded when a grant was mapped first. `gref` is in the table.
+    /// The frame recorded when a grant was first mapped. `gref` must be in the table.
     pub(super) fn frame(&self, gref: u32) -> &AtomicU32 {
         self.map.u32(self.layout.frames() + gref as usize * 4)
     }
-    /// Which slot may use this entry of the grant table, plus 1; 0 when free.
+    /// The slot that may use this entry of the grant table, plus 1; 0: free.
     pub(super) fn grant_owner(&self, gref: u32) -> &AtomicU8 {
         self.map.u8(self.layout.grant_owners() + gref as usize)
     }
-    /// Which slot uses this page, plus 1; 0 when free.
+    /// The slot that uses this page, plus 1; 0: free.
     pub(super) fn page_owner(&self, page: usize) -> &AtomicU8 {
         assert!(page < self.layout.pages, "page {page} of a domain of {}", self.layout.pages);
         self.map.u8(self.layout.page_owners() + page)
     }
 
-    /// Where notifies of a port go ([`Route`]), as the broker wrote it.
+    /// The [`Route`] of a port's notifications, which the broker writes.
     #[inline(always)]
     pub(super) fn route(&self, port: u32) -> &AtomicU64 {
         assert!((port as usize) < PORTS, "event channel {port}");
         self.map.u64(PORT_TABLE + port as usize * 8)
     }
 
-    /// The event bits of one slot.
+    /// The event bits of a slot.
     #[inline(always)]
     pub(super) fn upcall(&self, slot: usize) -> Upcall<'_> {
         assert!(slot < SLOTS, "slot {slot}");
@@ -167,23 +163,22 @@ impl Ledger {
     }
 }
 
-/// Content of an active entry: who holds a grant.
+/// The value of an active entry: who is using a grant.
 ///
-/// `|lock 8 | writers 20 | readers 20 | domid 16 |`: a bit per slot of the domain; the lock is its
-/// holder's slot + 1.
+/// `|lock 8 | writers 20 | readers 20 | domid 16 |`: one bit per slot of the domain; the lock is
+/// its holder's slot + 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Active(pub(super) u64);
 
 impl Active {
-    /// No one holds it.
     pub(super) const NONE: Self = Self(0);
     const PINS: u64 = ((1 << 40) - 1) << 16;
 
-    /// The bit of a slot that maps it.
+    /// The bit that slot `slot` sets while it maps the grant.
     pub(super) fn pin(slot: usize, write: bool) -> u64 {
         1 << (16 + slot + if write { SLOTS } else { 0 })
     }
-    /// Whose pins these are.
+    /// The domain whose slots the bits are.
     pub(super) fn domid(self) -> u16 {
         self.0 as u16
     }
@@ -195,39 +190,39 @@ impl Active {
     pub(super) fn written(self) -> bool {
         self.0 & Self::PINS >> (16 + SLOTS) << (16 + SLOTS) != 0
     }
-    /// How many pins there are.
+    /// Number of pins.
     pub(super) fn pins(self) -> u32 {
         (self.0 & Self::PINS).count_ones()
     }
-    /// Slot of the lock's holder.
+    /// The slot that holds the lock.
     pub(super) fn locked_by(self) -> Option<usize> {
         ((self.0 >> 56) as usize).checked_sub(1)
     }
-    /// Locked by `slot` of `domid`.
+    /// The same entry, locked by `slot` of `domid`.
     pub(super) fn locked(self, domid: u16, slot: usize) -> Self {
         Self(self.0 & Self::PINS | u64::from(domid) | (slot as u64 + 1) << 56)
     }
-    /// Unlocked; empty when no pin is left.
+    /// The same entry, unlocked; empty if no pin is left.
     pub(super) fn unlocked(self) -> Self {
         if self.pinned() { Self(self.0 & (Self::PINS | 0xFFFF)) } else { Self::NONE }
     }
-    /// Without the pins of a slot.
+    /// The same entry without the pins of a slot.
     pub(super) fn without(self, slot: usize) -> Self {
         Self(self.0 & !Self::pin(slot, false) & !Self::pin(slot, true))
     }
-    /// Whether slot `slot` of `domid` has a part in it.
+    /// Whether slot `slot` of `domid` holds the lock or a pin.
     pub(super) fn involves(self, domid: u16, slot: usize) -> bool {
         self.domid() == domid && (self.without(slot) != self || self.locked_by() == Some(slot))
     }
 }
 
-/// Where a notify goes: `|generation 16 | port 16 | domid 16 | slot 8 | state 8 |`. The generation
-/// tells a new binding from an old one to the same place.
+/// The destination of a notification: `|generation 16 | port 16 | domid 16 | slot 8 | state 8 |`.
+/// The generation tells a new binding of the same ports from an old one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route(pub(super) u64);
 
 impl Route {
-    /// Bound to the given end.
+    /// A route to the given end.
     pub(super) fn to(domid: u16, slot: usize, port: u32, generation: u16) -> Self {
         Self(
             1 | (slot as u64) << 8
@@ -236,20 +231,19 @@ impl Route {
                 | u64::from(generation) << 48,
         )
     }
-    /// Whether there is a peer.
+    /// Whether the port is bound.
     #[inline(always)]
     pub(super) fn is_bound(self) -> bool {
         self.0 & 0xFF == 1
     }
-    /// The peer's slot; the caller checks it.
+    /// The peer's slot, which the caller must check.
     pub(super) fn slot(self) -> usize {
         (self.0 >> 8) as usize & 0xFF
     }
-    /// The peer.
     pub(super) fn domid(self) -> u16 {
         (self.0 >> 16) as u16
     }
-    /// The peer's port; the caller checks it.
+    /// The peer's port, which the caller must check.
     #[inline(always)]
     pub(super) fn port(self) -> u32 {
         u32::from((self.0 >> 32) as u16)
@@ -258,10 +252,10 @@ impl Route {
 
 /// Event bits of one attached process or thread.
 ///
-/// The sender sets the pending bit, then the selector bit of its word unless it is masked, then
-/// checks `waiting`. The waiter sets `waiting`, then checks the selector. Both have a SeqCst
-/// fence in between, so one of the two sees the other: no wake-up is lost, and no system call is
-/// made while no one sleeps.
+/// The sender sets the pending bit, then the selector bit of its word unless the port is masked,
+/// then checks `waiting`. The receiver sets `waiting`, then checks the selector. Each has a SeqCst
+/// fence in between, so one of them sees the other: no wake-up is lost, and no system call is made
+/// while the receiver is awake.
 #[derive(Clone, Copy)]
 pub(super) struct Upcall<'a> {
     map: &'a Mapping,
@@ -286,7 +280,7 @@ impl Upcall<'_> {
         self.map.u32(self.at + Self::WAITING)
     }
 
-    /// Marks an event pending. True when the receiver sleeps and must be woken.
+    /// Marks an event pending. True: the receiver sleeps and must be woken.
     #[inline]
     pub(super) fn raise(&self, port: u32) -> bool {
         let bit = 1 << (port % 64);
@@ -296,8 +290,8 @@ impl Upcall<'_> {
         self.select(port)
     }
 
-    /// Shows a pending event to the receiver, unless it is masked. True when the receiver must be
-    /// woken.
+    /// Sets the selector bit of a pending event, unless the port is masked. True: the receiver must
+    /// be woken.
     pub(super) fn select(&self, port: u32) -> bool {
         if self.mask(port).load(Ordering::SeqCst) & 1 << (port % 64) != 0 {
             return false;
@@ -307,7 +301,7 @@ impl Upcall<'_> {
         self.waiting().load(Ordering::Relaxed) != 0 && self.waiting().swap(0, Ordering::SeqCst) != 0
     }
 
-    /// Unmasks a port; an event that came meanwhile shows again.
+    /// Unmasks a port and delivers an event that came while it was masked.
     pub(super) fn unmask(&self, port: u32) {
         let bit = 1 << (port % 64);
         self.mask(port).fetch_and(!bit, Ordering::SeqCst);
@@ -316,20 +310,19 @@ impl Upcall<'_> {
         }
     }
 
-    /// Whether a kick is due: pending, not masked, perhaps never shown because the sender died half
-    /// way.
+    /// Whether an event is pending and not masked. It may never have reached the selector, if its
+    /// sender died half way.
     pub(super) fn is_pending(&self, port: u32) -> bool {
         self.pending(port).load(Ordering::SeqCst) & 1 << (port % 64) != 0
     }
 
-    /// Forgets a port's bits.
     pub(super) fn reset(&self, port: u32) {
         let bit = 1 << (port % 64);
         self.pending(port).fetch_and(!bit, Ordering::SeqCst);
         self.mask(port).fetch_and(!bit, Ordering::SeqCst);
     }
 
-    /// Forgets all, for a new owner of the slot.
+    /// Clears all bits, for a new owner of the slot.
     pub(super) fn clear(&self) {
         for word in 0..PORTS / 64 {
             self.map.u64(self.at + word * 8).store(0, Ordering::SeqCst);
@@ -339,7 +332,7 @@ impl Upcall<'_> {
         self.waiting().store(0, Ordering::SeqCst);
     }
 
-    /// Takes every event that is shown, masking it, and hands its port to `each`.
+    /// Masks each selected event and passes its port to `each`.
     #[inline]
     pub(super) fn take(&self, mut each: impl FnMut(u32)) {
         if self.selector().load(Ordering::Relaxed) == 0 {
@@ -363,8 +356,8 @@ impl Upcall<'_> {
         }
     }
 
-    /// Says that the receiver is about to sleep. False when an event is there already: then it must
-    /// not.
+    /// Announces that the receiver is about to sleep. False: an event is pending, so it must not
+    /// sleep.
     pub(super) fn about_to_sleep(&self) -> bool {
         self.waiting().store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -375,7 +368,7 @@ impl Upcall<'_> {
         false
     }
 
-    /// Says that the receiver is awake.
+    /// Announces that the receiver is awake.
     pub(super) fn awake(&self) {
         self.waiting().store(0, Ordering::SeqCst);
     }

@@ -20,7 +20,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Mapped pages of another domain; unmapped on drop. Batches go through [`PeerMem::unmap`].
+/// Mapped pages of another domain, which are unmapped on drop. [`PeerMem::unmap`] unmaps several at
+/// once.
 #[derive(Debug)]
 pub struct PeerMap {
     peer: Arc<Peer>,
@@ -32,17 +33,17 @@ pub struct PeerMap {
 
 #[derive(Debug)]
 enum Place {
-    /// Pages of the window from this frame on.
+    /// Pages of the peer's window, from this frame on.
     Window(u32),
-    /// A range of its own.
+    /// A range of addresses of its own.
     Own(#[expect(dead_code, reason = "unmapped when it is dropped")] Stitched),
-    /// The whole domain, which no grant is for.
+    /// All memory of the domain, without a grant.
     Whole(Mapping),
-    /// Unmapped already.
+    /// They are unmapped.
     Nowhere,
 }
 
-/// References of a mapping; those of one frame need no allocation.
+/// The grant references of a mapping. A mapping of one page needs no allocation.
 #[derive(Debug)]
 enum Grefs {
     Few(u8, [u32; 18]),
@@ -69,7 +70,7 @@ impl Grefs {
 }
 
 impl Maps {
-    /// Takes a grant into use for one more mapping. Returns its frame.
+    /// Records one more mapping of a grant. Returns its frame.
     fn pin(&mut self, peer: &Peer, gref: u32, write: bool) -> Result<u32, GrantStatus> {
         let count = self.mapped.get_mut(gref as usize).ok_or(GrantStatus::BAD_GNTREF)?;
         let count = &mut count[usize::from(write)];
@@ -102,7 +103,7 @@ impl Maps {
         }
     }
 
-    /// Shows neighbouring pages. Returns where.
+    /// Makes adjacent pages accessible. Returns their address.
     fn show(&mut self, peer: &Peer, first: u32, count: usize, write: bool) -> Result<NonNull<u8>, Errno> {
         let core = &peer.core;
         let window = match &mut self.window {
@@ -113,8 +114,8 @@ impl Maps {
         Ok(window.address(first, write))
     }
 
-    /// Hides what the maps of `run` show, with one flush, and lets their grants go after it.
-    /// `tally` is of the handle that asks.
+    /// Makes the pages of `run` inaccessible with one TLB flush, then ends the use of their grants.
+    /// `tally` is the calling handle's.
     fn hide(&mut self, peer: &Peer, run: &[PeerMap], tally: &Tally) {
         let Some(window) = &mut self.window else {
             return run.iter().for_each(|map| self.let_go(peer, map));
@@ -126,7 +127,7 @@ impl Maps {
         }
         match self.hidden.flush(window.paging(), tally) {
             Ok(()) => run.iter().for_each(|map| self.let_go(peer, map)),
-            // The pages may still be reachable: their grants must not end.
+            // The pages may still be reachable, so the use of their grants must not end.
             Err(e) => LINES.warn(format_args!(
                 "loopback: cannot unmap {pages} page(s), which stay granted: {e}",
                 pages = run.iter().map(PeerMap::pages).sum::<usize>()
@@ -250,13 +251,13 @@ unsafe impl PeerMem for Reach {
     }
 }
 
-/// Of a store that no safe code should try.
+/// A safe access can never cause this.
 const REPORT: &str = "a bug in pregrant, please report it";
 
-/// Of guests that come and go without end.
+/// Guests that connect again and again could repeat these lines without end.
 static LINES: LineBudget = LineBudget::new();
 
-/// Hides the pages of all maps, of one peer and at most about 32 pages with one flush.
+/// Unmaps all maps; each flush covers one peer and at most about 32 pages.
 fn unmap(tally: &Tally, mut maps: &mut [PeerMap]) {
     while let Some(first) = maps.first() {
         let (mut n, mut pages) = (0, 0);
@@ -296,7 +297,8 @@ impl PeerMap {
 impl Drop for PeerMap {
     fn drop(&mut self) {
         if !matches!(self.place, Place::Nowhere) {
-            // By the figures of the handle that made it: who drops it has none, or is unknown.
+            // Count it for the handle that made the map: the thread that drops it may have no
+            // handle.
             let peer = Arc::clone(&self.peer);
             unmap(&peer.core.tally, std::slice::from_mut(self));
         }

@@ -79,8 +79,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use window::Paging;
 
-/// A process or thread attached to a domain. One thread at a time uses it; another one attaches for
-/// itself, or has [another](Loopback::another) of this one.
+/// A process or thread attached to a domain. Only one thread may use it; another thread attaches
+/// for itself, or uses [another](Loopback::another) handle of this one.
 #[derive(Debug)]
 pub struct Loopback {
     core: Arc<Core>,
@@ -110,11 +110,11 @@ impl Loopback {
         Self::over(connection, at, domid, Paging::probe().into(), Totals::default())
     }
 
-    /// One more attachment of the same domain, for another thread of this process: as one that
-    /// attaches for itself, also in the count of those that a domain may have. (What it takes of
-    /// one is how pages are shown.)
+    /// Attaches another thread of this process to the same domain. It counts among the 20
+    /// attachments of the domain, and shares only the method of mapping pages with this one.
     ///
     /// # Errors
+    ///
     /// As [`attach`](Self::attach).
     pub fn another(&self) -> Result<Self, LoopbackError> {
         let Core { at, user: User { domid, .. }, paging, .. } = &*self.core;
@@ -189,24 +189,25 @@ impl Loopback {
         })
     }
 
-    /// Operations requested by this handle and its relatives by [`another`](Self::another), those
-    /// that are gone included.
+    /// Counts of the operations of this handle and of all made from it by
+    /// [`another`](Self::another), including those that are gone.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }
 
-    /// The same, for other threads to read.
+    /// The same counts, for other threads to read.
     pub fn totals(&self) -> Totals {
         self.totals.clone()
     }
 
-    /// This attachment's xenstore connection, bound to its domain; None when the broker has no
-    /// xenstore, or when it was taken already.
+    /// Returns this attachment's xenstore connection, which is bound to its domain. None: the
+    /// broker has no xenstore, or it was taken before.
     pub fn take_store_fd(&self) -> Option<OwnedFd> {
         self.core.store.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// How copies and mappings are done here, for results: a figure without it means nothing.
+    /// Describes how copies and mappings are done on this machine. Results state it, since they
+    /// depend on it.
     pub fn describe(&self) -> String {
         let table = match self.grant_table() {
             GrantTableVersion::V1 => "",
@@ -219,7 +220,7 @@ impl Loopback {
         )
     }
 
-    /// Which grant tables the machine's domains have.
+    /// The version of the domains' grant tables.
     pub fn grant_table(&self) -> GrantTableVersion {
         self.core.ledger.layout().version
     }
@@ -248,7 +249,7 @@ impl Platform for Loopback {
     }
     fn another(&self) -> Result<Self, PlatformError> {
         Self::another(self).map_err(|e| {
-            // With a thread for each vif a guest that comes and goes repeats it.
+            // With a thread per vif, a guest that connects again and again repeats it.
             static LINES: LineBudget = LineBudget::new();
             let text = format_args!("loopback: no further handle of {}: {e}", self.core.user.domid);
             LINES.say(log::Level::Error, text);
@@ -257,6 +258,6 @@ impl Platform for Loopback {
     }
 }
 
-/// A handle goes to the thread that is to use it; a queue's own check is with `BackQueue`.
+/// Checks that a handle can move to the thread that uses it; `BackQueue` checks its own.
 const fn goes_to_another_thread<T: Send>() {}
 const _: () = goes_to_another_thread::<Loopback>();

@@ -1,8 +1,8 @@
-//! A domain whose grants this process uses: its memfd, its ledger, its grant table, and who to ask
-//! for its bytes.
+//! A domain whose grants this process uses: its memfd, ledger and grant table, and the process
+//! whose memory is read.
 //!
-//! It belongs to a handle, and only that handle's thread searches for it; its maps and channels,
-//! which may be on other threads, keep it alive.
+//! It belongs to one handle, and only that handle's thread looks it up. Its maps and channels,
+//! which may be used on other threads, keep it alive.
 
 use super::attachment::Core;
 use super::ledger::{Layout, Ledger, SLOTS};
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// One of them. It stays usable after its domain's death: what is mapped stays mapped.
+/// Such a domain. It stays usable after the domain's death: what is mapped stays mapped.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) core: Arc<Core>,
@@ -27,11 +27,11 @@ pub(super) struct Peer {
     pub(super) ledger: Ledger,
     table: Mapping,
     maps: Mutex<Maps>,
-    /// Descriptors that wake its slots.
+    /// The eventfds that wake its slots.
     upcalls: [OnceLock<OwnedFd>; SLOTS],
-    /// Of the handle's thread, as are the next two.
+    /// The incarnation seen last. Only the handle's thread uses this and the next two fields.
     seen: AtomicU32,
-    /// A process that has its memory mapped, and where; 0 when none has.
+    /// A process that has the domain's memory mapped, and the address there; 0: there is none.
     pid: AtomicI32,
     address: AtomicU64,
 }
@@ -64,20 +64,19 @@ impl Peer {
         Granter { ledger: &self.ledger, table: &self.table }
     }
 
-    /// Its mapped pages. One list of maps at a time: beside the system call that shows or hides
-    /// pages the lock is nothing, and no one waits for it but while a queue that maps goes from one
-    /// thread to another.
+    /// The pages mapped from it, under a lock. Beside the system call that maps or unmaps pages the
+    /// lock costs nothing, and it is contended only while a queue moves to another thread.
     pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it lives, in the processes that were seen.
+    /// Whether it is alive and has the processes that were seen last.
     #[inline(always)]
     pub(super) fn is_as_seen(&self) -> bool {
         !self.ledger.is_dead() && self.ledger.incarnation() == self.seen.load(Ordering::Relaxed)
     }
 
-    /// Notes who has its memory mapped, and where.
+    /// Records a process that has its memory mapped, and the address there.
     pub(super) fn saw(&self, incarnation: u32, pid: i32, address: u64) {
         self.pid.store(pid, Ordering::Relaxed);
         self.address.store(address, Ordering::Relaxed);
@@ -90,19 +89,19 @@ impl Peer {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// Where that process has it; 0: there is none.
+    /// The address of the memory in that process; 0: there is none.
     #[inline(always)]
     pub(super) fn address(&self) -> u64 {
         self.address.load(Ordering::Relaxed)
     }
 
-    /// Wakes one of its slots.
+    /// Wakes the sleeper of one slot.
     pub(super) fn wake(&self, slot: usize) {
         let Some(upcall) = self.upcalls.get(slot) else { return };
         if upcall.get().is_none() {
             let request = Request::new(Op::Upcall, slot as u32, u32::from(self.domid.0), 0);
             match self.core.call(&request) {
-                // Another thread may have been first.
+                // Another thread may have set it first.
                 Ok(mut reply) => drop(reply.fds.pop().map(|fd| upcall.set(fd))),
                 Err(e) => {
                     static LINES: LineBudget = LineBudget::new();
@@ -114,7 +113,7 @@ impl Peer {
             }
         }
         if let Some(fd) = upcall.get() {
-            // EAGAIN: the counter is full of wake-ups that no one read; it is awake.
+            // EAGAIN: the eventfd's counter is at its maximum, so the receiver is awake.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }

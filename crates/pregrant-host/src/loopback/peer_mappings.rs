@@ -1,13 +1,13 @@
-//! The mapped pages of a peer; `map` changes them.
+//! The mappings of a peer's pages; `map` changes them.
 
 use super::window::{Hidden, Window};
 
-/// The pages of a peer that one handle has mapped, and its maps' threads unmap.
+/// The pages of a peer that one handle has mapped. The threads that drop its maps unmap them.
 #[derive(Debug)]
 pub(super) struct Maps {
-    /// Made at the first map: a process that only copies needs none.
+    /// Created at the first map, since a process that only copies needs none.
     pub(super) window: Option<Window>,
-    /// Mappings of each grant, read-only and writable.
+    /// For each grant, the number of read-only and of writable mappings.
     pub(super) mapped: Vec<[u16; 2]>,
     pub(super) hidden: Hidden,
 }

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A persistent region.
+/// A persistent region of memory.
 #[derive(Debug)]
 pub struct Persistent {
     map: Mapping,
@@ -23,7 +23,7 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Whether it was made just now, and is zeroed.
+    /// Whether this call created it, so that it is zeroed.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
@@ -39,7 +39,7 @@ unsafe impl SharedBytes for Persistent {
     }
 }
 
-/// A name that no one else in the domain owns until this is dropped.
+/// A name that no one else in the domain can own until this is dropped.
 #[derive(Debug)]
 pub struct Owned {
     core: Arc<Core>,
@@ -49,7 +49,7 @@ pub struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         match self.core.call(&named(Op::Disown, &self.name)) {
-            // The broker went first, or the domain, as one that is detached does: nothing is owned
+            // The broker ended first, or the domain did, as for a detached one: nothing is owned
             // any more.
             Ok(_) | Err(Errno::PIPE | Errno::PERM | Errno::NOENT) => {}
             Err(e) => {
@@ -123,14 +123,14 @@ impl Loopback {
         }
     }
 
-    /// The names that [`persist`](Self::persist) keeps something as in this domain. One that comes
-    /// or goes meanwhile may be missing, or hide another.
+    /// Names of this domain's persistent regions. A region that is created or removed meanwhile may
+    /// be missing or hide another.
     pub fn persisted(&self) -> Vec<String> {
         let name = |at| self.core.call(&Request::new(Op::Persisted, at, 0, 0)).map(|reply| reply.to_name());
         (0..).map_while(|at| name(at).ok()).collect()
     }
 
-    /// Drops what [`persist`](Self::persist) keeps as `name`. False: there is no such thing.
+    /// Removes a persistent region. False: there is none of this name.
     pub fn forget(&self, name: &str) -> bool {
         name.len() <= NAME_MAX && self.core.call(&named(Op::Forget, name)).is_ok()
     }

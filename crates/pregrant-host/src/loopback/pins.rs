@@ -1,5 +1,5 @@
-//! Xen's part of a grant operation: check an entry of the granting domain's table, mark it in use,
-//! undo that.
+//! Xen's part of a grant operation: checks an entry of the granting domain's table, marks it as in
+//! use, and undoes that.
 //!
 //! ```text
 //!   lock the active entry (names us)  ->  check the entry, mark it  ->  frame  ->  unlock with our pin (map)
@@ -7,16 +7,17 @@
 //!   ...                               ->  marks of the pins that are left      ->  unlock
 //! ```
 //!
-//! The lock makes set and clear of the marks one step, for two workers of a domain as for one. A
-//! copy keeps it until its batch is done, which saves an atomic operation a piece; it therefore
-//! never waits for a second lock while it holds one: [`PinError::Busy`] tells it to finish what it
-//! has first. The broker undoes the part of a dead process: [`sweep`].
+//! A lock makes checking and marking one step, also between two workers of a domain. A copy keeps
+//! it until its batch is done, which saves one atomic operation per copy; so it must never wait for
+//! a second lock while it holds one: on [`PinError::Busy`] it finishes what it has first. The
+//! broker undoes the uses of a dead process: [`sweep`].
 //!
-//! Loopback distinguishes what Xen answers with `general_error` alone: another domain's grant or a
-//! write to a read-only one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
+//! The loopback distinguishes cases that Xen reports as `general_error`: another domain's grant, or
+//! a write to a read-only one, is `permission_denied`; an entry that grants nothing is
+//! `bad_gntref`.
 //!
-//! The marks in the entry itself, and their order, are the [`table`](super::table)'s: of
-//! version 2 nothing, for there the active entry is the status.
+//! The marks in the entry itself, and their order, are in [`table`](super::table). Entries of
+//! version 2 have none, since there the active entry is the status.
 //!
 //! What a peer may do: write anything into its table at any time. Each word is read once.
 
@@ -27,12 +28,10 @@ use pregrant::DomId;
 use pregrant::wire::grant::GrantStatus;
 use std::sync::atomic::Ordering;
 
-/// The granting domain as the hypervisor sees it.
+/// The granting domain, as the hypervisor sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Granter<'a> {
-    /// Its ledger.
     pub(super) ledger: &'a Ledger,
-    /// Its grant table.
     pub(super) table: &'a Mapping,
 }
 
@@ -43,16 +42,15 @@ pub(super) struct User {
     pub(super) slot: usize,
 }
 
-/// Why a grant could not be taken into use.
+/// The reason why the use of a grant could not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PinError {
-    /// The operation's status.
     Status(GrantStatus),
-    /// Somebody, perhaps we ourselves, is using the entry this moment.
+    /// Another user, perhaps this process itself, has the entry locked.
     Busy,
 }
 
-/// A grant in use by a copy: locked until [`Granter::copied`].
+/// A grant that a copy is using; locked until [`Granter::copied`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     gref: u32,
@@ -60,13 +58,12 @@ pub(super) struct Held {
 }
 
 impl<'a> Granter<'a> {
-    /// Its table.
     #[inline(always)]
     pub(super) fn table(&self) -> Table<'a> {
         Table::new(self.table, self.ledger)
     }
 
-    /// All entries of the table, for counts.
+    /// All entries of the table, to count them.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
         (0..self.ledger.layout().grants as u32).map_while(|gref| {
             let active = Active(self.ledger.active(gref)?.load(Ordering::Acquire));
@@ -75,7 +72,7 @@ impl<'a> Granter<'a> {
         })
     }
 
-    /// Takes a grant into use for a copy. Returns its frame.
+    /// Begins the use of a grant by a copy. Returns its frame.
     #[inline]
     pub(super) fn hold(&self, gref: u32, user: User, write: bool) -> Result<(u32, Held), PinError> {
         let before = self.lock_to_use(gref, user, write)?;
@@ -88,13 +85,13 @@ impl<'a> Granter<'a> {
         }
     }
 
-    /// The copy is done.
+    /// Ends the use by a copy.
     #[inline]
     pub(super) fn copied(&self, held: Held) {
         self.settle(held.gref, held.before);
     }
 
-    /// Records a mapping: the grant stays in use until [`unpin`](Self::unpin). Returns its frame.
+    /// Begins the use of a grant by a mapping, until [`unpin`](Self::unpin). Returns its frame.
     pub(super) fn pin(&self, gref: u32, user: User, write: bool) -> Result<u32, PinError> {
         let before = self.lock_to_use(gref, user, write)?;
         let (after, result) = match self.table().begin_use(gref, user.domid, write, before) {
@@ -109,14 +106,14 @@ impl<'a> Granter<'a> {
         result
     }
 
-    /// Ends the mappings that [`pin`](Self::pin) recorded for this user and this kind of access.
+    /// Ends the mappings that [`pin`](Self::pin) recorded for this user and access.
     pub(super) fn unpin(&self, gref: u32, user: User, write: bool) -> Result<(), PinError> {
         let before = self.lock(gref, user)?;
         self.settle(gref, Active(before.0 & !Active::pin(user.slot, write)));
         Ok(())
     }
 
-    /// As [`lock`](Self::lock), for a use that the entry allows at first sight.
+    /// As [`lock`](Self::lock), but only if the entry allows the use before it is locked.
     #[inline]
     fn lock_to_use(&self, gref: u32, user: User, write: bool) -> Result<Active, PinError> {
         self.table().allows(gref, user.domid, write).map_err(PinError::Status)?;
@@ -142,7 +139,7 @@ impl<'a> Granter<'a> {
             .map_err(|_| PinError::Busy)
     }
 
-    /// Leaves in the entry what `after` needs, and unlocks with it.
+    /// Writes the marks that `after` needs into the entry, and unlocks it.
     #[inline]
     fn settle(&self, gref: u32, after: Active) {
         self.table().end_use(gref, after);
@@ -152,8 +149,8 @@ impl<'a> Granter<'a> {
     }
 }
 
-/// Undoes every part that a dead user has in a domain's grants. False when a living one holds an
-/// entry this moment: call again soon.
+/// Undoes every use of a domain's grants by a dead user. False: a living one has an entry locked;
+/// call again soon.
 pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
     let mut clean = true;
     for gref in 0..granter.ledger.layout().grants as u32 {
@@ -175,10 +172,9 @@ pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
     clean
 }
 
-/// A table's grants by kind, for audits.
+/// Counts of a grant table's entries.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Count {
-    /// Entries that grant something.
     pub(super) grants: usize,
     /// Entries that somebody maps or copies.
     pub(super) in_use: usize,
@@ -186,7 +182,6 @@ pub(super) struct Count {
     pub(super) pins: usize,
 }
 
-/// Counts them.
 pub(super) fn count(granter: Granter<'_>) -> Count {
     let mut c = Count::default();
     for entry in granter.entries() {
@@ -197,25 +192,22 @@ pub(super) fn count(granter: Granter<'_>) -> Count {
     c
 }
 
-/// An entry of a grant table, as it is at one moment.
+/// A snapshot of an entry of a grant table.
 pub(super) struct Entry {
-    /// Its number.
     pub(super) gref: u32,
-    /// Its holder.
     pub(super) active: Active,
-    /// To whom it grants what.
+    /// What it grants, and to whom.
     pub(super) head: Head,
-    /// Whether it says that it is in use.
+    /// Whether the entry itself is marked as in use.
     in_use: bool,
 }
 
 impl Entry {
-    /// Whether it grants anything.
     pub(super) fn grants(&self) -> bool {
         self.head.grants()
     }
 
-    /// Whether somebody maps or copies it.
+    /// Whether it is mapped, or being copied.
     pub(super) fn is_in_use(&self) -> bool {
         self.active != Active::NONE || self.in_use
     }

@@ -1,13 +1,14 @@
-//! The messages of a process and the broker: one SEQPACKET message each way, with descriptors.
+//! The messages between a process and the broker: one SEQPACKET message in each direction, with
+//! descriptors.
 //!
 //! ```text
 //!   request  | op u32 | a u32 | b u32 | name length u32 | c u64 | name ... |
 //!   reply    | errno u32 (0: done), pad | eight words u64 ... |  + up to 4 descriptors
 //! ```
 //!
-//! Only set-up and tear-down pass here, never data. What a process may do: send anything. A message
-//! of the wrong shape is answered with EINVAL or ends that connection; the broker never panics or
-//! waits for one process.
+//! They serve only set-up and tear-down, never data. What a process may do: send anything. A
+//! message of the wrong shape is answered with EINVAL or ends that connection; the broker never
+//! panics and never waits for one process.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -17,7 +18,7 @@ use rustix::net::{
 };
 use std::mem::MaybeUninit;
 
-/// Both ends must have the same: the ledger's layout is part of it.
+/// The version of the protocol, which both ends must share. The ledger's layout is part of it.
 pub(super) const VERSION: u32 = 3;
 /// Longest name of a persistent region.
 pub(super) const NAME_MAX: usize = 64;
@@ -27,7 +28,7 @@ const REPLY_LEN: usize = 8 + WORDS * 8;
 const FDS_MAX: usize = 4;
 
 pregrant::numbered! {
-    /// The request.
+    /// The requests to the broker. `a`, `b` and `c` are the fields of [`Request`].
     Op: u32 {
         /// a: version, b: domid, c: pid. Reply: slot, pages, grants, version of the grant table;
         /// fds: memory, ledger, upcall[, store].
@@ -50,7 +51,6 @@ pregrant::numbered! {
         /// name. Makes the caller its only owner until it disowns it or dies; EBUSY while another
         /// is.
         Own = 9,
-        /// name. Undoes [`Op::Own`].
         Disown = 10,
         /// name. Drops a persistent region; what is mapped of it stays until it is unmapped.
         Forget = 11,
@@ -74,10 +74,10 @@ pregrant::numbered! {
     }
 }
 
-/// High bit of [`Op::Create`]'s number of pages.
+/// This high bit of [`Op::Create`]'s page count makes the domain survive its processes.
 pub(super) const DURABLE: u64 = 1 << 63;
 
-/// A question to the broker.
+/// A request to the broker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Request {
     pub(super) op: Op,
@@ -117,12 +117,11 @@ impl Request {
         })
     }
 
-    /// Sends it.
     pub(super) fn send(&self, to: BorrowedFd<'_>) -> Result<(), Errno> {
         send(to, &self.encode(), &[])
     }
 
-    /// Receives one. `Ok(None)`: the connection has ended. `Err(INVAL)`: not a request.
+    /// Receives a request. `Ok(None)`: the connection has ended. `Err(INVAL)`: it is not a request.
     pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
         let mut bytes = [0; REQUEST_MAX + 1];
         let (len, _) = receive(from, &mut bytes)?;
@@ -133,10 +132,10 @@ impl Request {
     }
 }
 
-/// There is no descriptor left in this process for one that was sent: not the other end's EMFILE.
+/// The errno for "this process has no descriptor left for one that was sent", distinct from the
+/// broker's EMFILE.
 pub(super) const NO_DESCRIPTOR: Errno = Errno::BADFD;
 
-/// The broker's answer.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) words: [u64; WORDS],
@@ -144,7 +143,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// A name of at most [`NAME_MAX`] bytes.
+    /// Encodes a name of at most [`NAME_MAX`] bytes.
     pub(super) fn name(name: &str) -> Self {
         let mut bytes = [0; NAME_MAX];
         let n = name.len().min(NAME_MAX);
@@ -153,7 +152,7 @@ impl Reply {
         Self { words: std::array::from_fn(|i| u64::from_le_bytes(words[i])), fds: Vec::new() }
     }
 
-    /// The name that [`Reply::name`] made.
+    /// Decodes the name that [`Reply::name`] encoded.
     pub(super) fn to_name(&self) -> String {
         let bytes = self.words.map(u64::to_le_bytes);
         let bytes = bytes.as_flattened();
@@ -161,13 +160,13 @@ impl Reply {
         String::from_utf8_lossy(&bytes[..n]).into_owned()
     }
 
-    /// Words, the rest 0, and descriptors.
+    /// A reply of some words, the rest being 0, and descriptors.
     pub(super) fn new<const N: usize>(words: [u64; N], fds: Vec<OwnedFd>) -> Self {
         const { assert!(N <= WORDS) };
         Self { words: std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)), fds }
     }
 
-    /// Sends an answer, or the errno of a refusal.
+    /// Sends a reply, or the errno of a refusal.
     pub(super) fn send(to: BorrowedFd<'_>, reply: &Result<Self, Errno>) -> Result<(), Errno> {
         let mut bytes = [0; REPLY_LEN];
         let fds = match reply {
@@ -185,7 +184,7 @@ impl Reply {
         send(to, &bytes, fds)
     }
 
-    /// Receives one. `Err(PIPE)`: the broker has gone.
+    /// Receives a reply. `Err(PIPE)`: the broker is gone.
     pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Result<Self, Errno>, Errno> {
         let mut bytes = [0; REPLY_LEN];
         let (len, fds) = receive(from, &mut bytes)?;
@@ -207,8 +206,8 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), Errno> 
     if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return Err(Errno::TOOBIG);
     }
-    // MSG_DONTWAIT matters for the broker: a process that does not read its answers is cut off,
-    // no one waits for it.
+    // MSG_DONTWAIT protects the broker: a process that does not read its replies is disconnected,
+    // and no one waits for it.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags))?;
     Ok(())
@@ -229,7 +228,7 @@ fn receive(from: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    // The kernel drops what it finds no number for.
+    // The kernel drops a descriptor if the process has no number left for it.
     if got.flags.contains(ReturnFlags::CTRUNC) {
         return Err(NO_DESCRIPTOR);
     }

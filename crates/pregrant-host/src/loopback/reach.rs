@@ -5,8 +5,8 @@
 //!   Reach { peers: [Peer 5, Peer 7], room for copies }    one thread's: no locks
 //!       PeerMap, Channel --> Peer, Core                    any thread's: atomics, and a lock for what is mapped
 //! ```
-//! What a peer may do: die, and come again under its number. Each use compares its incarnation with
-//! the one that was seen.
+//! What a peer may do: die, and return with the same domain number. Each use compares its
+//! incarnation with the one seen before.
 
 use super::attachment::Core;
 use super::copy::Copier;
@@ -21,18 +21,18 @@ use rustix::io::Errno;
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
-/// Domains that one sleep checks for death.
+/// Number of domains that one sleep checks for death.
 const PEERS_A_CHECK: usize = 8;
 
-/// Other domains' memory, and event channels.
+/// Access to other domains' memory and to event channels.
 #[derive(Debug)]
 pub struct Reach {
     pub(super) core: Arc<Core>,
     /// Descriptors that end a sleep.
     pub(super) extras: Extras,
-    /// By number.
+    /// Peers, sorted by domain number.
     peers: RefCell<Vec<(DomId, Arc<Peer>)>>,
-    /// The domain that the next sleep checks for death.
+    /// Index of the domain that the next sleep checks first.
     checked: Cell<usize>,
     last_peer: Cell<usize>,
     pub(super) copier: Copier,
@@ -50,7 +50,8 @@ impl Reach {
         }
     }
 
-    /// Finds a peer, asking the broker the first time, and again when its processes changed.
+    /// Finds a peer. Asks the broker the first time, and again when the peer's processes have
+    /// changed.
     #[inline]
     pub(super) fn peer(&self, of: DomId) -> Result<Ref<'_, Arc<Peer>>, Errno> {
         let peers = self.peers.borrow();
@@ -71,9 +72,8 @@ impl Reach {
         Ok(Ref::map(self.peers.borrow(), |peers| &peers[at].1))
     }
 
-    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments
-    /// without work; of many domains it checks some, others each time, so that a sleep costs the
-    /// same however many there are.
+    /// Drops peers whose domain has died; their memory is freed with its last mapping. Called when
+    /// idle. It checks a few domains each time, so that its cost does not grow with their number.
     pub(super) fn forget_some_dead(&self) {
         let dead = {
             let peers = self.peers.borrow();
@@ -103,7 +103,8 @@ impl Reach {
             if !peer.is_as_seen() {
                 let reply = self.core.call(&asked)?;
                 if peer.ledger.is_dead() {
-                    // Died this moment; the reply may be its namesake's.
+                    // The domain died just now; the reply may be about another domain of its
+                    // number.
                     return Err(Errno::NOENT);
                 }
                 peer.saw(now, reply.words[0] as i32, reply.words[1]);
@@ -116,8 +117,8 @@ impl Reach {
         let [memory, ledger]: [OwnedFd; 2] = reply.fds.try_into().map_err(|_| Errno::PROTO)?;
         let (memory, ledger) = (Backing::received(memory)?, Backing::received(ledger)?);
         let peer = Peer::open(Arc::clone(&self.core), of, memory, &ledger, layout)?;
-        // A change after the reply shows as another incarnation: 0 is none, so it is asked once
-        // more.
+        // If the processes changed after the reply, the incarnation differs from it; 0 matches
+        // none, so the broker is asked once more.
         peer.saw(0, pid as i32, address);
         let at = place.unwrap_or_else(|at| at);
         peers.insert(at, (of, Arc::new(peer)));

@@ -1,9 +1,9 @@
-//! An address range as the kernel takes it: libc's `iovec`, which no thread owns.
+//! An address range in the form of libc's `iovec`, which may be sent between threads.
 
 use std::ffi::c_void;
 
-/// A range. It says where something is and gives no access to it: who hands it to the kernel
-/// answers for that.
+/// An address range. It gives no access to the memory; the code that passes it to the kernel
+/// vouches for that.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Span(libc::iovec);
@@ -17,31 +17,29 @@ impl Span {
         Self(libc::iovec { iov_base: start, iov_len: len })
     }
 
-    /// Its first address.
     #[inline(always)]
     pub(super) fn start(&self) -> *mut c_void {
         self.0.iov_base
     }
 
-    /// Bytes.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.0.iov_len
     }
 
-    /// The address behind its last byte.
+    /// The address after its last byte.
     #[inline(always)]
     pub(super) fn end(&self) -> usize {
         self.0.iov_base as usize + self.0.iov_len
     }
 
-    /// More bytes at its end.
+    /// Extends it by `by` bytes.
     #[inline(always)]
     pub(super) fn grow(&mut self, by: usize) {
         self.0.iov_len += by;
     }
 
-    /// As a system call takes a list of them.
+    /// The list in the form that system calls take.
     pub(super) fn list(spans: &[Self]) -> *const libc::iovec {
         spans.as_ptr().cast()
     }

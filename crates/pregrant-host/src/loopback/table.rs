@@ -1,18 +1,20 @@
-//! A domain's grant table, of one of two versions, as the granting domain and as Xen work on it.
+//! A domain's grant table, of either version, with the operations of the granting domain and of
+//! Xen.
 //!
 //! ```text
 //!            | granting domain: grant, end   | Xen: begin_use, end_use       | "in use" is
 //!   v1 (v1)  | one store; compare & exchange | compare & exchange, fetch_and | two bits of the entry's flags
 //!   v2 (v2)  | one store; store, fence, load | a load; nothing               | the status: a word of Xen's own
 //! ```
-//! Version 1 is what Linux guests use. Version 2 has its entries, byte for byte, and the order of
-//! Xen's version 2 ("enabled" and "in use" are words apart); the status is the ledger's active
-//! entry, whose claim is the use: one copy at a time, no counter, and no second word to exchange.
+//! Version 1 is what Linux guests use. Version 2 has the entries, byte for byte, and the memory
+//! order of Xen's version 2, where "enabled" and "in use" are separate words. The status is the
+//! ledger's active entry, and claiming it is the use: one copy at a time, without a counter and a
+//! second word to exchange.
 //!
-//! Version 2 cannot grant as many pages (256 a frame of the table, not 512), nor part of a page,
-//! nor another domain's grant: such entries are refused. A grant whose pages are dropped while they
-//! are in use is ended at once, and its pages are free later (lazy free); one of version 1 stands
-//! until it can be ended.
+//! A table of version 2 grants fewer pages (256 per frame of the table instead of 512). Grants of a
+//! part of a page, and of another domain's grant, are refused. When pages are dropped whose grant
+//! is in use, a grant of version 2 ends at once, and its pages are freed later; one of version 1
+//! remains until it can end.
 //!
 //! What a peer may do: write anything into its own table at any time; each word is read once. It
 //! cannot write a status.
@@ -31,17 +33,17 @@ use pregrant::DomId;
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1, GrantStatus};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The outcome for a grant that is in use when it is to end.
+/// The treatment of a grant that is in use when it should end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Busy {
-    /// It stands: who asked gets the page back.
+    /// Keep the grant; the caller gets its page back.
     Stand,
-    /// No one does. From version 2 on it ends, so that no use begins, and its page is free later;
-    /// of version 1 it stands until then.
+    /// No one waits for it. From version 2 on the grant ends, so that no new use begins, and its
+    /// page is freed later; a grant of version 1 is kept until it can end.
     EndLate,
 }
 
-/// The table, with the statuses of its entries.
+/// A grant table with the statuses of its entries.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     memory: &'a Mapping,
@@ -49,7 +51,7 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// `memory` is the domain's, from its first page on: the table at least.
+    /// `memory` is the domain's, from its first page on, and contains at least the table.
     #[inline(always)]
     pub(super) fn new(memory: &'a Mapping, ledger: &'a Ledger) -> Self {
         Self { memory, ledger }
@@ -60,19 +62,18 @@ impl<'a> Table<'a> {
         self.ledger.layout().version
     }
 
-    /// Flags and domid.
     #[inline(always)]
     fn word(&self, gref: u32) -> &'a AtomicU32 {
         self.memory.u32(self.version().place(gref).0)
     }
 
-    /// The frame, or the lower half of it.
+    /// The frame number, or its lower half.
     pub(super) fn frame(&self, gref: u32) -> &'a AtomicU32 {
         let (entry, frame) = self.version().place(gref);
         self.memory.u32(entry + frame)
     }
 
-    /// Its user. The reference is one of the table.
+    /// The active entry, which names its user. The reference must be in the table.
     #[inline(always)]
     fn status(&self, gref: u32) -> Option<&'a AtomicU64> {
         self.ledger.active(gref)
@@ -82,21 +83,21 @@ impl<'a> Table<'a> {
         self.status(gref).is_none_or(v2::is_free)
     }
 
-    /// What an entry says.
+    /// Reads what an entry grants.
     pub(super) fn head(&self, gref: u32) -> Head {
         Head::of(self.word(gref).load(Ordering::Acquire))
     }
 
     // The granting domain's part.
 
-    /// Grants a frame by an entry that grants nothing.
+    /// Grants a frame by an entry that is free.
     pub(super) fn grant(&self, gref: u32, to: DomId, frame: u32, readonly: bool) {
         let readonly = if readonly { GTF_READONLY } else { 0 };
         let entry = GrantEntryV1 { flags: GTF_PERMIT_ACCESS | readonly, domid: to.0, frame };
         let [head, frame] = entry.to_words();
         if self.version() == GrantTableVersion::V2 {
             let (entry, frame) = self.version().place(gref);
-            // Not a part of a page, and the upper half of the frame.
+            // Clear the fields for a part of a page and for the upper half of the frame number.
             self.memory.u32(entry + 4).store(0, Ordering::Relaxed);
             self.memory.u32(entry + frame + 4).store(0, Ordering::Relaxed);
         }
@@ -104,7 +105,7 @@ impl<'a> Table<'a> {
         self.word(gref).store(head, Ordering::Release);
     }
 
-    /// Ends a grant. False: it is in use, and it stands.
+    /// Ends a grant. False: it is in use, and remains.
     pub(super) fn end(&self, gref: u32) -> bool {
         match (self.version(), self.status(gref)) {
             (GrantTableVersion::V2, Some(status)) => v2::end(self.word(gref), status),
@@ -112,7 +113,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Ends those grants that can be ended, and hands them to `ended`; the others stay in the list.
+    /// Ends the grants that can be ended and passes them to `ended`; the others stay in the list.
     pub(super) fn end_all(&self, grefs: &mut Vec<u32>, busy: Busy, mut ended: impl FnMut(u32)) {
         let version = self.version();
         let mut in_use = Vec::new();
@@ -140,8 +141,8 @@ impl<'a> Table<'a> {
 
     // Xen's part.
 
-    /// Whether a use that asks for a claim would be refused, as the entry is now: where the claim
-    /// itself shows as a use, no one makes it who has no grant.
+    /// Whether the entry as it is now would refuse this use. In version 2 the claim itself counts
+    /// as a use, so a user without a grant must not make it.
     #[inline(always)]
     pub(super) fn allows(&self, gref: u32, user: DomId, write: bool) -> Result<(), GrantStatus> {
         match self.version() {
@@ -153,7 +154,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Checks the entry and marks it as in use, under a claim of its active entry, which was
+    /// Checks the entry and marks it as in use, under a claim of its active entry, whose value was
     /// `before`. Returns its frame.
     #[inline(always)]
     pub(super) fn begin_use(
@@ -186,7 +187,8 @@ impl<'a> Table<'a> {
         if upper { Err(GrantStatus::BAD_PAGE) } else { Ok(self.frame(gref).load(Ordering::Relaxed)) }
     }
 
-    /// A use has ended: leaves in the entry what `after` needs. The active entry gets `after` next.
+    /// Ends a use: leaves the marks that `after` needs in the entry. The active entry becomes
+    /// `after` next.
     #[inline(always)]
     pub(super) fn end_use(&self, gref: u32, after: Active) {
         if self.version() == GrantTableVersion::V1 {
@@ -194,7 +196,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether the entry itself says that it is in use.
+    /// Whether the entry itself is marked as in use.
     pub(super) fn says_in_use(&self, head: Head) -> bool {
         self.version() == GrantTableVersion::V1 && head.grants() && v1::in_use(head.flags)
     }

@@ -35,7 +35,7 @@ struct UffdioContinue {
     start: u64,
     len: u64,
     mode: u64,
-    /// Out: bytes mapped, or a negative errno.
+    /// Set by the kernel: bytes mapped, or a negative errno.
     mapped: i64,
 }
 
@@ -43,12 +43,12 @@ const UFFDIO_API: u32 = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
 const UFFDIO_REGISTER: u32 = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
 const UFFDIO_CONTINUE: u32 = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 
-/// A userfaultfd of this process whose faults are signals.
+/// A userfaultfd of this process whose faults raise SIGBUS.
 #[derive(Debug)]
 pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
-    /// Opens it, or says which step the kernel does not support.
+    /// Opens a userfaultfd. The error names the step that the kernel does not support.
     pub(super) fn open() -> Result<Self, (&'static str, Errno)> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
         // SAFETY: the descriptor is used by this module only, on windows that `window` owns.
@@ -86,7 +86,7 @@ impl Uffd {
             unsafe { rustix::ioctl::ioctl(self.0.as_fd(), Updater::<UFFDIO_CONTINUE, _>::new(&mut c)) };
         match result {
             Ok(()) => Ok(len),
-            // Interrupted half way: what is mapped is mapped.
+            // The call was interrupted half way: report what is mapped.
             Err(_) if c.mapped > 0 => Ok(c.mapped as usize),
             Err(Errno::AGAIN) => Ok(0),
             Err(e) => Err(e),

@@ -1,5 +1,5 @@
-//! The standing window onto a peer's memory: the whole of it has addresses here, twice (writable
-//! and read-only), and only pages that are mapped as grants can be touched.
+//! The window onto a peer's memory: all of it has addresses here, twice (writable and read-only),
+//! and only pages that are mapped as grants are accessible.
 //!
 //! ```text
 //!   peer's memfd      |0 |1 |2 |3 |4 | ...
@@ -7,16 +7,16 @@
 //!   read-only alias   |  |1 |  |  |  | ...    counts 0 1 0 0 0
 //! ```
 //!
-//! Showing a page is userfaultfd's CONTINUE, hiding it MADV_DONTNEED: page tables and TLB are
-//! worked on as by Xen's map and unmap, and a touch of a hidden page is SIGBUS. Where the kernel
-//! lacks minor mode, pages are mapped over a PROT_NONE range and replaced by one again: dearer,
-//! SIGSEGV.
+//! A page is mapped by userfaultfd's CONTINUE and unmapped by MADV_DONTNEED. Both change page
+//! tables and the TLB as Xen's map and unmap do, and an access to an unmapped page raises SIGBUS.
+//! If the kernel lacks userfaultfd's minor mode, pages are mapped over a PROT_NONE range with mmap,
+//! which is slower and raises SIGSEGV.
 //!
-//! Invariants: a page shows while its count is not 0; counts are this window's own.
+//! Invariants: a page is mapped while its count is not 0; the counts belong to this window.
 //!
-//! What a peer may do: write its pages. It cannot shrink its memory (sealed). If its machine swaps,
-//! a shown page may be evicted and a touch is then SIGBUS: domains lock as much of their memory as
-//! they may.
+//! What a peer may do: write its pages. It cannot shrink its memory, which is sealed. If the
+//! machine swaps, a mapped page may be evicted, and an access then raises SIGBUS; therefore domains
+//! lock as much of their memory as they may.
 
 use super::span::Span;
 use super::uffd::Uffd;
@@ -33,19 +33,20 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pages that one flush drops at most, as in Xen and Linux's netback.
+/// Most pages per TLB flush, as in Xen and Linux's netback.
 pub(super) const FLUSH_PAGES: usize = 32;
 
-/// How pages are shown and hidden in this process.
+/// The method by which this process maps and unmaps pages.
 #[derive(Debug)]
 pub(super) enum Paging {
-    /// userfaultfd; and whether one call may drop several ranges.
+    /// userfaultfd, and whether one call may drop several ranges.
     Minor(Uffd, OneCall),
-    /// mmap over PROT_NONE; why.
+    /// mmap over a PROT_NONE range, and why userfaultfd is not used.
     Overlay(String),
 }
 
-/// `process_madvise` on ourselves: a newer kernel drops a whole batch in one call.
+/// Whether `process_madvise` on this process drops several ranges in one call, as newer kernels
+/// allow.
 #[derive(Debug)]
 pub(super) struct OneCall {
     own: Option<OwnedFd>,
@@ -53,7 +54,7 @@ pub(super) struct OneCall {
 }
 
 impl Paging {
-    /// The method that this kernel offers. `PREGRANT_NO_UFFD=1` requests the overlay.
+    /// Finds the method that this kernel offers. `PREGRANT_NO_UFFD=1` selects the overlay.
     pub(super) fn probe() -> Self {
         if std::env::var_os("PREGRANT_NO_UFFD").is_some_and(|v| v == "1") {
             return Self::Overlay("PREGRANT_NO_UFFD=1 asks for it".into());
@@ -71,7 +72,6 @@ impl Paging {
         }
     }
 
-    /// In words, for results.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Minor(..) => "userfaultfd continue, unmap by MADV_DONTNEED".into(),
@@ -80,7 +80,7 @@ impl Paging {
     }
 }
 
-/// Addresses of the whole peer, of one kind of access.
+/// Addresses for the whole memory of the peer, with one kind of access.
 #[derive(Debug)]
 struct Alias {
     base: Base,
@@ -88,7 +88,7 @@ struct Alias {
     counts: Vec<u16>,
 }
 
-/// Both.
+/// The writable and the read-only addresses of a peer.
 #[derive(Debug)]
 pub(super) struct Window {
     memory: OwnedFd,
@@ -97,7 +97,7 @@ pub(super) struct Window {
     paging: Arc<Paging>,
 }
 
-/// Address ranges that are to be hidden with one flush.
+/// Address ranges to be unmapped with one flush.
 #[derive(Debug, Default)]
 pub(super) struct Hidden {
     ranges: Vec<Span>,
@@ -113,19 +113,18 @@ impl Window {
         Ok(Self { memory, pages, aliases: [read_only, writable], paging: Arc::clone(paging) })
     }
 
-    /// Address of a page, shown or not. `frame` is within the peer.
+    /// Address of a page, mapped or not. `frame` must be within the peer's memory.
     pub(super) fn address(&self, frame: u32, write: bool) -> NonNull<u8> {
         assert!((frame as usize) < self.pages, "frame {frame} of a window of {} pages", self.pages);
         // SAFETY: `frame` is inside of the alias, which spans `pages` pages.
         unsafe { self.aliases[usize::from(write)].base.0.add(frame as usize * PAGE_SIZE) }
     }
 
-    /// How pages are shown.
     pub(super) fn paging(&self) -> &Paging {
         &self.paging
     }
 
-    /// Shows `count` pages from `frame` on, once more each.
+    /// Maps `count` pages from `frame` on, or increments their counts.
     pub(super) fn show(&mut self, frame: u32, count: usize, write: bool, tally: &Tally) -> Result<(), Errno> {
         let mut counts = std::mem::take(&mut self.aliases[usize::from(write)].counts);
         let shown = self.show_counted(&mut counts, frame, count, write, tally);
@@ -151,7 +150,7 @@ impl Window {
             let fresh = counts[at..run.end].iter().take_while(|c| **c == 0).count();
             if fresh > 0 {
                 if let Err(e) = self.enter(alias, at, fresh, tally) {
-                    // Pages that were shown before the failure are no one's: hide them again.
+                    // The pages mapped before the failure are unmapped again.
                     let mut hidden = Hidden::default();
                     hidden.push(self.address(frame, write), 0);
                     for (page, shown) in counts[..at + fresh].iter_mut().enumerate().skip(run.start) {
@@ -176,8 +175,8 @@ impl Window {
         Ok(())
     }
 
-    /// Takes one showing of each page back, and puts those that nothing shows any more on the list
-    /// for one flush.
+    /// Decrements the count of each page, and adds those that reach 0 to the list for the next
+    /// flush.
     pub(super) fn hide(&mut self, frame: u32, count: usize, write: bool, hidden: &mut Hidden) {
         for page in frame as usize..frame as usize + count {
             let shown = &mut self.aliases[usize::from(write)].counts[page];
@@ -199,8 +198,8 @@ impl Window {
                     // SAFETY: inside of the alias, which was registered when it was opened.
                     match unsafe { uffd.show(start + done, len - done) } {
                         Ok(n) => done += n,
-                        // Never touched by the peer: give it its (zeroed) page, as Xen's would be
-                        // there all along.
+                        // The peer never touched this page: allocate it, zeroed, since on Xen it
+                        // would always exist.
                         Err(Errno::FAULT) => {
                             tally.syscalls.add(1);
                             let at = (first * PAGE_SIZE + done) as u64;
@@ -258,7 +257,7 @@ impl Alias {
 }
 
 impl Hidden {
-    /// Adds `pages` pages, as part of the last range where they adjoin it.
+    /// Appends `pages` pages; adjacent ranges are merged.
     fn push(&mut self, base: NonNull<u8>, pages: usize) {
         let (start, len) = (base.as_ptr() as usize, pages * PAGE_SIZE);
         if len == 0 {
@@ -277,7 +276,7 @@ impl Hidden {
         self.ranges.push(Span::new(start as *mut c_void, len));
     }
 
-    /// Drops the pages from the page tables: after this a touch faults.
+    /// Removes the pages from the page tables: from now on an access faults.
     pub(super) fn flush(&mut self, paging: &Paging, tally: &Tally) -> Result<(), Errno> {
         let result = match paging {
             _ if self.ranges.is_empty() => Ok(()),
@@ -314,7 +313,7 @@ impl OneCall {
             if done as usize == total {
                 return Ok(());
             }
-            // Older than 6.13 for this advice: one call a range, from now on.
+            // Kernels before 6.13 refuse this advice: use one call per range from now on.
             self.refused.store(true, Ordering::Relaxed);
         }
         ranges.iter().try_for_each(|r| {
@@ -325,7 +324,7 @@ impl OneCall {
     }
 }
 
-/// A range of addresses with nothing behind it.
+/// Reserves a range of inaccessible addresses.
 fn reserve(len: usize) -> Result<*mut c_void, Errno> {
     // SAFETY: the kernel chooses the addresses.
     unsafe {
@@ -362,9 +361,10 @@ unsafe fn overlay(
     unsafe { rustix::mm::mmap(start as *mut c_void, len, prot, flags, memory, at) }.map(drop)
 }
 
-/// Puts nothing over a part of a reserved range.
+/// Makes a part of a reserved range inaccessible.
 ///
 /// # Safety
+///
 /// The range belongs to the caller and nothing points into it.
 unsafe fn conceal(start: usize, len: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
@@ -372,8 +372,8 @@ unsafe fn conceal(start: usize, len: usize) -> Result<(), Errno> {
     unsafe { rustix::mm::mmap_anonymous(start as *mut c_void, len, ProtFlags::empty(), flags) }.map(drop)
 }
 
-/// Pages of a peer that are not neighbours, side by side in a range of their own. For set-up: it
-/// costs a mapping for each run of neighbours.
+/// Pages of a peer that are not adjacent, mapped side by side in a range of its own. Meant for
+/// set-up, because each run of adjacent pages costs an mmap.
 #[derive(Debug)]
 pub(super) struct Stitched {
     pub(super) base: Base,
@@ -381,7 +381,7 @@ pub(super) struct Stitched {
 }
 
 impl Stitched {
-    /// Maps the frames in their order.
+    /// Maps the frames in the given order.
     pub(super) fn open(
         memory: BorrowedFd<'_>,
         frames: &[u32],

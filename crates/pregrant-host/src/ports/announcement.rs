@@ -1,15 +1,15 @@
-//! The announcement of a guest's interface when its vif has connected, as Linux's netfront has its
-//! kernel send it (`netdev_notify_peers`): the network may know its addresses at another port.
+//! The announcement of a guest's interface when its vif has connected, as Linux's netfront triggers
+//! it (`netdev_notify_peers`): the network may have learnt the guest's addresses at another port.
 //!
 //! ```text
 //!   eth0 with addresses      gratuitous ARP or neighbour advertisement of each, from eth0's MAC
 //!   eth0 without addresses   RARP of eth0's MAC, so that switches learn it
 //!   eth0 is a port of br0    besides, the addresses of br0, from br0's MAC: others have noted these
 //! ```
-//! Stations behind a bridge of the guest's are not announced: they say themselves where they are,
-//! as behind any switch whose cable was moved. User space cannot have Linux send this, so the
-//! frames are made here, and go to the vif past the kernel's queues. Addresses of VLAN interfaces
-//! on top of this one are not announced; Linux itself would do that.
+//! Stations behind a bridge in the guest are not announced; they send frames themselves, as behind
+//! any switch whose cable was moved. User space cannot make Linux send the announcement, so its
+//! frames are built here, and go to the vif past the kernel's queues. Unlike Linux, this does not
+//! announce the addresses of VLAN interfaces on top of the interface.
 
 use super::netdev_addresses::Netdev;
 use pregrant::net::announcement::{arp, neighbour_advertisement, rarp};
@@ -17,17 +17,17 @@ use pregrant::port::{Arena, Offload};
 use std::io;
 use std::net::IpAddr;
 
-/// Appends the frames that announce interface number `index`, as many as there is room for; none of
-/// one that is down.
+/// Appends the frames that announce interface number `index`, as many as fit; none if it is down.
 ///
 /// # Errors
+///
 /// There is no such interface.
 pub fn announce(index: u32, to: &mut Arena) -> io::Result<()> {
     let netdev = Netdev::of(index)?;
     if !netdev.is_up {
         return Ok(());
     }
-    // It may have gone meanwhile.
+    // The bridge may have been removed meanwhile.
     let bridge = netdev.bridge.and_then(|bridge| Netdev::of(bridge).ok()).filter(|bridge| bridge.is_up);
     if netdev.ips.is_empty() {
         let _ = to.push(&rarp(netdev.mac), Offload::default());

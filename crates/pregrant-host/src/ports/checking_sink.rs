@@ -1,7 +1,7 @@
-//! A port that takes numbered frames and reports losses, repeats and damage.
+//! A port that receives numbered frames and counts losses, repeats and damage.
 //!
-//! Payload that is lent it leaves where it is, unless it is to check every byte. It has nothing
-//! for the guest. Counters are published once per burst, and read by other threads through
+//! It does not copy zero-copy payload, unless it must check every byte, and never has a frame for
+//! the guest. Its counters are published once per burst; other threads read them through
 //! [`CheckingSink::counters`] without a lock.
 
 use std::sync::Arc;
@@ -11,45 +11,45 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, ZeroCopyBurst};
 
 use super::sequence::{self, Tracker, Wrong};
 
-/// How closely frames are checked.
+/// How much of a frame is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Check {
-    /// Head and number of each frame.
+    /// The head and the number.
     #[default]
     Number,
-    /// Every byte behind the addresses.
+    /// Every byte after the addresses.
     Payload,
 }
 
-/// The sink's counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SinkReport {
-    /// Numbered frames that came undamaged, repeats included.
+    /// Undamaged numbered frames received, including repeats.
     pub frames: u64,
-    /// Bytes of them.
+    /// Bytes of these frames.
     pub bytes: u64,
-    /// One more than the highest number.
+    /// One more than the highest number received.
     pub next: u64,
-    /// Numbers below `next` that did not come.
+    /// Numbers below `next` that were not received.
     pub lost: u64,
-    /// Frames that came a second time.
+    /// Frames received a second time.
     pub duplicated: u64,
-    /// Frames that came after a later one.
+    /// Frames received after one with a higher number.
     pub reordered: u64,
     /// Frames with a wrong length, number or byte.
     pub damaged: u64,
-    /// Frames that are none of ours (ARP, say).
+    /// Frames of other protocols, such as ARP.
     pub foreign: u64,
 }
 
 impl SinkReport {
-    /// Lost frames of `sent` in all: those after the last that came included.
+    /// Frames lost out of `sent`, including those after the last one received.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.lost + sent.saturating_sub(self.next)
     }
 }
 
-/// [`SinkReport`] as others read it. The fields may be of two successive bursts.
+/// The counters of [`SinkReport`] for other threads. A reader may see fields of two successive
+/// bursts.
 #[derive(Debug, Default)]
 pub struct SinkCounters {
     fields: [AtomicU64; 8],
@@ -63,7 +63,6 @@ impl SinkCounters {
         }
     }
 
-    /// The counters now.
     pub fn read(&self) -> SinkReport {
         let [frames, bytes, next, lost, duplicated, reordered, damaged, foreign] =
             std::array::from_fn(|i| self.fields[i].load(Ordering::Relaxed));
@@ -71,7 +70,6 @@ impl SinkCounters {
     }
 }
 
-/// The sink.
 #[derive(Debug, Default)]
 pub struct CheckingSink {
     check: Check,
@@ -81,17 +79,17 @@ pub struct CheckingSink {
 }
 
 impl CheckingSink {
-    /// A sink that expects number 0 first.
+    /// Creates a sink that expects number 0 first.
     pub fn new(check: Check) -> Self {
         Self { check, ..Self::default() }
     }
 
-    /// How closely frames are checked from now on.
+    /// Sets how much of each further frame is checked.
     pub fn set_check(&mut self, check: Check) {
         self.check = check;
     }
 
-    /// The handle for other threads.
+    /// A handle for other threads.
     pub fn counters(&self) -> Arc<SinkCounters> {
         Arc::clone(&self.counters)
     }
@@ -101,7 +99,7 @@ impl CheckingSink {
         self.report
     }
 
-    /// Checks the frames of a burst. Also for a front that measures what it receives.
+    /// Checks the frames of a burst. A front that measures what it receives uses it, too.
     pub fn take(&mut self, frames: &Burst<'_>) {
         match self.check {
             Check::Number => self.take_with(frames, sequence::number),
@@ -109,7 +107,7 @@ impl CheckingSink {
         }
     }
 
-    /// The same where payload is lent: it is checked only where every byte is.
+    /// The same for zero-copy frames, whose payload is read only if every byte must be checked.
     pub fn take_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {
@@ -130,7 +128,7 @@ impl CheckingSink {
         self.take_each(burst.iter().map(|(frame, _)| (check(frame), frame.len())));
     }
 
-    /// Takes each frame's check and length: for readers that check frames where they are.
+    /// Counts frames that were checked already, for readers that check frames in place.
     #[inline(always)]
     pub fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
         let (mut frames, mut bytes) = (0, 0);

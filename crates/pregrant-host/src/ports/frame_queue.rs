@@ -7,7 +7,7 @@
 //!            ^ 64 B aligned                              end, it starts again at 0
 //! ```
 //!
-//! When the queue runs empty it starts again at 0, so that a queue that is kept short stays in the
+//! When the queue becomes empty it starts again at offset 0, so a short queue stays in the CPU's
 //! cache.
 
 use std::collections::VecDeque;
@@ -16,21 +16,21 @@ use pregrant::net::checksum;
 use pregrant::net::gso::Segments;
 use pregrant::port::{Arena, FrameDesc, MAX_FRAME, Offload, Offloads};
 
-/// Frames start at multiples of this.
+/// Alignment of a frame's first byte.
 const ALIGN: usize = 64;
 
-/// The result for a frame that was offered.
+/// The result of queueing a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Queued {
-    /// Frames that are now in the queue; more than one when it was segmented.
+    /// Frames added to the queue; more than one if it was segmented.
     pub frames: u32,
-    /// Frames that found no room.
+    /// Frames dropped because the queue was full.
     pub overflow: u32,
-    /// 1 when the frame needed work that its headers do not allow.
+    /// 1 if the frame needs a checksum or segmentation that its headers do not allow.
     pub unfinishable: u32,
 }
 
-/// Frames waiting, oldest first.
+/// A queue of frames.
 #[derive(Debug)]
 pub struct FrameQueue {
     bytes: Box<[u8]>,
@@ -39,7 +39,7 @@ pub struct FrameQueue {
 }
 
 impl FrameQueue {
-    /// An empty queue over at least `bytes` bytes, room for the largest frame included.
+    /// Creates a queue of at least `bytes` bytes, with room for the largest frame.
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.max(MAX_FRAME).next_multiple_of(ALIGN);
         Self {
@@ -50,18 +50,16 @@ impl FrameQueue {
         }
     }
 
-    /// Frames in it.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Appends a frame of `len` bytes and gives its place to be filled. None when there is no room,
-    /// or nothing to put.
+    /// Appends a frame of `len` bytes and returns its bytes to be filled. None: there is no room,
+    /// or `len` is 0.
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len == 0 || len > self.bytes.len() {
             return None;
@@ -102,11 +100,12 @@ impl FrameQueue {
         }
     }
 
-    /// Appends `frame` for a reader that can take what `caps` says: what it cannot take is finished
-    /// on the way in, the checksum in place, a large segment as several frames.
+    /// Appends `frame` for a reader that supports the offloads `caps`. The rest is done here: a
+    /// blank checksum is completed, and a large segment becomes several frames.
     pub fn push_finished(&mut self, frame: &[u8], offload: Offload, caps: Offloads) -> Queued {
         let mut done = Queued::default();
-        // A large segment's checksum is finished after it was cut, so it needs both.
+        // A large segment's checksum is completed after the segmentation, so the reader must
+        // support both.
         if offload.gso_type != 0 && !(caps.gso && caps.csum) {
             let Ok(plan) = Segments::plan(frame, offload) else {
                 done.unfinishable = 1;
@@ -150,7 +149,6 @@ impl FrameQueue {
         }
     }
 
-    /// The oldest frame.
     pub fn front(&self) -> Option<(&[u8], Offload)> {
         let d = self.frames.front()?;
         Some((&self.bytes[d.at as usize..(d.at + d.len) as usize], d.offload))
@@ -161,7 +159,7 @@ impl FrameQueue {
         self.frames.pop_front();
     }
 
-    /// Moves frames into `arena`, as many as fit. Returns how many.
+    /// Moves as many frames as fit to `arena`. Returns how many.
     pub fn pop_into(&mut self, arena: &mut Arena) -> usize {
         let mut n = 0;
         while let Some((frame, offload)) = self.front() {
@@ -174,7 +172,6 @@ impl FrameQueue {
         n
     }
 
-    /// Drops all frames.
     pub fn clear(&mut self) {
         self.frames.clear();
     }
@@ -184,7 +181,7 @@ impl FrameQueue {
 mod tests {
     use super::*;
 
-    /// A small deterministic generator, so that a failure can be repeated.
+    /// A small pseudo-random generator with a fixed seed, so that failures can be reproduced.
     struct Dice(u64);
 
     impl Dice {
@@ -210,7 +207,7 @@ mod tests {
                 } else {
                     refused += 1;
                     let held: usize = model.iter().map(|f| f.len().next_multiple_of(ALIGN)).sum();
-                    // A wrap wastes less than the frame that did not fit before the end.
+                    // At the end of the ring, less is wasted than the frame that did not fit there.
                     let room = 256 * 1024 - held;
                     assert!(room < len + MAX_FRAME.max(len) + ALIGN, "refused {len} bytes with {room} free");
                 }

@@ -1,8 +1,8 @@
-//! A port that has numbered frames for the guest, as many as are asked for.
+//! A port that always has numbered frames for the guest.
 //!
 //! Each burst fills the arena with frames of one size ([`super::sequence`]), numbered from 0
-//! without a gap. Frames of the guest are dropped. The counters and the switch to stop it are read
-//! and set by other threads through [`Generator::control`].
+//! without a gap. Frames from the guest are dropped. Other threads read the counters and pause it
+//! through [`Generator::control`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,33 +20,32 @@ pub struct GeneratorControl {
 }
 
 impl GeneratorControl {
-    /// Frames that were handed out.
+    /// Frames made so far.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// Hands out nothing while `paused`.
+    /// While `paused`, it returns no frames.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// Ends after `frames` frames in all.
+    /// It stops after `frames` frames in total.
     pub fn set_limit(&self, frames: u64) {
         self.limit.store(frames, Ordering::Relaxed);
     }
 }
 
-/// How much of a frame is made again.
+/// How much of each frame is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Filling {
-    /// Every byte: for a receiver that checks each.
+    /// Every byte, for a receiver that checks each.
     #[default]
     Whole,
-    /// The head with its number, [`MIN_LEN`] bytes; the rest is what lay there.
+    /// Only the head with the number, [`MIN_LEN`] bytes; the rest keeps whatever the arena held.
     Head,
 }
 
-/// The generator.
 #[derive(Debug)]
 pub struct Generator {
     head: Head,
@@ -58,7 +57,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Makes frames of `frame_len` bytes, kept within 32 and 65535.
+    /// Makes frames of `frame_len` bytes, clamped to 32..=65535.
     pub fn new(head: Head, frame_len: usize) -> Self {
         Self {
             head,
@@ -74,22 +73,21 @@ impl Generator {
         }
     }
 
-    /// The handle for other threads.
+    /// A handle for other threads.
     pub fn control(&self) -> Arc<GeneratorControl> {
         Arc::clone(&self.control)
     }
 
-    /// How much of a frame is made from now on.
+    /// Sets how much of each further frame is written.
     pub fn set_filling(&mut self, filling: Filling) {
         self.filling = filling;
     }
 
-    /// Frames that were made.
     pub fn made(&self) -> u64 {
         self.next
     }
 
-    /// Appends the next frames, `most` of them or as many as there is room for. Returns how many.
+    /// Appends up to `most` frames, as many as fit. Returns how many.
     #[inline(always)]
     pub fn fill(&mut self, into: &mut Arena, most: u64) -> u64 {
         let (first, end) = (self.next, self.next.saturating_add(most));
@@ -105,7 +103,7 @@ impl Generator {
         self.next - first
     }
 
-    /// Frames that the guest sent here.
+    /// Frames from the guest that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

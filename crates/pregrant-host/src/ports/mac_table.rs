@@ -1,20 +1,19 @@
-//! Which station is behind which port: learnt, aged, bounded.
+//! The MAC address table of the switch: learnt, aged, bounded.
 //!
-//! A guest may invent source addresses at line rate. Each port therefore owns a fixed share of the
-//! table: a port that has used up its share learns nothing more, and can push out no one else's
-//! addresses. A pinned address (the one that the toolstack gave to a vif) stays at its port,
-//! also when another claims it. A learnt one stays as long as it is believed, unless the port that
-//! claims it may take it ([`Claim`]): a frame is enough to claim an address, and would take its
+//! A guest may invent source addresses at line rate. Therefore each port owns a fixed share of the
+//! table: once it has used up its share it learns no more, and it can never displace another port's
+//! addresses. A pinned address (the one that the toolstack assigned to a vif) stays at its port,
+//! also when another port sends from it. A learnt address stays until it ages, unless the other
+//! port may take it over ([`Claim`]): otherwise one frame would be enough to divert a guest's
 //! traffic.
 //!
 //! ```text
 //!   slot   | address, pinned, port |     one word: a reader sees all of it or nothing, and takes no lock
 //!          | last seen             |     written before the address is
 //! ```
-//! An entry stays in its slot for as long as it is there, so no reader misses it. A lock is taken
-//! by those who learn an address that is new, or moved, and who pin and forget: how often a guest
-//! can cause that is bounded by its share of the table, and, where it may take others' addresses,
-//! by its turns.
+//! An entry never changes its slot, so readers always find it. Only the code that learns a new or
+//! moved address, pins or forgets takes the lock. How often a guest can cause that is bounded by
+//! its share of the table and, where it may take over others' addresses, by its turns.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -23,19 +22,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pregrant::net::headers::MacAddr;
 
-/// How long an address is believed without being seen, as bridges do: 300 s.
+/// Time after which an unseen address is forgotten; 300 s, as in bridges.
 pub const AGE_NS: u64 = 300_000_000_000;
-/// Addresses that one port may hold.
+/// Most addresses per port.
 pub const ADDRESSES_PER_PORT: u16 = 64;
-/// Ports that the table has room for.
+/// Most ports in the table.
 pub const MAX_PORTS: usize = 256;
-/// How often the aged ones are swept out.
+/// Interval between sweeps of aged addresses.
 const SWEEP_NS: u64 = 10_000_000_000;
-/// Twice what all ports may hold, each with one that is pinned, or nearly: runs of entries stay
-/// short.
+/// About twice the number of entries that all ports may have, each with a pinned address, so that
+/// runs of used slots stay short.
 const SLOTS: usize = (MAX_PORTS * (ADDRESSES_PER_PORT as usize + 1)).next_power_of_two();
 
-/// An address and its port, in one word.
+/// An address and its port, packed in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     mac: u64,
@@ -43,13 +42,13 @@ struct Entry {
     pinned: bool,
 }
 
-/// Never used, or again: a search ends here.
+/// An unused slot, at which a search ends.
 const EMPTY: u64 = 0;
-/// Was used: a search goes on.
+/// A slot whose entry was removed; a search continues after it.
 const GONE: u64 = 1;
 
 impl Entry {
-    /// Addresses are not 0, so this is neither [`EMPTY`] nor [`GONE`].
+    /// An address is never 0, so the word differs from [`EMPTY`] and [`GONE`].
     fn word(self) -> u64 {
         self.mac << 16 | u64::from(self.pinned) << 8 | u64::from(self.port & 0xFF)
     }
@@ -64,34 +63,34 @@ fn number(mac: MacAddr) -> u64 {
     mac.0.iter().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// A port's rights to an address that was learnt at another.
+/// The right of a port to an address that was learnt at another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Nothing, until it has aged or its port is gone.
+    /// Nothing, until the address has aged or its port is gone.
     Free,
-    /// Take it, as a station that moved.
+    /// Take it over, as a station that has moved.
     Moved,
 }
 
-/// The table's result for a source.
+/// The result of looking up a frame's source address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// It is behind this port.
+    /// The address is at this port.
     Here,
-    /// It could be; the port's share is used up.
+    /// The address is free, but the port has used up its share of the table.
     NotLearnt,
-    /// It is behind another port.
+    /// The address is at another port.
     Elsewhere,
 }
 
-/// The table. Keys are hashed with a secret, so that a guest cannot choose addresses that collide.
+/// A MAC address table. Its hash is keyed with a random secret, so a guest cannot choose addresses
+/// that collide.
 #[derive(Debug)]
 pub struct MacTable {
     secret: RandomState,
-    /// Written under the lock alone.
+    /// Written only under the lock.
     entries: Box<[AtomicU64]>,
-    /// When each was last seen as a source. Written without the lock too, by the port that it is
-    /// behind.
+    /// When each address was last seen as a source. Its port also writes this without the lock.
     seen_ns: Box<[AtomicU64]>,
     held: Box<[AtomicU16]>,
     len: AtomicUsize,
@@ -113,16 +112,16 @@ impl Default for MacTable {
     }
 }
 
-/// Where a search for an address ended.
+/// The result of a search for an address.
 enum Found {
     At(usize, Entry),
-    /// It is not there, and would go here.
+    /// It is absent; the slot where it would go.
     Free(Option<usize>),
 }
 
 impl MacTable {
     fn write(&self) -> MutexGuard<'_, ()> {
-        // Every state that a panic could leave is a legal one.
+        // Any state that a panic could leave behind is valid.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,7 +133,7 @@ impl MacTable {
         let begin = self.secret.hash_one(mac) as usize;
         let mut free = None;
         for i in (0..SLOTS).map(|k| begin.wrapping_add(k) % SLOTS) {
-            // A write before the entry (when it was seen) is visible.
+            // This makes the earlier write of `seen_ns` visible.
             match self.entries[i].load(Ordering::Acquire) {
                 EMPTY => return Found::Free(free.or(Some(i))),
                 word => match Entry::of(word) {
@@ -151,11 +150,11 @@ impl MacTable {
         entry.pinned || now_ns.saturating_sub(self.seen_ns[i].load(Ordering::Relaxed)) <= AGE_NS
     }
 
-    /// The result of `claim` on an address, if nothing but a time has to be written for it.
+    /// The result of `claim` for an address, if at most its time must be written.
     fn known(&self, mac: u64, port: u16, claim: Claim, now_ns: u64) -> Option<Source> {
         if let Found::At(i, entry) = self.search(mac) {
             if entry.port == port {
-                // A burst is one time: mostly it is there already.
+                // All frames of a burst have the same time, so mostly it is written already.
                 if self.seen_ns[i].load(Ordering::Relaxed) != now_ns {
                     self.seen_ns[i].store(now_ns, Ordering::Relaxed);
                 }
@@ -168,15 +167,15 @@ impl MacTable {
         (self.held(port).load(Ordering::Relaxed) >= ADDRESSES_PER_PORT).then_some(Source::NotLearnt)
     }
 
-    /// Notes that `mac`, which is no group's and not 0, was seen as a source on `port`. Takes the
-    /// lock only where the address is new, or moves.
+    /// Records that `mac`, which must be a unicast address other than 0, was seen as a source on
+    /// `port`. Takes the lock only if the address is new or has moved.
     pub fn learn(&self, mac: MacAddr, port: u16, claim: Claim, now_ns: u64) -> Source {
         let mac = number(mac);
         if let Some(known) = self.known(mac, port, claim, now_ns) {
             return known;
         }
         let _writing = self.write();
-        // Again, now that no one else writes.
+        // Search again, now that no other thread can write.
         if let Some(known) = self.known(mac, port, claim, now_ns) {
             return known;
         }
@@ -184,7 +183,7 @@ impl MacTable {
         Source::Here
     }
 
-    /// Writes an entry over what is there. With the lock.
+    /// Writes an entry, over an old one for the address if there is one. The lock must be held.
     fn put(&self, entry: Entry, seen_ns: u64) {
         let i = match self.search(entry.mac) {
             Found::At(i, old) => {
@@ -195,7 +194,7 @@ impl MacTable {
                 self.len.fetch_add(1, Ordering::Relaxed);
                 i
             }
-            // There are more slots than ports may have addresses.
+            // There are more slots than all ports may have addresses.
             Found::Free(None) => return,
         };
         self.held(entry.port).fetch_add(1, Ordering::Relaxed);
@@ -203,7 +202,7 @@ impl MacTable {
         self.entries[i].store(entry.word(), Ordering::Release);
     }
 
-    /// Gives `mac` to `port` for good, or until it is pinned to another.
+    /// Pins `mac` to `port`, until it is pinned to another or the port is gone.
     pub fn pin(&self, mac: MacAddr, port: u16) {
         let mac = number(mac);
         let _writing = self.write();
@@ -212,7 +211,7 @@ impl MacTable {
         }
     }
 
-    /// The port that `mac` is behind.
+    /// Returns the port of `mac`.
     pub fn find(&self, mac: MacAddr, now_ns: u64) -> Option<u16> {
         match self.search(number(mac)) {
             Found::At(i, entry) => self.is_believed(i, entry, now_ns).then_some(entry.port),
@@ -220,7 +219,7 @@ impl MacTable {
         }
     }
 
-    /// Drops what was not seen for [`AGE_NS`]; does nothing when it did so a short while ago.
+    /// Removes addresses not seen for [`AGE_NS`]. Does nothing if it ran a short while ago.
     pub fn sweep(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.swept_ns.load(Ordering::Relaxed)) < SWEEP_NS {
             return;
@@ -230,7 +229,7 @@ impl MacTable {
         self.retain(|i, entry| self.is_believed(i, entry, now_ns));
     }
 
-    /// Drops what is behind `port`, pinned addresses too.
+    /// Removes all addresses of `port`, including pinned ones.
     pub fn forget_port(&self, port: u16) {
         let _writing = self.write();
         if self.held(port).load(Ordering::Relaxed) > 0 {
@@ -238,13 +237,13 @@ impl MacTable {
         }
     }
 
-    /// With the lock.
+    /// Removes the entries for which `keep` is false. The lock must be held.
     fn retain(&self, keep: impl Fn(usize, Entry) -> bool) {
         if self.len() == 0 {
             return;
         }
-        // Backwards: what is gone at the end of a run is empty again, so runs do not grow with what
-        // passed through them.
+        // Backwards, so that removed entries at the end of a run become unused slots again.
+        // Otherwise runs would grow with every address that was ever there.
         let mut next = self.entries[0].load(Ordering::Relaxed);
         for i in (0..SLOTS).rev() {
             let was = self.entries[i].load(Ordering::Relaxed);
@@ -266,7 +265,6 @@ impl MacTable {
         }
     }
 
-    /// Addresses in it.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }

@@ -1,50 +1,48 @@
-//! A bound of an interface's MTU while the vif's other end takes no longer packets
-//! ([`one_slot`](pregrant::net::one_slot)): at a back for a guest's front, in a guest for the back.
+//! A limit for an interface's MTU while the vif's peer cannot take longer packets
+//! ([`one_slot`](pregrant::net::one_slot)): in a back for the sake of a guest's front, or in a
+//! guest for the sake of the back.
 //!
 //! ```text
 //!   9000 --an end of one slot connects--> 1500 --another end connects--> 9000
 //!                                           |--somebody sets 8000--> 8000 --the next look--> 1500, and 8000 afterwards
 //!                                           '--somebody sets 1400--> 1400, now and afterwards
 //! ```
-//! A process that takes the interface up later knows no MTU of before: it leaves what it finds.
+//! A process that takes over the interface later does not know the original MTU, so it keeps the
+//! current one.
 //!
-//! What the other end may do: be an end of one slot, and have the MTU lowered and raised with each
-//! connection.
+//! What the peer may do: accept one slot per packet only, so that each of its connections lowers
+//! and restores the MTU.
 
 use super::netdev_ioctl::Interface;
 use std::io;
 
-/// See the module.
+/// The state of the limit on one interface.
 #[derive(Debug, Default)]
 pub struct MtuLimit {
-    /// The MTU of before, and the bound that it has instead.
+    /// The MTU that it had before, and the lower one set instead.
     lowered: Option<(u32, u32)>,
 }
 
 /// A change of an interface's MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MtuChange {
-    /// It is as long as the other end takes.
-    Limited {
-        /// Before.
-        from: u32,
-        /// Now.
-        to: u32,
-    },
-    /// It is as before.
+    /// It was lowered to what the peer can take.
+    Limited { from: u32, to: u32 },
+    /// It is the original one again.
     Restored(u32),
 }
 
 impl MtuLimit {
-    /// The MTU that somebody gave it, where it is `mtu` now.
+    /// The MTU that the administrator set, given that the current one is `mtu`.
     fn before(&self, mtu: u32) -> u32 {
         self.lowered.filter(|(_, bound)| mtu == *bound).map_or(mtu, |(before, _)| before)
     }
 
-    /// Lowers the MTU to `most`; None: gives it the one of before back, where no one has set
-    /// another since.
+    /// Lowers the MTU to `most`. None: restores the original MTU, unless the administrator has
+    /// changed it since.
     ///
     /// # Errors
+    ///
     /// The interface is gone, or refuses.
     pub fn apply(&mut self, interface: &Interface, most: Option<u32>) -> io::Result<Option<MtuChange>> {
         if most.is_none() && self.lowered.is_none() {
@@ -57,7 +55,7 @@ impl MtuLimit {
                 self.lowered = Some((self.before(mtu), most));
                 Ok(Some(MtuChange::Limited { from: mtu, to: most }))
             }
-            // Another end, which takes longer ones than the last.
+            // The new peer takes longer packets than the last one.
             (Some(most), Some((before, bound))) if mtu == bound && mtu < most.min(before) => {
                 let to = most.min(before);
                 interface.set_mtu(to)?;

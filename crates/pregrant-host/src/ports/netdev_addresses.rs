@@ -1,11 +1,11 @@
-//! Addresses of network interfaces of this machine, asked of the kernel by netlink (rtnetlink(7)):
-//! those of this thread's network namespace, which `/sys` may not show.
+//! Addresses of this machine's network interfaces, queried by rtnetlink(7) in this thread's network
+//! namespace, which `/sys` may not show.
 //!
 //! ```text
 //!   request:  | length, GETLINK or GETADDR, flags, number, 0 | ifinfomsg or ifaddrmsg |
 //!   answers:  | length, NEWLINK or NEWADDR, .., number, ..   | the same | attribute: length, type, value | ... |   DONE
 //! ```
-//! An answer that is not understood is passed over: every length is checked against what is there.
+//! An answer that cannot be parsed is skipped: every length is checked against the buffer.
 
 use pregrant::net::headers::MacAddr;
 use rustix::fd::OwnedFd;
@@ -21,7 +21,7 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
-/// `NLM_F_ROOT | NLM_F_MATCH`: all there are.
+/// `NLM_F_ROOT | NLM_F_MATCH`: request all objects.
 const DUMP: u16 = 0x300;
 
 /// `struct nlmsghdr`.
@@ -41,35 +41,33 @@ const INFO_KIND: u16 = 1;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 const ADDRESS_FLAGS: u16 = 8;
-/// `IFA_F_DADFAILED | IFA_F_TENTATIVE`: not this machine's, or not yet.
+/// `IFA_F_DADFAILED | IFA_F_TENTATIVE`: addresses that are not usable, or not yet.
 const NOT_OURS: u32 = 0x08 | 0x40;
 
-/// Answers that fit one call: the kernel gives no more than 32 KiB.
+/// Buffer size of one receive; the kernel's messages are at most 32 KiB.
 const ROOM: usize = 32 << 10;
 
-/// An interface.
+/// A network interface and its addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Netdev {
-    /// Its name.
     pub name: String,
-    /// Whether it was taken up.
+    /// Whether it is administratively up.
     pub is_up: bool,
-    /// Its hardware address.
     pub mac: MacAddr,
-    /// The bridge that it is a port of.
+    /// The index of the bridge that it is a port of.
     pub bridge: Option<u32>,
-    /// Its IP addresses that are in use.
+    /// Its usable IP addresses.
     pub ips: Vec<IpAddr>,
 }
 
-/// The attributes of a message, by type.
+/// Iterates over the attributes of a message, by type.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let &[a, b, c, d] = bytes.first_chunk()?;
         let len = usize::from(u16::from_ne_bytes([a, b]));
         let value = bytes.get(4..len)?;
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        // The upper bits say how it is nested, and in which byte order.
+        // The upper bits are the flags for nesting and byte order.
         Some((u16::from_ne_bytes([c, d]) & 0x3FFF, value))
     })
 }
@@ -82,17 +80,17 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').into()
 }
 
-/// A connection to the kernel.
+/// An rtnetlink socket.
 struct Kernel(OwnedFd);
 
 impl Kernel {
     fn new() -> io::Result<Self> {
-        // `NETLINK_ROUTE` is protocol 0, which is none.
+        // `NETLINK_ROUTE` is protocol 0, which means None here.
         let flags = SocketFlags::CLOEXEC;
         Ok(Self(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?))
     }
 
-    /// Each answer's type and content, until `each` has had them all.
+    /// Passes the type and content of each answer to `each`.
     fn ask(&self, what: u16, flags: u16, content: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let mut request = Vec::with_capacity(HEAD + content.len());
         request.extend_from_slice(&((HEAD + content.len()) as u32).to_ne_bytes());
@@ -128,7 +126,7 @@ impl Kernel {
         }
     }
 
-    /// The attributes of interface `index`, by `each`. Whether it is up.
+    /// Passes the attributes of interface `index` to `each`. Returns whether it is up.
     fn link(&self, index: u32, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
         let mut of = [0; LINK_HEAD];
         of[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -144,7 +142,7 @@ impl Kernel {
     }
 }
 
-/// An address in use, where `answer` is one of interface `index`.
+/// The usable address in `answer`, if that is about interface `index`.
 fn address_of(index: u32, answer: &[u8]) -> Option<IpAddr> {
     if u32_at(answer, 4)? != index {
         return None;
@@ -157,7 +155,7 @@ fn address_of(index: u32, answer: &[u8]) -> Option<IpAddr> {
             _ => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
         };
         match kind {
-            // Of a link between two, `ADDRESS` is the other's.
+            // On a point-to-point link, `ADDRESS` is the other end's.
             LOCAL => local = ip(),
             ADDRESS => address = ip(),
             ADDRESS_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
@@ -168,10 +166,11 @@ fn address_of(index: u32, answer: &[u8]) -> Option<IpAddr> {
 }
 
 impl Netdev {
-    /// Interface number `index`, as it is now.
+    /// Reads interface number `index`.
     ///
     /// # Errors
-    /// There is no such interface; the kernel does not answer.
+    ///
+    /// There is no such interface, or the kernel does not answer.
     pub fn of(index: u32) -> io::Result<Self> {
         let kernel = Kernel::new()?;
         let (mut netdev, mut master) = (Self::default(), None);

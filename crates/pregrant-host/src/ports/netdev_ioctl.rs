@@ -1,5 +1,5 @@
-//! A network interface of this machine: its MTU, state, address, bridge. By ioctl, for the few
-//! things a vif needs.
+//! The MTU, state, address and bridge of a network interface of this machine, by the ioctls that a
+//! vif needs.
 #![expect(unsafe_code, reason = "ioctls on a network interface")]
 
 use rustix::fd::OwnedFd;
@@ -31,41 +31,43 @@ const UP: i16 = 1;
 /// `ARPHRD_ETHER`.
 const ETHERNET: u16 = 1;
 
-/// An interface, by name.
+/// A network interface, by its name.
 #[derive(Debug)]
 pub struct Interface {
     name: String,
     socket: Arc<OwnedFd>,
-    /// Why it is not reached by its name: another one may have that.
+    /// Why its name must not be used: another interface may have that name now.
     absent: Option<&'static str>,
 }
 
-/// `struct ifreq`: a name, and a union; each call reads or writes the union's start.
+/// `struct ifreq`: a name and a union, of which each call uses the first bytes.
 #[repr(C)]
 struct IfReq {
     name: [u8; 16],
     value: [u8; 24],
 }
 
-/// A name as the kernel writes it.
+/// Decodes a name that the kernel wrote.
 pub(super) fn text(name: &[u8; 16]) -> String {
     String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
 impl Interface {
-    /// Of this name; whether there is one shows in the calls.
+    /// Names an interface. Only the calls show whether it exists.
     ///
     /// # Errors
-    /// No socket can be made.
+    ///
+    /// The socket cannot be created.
     pub fn new(name: &str) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         Ok(Self { name: name.into(), socket: Arc::new(socket), absent: None })
     }
 
-    /// The one with this number, by its name of now.
+    /// Finds the current name of the interface with this index.
     ///
     /// # Errors
+    ///
     /// There is none.
     pub fn numbered(index: u32) -> io::Result<Self> {
         let numbered = Self::new("")?;
@@ -76,18 +78,17 @@ impl Interface {
         Ok(Self { name: text(&request.name), ..numbered })
     }
 
-    /// Of this name, by the same socket. `absent` is why it is not to be reached by its name any
-    /// more: then each call fails, with this reason.
+    /// Another interface by the same socket. `absent` is the error with which each call fails if
+    /// the name must not be used any more.
     pub fn called(&self, name: &str, absent: Option<&'static str>) -> Self {
         Self { name: name.into(), socket: Arc::clone(&self.socket), absent }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes one call; `value` goes in and comes back.
+    /// Makes one call; `value` is written to the union, which is returned.
     fn call<const OPCODE: Opcode>(&self, what: &str, value: &[u8]) -> io::Result<[u8; 24]> {
         if let Some(why) = self.absent {
             let text = format!("network interface {}: cannot {what}: {why}", self.name);
@@ -116,27 +117,30 @@ impl Interface {
         })
     }
 
-    /// Its number.
+    /// Its index.
     ///
     /// # Errors
+    ///
     /// There is no such interface.
     pub fn index(&self) -> io::Result<u32> {
         let [a, b, c, d, ..] = self.call::<GET_INDEX>("find it", &[])?;
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// Bytes of a packet that it sends at most, Ethernet header not counted.
+    /// The MTU in bytes, which excludes the Ethernet header.
     ///
     /// # Errors
+    ///
     /// There is no such interface.
     pub fn mtu(&self) -> io::Result<u32> {
         let [a, b, c, d, ..] = self.call::<GET_MTU>("read its MTU", &[])?;
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// Sets the bytes of a packet at most, Ethernet header not counted.
+    /// Sets the MTU in bytes, which excludes the Ethernet header.
     ///
     /// # Errors
+    ///
     /// The kernel refuses the value.
     pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         self.call::<SET_MTU>("set its MTU", &mtu.to_ne_bytes()).map(drop)
@@ -158,16 +162,17 @@ impl Interface {
         Ok(i16::from_ne_bytes([low, high]))
     }
 
-    /// Whether it was taken up.
+    /// Whether it is administratively up.
     ///
     /// # Errors
+    ///
     /// There is no such interface.
     pub fn is_up(&self) -> io::Result<bool> {
         Ok(self.flags()? & UP != 0)
     }
 
-    /// Whether what it receives goes on: through its bridge, if it is a port of one, else to the
-    /// stack. After the link came up that takes the kernel a moment.
+    /// Whether frames that it receives are forwarded, through its bridge if it is a port of one,
+    /// else to the stack. After the link comes up the kernel needs a moment for that.
     pub fn forwards(&self) -> bool {
         if self.absent.is_some() {
             return false;
@@ -179,9 +184,10 @@ impl Interface {
         }
     }
 
-    /// Takes it up or down.
+    /// Sets it administratively up or down.
     ///
     /// # Errors
+    ///
     /// The kernel refuses.
     pub fn set_up(&self, yes: bool) -> io::Result<()> {
         let flags = self.flags()?;
@@ -189,9 +195,10 @@ impl Interface {
         self.call::<SET_FLAGS>("take it up or down", &flags.to_ne_bytes()).map(drop)
     }
 
-    /// Makes it a port of the bridge `bridge`; it may be one already.
+    /// Adds it to the bridge `bridge`, unless it is a port of that already.
     ///
     /// # Errors
+    ///
     /// There is no such bridge, or the interface is a port of another.
     pub fn join(&self, bridge: &str) -> io::Result<()> {
         let index = self.index()?;

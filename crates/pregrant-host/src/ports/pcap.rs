@@ -1,19 +1,19 @@
-//! A port that writes what passes another port to a capture file (classic pcap, Ethernet,
+//! A port that writes the frames passing another port to a capture file (classic pcap, Ethernet,
 //! microseconds).
 //!
 //! ```text
 //!   queue 0 --Pcap--> its port        each burst, once it has passed --> Capture --> the vif's file
 //!   queue 1 --Pcap--> its port        -----------------------------------^
 //! ```
-//! Both directions of all queues go into one file, in the order in which they passed. The frame is
-//! written as it is: one whose checksum is left blank shows as wrong in a viewer, as captures on a
-//! sending host do. One time stamp per burst.
+//! All queues and both directions share one file, in the order in which frames pass. A frame is
+//! written as it is: a blank checksum shows as wrong in a viewer, as in captures on any sending
+//! host with checksum offload. There is one time stamp per burst.
 //!
-//! A file that cannot be written ends the capture, and so does one that has reached its bound,
-//! whose last frame is whole; the frames of the port go on. Who has the [`Capture`] asks how it
-//! [ended](Capture::ended), and has the log say so.
+//! A capture ends if its file cannot be written or has reached its size limit, whose last frame is
+//! complete; the port's traffic continues. The owner of the [`Capture`] asks how it
+//! [ended](Capture::ended), to log that.
 //!
-//! What a guest may do: make the file as long as its bound allows.
+//! What a guest may do: make the file as long as its limit allows.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -24,22 +24,22 @@ use pregrant::port::{
     Arena, Burst, DropCounts, FrameDesc, FramePort, MAX_FRAME, Offloads, PortOwner, Room, Steering,
 };
 
-/// The whole of any frame.
+/// Longer than any frame.
 pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
 
 const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
 const LINKTYPE_ETHERNET: u32 = 1;
-/// Bytes that wait to be written at most.
+/// Most bytes buffered before they are written.
 const BUFFER: usize = 256 * 1024;
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// Why a capture has ended.
+/// Why a capture ended.
 #[derive(Debug)]
 pub enum End {
-    /// The file cannot be written.
+    /// Writing the file failed.
     Failed(io::Error),
-    /// The next frame would make it longer than this many bytes.
+    /// The next frame would exceed this size in bytes.
     Limit(u64),
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for End {
     }
 }
 
-/// A capture file, which all ports of a vif share. Clones are the same file's.
+/// A capture file, shared by all ports of a vif. Clones share the file.
 #[derive(Debug)]
 pub struct Capture<W: Write>(Arc<Mutex<Shared<W>>>);
 
@@ -64,22 +64,23 @@ impl<W: Write> Clone for Capture<W> {
 
 #[derive(Debug)]
 struct Shared<W: Write> {
-    /// None: it ended.
+    /// None: the capture has ended.
     file: Option<io::BufWriter<W>>,
     ended: Option<End>,
     snap_len: u32,
-    /// Bytes that the file may have, and those that it has with what is buffered.
+    /// The size limit of the file, and its size including what is buffered.
     limit: u64,
     len: u64,
     written: u64,
 }
 
 impl<W: Write> Capture<W> {
-    /// Begins a capture into `file` of at most `snap_len` bytes of each frame: writes the file's
-    /// header. It ends before the file is longer than `limit` bytes.
+    /// Starts a capture to `file`, of at most `snap_len` bytes of each frame, by writing the file's
+    /// header. It ends before the file exceeds `limit` bytes.
     ///
     /// # Errors
-    /// It cannot be written.
+    ///
+    /// The header cannot be written.
     pub fn new(file: W, snap_len: u32, limit: u64) -> io::Result<Self> {
         let mut file = io::BufWriter::with_capacity(BUFFER, file);
         let mut header = [0u8; FILE_HEADER];
@@ -98,23 +99,23 @@ impl<W: Write> Capture<W> {
         Ok(Self(Arc::new(Mutex::new(shared))))
     }
 
-    /// Frames that were taken for the file.
+    /// Frames captured so far.
     pub fn written(&self) -> u64 {
         self.lock().written
     }
 
-    /// Writes out what is buffered.
+    /// Writes the buffer to the file.
     pub fn flush(&self) {
         self.lock().attempt(|file| file.flush().map(|()| None));
     }
 
-    /// Why the capture has ended, if it has; once.
+    /// Returns once why the capture has ended, if it has.
     pub fn ended(&self) -> Option<End> {
         self.lock().ended.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared<W>> {
-        // Every state that a panic could leave is a legal one.
+        // Any state that a panic could leave behind is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -151,26 +152,26 @@ impl<W: Write> Capture<W> {
 }
 
 impl<W: Write> Shared<W> {
-    /// An end is the last attempt.
+    /// Writes to the file; a failure ends the capture.
     fn attempt(&mut self, what: impl FnOnce(&mut io::BufWriter<W>) -> io::Result<Option<End>>) {
         if let Some(file) = &mut self.file
             && let Some(end) = what(file).unwrap_or_else(|e| Some(End::Failed(e)))
         {
             self.ended = Some(end);
-            // Not flushed again on drop: it would fail again.
+            // Drop the buffer without flushing it again, which would fail again.
             drop(self.file.take().map(io::BufWriter::into_parts));
         }
     }
 }
 
-/// A port, captured.
+/// A port whose frames are captured.
 pub struct Pcap<W: Write> {
     inner: Box<dyn FramePort>,
     capture: Capture<W>,
 }
 
 impl<W: Write + Send> Pcap<W> {
-    /// Captures what passes `inner`.
+    /// Captures the frames that pass `inner`.
     pub fn new(inner: Box<dyn FramePort>, capture: &Capture<W>) -> Self {
         Self { inner, capture: capture.clone() }
     }
@@ -245,7 +246,7 @@ mod tests {
         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 
-    /// The frames of a capture file: what was kept, and how long it had been.
+    /// Parses a capture file: the captured bytes and the original length of each frame.
     fn records(file: &[u8]) -> Vec<(Vec<u8>, u32)> {
         let mut at = 24;
         let mut out = Vec::new();
@@ -270,7 +271,7 @@ mod tests {
         // appends: the frame that is there already is not written again
         let n = port.rx_burst(&mut arena);
         assert_eq!(capture.written(), 1 + n as u64);
-        // Of another queue.
+        // A port of another queue.
         let mut other = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);
         arena.clear();
         assert!(arena.push(&[0x66; 60], Offload::default()));
@@ -292,7 +293,7 @@ mod tests {
         }
     }
 
-    /// A file system that is full behind so many bytes.
+    /// A file system that is full after this many bytes.
     struct Full(usize);
 
     impl Write for Full {
@@ -328,10 +329,10 @@ mod tests {
         let started = Capture::new(Full(23), WHOLE_FRAMES, u64::MAX).map(|_| ());
         assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "at once");
     }
-    /// The file is as long as it may be, with whole frames, and the traffic goes on.
+    /// The file reaches its limit with complete frames, and the traffic continues.
     #[test]
     fn a_capture_ends_at_its_limit() {
-        // Two frames of 100 bytes, and most of a third.
+        // Room for two frames of 100 bytes and most of a third.
         let (file, limit) = (Shared::default(), 24 + 3 * 116 - 1);
         let capture = Capture::new(file.clone(), WHOLE_FRAMES, limit).unwrap();
         let mut port = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);

@@ -1,10 +1,11 @@
-//! One descriptor for many ports with descriptors of the kernel's; readable when new frames came.
+//! One descriptor that becomes readable when any of many ports (with kernel descriptors) has new
+//! frames.
 //!
 //! ```text
 //!   tap, tap ... --edge--> epoll <-- a worker that sleeps --take--> which ones
 //! ```
-//! Once for each new frame and not as long as there are frames: who has no room for what waits
-//! sleeps nevertheless.
+//! It is edge triggered: it reports new frames once, so a worker that has no room for waiting
+//! frames can still sleep.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,25 +13,27 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 
-/// Ports that one check takes; what is more comes with the next.
+/// Most ports reported by one check; the others follow in the next.
 const AT_ONCE: usize = 64;
 
-/// See the module.
+/// An edge-triggered epoll descriptor for many ports.
 #[derive(Clone, Debug)]
 pub struct PortReadiness(Arc<OwnedFd>);
 
 impl PortReadiness {
-    /// Of no port yet.
+    /// Creates one without ports.
     ///
     /// # Errors
+    ///
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?)))
     }
 
-    /// Of this port too, as number `number`, until it is [removed](Self::remove).
+    /// Adds a port with the number `number`, until it is [removed](Self::remove).
     ///
     /// # Errors
+    ///
     /// The kernel has no memory for it.
     pub fn add(&self, port: impl AsFd, number: u64) -> io::Result<()> {
         let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -40,12 +43,12 @@ impl PortReadiness {
         }
     }
 
-    /// Of this port no longer.
+    /// Removes a port.
     pub fn remove(&self, port: impl AsFd) {
         let _ = epoll::delete(&self.0, port); // it may not have been added
     }
 
-    /// The numbers of those that have had frames since the last check.
+    /// Passes the number of each port that got frames since the last check to `each`.
     pub fn take(&self, mut each: impl FnMut(u64)) {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; AT_ONCE];

@@ -1,11 +1,11 @@
-//! A large segment cut into frames, once, in memory of the port that sends it.
+//! A large segment, segmented into frames once, in memory of the sending port.
 //!
-//! A guest chooses what its frames are cut into. So it is done in its own time and before anybody's
-//! lock is taken, and once however many receivers want it cut; each then costs a copy of the
+//! The guest chooses how its segments are cut. So this is done in the sender's own time, before any
+//! lock is taken, and once however many receivers need it; each receiver then costs a copy of the
 //! frames, as any frame does.
 //!
-//! Memory: what the frame that needed most is cut into, 410 KiB at most ([`MIN_GSO_SIZE`],
-//! [`HEADERS_MAX`]); none until there is one.
+//! Memory: as much as the largest segment so far needed, 410 KiB at most ([`MIN_GSO_SIZE`],
+//! [`HEADERS_MAX`]); none before the first.
 //!
 //! [`MIN_GSO_SIZE`]: pregrant::net::gso::MIN_GSO_SIZE
 //! [`HEADERS_MAX`]: pregrant::net::gso::HEADERS_MAX
@@ -14,7 +14,7 @@ use pregrant::net::gso::Segments;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::Offload;
 
-/// See the module.
+/// The frames of a segment.
 #[derive(Debug, Default)]
 pub struct CutFrame {
     bytes: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct CutFrame {
 }
 
 impl CutFrame {
-    /// Cuts `frame`; what was here before is gone. Refused: its headers do not allow it.
+    /// Segments `frame`, and discards the previous one. Error: its headers do not allow it.
     pub fn cut(&mut self, frame: &[u8], offload: Offload) -> Result<(), HeaderFault> {
         self.ends.clear();
         let plan = Segments::plan(frame, offload)?;
@@ -39,19 +39,18 @@ impl CutFrame {
         Ok(())
     }
 
-    /// How many frames there are.
+    /// Number of frames.
     #[allow(clippy::len_without_is_empty, reason = "a frame that was cut is at least one")]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Frame `i`; its checksums are finished.
+    /// Frame `i`, whose checksums are complete.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         let begin = i.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
         self.bytes.get(begin..*self.ends.get(i)?)
     }
 
-    /// The frames, in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let begins = std::iter::once(&0).chain(&self.ends);
         begins.zip(&self.ends).map(|(&begin, &end)| &self.bytes[begin..end])

@@ -1,45 +1,45 @@
-//! The numbered frame that measurements send: cheap to make, and a loss, a repeat or a wrong byte
-//! shows.
+//! The numbered frame that measurements send. It is cheap to make, and shows losses, repeats and
+//! wrong bytes.
 //!
 //! ```text
 //!    0       6       12     14     16          24        28       32
 //!   | dst   | src   | 88B5 | "PG" | seq (LE)  | length  | check  | pattern, 8 bytes a word, from seq ..
 //! ```
 //!
-//! The EtherType is IEEE's first for local experiments, the addresses are locally administered.
-//! `length` is that of the whole frame, `check` a mix of both, so that a frame cut short or with a
-//! wrong number is damaged and not merely late. Each word of the pattern depends on the number and
-//! on its own place: bytes of another frame, or of another place in this one, do not pass.
+//! The EtherType is IEEE's first for local experiments; the addresses are locally administered.
+//! `length` is that of the whole frame, and `check` a mix of length and number, so that a truncated
+//! frame or one with a wrong number counts as damaged and not as late. Each word of the pattern
+//! depends on the number and on its offset, so bytes of another frame, or from another offset, are
+//! detected.
 
 use std::collections::VecDeque;
 
 use pregrant::net::headers::MacAddr;
 
-/// The EtherType.
 pub const ETHERTYPE: u16 = 0x88B5;
-/// The shortest frame that carries a number, bytes.
+/// Length in bytes of the shortest frame that carries a number.
 pub const MIN_LEN: usize = 32;
-/// The source that is used unless another is asked for.
+/// The default source address.
 pub const SOURCE: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x01]);
-/// The destination that is used unless another is asked for.
+/// The default destination address.
 pub const DESTINATION: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x02]);
 
-/// EtherType and magic as they stand in bytes 12..16.
+/// EtherType and magic, as in bytes 12..16.
 const MARK: [u8; 4] = [(ETHERTYPE >> 8) as u8, ETHERTYPE as u8, b'P', b'G'];
-/// Odd constants without structure (fractions of the golden ratio and of e).
+/// Odd constants without structure (the fractions of the golden ratio and of e).
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 const STEP: u64 = 0xB7E1_5162_8AED_2A6B;
 
 /// Why a frame does not count as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// Not one of these frames at all.
+    /// It is not a numbered frame.
     Foreign,
-    /// One of them, with a wrong length, number or pattern.
+    /// It is a numbered frame with a wrong length, number or pattern.
     Damaged,
 }
 
-/// The constant part of a frame, made once.
+/// The constant part of a frame, computed once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head([[u8; 8]; 2]);
 
@@ -60,7 +60,7 @@ fn base_of(seq: u64) -> u64 {
     seq.wrapping_mul(BASE) ^ STEP
 }
 
-/// Writes the pattern of frame `seq`; a plain loop, so that it vectorises.
+/// Writes the pattern of frame `seq`, in a plain loop that the compiler vectorises.
 #[inline(always)]
 fn pattern_into(payload: &mut [u8], seq: u64) {
     let mut value = base_of(seq);
@@ -87,7 +87,7 @@ fn pattern_matches(payload: &[u8], seq: u64) -> bool {
 }
 
 impl Head {
-    /// Frames from `src` to `dst`.
+    /// Builds the head of frames from `src` to `dst`.
     pub fn new(dst: MacAddr, src: MacAddr) -> Self {
         let mut head = [0; 16];
         head[..6].copy_from_slice(&dst.0);
@@ -97,11 +97,10 @@ impl Head {
         Self([words[0], words[1]])
     }
 
-    /// Makes `frame` number `seq`, all of it. The frame has [`MIN_LEN`] bytes or more; a shorter
-    /// one is left alone.
+    /// Writes all of frame number `seq`. Does nothing if the frame is shorter than [`MIN_LEN`].
     #[inline(always)]
     pub fn fill(&self, frame: &mut [u8], seq: u64) {
-        // The common smallest frame has its own copy of the code, without loops.
+        // The smallest frame is common and has its own code, without loops.
         if let Ok(smallest) = <&mut [u8; 64]>::try_from(&mut *frame) {
             self.fill_sized(smallest, seq);
         } else {
@@ -109,7 +108,7 @@ impl Head {
         }
     }
 
-    /// Makes the head of frame number `seq`, and leaves the rest as it is: only [`number`] takes
+    /// Writes the head of frame number `seq` and leaves the rest, so that only [`number`] accepts
     /// it.
     #[inline(always)]
     pub fn fill_head(&self, frame: &mut [u8], seq: u64) {
@@ -123,8 +122,8 @@ impl Head {
         }
     }
 
-    /// Gives a frame that was [filled](Self::fill) before another number; its pattern stays the old
-    /// one's, so only [`number`] takes it.
+    /// Changes the number of a [filled](Self::fill) frame. Its pattern stays the old one, so only
+    /// [`number`] accepts it.
     #[inline(always)]
     pub fn renumber(frame: &mut [u8], seq: u64) {
         let len = frame.len();
@@ -153,13 +152,13 @@ pub fn fill(frame: &mut [u8], seq: u64) {
     Head::default().fill(frame, seq);
 }
 
-/// The number of `frame`, when its head is right. The pattern is not checked.
+/// Returns the number of `frame` if its head is valid. The pattern is not checked.
 #[inline(always)]
 pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     number_of(frame, frame.len())
 }
 
-/// The same for a frame of `len` bytes; `frame` has the first of them.
+/// The same for a frame of `len` bytes, of which `frame` has the first.
 #[inline(always)]
 pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     let Some(head) = frame.first_chunk::<MIN_LEN>() else { return Err(Wrong::Foreign) };
@@ -174,7 +173,7 @@ pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     Ok(seq)
 }
 
-/// The number of `frame`, when every byte of it behind the addresses is right.
+/// Returns the number of `frame` if every byte after the addresses is valid.
 #[inline(always)]
 pub fn check(frame: &[u8]) -> Result<u64, Wrong> {
     let seq = number(frame)?;
@@ -185,15 +184,15 @@ pub fn check(frame: &[u8]) -> Result<u64, Wrong> {
     if right { Ok(seq) } else { Err(Wrong::Damaged) }
 }
 
-/// Gaps that are remembered, so that a frame that comes after all is late and not a repeat. The
-/// oldest is forgotten first; its frames stay lost.
+/// Most gaps that are remembered to tell a late frame from a repeat. The oldest gap is forgotten
+/// first; its frames remain lost.
 const GAPS: usize = 1024;
 
-/// Tells losses, late frames and repeats from the numbers as they come.
+/// Finds losses, late frames and repeats in the numbers of received frames.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     next: u64,
-    /// Numbers below `next` that have not come: half-open ranges, rising.
+    /// Ranges below `next` that were not received: half-open, ascending.
     gaps: VecDeque<(u64, u64)>,
     lost: u64,
     reordered: u64,
@@ -207,12 +206,12 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// Expects 0 first.
+    /// Creates a tracker that expects 0 first.
     pub fn new() -> Self {
         Self { next: 0, gaps: VecDeque::with_capacity(GAPS), lost: 0, reordered: 0, duplicated: 0 }
     }
 
-    /// Notes that `seq` came.
+    /// Records that `seq` was received.
     #[inline(always)]
     pub fn note(&mut self, seq: u64) {
         if seq == self.next {
@@ -258,27 +257,27 @@ impl Tracker {
         self.gaps.insert(at, gap);
     }
 
-    /// The number that should come next: one more than the highest seen.
+    /// The number expected next: one more than the highest received.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Numbers below [`Tracker::next`] that have not come.
+    /// Numbers below [`Tracker::next`] that were not received.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Numbers that have not come, of `sent` in all: the ones at the end included.
+    /// Numbers of `sent` that were not received, including those at the end.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.lost + sent.saturating_sub(self.next)
     }
 
-    /// Frames that came after a later one.
+    /// Frames received after one with a higher number.
     pub fn reordered(&self) -> u64 {
         self.reordered
     }
 
-    /// Frames that had come before (or so long ago that no one can say).
+    /// Frames received before, or so late that their gap is forgotten.
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }
@@ -344,8 +343,8 @@ mod tests {
             tracker.note(seq);
         }
         assert_eq!(tracker.next(), high);
-        // No gap is forgotten while fewer than GAPS are open, which the mix above keeps to for the
-        // recent ones only.
+        // No gap is forgotten while fewer than GAPS are open; the mix above only guarantees that
+        // for recent ones.
         assert_eq!(tracker.lost(), high - seen.len() as u64);
         assert_eq!((tracker.reordered(), tracker.duplicated()), (late, repeats));
         assert_eq!(tracker.lost_of(high + 10), tracker.lost() + 10);

@@ -1,16 +1,16 @@
-//! A port whose frames come spread over queues by somebody else (a tap: by the kernel), spread as
-//! the guest says.
+//! A port whose frames another party distributes over queues (for a tap: the kernel), redistributed
+//! to the queues that the guest wants.
 //!
 //! ```text
 //!   the kernel's queue i --read--> which queue does the guest want?  i: on its way
 //!                                                                    j: queue j's frames, until j's port is asked
 //! ```
-//! A frame that moves rings the doorbell of the port that it is for, whichever worker has that one.
-//! Frames that moved wait in this process' memory and count as [held](FramePort::held).
+//! A frame that moves to another queue wakes the worker of that queue's port. Moved frames wait in
+//! this process's memory and count as [held](FramePort::held).
 //!
-//! What a guest may do: have all frames in one queue, and take none there. That queue is bounded
-//! ([`QUEUE_BYTES`]); what does not fit is dropped and counted. Until a guest steers, no memory is
-//! taken, and frames pass as they come.
+//! What a guest may do: steer all frames to one queue and not read that. The queue is bounded
+//! ([`QUEUE_BYTES`]); frames that do not fit are dropped and counted. Until a guest steers, no
+//! memory is allocated and frames pass unchanged.
 
 use super::frame_queue::FrameQueue;
 use pregrant::port::{
@@ -20,34 +20,34 @@ use pregrant::port::{
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that may wait for each queue of the guest's.
+/// Most bytes that wait for one queue of the guest.
 pub const QUEUE_BYTES: usize = 512 * 1024;
 
-/// State that the ports of one vif share.
+/// The state that the ports of one vif share.
 #[derive(Debug, Default)]
 struct Shared {
     by: Option<Arc<dyn Steering>>,
-    /// One a queue; none until the guest steers.
+    /// One per queue of the guest; empty until the guest steers.
     queues: Vec<FrameQueue>,
-    /// By queue, of ports that a worker has.
+    /// For each queue whose port a worker has, the waker of that worker.
     wakers: Vec<Option<Arc<dyn QueueWaker>>>,
-    /// Frames that found no room.
+    /// Frames dropped because a queue was full.
     overflow: u64,
 }
 
-/// One queue's port.
+/// The port of one queue.
 #[derive(Debug)]
 pub struct Steered<P> {
     inner: P,
     queue: usize,
     nr_queues: usize,
     shared: Arc<Mutex<Shared>>,
-    /// Frames that were read and are to be sorted; None until the guest steers.
+    /// Frames that were read and must be sorted. None: the guest has not steered yet.
     read: Option<Box<Arena>>,
 }
 
 impl<P: FramePort> Steered<P> {
-    /// The ports of one vif, in the order of its queues.
+    /// Wraps the ports of one vif, in the order of its queues.
     pub fn all(ports: Vec<P>) -> Vec<Self> {
         let nr_queues = ports.len();
         let shared = Shared { wakers: vec![None; nr_queues], ..Shared::default() };
@@ -58,12 +58,12 @@ impl<P: FramePort> Steered<P> {
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        // Every state that a panic could leave is a legal one.
+        // Any state that a panic could leave behind is valid.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Frames that the inner ports dropped, and the queues between them.
+/// Frames dropped by the inner ports, and by the queues between them.
 struct SteeredDrops {
     inner: Option<Arc<dyn DropCounts>>,
     shared: Arc<Mutex<Shared>>,
@@ -104,7 +104,7 @@ impl<P: FramePort> FramePort for Steered<P> {
                 None => None,
                 Some(queue) => {
                     queue.pop_into(into);
-                    // Frames that came first go first.
+                    // Frames that were moved here before go first.
                     if !queue.is_empty() {
                         return into.len() - before;
                     }
@@ -128,8 +128,8 @@ impl<P: FramePort> FramePort for Steered<P> {
             if to == self.queue && queue.is_empty() && into.push(frame, offload) {
                 continue;
             }
-            // That one may have been asked already; and there may be more behind these, though none
-            // was this queue's.
+            // That queue's worker may have polled already. And there may be more frames after
+            // these, although none of these was for this queue.
             moved |= 1 << (to % 64) | 1 << (self.queue % 64);
             *overflow += u64::from(!queue.push(frame, offload));
         }
@@ -150,7 +150,7 @@ impl<P: FramePort> FramePort for Steered<P> {
         self.inner.held() + self.shared().queues.get(self.queue).map_or(0, FrameQueue::len)
     }
 
-    /// Frames that moved already stay where they are.
+    /// Frames that were moved already stay in their queue.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         let nr_queues = self.nr_queues;
         let mut shared = self.shared();
@@ -183,7 +183,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Gives its frames, a few a burst.
+    /// A port that returns its frames, a few per burst.
     #[derive(Default)]
     struct Source(VecDeque<Vec<u8>>);
 
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// By the first byte.
+    /// Steers by the first byte of a frame.
     #[derive(Debug)]
     struct ByFirst;
 
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// A worker that was rung for.
+    /// Counts wake-ups.
     #[derive(Debug, Default)]
     struct Rung(AtomicBool);
 
@@ -224,8 +224,7 @@ mod tests {
         }
     }
 
-    /// Asks each port, and again as long as one has its doorbell rung: what a worker does before it
-    /// sleeps.
+    /// Polls each port, and again while any has been woken, as a worker does before it sleeps.
     fn all(ports: &mut [Steered<Source>]) -> Vec<Vec<Vec<u8>>> {
         let mut got = vec![Vec::new(); ports.len()];
         let mut arena = Arena::new();
@@ -253,7 +252,7 @@ mod tests {
         ports[2].inner.0 = frames(|n| n % 3);
         assert_eq!(all(&mut ports).iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 8], "as they come");
         ports[2].inner.0.clear();
-        // 200 frames. The last queue's are asked for last, after those of the first two.
+        // 200 frames. The last queue is polled last, after the first two queues' frames.
         ports[0].steer(Some(Arc::new(ByFirst)));
         ports[2].inner.0 = frames(|n| n % 4);
         let got = all(&mut ports);
@@ -263,7 +262,7 @@ mod tests {
             assert_eq!(*got, due);
         }
         assert!(ports.iter().all(|port| port.held() == 0));
-        // Frames that were sorted are not lost when the guest steers no more.
+        // Frames that were sorted are not lost when the guest stops steering.
         ports[2].inner.0 = frames(|_| 1);
         ports[2].rx_burst(&mut Arena::new());
         assert_eq!(ports[1].held(), 8);

@@ -44,7 +44,7 @@ mod recent;
 mod stats;
 mod vif;
 
-/// The mailbox's primitives; loom has its own.
+/// The atomic primitives of the mailbox; loom replaces them.
 mod sync {
     pub use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
     pub use std::sync::{Arc, Mutex, MutexGuard};
@@ -70,16 +70,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use self::inbox::QUEUE_BYTES;
 pub use self::stats::SwitchStats;
 pub use self::vif::{Sources, SwitchFull};
-/// Ports of one switch.
+/// Most ports of one switch.
 pub use super::mac_table::MAX_PORTS;
 
-/// Frames of more bytes are lent where no one says: shorter ones are copied sooner than they are
-/// held and answered.
+/// By default frames of more bytes are forwarded zero-copy, if their pages are mapped. Copying
+/// shorter ones costs less than holding and answering them.
 pub const LEND_ABOVE: u32 = 4096;
-/// Bursts that a port does not ask to be lent after one of which nothing could be.
+/// After a burst in which nothing could be zero-copy, a port asks for copies for this many bursts.
 const COPY_AGAIN: u32 = 32;
 
-/// The switch. Clones are the same switch.
+/// A switch. Clones are the same switch.
 #[derive(Clone, Default)]
 pub struct Switch {
     shared: Arc<Shared>,
@@ -89,7 +89,8 @@ pub struct Switch {
 struct Shared {
     fabric: Fabric,
     lend_above: AtomicU32,
-    /// By the worker's number; None: of ports that no one gave to a worker.
+    /// Each worker's outbox, by its number. None: the outbox of ports that were not given to a
+    /// worker.
     outboxes: Mutex<BTreeMap<Option<usize>, Arc<Mutex<Outbox>>>>,
 }
 
@@ -113,23 +114,23 @@ impl fmt::Debug for Switch {
 }
 
 impl Switch {
-    /// A switch without ports.
+    /// Creates a switch without ports.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tells the time, for ageing; a worker calls it once per turn.
+    /// Sets the time for ageing. A worker calls it once per turn.
     pub fn set_now(&self, now_ns: u64) {
         self.shared.fabric.set_now(now_ns);
     }
 
-    /// A port for a vif with one queue, whose guest can take what `caps` says.
+    /// Adds a port for a vif with one queue, whose guest supports the offloads `caps`.
     pub fn add_port(&self, caps: Offloads) -> Result<SwitchPort, SwitchFull> {
         let (port, vif) = self.shared.fabric.join(1, caps)?;
         Ok(SwitchPort::new(&self.shared, port, 0, &vif))
     }
 
-    /// A port for a vif with `queues` queues, one handle for each.
+    /// Adds a port for a vif with `queues` queues; returns one handle per queue.
     pub fn add_multi_queue_port(&self, queues: usize, caps: Offloads) -> Result<Vec<SwitchPort>, SwitchFull> {
         if queues == 0 {
             return Ok(Vec::new());
@@ -138,37 +139,37 @@ impl Switch {
         Ok((0..queues).map(|queue| SwitchPort::new(&self.shared, port, queue, &vif)).collect())
     }
 
-    /// Frames of more bytes stay in their sender's pages, where these are mapped, until they are
-    /// copied to their receiver; [`MAX_FRAME`](pregrant::port::MAX_FRAME): none.
+    /// Frames of more than `bytes` bytes stay in their sender's pages, if these are mapped, until
+    /// they are copied to their receiver. [`MAX_FRAME`](pregrant::port::MAX_FRAME) disables this.
     pub fn lend_above(&self, bytes: u32) {
         self.shared.lend_above.store(bytes, Ordering::Relaxed);
     }
 
-    /// Addresses that are known, pinned ones included.
+    /// Number of known addresses, including pinned ones.
     pub fn known_addresses(&self) -> usize {
         self.shared.fabric.macs.len()
     }
 }
 
-/// One queue of a vif at the switch. When the last handle of a port is dropped, its frames and
-/// addresses go.
+/// One queue of a vif at the switch. Dropping the last handle of a port drops its frames and
+/// addresses.
 pub struct SwitchPort {
     shared: Arc<Shared>,
     port: u16,
     incoming: Incoming,
     counters: Arc<Counters>,
-    /// Of the worker that it is at.
+    /// The outbox of the worker that has this queue.
     outbox: Arc<Mutex<Outbox>>,
-    /// The segments of the frame under way.
+    /// The segments of the current frame.
     cut: CutFrame,
     lends: Arc<Lends>,
-    /// The same, for the queue.
+    /// The same, as the queue's interface.
     completions: Arc<dyn Completions>,
-    /// Bursts of which none is to be lent.
+    /// Number of bursts still to be copied, without a zero-copy attempt.
     not_lent: u32,
-    /// Whom its last burst was for.
+    /// The receivers of its last burst.
     recent: Recent,
-    /// Wakes its worker; None: it is called by no one who could be woken, and does not wait.
+    /// Wakes its worker. None: no worker has it, so its caller cannot be woken and does not wait.
     waker: Option<Arc<dyn QueueWaker>>,
 }
 
@@ -179,7 +180,7 @@ impl fmt::Debug for SwitchPort {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every state that a panic could leave is a legal one.
+    // Any state that a panic could leave behind is valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -201,19 +202,20 @@ impl SwitchPort {
         }
     }
 
-    /// Says what the guest behind this port can take unfinished, once that is negotiated. Frames
-    /// that already wait are as they were queued.
+    /// Sets the offloads that the guest behind this port supports, once negotiated. Frames that
+    /// already wait are not changed.
     pub fn set_guest_caps(&self, caps: Offloads) {
         self.shared.fabric.change(self.port, |vif| vif.caps = caps);
     }
 
-    /// Says with which addresses the guest may send. Its own, where that is known, is behind this
-    /// port from now on, whichever used it before; of two vifs with one address the later has it.
+    /// Sets the source addresses that the guest may use. Its own address, if known, is pinned to
+    /// this port, even if another used it before; of two vifs with one address the later one has
+    /// it.
     pub fn set_sources(&self, sources: Sources) {
         self.shared.fabric.set_sources(self.port, sources);
     }
 
-    /// Counts of the port's frames, all its queues together.
+    /// Counters of the port, over all its queues.
     pub fn stats(&self) -> SwitchStats {
         self.counters.get()
     }
@@ -240,12 +242,13 @@ impl DropCounts for Counters {
 }
 
 impl FramePort for SwitchPort {
-    /// Everything: the switch finishes it for those who cannot.
+    /// All offloads: the switch completes frames for receivers that do not support them.
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
 
-    /// None while a queue is full that its last burst was for: the next is probably for the same.
+    /// None while a queue is full that the last burst was for, since the next burst is probably for
+    /// the same.
     fn room(&mut self) -> Room {
         match &self.waker {
             Some(waker) => self.recent.room(waker),
@@ -253,7 +256,7 @@ impl FramePort for SwitchPort {
         }
     }
 
-    /// Takes all of them; what a slow receiver has no room for is counted at its port.
+    /// Accepts all frames; those that a slow receiver has no room for are counted at its port.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let sender = Sender { port: self.port, recent: &mut self.recent, cut: &mut self.cut };
         lock(&self.outbox).forward(&self.shared.fabric, sender, frames, None);
@@ -272,7 +275,7 @@ impl FramePort for SwitchPort {
         arena.len()
     }
 
-    /// Where nothing can be lent lately, private copies: these are cheaper to make at once.
+    /// Private copies if nothing could be zero-copy lately, since copying at once is cheaper then.
     fn payload(&self) -> Payload {
         if self.not_lent > 0 {
             return Payload::Private;
@@ -309,15 +312,16 @@ impl FramePort for SwitchPort {
         self.incoming.inbox().len()
     }
 
-    /// Frames that already wait stay where they are.
+    /// Frames that already wait stay in their queue.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.shared.fabric.change(self.port, |vif| vif.steering = by);
     }
 
-    /// Frames that it sent through another worker go before those that it sends through this one.
+    /// Frames that it sent through another worker arrive before those that it sends through this
+    /// one.
     fn owned_by(&mut self, owner: &PortOwner) {
-        // Nor does that one take mail back that has frames of this port: for a moment later mail
-        // would be the oldest.
+        // The old worker also must not recall mail that contains frames of this port: then later
+        // mail could become the oldest.
         lock(&self.outbox).seal();
         self.outbox = self.shared.outbox(Some(owner.worker));
         lock(&self.outbox).seal();

@@ -9,16 +9,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A request of another thread.
+/// A command from another thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Serve this connection for this domain.
+    /// Serve this connection of this domain.
     Connect(OwnedFd, DomId),
-    /// Make a domain known.
+    /// Introduce a domain.
     Introduce(DomId, Sender<Result<(), DomainError>>),
-    /// Forget a domain.
+    /// Release a domain.
     Release(DomId, Sender<Result<(), DomainError>>),
-    /// Leave `run`.
+    /// Return from `run`.
     Stop,
 }
 
@@ -31,69 +31,68 @@ pub struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// A channel and an eventfd.
+    /// Creates the channel and the eventfd.
     pub fn new() -> Result<Self, Errno> {
         let (sender, receiver) = channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Self { receiver, sender, wake })
     }
 
-    /// The descriptor for epoll.
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Another end.
+    /// Another sending end.
     pub fn handle(&self) -> Handle {
         Handle { sender: self.sender.clone(), wake: self.wake.clone() }
     }
 
-    /// The next command; call until there is none.
+    /// The next command. Call it until there is none.
     pub fn take(&self) -> Option<Command> {
-        // Reset first: a command that comes after the last check wakes again. It fails only when no
-        // one woke us.
+        // Reset the eventfd first, so that a command that arrives after the last check wakes again.
+        // The read fails only if nothing was written.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.receiver.try_recv().ok()
     }
 }
 
-/// Tells a [`super::Xenstored`] that runs in another thread what to do. Each call but `stop` waits
-/// until it is done, so do not call them from the thread that serves.
+/// Sends commands to a [`super::Xenstored`] that runs in another thread. Each call but `stop` waits
+/// for the result, so do not call them on the server's own thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
     sender: Sender<Command>,
     wake: Arc<OwnedFd>,
 }
 
-/// Why a command was not carried out.
+/// Why a command was not executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
-    /// It was dropped or its thread ended.
+    /// The server was dropped, or its thread ended.
     #[error("xenstored has stopped; start another")]
     Stopped,
-    /// It runs, and refused.
+    /// The server refused the command.
     #[error(transparent)]
     Refused(DomainError),
 }
 
 impl Handle {
-    /// Serve this connected stream socket for this domain.
+    /// Serves a connected stream socket for this domain.
     pub fn add_connection(&self, fd: OwnedFd, domid: DomId) -> Result<(), HandleError> {
         self.command(Command::Connect(fd, domid))
     }
 
-    /// Make a domain known, with its home.
+    /// Introduces a domain and creates its home directory.
     pub fn introduce(&self, domid: DomId) -> Result<(), HandleError> {
         self.ask(|reply| Command::Introduce(domid, reply))
     }
 
-    /// Forget a domain: its home goes and its connections are closed.
+    /// Releases a domain: its home is removed and its connections are closed.
     pub fn release(&self, domid: DomId) -> Result<(), HandleError> {
         self.ask(|reply| Command::Release(domid, reply))
     }
 
-    /// Leave [`super::Xenstored::run`].
+    /// Makes [`super::Xenstored::run`] return.
     pub fn stop(&self) -> Result<(), HandleError> {
         self.command(Command::Stop)
     }
@@ -110,7 +109,7 @@ impl Handle {
     fn command(&self, command: Command) -> Result<(), HandleError> {
         self.sender.send(command).map_err(|_| HandleError::Stopped)?;
         match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
-            // Full: it is awake already.
+            // EAGAIN: the counter is full, so it is awake already.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(_) => Err(HandleError::Stopped),
         }

@@ -5,13 +5,13 @@
 //!   add_connection(fd, domid): that domain     ├──► epoll ──► Server ──► replies, watch events
 //!   Handle, from other threads: channel + wake ┘
 //! ```
-//! One thread, one epoll set. Who may connect to the path is domain 0 and may do anything, so the
-//! socket belongs to its user alone (mode 0600). All other domains come through
-//! [`Xenstored::add_connection`], where the maker of the socket pair vouches for the number.
+//! It is one thread with one epoll set. A client that connects to the path is domain 0 and may do
+//! anything, so only its user may open the socket (mode 0600). All other domains come through
+//! [`Xenstored::add_connection`], whose caller vouches for the domain's number.
 //!
 //! What a client may do: send anything, never read, connect very often. The server core bounds what
-//! one connection holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. Nothing
-//! here waits for a client.
+//! one connection holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. The
+//! server never waits for a client.
 
 mod handle;
 mod transport;
@@ -34,52 +34,45 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Connections at a time, all domains together.
+/// Most connections at a time, of all domains together.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// Bytes read from one connection before the others have their turn.
+/// Most bytes read from one connection before the others get their turn.
 const READ_BYTES: usize = 16 * 1024;
-/// Events taken from the kernel at a time.
+/// Events fetched from epoll at a time.
 const EVENTS: usize = 64;
 
-/// The wake-up of [`Handle`] in the epoll set.
+/// The epoll token of the eventfd of [`Handle`].
 const WAKE: u64 = 0;
-/// The descriptor that stops [`Xenstored::run`].
+/// The epoll token of the descriptor that stops [`Xenstored::run`].
 const STOP: u64 = 1;
 
-/// Why xenstored cannot serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XenstoredError {
-    /// Its socket cannot be had.
+    /// It cannot listen on its socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The kernel refused something else.
+    /// A system call failed.
     #[error("xenstored: cannot {what}: {errno}")]
-    System {
-        /// The operation.
-        what: &'static str,
-        /// The kernel's error.
-        errno: Errno,
-    },
+    System { what: &'static str, errno: Errno },
 }
 
 fn system(what: &'static str) -> impl FnOnce(Errno) -> XenstoredError {
     move |errno| XenstoredError::System { what, errno }
 }
 
-/// One client's socket.
 #[derive(Debug)]
 struct Peer {
     fd: OwnedFd,
     conn: ConnId,
-    /// The server's output for it; sent up to `sent_bytes`.
+    /// Output for the client, of which `sent_bytes` are sent.
     output: Vec<u8>,
     sent_bytes: usize,
-    /// The events that epoll reports.
+    /// The events that epoll reports for it.
     interest: EventFlags,
 }
 
-/// See the module.
+/// A xenstored with its sockets.
 #[derive(Debug)]
 pub struct Xenstored {
     server: Server,
@@ -89,18 +82,18 @@ pub struct Xenstored {
     peers: HashMap<u64, Peer>,
     by_conn: HashMap<ConnId, u64>,
     last_token: u64,
-    /// Listeners are not checked: too many connections, or no descriptors left.
+    /// Listeners are ignored, because there are too many connections or no descriptors left.
     paused: bool,
     stopped: bool,
 }
 
 impl Xenstored {
-    /// A server with an empty store and no way in.
+    /// A server with an empty store and no listener.
     pub fn new() -> Result<Self, XenstoredError> {
         Self::with_limits(Limits::default())
     }
 
-    /// The same, with other quotas.
+    /// The same with other quotas.
     pub fn with_limits(limits: Limits) -> Result<Self, XenstoredError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll set"))?;
         let commands = CommandQueue::new().map_err(system("make an eventfd"))?;
@@ -119,13 +112,13 @@ impl Xenstored {
         })
     }
 
-    /// To tell this server from other threads what to do.
+    /// A handle for commands from other threads.
     pub fn handle(&self) -> Handle {
         self.commands.handle()
     }
 
-    /// Listens on a unix socket. Who connects there is domain 0. A socket that a dead server left
-    /// is replaced; this one goes when the server is dropped.
+    /// Listens on a unix socket, whose clients are domain 0. It replaces a socket that a dead
+    /// server left. The socket is removed when the server is dropped.
     pub fn listen_unix(&mut self, path: impl AsRef<Path>) -> Result<(), XenstoredError> {
         let listener = Listener::bind(path.as_ref())?;
         let token = self.new_token();
@@ -135,7 +128,7 @@ impl Xenstored {
         Ok(())
     }
 
-    /// Serves a connected stream socket for a domain. The caller vouches for the number.
+    /// Serves a connected stream socket for a domain. The caller vouches for the domain's number.
     pub fn add_connection(&mut self, fd: OwnedFd, domid: DomId) -> Result<(), XenstoredError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(system("make a connection non-blocking"))?;
         let token = self.new_token();
@@ -148,37 +141,37 @@ impl Xenstored {
         Ok(())
     }
 
-    /// Makes a domain known, with its home.
+    /// Introduces a domain and creates its home directory.
     pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
         let result = self.server.introduce(domid);
         self.flush_ready();
         result
     }
 
-    /// Forgets a domain: its home goes and its connections are closed.
+    /// Releases a domain: its home is removed and its connections are closed.
     pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
         let result = self.server.release(domid);
         self.flush_ready();
         result
     }
 
-    /// The store itself, to check.
+    /// The store itself, for checks.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Connections that are open.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.peers.len()
     }
 
-    /// Becomes readable when [`Xenstored::poll_once`] has something to do: to sit in another epoll
-    /// set.
+    /// A descriptor for another epoll set, which becomes readable when [`Xenstored::poll_once`] has
+    /// work to do.
     pub fn as_pollable(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Serves until [`Handle::stop`], or until `stop` becomes readable.
+    /// Serves until [`Handle::stop`] is called or `stop` becomes readable.
     pub fn run(&mut self, stop: Option<BorrowedFd<'_>>) -> Result<(), XenstoredError> {
         if let Some(stop) = stop {
             epoll::add(&self.epoll, stop, EventData::new_u64(STOP), EventFlags::IN)
@@ -197,7 +190,7 @@ impl Xenstored {
         result
     }
 
-    /// Serves what is there, and waits for it at most that long (`None`: for ever).
+    /// Waits at most for `wait` (`None`: no limit), and serves what is there.
     pub fn poll_once(&mut self, wait: Option<Duration>) -> Result<(), XenstoredError> {
         let wait = wait.and_then(|w| Timespec::try_from(w).ok());
         let mut events = Vec::with_capacity(EVENTS);
@@ -257,7 +250,7 @@ impl Xenstored {
         self.pause_listeners(true);
     }
 
-    /// A listener that is ready and cannot be served would keep epoll awake.
+    /// A ready listener that cannot be served would keep waking epoll.
     fn pause_listeners(&mut self, pause: bool) {
         if self.paused != pause {
             self.paused = pause;
@@ -288,7 +281,7 @@ impl Xenstored {
                 Err(_) => return self.close(token),
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Not read any more, and no one there to read either.
+            // Nothing more is read, and no one is there to read the output.
             return self.close(token);
         }
         self.flush(token);
@@ -302,8 +295,8 @@ impl Xenstored {
         }
     }
 
-    /// Sends as much of the output as the socket takes. Closes the connection when it broke or was
-    /// ended.
+    /// Sends as much of the output as the socket takes. Closes the connection if it is broken or
+    /// has ended.
     fn flush(&mut self, token: u64) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let blocked = loop {
@@ -338,7 +331,7 @@ impl Xenstored {
 
     fn close(&mut self, token: u64) {
         if let Some(peer) = self.peers.remove(&token) {
-            // Closing the last descriptor takes it out of the epoll set.
+            // Closing the last descriptor removes it from the epoll set.
             self.by_conn.remove(&peer.conn);
             self.server.disconnect(peer.conn);
             self.pause_listeners(false);

@@ -1,4 +1,4 @@
-//! A client's way to xenstore on Linux: a unix socket, or `/dev/xen/xenbus`.
+//! A client's connection to xenstore on Linux: a unix socket, or `/dev/xen/xenbus`.
 
 use pregrant::xenstore::Transport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,36 +9,31 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Names the socket, as for Xen's own tools.
+/// The environment variable that names the socket, as for Xen's own tools.
 pub const PATH_VARIABLE: &str = "XENSTORED_PATH";
-/// Where xenstore is expected when the variable is not set.
+/// Where xenstore is looked for if the variable is not set.
 pub const PATHS: [&str; 3] = ["/var/run/xenstored/socket", "/dev/xen/xenbus", "/proc/xen/xenbus"];
 
-/// Why xenstore is not reached.
+/// Why xenstore cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The other end is gone.
+    /// The server closed the connection.
     #[error("xenstore closed the connection")]
     Closed,
-    /// The kernel refused to send or receive.
+    /// A send or receive failed.
     #[error("the connection to xenstore failed: {0}")]
     Failed(Errno),
-    /// No connection could be made.
+    /// The connection could not be made.
     #[error("{path}: cannot connect to xenstore: {errno}; {}", remedy(*errno))]
-    Connect {
-        /// The socket or device.
-        path: PathBuf,
-        /// The kernel's error.
-        errno: Errno,
-    },
+    Connect { path: PathBuf, errno: Errno },
     /// None of the usual paths exists.
     #[error("no xenstore found at {}; set {PATH_VARIABLE} to the socket of one", PATHS.join(", "))]
     NotFound,
 }
 
 impl TransportError {
-    /// Whether a xenstore is there, for others than this user.
+    /// Whether a xenstore is there that this user may not use.
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Connect { errno: Errno::ACCESS | Errno::PERM, .. })
     }
@@ -51,8 +46,8 @@ fn remedy(errno: Errno) -> &'static str {
     }
 }
 
-/// See the module. The descriptor may sit in an epoll set: readable means that
-/// [`next_event`](pregrant::xenstore::Client::next_event) with a wait of zero is worth a call.
+/// A connection to xenstore. Its descriptor may be in an epoll set: if it is readable, call
+/// [`next_event`](pregrant::xenstore::Client::next_event) with a wait of zero.
 #[derive(Debug)]
 pub struct UnixTransport {
     fd: OwnedFd,
@@ -60,15 +55,15 @@ pub struct UnixTransport {
 }
 
 impl UnixTransport {
-    /// Over a connected stream socket, or an open `/dev/xen/xenbus`.
+    /// Uses a connected stream socket or an open `/dev/xen/xenbus`.
     pub fn new(fd: OwnedFd) -> Result<Self, TransportError> {
         let mode = rustix::fs::fstat(&fd).map_err(TransportError::Failed)?.st_mode;
-        // One request at a time, so the socket takes it; waits are made by poll.
+        // Only one request is in flight, so the socket has room for it; waits use poll.
         rustix::io::ioctl_fionbio(&fd, false).map_err(TransportError::Failed)?;
         Ok(Self { fd, is_socket: FileType::from_raw_mode(mode) == FileType::Socket })
     }
 
-    /// To a socket or a device by its path.
+    /// Connects to a socket, or opens a device, by its path.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, TransportError> {
         let path = path.as_ref();
         let refused = |errno| TransportError::Connect { path: path.into(), errno };
@@ -86,13 +81,13 @@ impl UnixTransport {
         Self::new(fd)
     }
 
-    /// To this machine's xenstore: the path in `XENSTORED_PATH`, else the first of the usual paths
-    /// that exists.
+    /// Connects to this machine's xenstore: the path in `XENSTORED_PATH`, or else the first of the
+    /// usual paths that exists.
     pub fn find() -> Result<Self, TransportError> {
         if let Some(path) = std::env::var_os(PATH_VARIABLE) {
             return Self::connect(Path::new(&path));
         }
-        // One in a directory that may not be entered is there, for all that is known.
+        // A path in a directory that may not be entered counts as existing.
         let is_there = |path: &&&str| Path::new(path).try_exists().unwrap_or(true);
         let path = PATHS.iter().find(is_there).ok_or(TransportError::NotFound)?;
         Self::connect(path)
@@ -127,7 +122,7 @@ impl Transport for UnixTransport {
 
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, TransportError> {
         if let Some(wait) = wait {
-            // A wait that is longer than the kernel can tell is for ever.
+            // A wait that the kernel's type cannot hold means no timeout.
             let wait = Timespec::try_from(wait).ok();
             let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
             match poll(&mut fds, wait.as_ref()) {

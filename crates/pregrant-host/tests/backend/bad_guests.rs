@@ -503,7 +503,7 @@ fn a_guest_that_takes_its_memory_back() {
     stage.end();
 }
 
-/// With the good guests' addresses as sources: their frames go on to come to them.
+/// It sends with the good guests' addresses as sources: their frames must still reach them.
 fn a_guest_that_sends_as_another() {
     let mut stage = Stage::set();
     let id = stage.machine.make_vif(BAD, 0);

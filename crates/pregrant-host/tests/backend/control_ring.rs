@@ -28,7 +28,6 @@ pub const TESTS: &[Test] = &[
     ("queues_as_the_guest_wants_them", queues_as_the_guest_wants_them),
 ];
 
-/// The bad guest's domain.
 const BAD: u16 = 5;
 
 /// Two guests at work, a backend, and a third guest with a control ring of its own making.
@@ -106,7 +105,7 @@ impl NeverEmpty {
         Self { ring, channel, req_prod: 0, rsp_cons: 0 }
     }
 
-    /// Takes what is answered, which is to be in order and once.
+    /// Takes the answers, which must come in order and once.
     fn take(&mut self) {
         let rsp_prod = self.ring.load(Word::RspProd);
         while self.rsp_cons < rsp_prod {
@@ -116,7 +115,7 @@ impl NeverEmpty {
         }
     }
 
-    /// And asks for as much again.
+    /// Fills the ring again.
     fn fill(&mut self, guest: &RawGuest) {
         while self.req_prod - self.rsp_cons < Self::SLOTS {
             let at = self.req_prod;

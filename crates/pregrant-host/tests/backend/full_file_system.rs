@@ -30,7 +30,6 @@ fn full() {
     assert!(ended.success(), "the process on a full file system: {ended}");
 }
 
-/// The child.
 pub fn on_a_full_file_system(dir: &Path) {
     log_lines::capture();
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "none"]).arg(dir).status();

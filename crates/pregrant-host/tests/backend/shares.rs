@@ -50,7 +50,7 @@ impl Images {
         self.attach_to(machine, GUEST, 0..self.0.len())
     }
 
-    /// The same, of some, for this guest.
+    /// Attaches some of them for this guest.
     fn attach_to(&self, machine: &mut Machine, guest: u16, which: Range<usize>) -> Vec<DeviceId> {
         let mut ids = Vec::new();
         for (k, path) in self.0[which].iter().enumerate() {
@@ -155,7 +155,7 @@ fn serving(machine: &Machine) -> Back {
     back
 }
 
-/// One process ends in good order, and another takes all up.
+/// One process ends in good order, and another resumes everything.
 fn take_over(machine: &Machine, back: Back, ids: &[DeviceId]) -> Back {
     back.ask(|backend| backend.detach());
     drop(back);

@@ -345,7 +345,7 @@ impl PortProvider for NoTap {
     }
 }
 
-/// Says what the vif's state was when its ports were made.
+/// A port provider that records the vif's state at the time when its ports were made.
 struct Asks(Store, Arc<Mutex<Vec<u8>>>);
 
 impl RemoteSide for Asks {}

@@ -68,7 +68,7 @@ fn back(machine: &Machine, workers: Workers) -> Back {
     serving(machine, workers, false)
 }
 
-/// One that takes up what a predecessor left, or not.
+/// A backend that resumes what a predecessor left, or not.
 fn serving(machine: &Machine, workers: Workers, recovers: bool) -> Back {
     let features = BackFeatures { max_queues: 8, ..BackFeatures::default() };
     let back = Back::serving(machine, Plan { features, workers, recovers, ..Plan::default() });
@@ -86,7 +86,7 @@ fn carried(back: &Back, queues: usize) -> Vec<Carried> {
     carried
 }
 
-/// By worker: queues of a vif.
+/// The worker of each queue of a vif.
 fn places(carried: &[Carried], id: &DeviceId) -> Vec<usize> {
     carried.iter().map(|worker| worker.of(id)).collect()
 }
@@ -113,7 +113,7 @@ struct Circle {
 }
 
 impl Circle {
-    /// With so many queues each, from domain 11 on.
+    /// Starts guests with this many queues each, from domain 11 on.
     fn start(machine: &mut Machine, back: &Back, configs: &[FrontConfig]) -> Self {
         let n = configs.len();
         let stations: Arc<Vec<Station>> = Arc::new((0..n).map(|_| Station::default()).collect());
@@ -564,7 +564,7 @@ fn pool(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut Work
     });
 }
 
-/// The same, whose threads begin when they are asked to.
+/// The same, whose threads start only on request.
 fn pool_in(
     mode: Mode,
     workers: usize,
@@ -593,7 +593,7 @@ fn pool_in(
     assert_eq!(pool.carried().iter().map(Carried::total).sum::<usize>(), 0);
 }
 
-/// The queues that come back, once there are so many: by number; and why.
+/// The queues that came back, once there are this many, with the reason.
 fn returned(pool: &mut WorkerPool<Loopback>, queues: usize) -> (Vec<usize>, Vec<String>) {
     let (mut numbers, mut whys) = (Vec::new(), Vec::new());
     while numbers.len() < queues {
@@ -654,7 +654,7 @@ fn queues_without_any_worker_come_back() {
     assert!(whys[0].contains("no worker thread"), "{whys:?}");
 }
 
-/// Also one whose first queue comes just as it is about to sleep without any.
+/// Also a worker whose first queue arrives just as it is about to sleep without any.
 fn a_worker_that_only_polls_arms_nothing() {
     pool_in(Mode::Poll, 1, Placement::Balanced, |p, pool, id, begin| {
         let calls = Arc::<[AtomicU64; 2]>::default();

@@ -22,7 +22,6 @@ const GUARD: Duration = Duration::from_secs(180);
 const CLOSE: u8 = 1;
 const DIE: u8 = 2;
 
-/// See the module.
 pub struct Guest {
     disk: Arc<SharedDisk>,
     over: Arc<AtomicU8>,
@@ -31,7 +30,6 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Connects, and goes on.
     pub fn start(world: &World, config: FrontConfig) -> Self {
         let platform = world.broker.attach(GUEST).unwrap();
         let (report, reported) = mpsc::channel();
@@ -91,7 +89,6 @@ impl Guest {
     }
 }
 
-/// The guest's disk, connected.
 fn connected(platform: Loopback, config: FrontConfig) -> BlkFrontend<Loopback, UnixTransport> {
     let xs = client(&platform);
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
@@ -122,7 +119,7 @@ pub fn the_end_of_the_loop_is_not_slept_over() {
     world.end(back);
 }
 
-/// Has one thing done, and waits for it.
+/// Executes one operation, and waits for it.
 pub fn ask(disk: &SharedDisk, op: DiskOp) -> Result<Vec<u8>, IoError> {
     let (report, reported) = mpsc::channel();
     disk.put(op, Box::new(move |outcome| drop(report.send(outcome.map(<[u8]>::to_vec)))));

@@ -29,7 +29,7 @@ use std::path::Path;
 use std::time::Duration;
 use world::{Image, World};
 
-/// Those that a ring has whose answers come in any order.
+/// The crash points of a ring whose answers come in any order.
 const POINTS: [&str; 4] = ["mid-frame", "in-responses", "before-publish", "before-notify"];
 /// Bytes of a test's image, and threads that work on a part of it each.
 const BYTES: u64 = 4 << 20;

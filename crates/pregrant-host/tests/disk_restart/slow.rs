@@ -37,14 +37,12 @@ struct Inside {
     shut: bool,
     /// Writes that wait for the gate.
     waiting: Vec<(u64, Vec<u8>, ReplyWrite)>,
-    /// Writes that came.
     came: usize,
     /// How often it was opened.
     opened: usize,
     /// Past the page cache it takes whole pages alone, and says so of no other write before it
     /// comes.
     takes_pages: bool,
-    /// Writes that it refused.
     refused: usize,
     /// Writes by way of the cache that came while others waited that did not go that way.
     mixed: usize,
@@ -235,7 +233,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// None: it cannot be had here, and that was said.
+    /// None: it is not available here, which was printed.
     fn new(name: &str) -> Option<Self> {
         let file = SlowFile(Arc::new(Mutex::new(Inside { bytes: vec![0; BYTES], ..Inside::default() })));
         let dir = std::env::temp_dir().join(format!("pregrant-slow-{}-{name}", std::process::id()));

@@ -14,7 +14,6 @@ use std::time::Duration;
 pub use crate::processes::{BACK, Back, client};
 
 pub const GUEST: DomId = DomId(5);
-/// xvda.
 pub const VBD: u32 = 51712;
 /// The environment variable that bounds the length of files that a back writes to.
 pub const LIMIT: &str = "PREGRANT_TEST_FILE_LIMIT";
@@ -45,7 +44,6 @@ impl Drop for Image {
     }
 }
 
-/// See the module.
 pub struct World(Host);
 
 impl Deref for World {
@@ -87,23 +85,23 @@ impl World {
         self.attach(image, true);
     }
 
-    /// A back; `crash` names where it is to die.
+    /// Starts a back; `crash` names the point at which it must die.
     pub fn back(&self, io: &str, path: &str, crash: Option<String>) -> Back {
         Back::start(self.child(&[io, path], crash).env_remove(LIMIT))
     }
 
-    /// One whose log is this file.
+    /// A backend that logs to this file.
     pub fn logged_back(&self, io: &str, log: &Path) -> Back {
         let log = File::create(log).unwrap();
         Back::start(self.child(&[io, "copy"], None).env_remove(LIMIT).env(LOGS, "1").stderr(log))
     }
 
-    /// One that makes no file longer than this.
+    /// A backend that may make no file longer than this.
     pub fn limited_back(&self, io: &str, bytes: u64) -> Back {
         Back::start(self.child(&[io, "copy"], None).env(LIMIT, bytes.to_string()))
     }
 
-    /// What the back has said of the disk in the store, last.
+    /// The last error that the back wrote about the disk to xenstore.
     pub fn error(&self) -> String {
         let mut xs = client(&self.0.broker.attach(BACK).unwrap());
         let said = xs.read_if_there(&vbd().error_path(Side::Back)).unwrap().unwrap_or_default();
@@ -124,7 +122,7 @@ impl World {
         toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
     }
 
-    /// One end's directory of it goes.
+    /// Removes one end's directory.
     pub fn remove_side(&mut self, side: Side) {
         self.0.toolstack.rm(&vbd().dir(side)).unwrap();
     }
@@ -142,7 +140,7 @@ impl World {
         })
     }
 
-    /// Waits until both are so; None: whatever it is.
+    /// Waits until both ends are in these states; None: any state.
     pub fn until_states(&mut self, wanted: [Option<&str>; 2]) {
         let is_there =
             |(is, wanted): (&Option<String>, &Option<&str>)| wanted.is_none() || is.as_deref() == *wanted;

@@ -56,7 +56,6 @@ impl Guest {
         Self { front, mac: super::mac(id.front.0, id.handle), into: Arena::new() }
     }
 
-    /// The same, live.
     pub fn connected(machine: &Machine, id: DeviceId, config: FrontConfig) -> Self {
         let mut guest = Self::attach(machine, id, config, false);
         guest.connect();
@@ -81,7 +80,6 @@ impl Guest {
         self.mac = mac;
     }
 
-    /// Which vif.
     pub fn id(&self) -> DeviceId {
         self.front.device().id()
     }

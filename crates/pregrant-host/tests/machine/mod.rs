@@ -49,12 +49,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The driver domain.
 pub const BACK: DomId = DomId(0);
 
-/// A connection to xenstore.
 pub type Store = Client<UnixTransport>;
-/// The backend under test.
 pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
 /// A test, and its name.
@@ -77,10 +74,8 @@ pub fn until(mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Broker, xenstored and toolstack.
 pub struct Machine {
     pub broker: Arc<Broker>,
-    /// The toolstack's connection.
     pub xs: Store,
     path: PathBuf,
     store: Handle,
@@ -90,7 +85,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// With domain 0.
     pub fn start() -> Self {
         let mut server = Xenstored::new().unwrap();
         server.introduce(BACK).ok(); // known from the start, or now
@@ -122,7 +116,6 @@ impl Machine {
         }
     }
 
-    /// Where the broker listens.
     pub fn broker_path(&self) -> &std::path::Path {
         &self.path
     }
@@ -153,7 +146,6 @@ impl Machine {
         vif.id
     }
 
-    /// The toolstack removes it.
     pub fn remove_vif(&mut self, id: DeviceId) {
         toolstack::remove(&mut self.xs, &id).unwrap();
     }
@@ -169,7 +161,6 @@ impl Machine {
         self.key(&id.error_path(Side::Back))
     }
 
-    /// The back's state.
     pub fn back_state(&mut self, id: DeviceId) -> Option<String> {
         self.key(&format!("{}/state", id.back_dir()))
     }
@@ -228,7 +219,6 @@ pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
 /// Worker threads of a back: how many, and how queues are placed; None: it serves them itself.
 pub type Workers = Option<(usize, Placement)>;
 
-/// As the [environment](WORKERS) says.
 fn workers() -> Workers {
     let said = std::env::var(WORKERS).ok()?;
     let (workers, place) = said.split_once(' ').unwrap_or((&said, "balanced"));
@@ -246,7 +236,6 @@ pub struct Plan {
     pub recovers: bool,
     /// Keeps one of them from being taken up at once.
     pub obstacle: Option<Arc<Obstacle>>,
-    /// It serves disks, too.
     pub disks: bool,
 }
 
@@ -410,7 +399,6 @@ pub enum Kind {
     Owned,
 }
 
-/// See [`Kind`].
 pub struct Obstacle {
     pub id: DeviceId,
     pub kind: Kind,

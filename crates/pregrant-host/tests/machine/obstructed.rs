@@ -6,7 +6,6 @@ use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::recovery::{FileRecovery, KeptBytes, Recovery};
 use std::any::Any;
 
-/// See the module.
 pub struct Obstructed(pub FileRecovery);
 
 impl<P> Recovery<P> for Obstructed {

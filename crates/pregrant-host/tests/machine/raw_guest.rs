@@ -21,7 +21,6 @@ pub type Keys = BTreeMap<String, String>;
 /// Pages for frames.
 pub const PAGES: usize = 4;
 
-/// The guest.
 pub struct RawGuest {
     pub xs: Store,
     pub device: Device,
@@ -140,7 +139,6 @@ impl RawGuest {
         assert_eq!(self.answers(), [RSP_OKAY]);
     }
 
-    /// Writes the own state.
     pub fn set_state(&mut self, state: XenbusState) {
         self.device.set_state(&mut self.xs, state).unwrap();
     }
@@ -173,7 +171,6 @@ impl RawGuest {
         self.channel = self.platform.events().offer(BACK).unwrap().0;
     }
 
-    /// Wakes the back.
     pub fn notify(&self) {
         self.platform.events().notify(&self.channel);
     }

@@ -6,10 +6,8 @@ use pregrant::DomId;
 use pregrant::xenbus::DeviceId;
 use pregrant_host::loopback::{Audit, Loopback};
 
-/// The bad guest's domain.
 pub const BAD: u16 = 5;
 
-/// See the module.
 pub struct Stage {
     // In the order in which they end when a test fails.
     pub traffic: Traffic,
@@ -40,7 +38,6 @@ impl Stage {
         self.machine.make_vif(BAD, handle)
     }
 
-    /// It takes it away.
     pub fn remove(&mut self, id: DeviceId) {
         self.machine.remove_vif(id);
         until(|| self.back.report(id).is_none());

@@ -34,7 +34,6 @@ pub enum Leaves {
     Nothing,
     /// The same, soon: a thread that was joined is listed until the kernel has buried it.
     NothingSoon,
-    /// Any: not counted.
     Anything,
 }
 

@@ -14,7 +14,6 @@ use pregrant_host::ports::switch::{Switch, SwitchPort};
 
 pub const ALL: Offloads = Offloads { csum: true, gso: true };
 
-/// A guest's address.
 pub fn mac(guest: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, guest]
 }
@@ -130,14 +129,12 @@ impl Receiver {
         self.ends.front.post(&self.rig.guest, &self.ends.front_chan).unwrap();
     }
 
-    /// Its back's turn.
     pub fn poll(&mut self) -> bool {
         let Self { rig, ends, port, .. } = self;
         let control = SharedControl::default();
         ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &control).unwrap() == Polled::More
     }
 
-    /// Takes what came.
     pub fn recv(&mut self) -> usize {
         self.arena.clear();
         let n = self.ends.front.recv(&mut self.arena, 1).unwrap();

@@ -323,7 +323,6 @@ fn nothing_is_lent_to_a_port_before_it_is_read() {
     a.close();
 }
 
-/// Each gets a copy.
 #[test]
 fn frames_for_several_are_copied() {
     let switch = lending();

@@ -19,10 +19,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The driver domain.
 pub const BACK: DomId = DomId(0);
 
-/// See the module.
 pub struct Host {
     pub socket: PathBuf,
     pub broker: Arc<Broker>,
@@ -51,7 +49,8 @@ impl Host {
         Self { socket, broker: Arc::new(broker), store, thread, toolstack, keeper, empty }
     }
 
-    /// This program, as `child` with these arguments, to be a [`Back`]; `crash` names where it is
+    /// The command that runs this program as `child` with these arguments, to be a [`Back`];
+    /// `crash` names the point at which it must die.
     /// to die.
     pub fn child(&self, args: &[&str], crash: Option<String>) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());

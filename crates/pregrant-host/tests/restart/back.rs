@@ -119,7 +119,6 @@ fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
     }
 }
 
-/// By guest and queue.
 type ByQueue = BTreeMap<(u16, usize), Arc<dyn QueueWaker>>;
 
 /// Ports that keep account for guests that are logged; the others are at a switch, where frames for

@@ -13,7 +13,6 @@ use std::process::{Child, Command, Stdio};
 /// Frames that one of them sends.
 pub const NUMBERS: u64 = 3000;
 
-/// A guest's task.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
     /// Number of its first frame.
@@ -34,7 +33,6 @@ impl Orders {
     }
 }
 
-/// Its process.
 pub struct Guest(Child);
 
 impl Guest {

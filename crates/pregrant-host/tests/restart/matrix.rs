@@ -48,13 +48,11 @@ struct Way {
 enum By {
     /// Grant copies alone.
     Copy,
-    /// Mapped and unmapped.
     Map,
-    /// In pages that are mapped; the first frame of each is not.
+    /// By pages that stay mapped; the first frame in each page is not served by them.
     Persistent,
     GrefMapping,
     Staging,
-    /// Where it finds room.
     DataRing,
     Foreign,
     /// Out of pages that the back lends.
@@ -151,7 +149,6 @@ struct Cell {
     way: &'static Way,
     len: usize,
     queues: u32,
-    /// Front, back.
     sg: [bool; 2],
     workers: &'static str,
     end: End,

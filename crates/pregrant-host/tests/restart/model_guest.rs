@@ -66,9 +66,7 @@ pub struct ModelGuest {
     in_ring: VecDeque<Option<u16>>,
     /// Frames through the data ring, TX and RX.
     ringed: [u64; 2],
-    /// Of each ring.
     slots: usize,
-    /// RX slots posted.
     posted: u64,
 }
 
@@ -326,7 +324,6 @@ impl ModelGuest {
         copied && ops[0].status == GrantStatus::OKAY && is_its()
     }
 
-    /// None: it was lost.
     fn bytes(&self, frame: &RxFrame) -> Option<Vec<u8>> {
         assert!(!frame.failed() && frame.extras.is_empty(), "{frame:?}");
         let mut bytes = Vec::new();

@@ -5,7 +5,6 @@
 //! that adds most; the best of several such rows is kept (AETG, Cohen et al. 1997). The same seed
 //! gives the same rows.
 
-/// xorshift64*.
 pub struct Dice(u64);
 
 impl Dice {

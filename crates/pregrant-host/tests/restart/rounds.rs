@@ -68,7 +68,6 @@ enum BackFate {
     Attached,
     /// Dies inside of a batch.
     AtPoint(&'static str, u32),
-    /// Asked to stop.
     Stopped(u32),
     Lives,
 }
@@ -79,12 +78,10 @@ enum GuestFate {
     AtFrame(u32),
     /// Killed when it says that it is connected, and perhaps no one has seen that.
     Connected,
-    /// Killed with the back.
     WithTheBack,
     Lives,
 }
 
-/// Sorted at the end.
 #[derive(Default)]
 struct Tally {
     backs: u32,
@@ -121,9 +118,8 @@ struct Rounds {
     guest_fate: GuestFate,
     guest_dice: Dice,
     lives: u64,
-    /// It is dead, and this is the next one.
+    /// The old process is dead, and this is the next one.
     reviving: Option<(Orders, GuestFate)>,
-    /// Where its numbers begin.
     numbers: u64,
     /// The model's frames: numbers since the last rest, answers, what came.
     first: u64,

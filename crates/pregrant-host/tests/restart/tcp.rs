@@ -33,7 +33,6 @@ struct Frames {
     to_send: VecDeque<Vec<u8>>,
 }
 
-/// A frame that came.
 struct Came(Vec<u8>);
 
 impl RxToken for Came {
@@ -42,7 +41,6 @@ impl RxToken for Came {
     }
 }
 
-/// Room for one.
 struct Room<'a>(&'a mut VecDeque<Vec<u8>>);
 
 impl TxToken for Room<'_> {
@@ -131,7 +129,6 @@ fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
-/// The connection.
 pub struct Stream {
     client: Station,
     server: Station,

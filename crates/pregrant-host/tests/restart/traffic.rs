@@ -31,7 +31,6 @@ pub struct Traffic {
     pub sends_on: bool,
     /// Frames that the guest's own memory has room for, each in pages of its own; 0: there is none.
     own_places: usize,
-    /// The next of them.
     place: usize,
     /// How long a step sleeps at most: its owner has other things to do. None: until it is woken.
     pub sleep_most: Option<Duration>,

@@ -16,7 +16,6 @@ use std::time::Duration;
 pub use processes::{BACK, Back, client};
 
 pub const GUEST: DomId = DomId(5);
-/// A second guest.
 pub const OTHER: DomId = DomId(6);
 /// Guests whose frames backs keep account of; others talk to each other through a switch.
 pub const LOGGED: [DomId; 2] = [GUEST, OTHER];
@@ -27,7 +26,6 @@ pub struct World {
     pub state: Log,
     /// Their reports of the frames of [`GUEST`].
     pub log: Log,
-    /// The same of [`OTHER`].
     pub other_log: Log,
     guests: Vec<DomId>,
 }
@@ -53,7 +51,6 @@ impl World {
         world
     }
 
-    /// Without guests.
     pub fn empty() -> Self {
         let mut host = Host::start("restart");
         let [state, log, other_log] = [BACK, GUEST, OTHER].map(|of| Log::open(&host.keeper, of));
@@ -147,7 +144,6 @@ pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
 /// Words that outlive the backs: what came out of their port, what went in.
 pub struct Log(Persistent);
 
-/// A log's first words.
 #[derive(Clone, Copy, Debug)]
 pub enum Word {
     // Of a guest.

@@ -14,7 +14,6 @@ use std::net::Ipv6Addr;
 const MAC: MacAddr = MacAddr(GUEST_MAC);
 const BRIDGE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
-/// In any order.
 fn announced(interface: &Interface) -> Vec<Vec<u8>> {
     let mut arena = Arena::new();
     announce(interface.index().unwrap(), &mut arena).unwrap();

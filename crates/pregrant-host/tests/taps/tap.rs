@@ -284,7 +284,6 @@ fn mixed(number: usize) -> usize {
 /// Lends what follows the heads of frames, in pieces of odd lengths.
 struct Pieces {
     memory: Pages,
-    /// Of each frame.
     at: Vec<Vec<(usize, usize)>>,
 }
 

@@ -161,7 +161,6 @@ impl<'a> Back<'a> {
         self.status().devices.into_iter().find(is_it)
     }
 
-    /// SIGKILL.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -61,7 +61,6 @@ impl Row {
     }
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &BetweenArgs, run: &mut Run) -> Result<()> {
     let rows = args.rx_context.iter().map(|&context| Row { context, records: Repeats::default() });
     let mut rows: Vec<Row> = rows.collect();

@@ -91,7 +91,6 @@ pub struct BlkArgs {
     pub output: Output,
 }
 
-/// The paths.
 const PATHS: &[(PathName, &str)] = &[
     (PathName::Copy, "Batched grant copy"),
     (PathName::Map, "Map and unmap"),
@@ -125,19 +124,17 @@ pub struct Row {
     depth: usize,
     /// Bytes of the last guest's requests, where it is greedy: then the others alone are counted.
     greedy: Option<usize>,
-    /// It is that row, or the one that is compared with it.
+    /// Whether this is the greedy guest's row, or the one compared with it.
     is_compared: bool,
     records: Repeats,
 }
 
 impl Row {
-    /// Without a greedy guest.
     pub fn of(plan: Plan, dir: Dir, size: usize, align: usize, depth: usize) -> Self {
         let records = Repeats::default();
         Self { plan, dir, size, align, depth, greedy: None, is_compared: false, records }
     }
 
-    /// One repeat.
     pub fn measure(&mut self, stand: &mut Stand, seconds: f64) -> Result<&Record> {
         let window = stand.run(self, seconds)?;
         let Plan { path, guests, workers, buffers, .. } = self.plan;
@@ -225,7 +222,6 @@ impl Row {
         })
     }
 
-    /// In words.
     fn words(&self) -> String {
         let Plan { medium, guests, workers, .. } = self.plan;
         let path = self.plan.path_name();
@@ -247,7 +243,6 @@ impl BlkArgs {
     }
 }
 
-/// Runs the benchmark.
 pub fn run(args: BlkArgs, given: &Given) -> Result<()> {
     if args.guests.iter().all(|&guests| guests == 1) {
         given.refuse("greedy", "a guest that is alone takes nothing of others (--guests)")?;

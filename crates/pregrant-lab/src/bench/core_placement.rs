@@ -13,20 +13,18 @@ use crate::process::process_command::WorkerSetup;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
 use std::io;
 
-/// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CorePlacement {
     /// The guest's; None: this process may use one core alone, and pins no one.
     pub guest: Option<usize>,
-    /// That of the back's first thread.
+    /// The core of the back's first thread.
     pub back: Option<usize>,
-    /// By worker.
     pub workers: Vec<usize>,
     nr_workers: usize,
 }
 
 impl CorePlacement {
-    /// For a back with so many worker threads; 0: it serves the queues itself.
+    /// The placement for a back with this many worker threads; 0: it serves the queues itself.
     pub fn of(workers: usize) -> io::Result<Self> {
         Ok(Self::on(&crate::limit::cores()?, workers))
     }
@@ -57,12 +55,11 @@ impl CorePlacement {
         self.guest.is_none() || self.workers.iter().any(|core| Some(*core) == self.guest)
     }
 
-    /// Worker threads.
     pub fn nr_workers(&self) -> usize {
         self.nr_workers
     }
 
-    /// In words, a sentence without its end.
+    /// Describes it, as a sentence without its full stop.
     pub fn words(&self) -> String {
         let (Some(guest), Some(back)) = (self.guest, self.back) else {
             return "one core for all threads, and the figures say little".into();

@@ -21,9 +21,7 @@ use pregrant_host::drivers::{Mode, Placement, RxContext};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
-/// Staging's data length.
 pub const DATA_LEN: u32 = 2048;
-/// The first guest's domain.
 const FIRST: u16 = 10;
 /// How long rings are full before frames are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
@@ -39,24 +37,20 @@ pub struct Plan {
     pub workers: usize,
     /// Which of them gets a guest's queues.
     pub place: Placement,
-    /// How they wait.
     pub mode: Mode,
-    /// How frames travel.
     pub path: PathName,
     /// Staging buffers of each direction that a guest asks for; 0: as many as slots.
     pub buffers: u32,
 }
 
-/// Where everybody is.
 pub struct Cores {
-    /// The guests.
     pub guests: Option<usize>,
     /// The backend's, by worker; empty where there is one core only.
     pub workers: Vec<usize>,
 }
 
 impl Cores {
-    /// Of this machine: those that this process may use.
+    /// The cores that this process may use.
     pub fn of_machine() -> Result<Self> {
         let cores = crate::limit::cores()?;
         Ok(match &cores[..] {
@@ -67,7 +61,6 @@ impl Cores {
         })
     }
 
-    /// In words.
     pub fn describe(&self) -> String {
         match (self.guests, &self.workers[..]) {
             (Some(a), [b]) => format!(
@@ -82,7 +75,7 @@ impl Cores {
     }
 }
 
-/// Makes room for the descriptors that so many vifs take, in this process and those that it starts.
+/// Raises the limit of descriptors for this many vifs, in this process and those that it starts.
 pub fn make_room(vifs: usize) -> Result<()> {
     let needed = 256 + vifs as u64 * DESCRIPTORS_A_VIF;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -102,10 +95,8 @@ pub fn make_room(vifs: usize) -> Result<()> {
     Ok(())
 }
 
-/// The machine.
 pub struct Stand {
     ends: Ends,
-    /// Failures up to now.
     wrong: Wrong,
 }
 
@@ -132,13 +123,10 @@ impl Wrong {
 /// The frames that came in some time.
 #[derive(Default)]
 pub struct Window {
-    /// That time.
     pub seconds: f64,
-    /// By guest.
     pub frames: Vec<u64>,
     /// The backend's use for it.
     pub spent: Spent,
-    /// Failures.
     pub wrong: Wrong,
 }
 
@@ -167,9 +155,8 @@ impl Wrong {
 
 /// The time of single frames, and the backend's use for them.
 pub struct Echoes {
-    /// As the guest tells it.
+    /// The guest's report.
     pub guest: Played,
-    /// The backend's use meanwhile.
     pub spent: Spent,
 }
 
@@ -196,7 +183,6 @@ impl Echoes {
 }
 
 impl Stand {
-    /// With all guests connected.
     pub fn start(plan: &Plan, cores: &Cores) -> Result<Self> {
         let mut testbed = Testbed::start()?;
         let queues = plan.queues.iter().zip(FIRST..);
@@ -271,8 +257,8 @@ impl Stand {
         })
     }
 
-    /// One frame of the first guest at a time, there and back, both ends asleep in between; the
-    /// others are connected.
+    /// Sends one frame of the first guest at a time and waits for its echo, with both ends asleep
+    /// in between while the others are connected.
     pub fn echo(&mut self, seconds: f64) -> Result<Echoes> {
         answer!(self.ends.ask_back(ProcessCommand::SendBack(true))?, Report::Done => ());
         let began = self.spent()?;

@@ -130,7 +130,7 @@ fn width(others: &[f64]) -> f64 {
     (most - least) / mean(others).max(1e-9)
 }
 
-/// Of all guests, in sum.
+/// The sum over all guests.
 fn sum(record: &Record) -> f64 {
     others(record).iter().sum::<f64>() + greedy(record).unwrap_or(0.0)
 }
@@ -170,7 +170,6 @@ impl Row {
     }
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &FairnessArgs, run: &mut Run) -> Result<()> {
     make_room(args.guests.iter().max().map_or(0, |n| usize::from(*n) + 1))?;
     let cores = Cores::of_machine()?;

@@ -56,7 +56,6 @@ const BACK: DomId = DomId(0);
 const GUEST: DomId = DomId(5);
 
 named! {
-    /// The timed operation.
     pub enum Op {
         /// A page is granted.
         Grant = "grant",
@@ -92,7 +91,7 @@ impl Spent {
 type ToBack = Vec<GrantRef>;
 type FromBack = std::result::Result<Spent, String>;
 
-/// One message, without a sleep: the other side is on a core of its own.
+/// Receives one message, by polling if the other side has a core of its own.
 fn next<T>(from: &Receiver<T>, shared_core: bool) -> Option<T> {
     loop {
         match from.try_recv() {
@@ -163,7 +162,7 @@ impl Row {
         std::thread::scope(|scope| {
             let size = args.size;
             scope.spawn(move || {
-                // Where it cannot be pinned, the guest cannot either, and says so.
+                // If it cannot be pinned, the guest cannot either, and reports that.
                 let _ = pin(back_core);
                 copy_bursts(&back, size, shared_core, &bursts, &done);
             });
@@ -233,7 +232,6 @@ impl Row {
     }
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &GrantArgs, run: &mut Run) -> Result<()> {
     let pair = pair(&cores()?)?;
     let bursts = args.burst.iter().map(|&burst| usize::from(burst));

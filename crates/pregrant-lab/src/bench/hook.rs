@@ -74,7 +74,7 @@ impl HookArgs {
         self.size.iter().flat_map(with_paths).flat_map(with_buffers)
     }
 
-    /// The length of buffers for frames of so many bytes.
+    /// The length of buffers for frames of `size` bytes.
     fn len_for(&self, size: u32) -> u32 {
         self.data_len.unwrap_or(if size <= 2048 { 2048 } else { MAX_FRAME as u32 })
     }
@@ -108,7 +108,6 @@ fn words(way: RxWay) -> &'static str {
     WAYS.iter().find(|(of, _)| *of == way).map_or("", |(_, words)| words)
 }
 
-/// Runs the benchmark.
 pub fn run(args: HookArgs, given: &Given) -> Result<()> {
     if !args.path.contains(&PathName::Staging) {
         given.refuse("data-len", "no path that is measured has staging buffers")?;

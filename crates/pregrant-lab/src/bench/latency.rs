@@ -13,7 +13,6 @@ use crate::table::{Table, figure};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, RxCoalescing};
 
-/// Staging's data length here.
 const DATA_LEN: u32 = 256;
 
 /// Arguments of `bench latency`.
@@ -63,7 +62,7 @@ fn measure_coalesced(
     let [request, response] = guest.latency.as_ref().ok_or("the guest did not measure a latency")?;
     Ok([("tx", request), ("rx", response)].map(|(dir, took)| {
         let mut r = Record::new("latency", path.name(), dir, 64);
-        // The operations of the whole round trip stand in both directions' lines.
+        // The operations of the whole round trip are in the lines of both directions.
         r.set_ends(&guest, &back, 0);
         r.lost = guest.came.missing;
         r.mode = mode.name().into();
@@ -75,7 +74,6 @@ fn measure_coalesced(
     }))
 }
 
-/// Rows as a table.
 pub fn table(rows: &[[Record; 2]]) -> Table {
     let us = |ns: Option<u64>| figure(ns.unwrap_or(0) as f64 / 1000.0);
     Table::of(rows)
@@ -90,7 +88,6 @@ pub fn table(rows: &[[Record; 2]]) -> Table {
         .all()
 }
 
-/// Runs the benchmark.
 pub fn measure_all(args: &LatencyArgs, run: &mut Run) -> Result<()> {
     let mut stand = Stand::start()?;
     let mut rows = Vec::new();

@@ -96,7 +96,7 @@ const ROWS: [Row; 14] = [
 /// Sizes of frames handed over by a pool.
 const POOLED: [usize; 3] = [64, 256, 1500];
 
-/// All rows, with pools of so many buffers, and so much work beside.
+/// All rows, with pools of these numbers of buffers, and these amounts of other work.
 fn rows(pools: &[u32], works: &[u32]) -> Vec<Row> {
     let lines = |row: &&Row| matches!(row, Row::Lines { .. });
     let pooled = POOLED.iter().flat_map(|&size| {
@@ -251,10 +251,10 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Lines handed over at a time, as `bench limit` does unless an option says otherwise.
+    /// Lines passed on at a time, as in `bench limit` unless an option changes it.
     const BURST: u32 = 32;
 
-    /// None where this process may use one core only.
+    /// None if this process may use one core only.
     pub fn start() -> Result<Option<Self>> {
         let cores = limit::cores()?;
         let [a, b, ..] = cores[..] else { return Ok(None) };

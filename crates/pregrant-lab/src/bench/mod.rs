@@ -76,7 +76,6 @@ pub enum BenchCommand {
     LimitTarget,
 }
 
-/// Runs it.
 pub fn run(command: BenchCommand, given: &Given) -> Result<()> {
     match command {
         BenchCommand::Net(args) => net::run(args, given),

@@ -64,14 +64,13 @@ pub struct NeighbourArgs {
     pub lines: Lines,
 }
 
-/// Staging's data length.
 const DATA_LEN: u32 = 2048;
 
-/// One row: a kind of neighbour beside a guest that offers all it can, or some.
+/// A row: a kind of neighbour beside a guest that offers its full or a limited load.
 struct Row {
     path: PathName,
     nuisance: Nuisance,
-    /// Its load, as a part of its rate alone; None: all that it can.
+    /// The guest's load as a part of its rate alone; None: its full load.
     paced: Option<f64>,
     /// Worker threads of the backend.
     workers: usize,
@@ -129,7 +128,6 @@ impl Row {
     }
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &NeighbourArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     let workers = args.workers.iter().map(|&workers| usize::from(workers));
@@ -164,7 +162,7 @@ pub fn measure(args: &NeighbourArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, stands.values()))
 }
 
-/// Where the threads of a stand are, as lines.
+/// The placement of a stand's threads, as lines of text.
 fn on_cores(core_placement: &CorePlacement) -> String {
     let words = core_placement.words();
     match core_placement.nr_workers() {

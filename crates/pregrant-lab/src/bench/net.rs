@@ -133,8 +133,8 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
 ];
 
-/// Those of a guest that only sends, to a backend that others share: it maps for none of them, and
-/// lends for RX alone.
+/// The paths of a guest that only sends, to a backend shared with others: it maps no pages of
+/// theirs, and exports pages for RX only.
 pub const SENDERS_PATHS: &[(PathName, &str)] = &[PATHS[0], PATHS[2], PATHS[3], PATHS[4], PATHS[5], PATHS[6]];
 
 /// A path of this bench's rows.
@@ -142,12 +142,12 @@ pub const SENDERS_PATHS: &[(PathName, &str)] = &[PATHS[0], PATHS[2], PATHS[3], P
 pub struct NetPath {
     /// The first of its chain.
     pub path: PathName,
-    /// With `staging`: heads of longer frames come from their buffers, and the rests by this.
+    /// With `staging`: the heads of longer frames are in their buffers, and the rest uses this
+    /// path.
     pub rest: Option<PathName>,
 }
 
 impl NetPath {
-    /// A path by itself.
     pub const fn of(path: PathName) -> Self {
         Self { path, rest: None }
     }
@@ -156,7 +156,7 @@ impl NetPath {
         Self { path: PathName::Staging, rest: Some(rest) }
     }
 
-    /// As `pregrant back --path` has it.
+    /// The name for `pregrant back --path`.
     pub fn name(self) -> &'static str {
         match (self.path, self.rest) {
             (path, None) => path.name(),
@@ -170,7 +170,7 @@ impl NetPath {
     }
 
     /// RX is copied by a back that maps TX, as Linux's does: with heads that is `staging+copy`. It
-    /// lends pages for RX alone.
+    /// exports pages for RX only.
     pub fn serves(self, dir: Dir) -> bool {
         match dir {
             Dir::Tx => self.path != PathName::GuestCopy,
@@ -252,11 +252,12 @@ const OWN_PAGES: usize = RING_SLOTS as usize;
 pub struct Row {
     /// The case, without its time and its vif.
     pub case: Case,
-    /// Worker threads of the backend; 0: its one thread serves the queues. The stand has as many.
+    /// Number of the backend's worker threads; 0: its one thread serves the queues. The stand has
+    /// the same number.
     pub workers: usize,
     /// The bench that it is a row of.
     pub bench: &'static str,
-    /// One record for each repeat.
+    /// The records, one per repeat.
     pub records: Repeats,
     /// How the platform did it, in words.
     pub platform: String,
@@ -275,7 +276,7 @@ impl Row {
         Self { case, workers: 0, bench, records: Repeats::default(), platform: String::new() }
     }
 
-    /// The same of frames of so many bytes, and buffers of so many where the path has some.
+    /// A row for frames of `size` bytes, with buffers of this length if the path has some.
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
         Self::of("net", Case { size, data_len, ..Case::of(dir, path) })
@@ -291,12 +292,12 @@ impl Row {
         self.gref_pages.map_or(0, |pages| pages - STATIC_POOL)
     }
 
-    /// Where its frames are sent from.
+    /// The memory that its frames are sent from.
     pub fn tx_way(&self) -> TxWay {
         if self.buffers.is_some() { TxWay::Own } else { TxWay::Copy }
     }
 
-    /// Its path, as `--path` has it.
+    /// The name of its path for `--path`.
     pub fn name(&self) -> &'static str {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
@@ -307,7 +308,6 @@ impl Row {
         Some(if self.dir == Dir::Tx { rx } else { tx }.unwrap_or(0))
     }
 
-    /// Measures it once more.
     pub fn measure(
         &mut self,
         stand: &mut Stand,
@@ -446,14 +446,12 @@ impl NetArgs {
         (self.rx_only || tx != rx).then_some([(!self.rx_only).then_some(tx), Some(rx)])
     }
 
-    /// That of a direction.
     fn data_len_of(&self, dir: Dir) -> u32 {
         let of = if dir == Dir::Tx { self.tx_data_len } else { self.rx_data_len };
         of.unwrap_or(self.data_len)
     }
 }
 
-/// Runs the benchmark.
 pub fn run(args: NetArgs, given: &Given) -> Result<()> {
     args.check(given)?;
     args.output.run(|run| measure(&args, run))
@@ -578,7 +576,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     run.print(method(&rows, args, stands.values()))
 }
 
-/// Rows that all have the same stand, poll mode and so many queues.
+/// Rows of the same stand in poll mode, with this many queues.
 pub fn in_poll_mode(
     run: &mut Run,
     (&Bursts { burst, timing: Timing { seconds, repeats } }, queues): (&Bursts, u32),

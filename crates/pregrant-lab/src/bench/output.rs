@@ -30,26 +30,26 @@ pub struct Output {
 }
 
 impl Lines {
-    /// Measures, and fails where a record says that something went wrong.
+    /// Measures, and fails if a record shows that something went wrong.
     pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.json.as_deref(), None, "", checked(measure))
     }
 }
 
 impl Output {
-    /// The same; the page is written also when the run failed.
+    /// The same; the page is also written if the run failed.
     pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "", checked(measure))
     }
 
-    /// The same of what says itself whether something went wrong; an empty line is ahead of the
-    /// report's.
+    /// The same for a bench that reports its own failures; an empty line precedes the name of the
+    /// report.
     pub fn run_all(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "\n", measure)
     }
 }
 
-/// Measures, and checks whether a record says that something went wrong.
+/// Measures, and checks whether a record shows that something went wrong.
 fn checked(measure: impl FnOnce(&mut Run) -> Result<()>) -> impl FnOnce(&mut Run) -> Result<()> {
     |run| measure(run).and_then(|()| none_went_wrong(run.json.written()))
 }
@@ -82,9 +82,8 @@ fn run(
 /// The output of a bench.
 pub struct Run {
     json: RecordWriter,
-    /// Says what the records do not.
+    /// The report, with facts that are not in the records.
     pub page: Report,
-    /// Its progress.
     pub progress: Progress,
 }
 
@@ -95,7 +94,8 @@ impl Run {
         Ok(self.json.write(&Record { others, ..record.clone() })?)
     }
 
-    /// All is measured: says so, if others took too much of the machine meanwhile.
+    /// Called after all measurements: prints a warning if other programs used too much of the
+    /// machine meanwhile.
     fn say_load(&mut self, others: f64) -> Result<()> {
         let Some(loaded) = self.page.others(others) else { return Ok(()) };
         let text = format!(
@@ -114,8 +114,8 @@ impl Run {
         self.json.is_stdout()
     }
 
-    /// A table, or what it says, once all is measured; nothing beside JSON lines on standard
-    /// output.
+    /// Prints a table, or a text about it, after all measurements; prints nothing if JSON lines go
+    /// to standard output.
     pub fn print(&self, text: impl Display) -> Result<()> {
         self.progress.clear();
         if !self.is_quiet() {

@@ -89,13 +89,11 @@ named! {
     }
 }
 
-/// What a row measures.
 enum By {
     Ours(Box<Row>),
     Peer(Peer),
 }
 
-/// One row.
 struct Line {
     by: By,
     dir: Dir,
@@ -117,7 +115,6 @@ impl Line {
     }
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     let cores = limit::pair(&crate::limit::cores()?)?;
     if cores[0] == cores[1] {
@@ -215,7 +212,6 @@ fn measure_frames(
     Ok(missing)
 }
 
-/// Which repeats are compared.
 fn rings_words() -> String {
     format!(
         "ring M/s: lines a second through a bare ring before and after the row. A repeat in which the rings of two rows differ by more \
@@ -252,7 +248,7 @@ fn times(row: &Repeats, base: &Repeats) -> String {
     times.map_or(format!("- {of}"), |times| format!("{times} {of}"))
 }
 
-/// Of ours: times the better of the peers.
+/// For our rows: the ratio to the better peer.
 fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
     let By::Ours(_) = line.by else { return None };
     let peers = lines.iter().filter(|other| other.is_peer_of(line));

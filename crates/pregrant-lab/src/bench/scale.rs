@@ -71,23 +71,24 @@ const MOST_BASES: u32 = 8;
 /// How long backends have for what comes after connecting, before they are idle.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// One number of vifs, of one path, with so many workers.
+/// A row: a number of vifs, a path, and a number of workers.
 #[derive(Default)]
 struct Row {
     path: PathName,
     workers: u16,
     vifs: u16,
-    /// One sends; single frames of one, there and back; all send.
+    /// One guest sends; single frames of one guest and their echoes; all guests send.
     one: Repeats,
     requests: Repeats,
     responses: Repeats,
     all: Repeats,
     /// Nanoseconds of the backend's CPU time for each time that such a frame woke it.
     woken_ns: Vec<f64>,
-    /// By machine, what a backend did while all of its guests were idle: CPU time in ns, system
+    /// For each machine, what the backend used while all guests were idle: CPU time in ns, and
+    /// system calls.
     /// calls.
     idle: Vec<[f64; 2]>,
-    /// By machine, the backend's memory: bytes of its own, and of guests' pages.
+    /// For each machine, the backend's memory in bytes: its own, and mapped pages of guests.
     memory: Vec<[u64; 2]>,
 }
 
@@ -104,7 +105,7 @@ impl Row {
         record
     }
 
-    /// One sends, then single frames, then all send.
+    /// Measures one sender, then single frames, then all senders.
     fn measure(&mut self, stand: &mut Stand, args: &ScaleArgs, run: &mut Run) -> Result<()> {
         let (size, repeat) = (args.size as usize, self.one.0.len());
         let load = |member| Load { member, size };
@@ -135,7 +136,6 @@ impl Row {
     }
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
     let first = args
         .vifs
@@ -266,7 +266,6 @@ fn frames_table(rows: &[Row], args: &ScaleArgs) -> Table {
         .grouped(|row| (row.path, row.workers))
 }
 
-/// Single frames, and nothing.
 fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let idle_cpu = format!("idle CPU, ms in {} s", args.idle);
     let first = format!("of {}'s", args.vifs[0]);

@@ -13,7 +13,6 @@ use pregrant_host::drivers::{Mode, Placement};
 const GUEST: u16 = 6;
 const FIRST_NEIGHBOUR: u16 = 101;
 
-/// See the module.
 pub struct Stand {
     core_placement: CorePlacement,
     ends: Ends,
@@ -29,13 +28,13 @@ impl Stand {
         Self::with_workers(0, Mode::Poll, Placement::Balanced)
     }
 
-    /// The same, whose backend has so many worker threads that wait in this way; 0: none.
+    /// The same with a backend of this many worker threads, which wait in this way; 0: none.
     pub fn with_workers(workers: usize, mode: Mode, place: Placement) -> Result<Self> {
         Self::on(Testbed::start()?, CorePlacement::of(workers)?, mode, place)
     }
 
-    /// With broker and xenstored, which are threads of this process, on the guest's core, where
-    /// they give way.
+    /// A stand whose broker and xenstored are threads of this process on the guest's core, which
+    /// yield to it.
     pub fn that_gives_way(workers: usize) -> Result<Self> {
         let core_placement = CorePlacement::of(workers)?;
         let guests = core_placement.guest;
@@ -85,7 +84,7 @@ impl Stand {
     }
 }
 
-/// Starts a neighbour, and waits until it is what it is to be.
+/// Starts a neighbour, and waits until it does what it should.
 fn begin(
     ends: &mut Ends,
     nuisance: Nuisance,

@@ -36,7 +36,6 @@ const FIRST_GUEST: u16 = 1;
 /// Nodes of others in the store, and watches on as many of them.
 const OTHERS: usize = 10_000;
 const OTHERS_WATCHES: usize = 1000;
-/// Rounds before the count.
 const WARM_UP: Duration = Duration::from_millis(20);
 
 /// Arguments of `bench store`.
@@ -69,7 +68,6 @@ pub struct StoreArgs {
 struct Running {
     handle: Handle,
     thread: JoinHandle<ThreadResult>,
-    /// That thread.
     server: Pid,
 }
 
@@ -137,7 +135,7 @@ fn furniture() -> (Vec<Vec<u8>>, usize) {
     (chunks, OTHERS + 2 * OTHERS_WATCHES)
 }
 
-/// One measurement of one row.
+/// One measurement of a row.
 struct Measured {
     ops: u64,
     seconds: f64,
@@ -294,7 +292,6 @@ impl Row {
     }
 }
 
-/// Rows, with their heading.
 fn table(rows: &[Row]) -> Table {
     let cost = |row: &Row| row.records.summary(|r| r.backend_cpu_ns as f64 / r.frames as f64);
     let range = |row: &Row| {

@@ -14,7 +14,6 @@ pub const VALUE_BYTES: usize = 16;
 pub const CHILDREN: usize = 8;
 
 named! {
-    /// One operation.
     pub enum Op {
         /// READ of a value
         Read = "read",
@@ -49,7 +48,6 @@ pub trait Way {
     fn receive(&mut self, conn: usize, answers: usize, into: &mut Answers) -> io::Result<()>;
 }
 
-/// Messages that came.
 #[derive(Default)]
 pub struct Answers {
     bytes: Vec<u8>,
@@ -57,12 +55,10 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Forgets them.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Room for more bytes.
     fn room(&mut self) -> &mut [u8] {
         if self.bytes.len() < self.filled + 4096 {
             self.bytes.resize(self.filled + 64 * 1024, 0);
@@ -121,9 +117,7 @@ impl Way for Sockets {
 
 /// The server's core in this thread.
 pub struct Core {
-    /// The store.
     pub server: Server,
-    /// Its connections.
     pub conns: Vec<ConnId>,
 }
 
@@ -164,7 +158,7 @@ fn node(slot: usize) -> String {
 }
 
 impl Load {
-    /// For a connection of a guest whose `data` is its own.
+    /// A load for a connection of a guest that owns its `data` node.
     pub fn new(op: Op, depth: usize) -> Self {
         let mut requests = vec![];
         for slot in 0..depth {
@@ -200,15 +194,14 @@ impl Load {
         (out, answers)
     }
 
-    /// Undoes it.
     pub fn tear_down(&self) -> (Vec<u8>, usize) {
         let mut out = vec![];
         request(&mut out, MsgType::ResetWatches, TX_NONE, 0, &[b"\0"]);
         (out, 1)
     }
 
-    /// One round over all connections, each with a load of its own: all are asked, then all are
-    /// read. Gives the operations that were done.
+    /// One round over all connections, each with a load of its own: all requests are sent, then all
+    /// replies are read. Returns the number of operations.
     pub fn round(loads: &mut [Load], way: &mut impl Way, answers: &mut Answers) -> io::Result<u64> {
         for (conn, load) in loads.iter().enumerate() {
             way.send(conn, &load.requests)?;

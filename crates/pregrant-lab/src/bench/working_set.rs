@@ -48,7 +48,6 @@ pub struct WorkingSetArgs {
     pub output: Output,
 }
 
-/// Runs the benchmark.
 pub fn measure(args: &WorkingSetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &reuse in &args.reuse {
@@ -80,7 +79,7 @@ fn way(row: &Row) -> &'static str {
 }
 
 fn table(rows: &[Row]) -> Table {
-    // Each row of the cache stands behind that of the static pool.
+    // Each row of the cache follows that of the static pool.
     let gain = |(i, row): &(usize, &Row)| -> Option<Summary> {
         is_cached(row).then(|| row.records.ratio(&rows[i - 1].records)).flatten()
     };

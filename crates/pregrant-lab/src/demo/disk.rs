@@ -24,21 +24,19 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The guest.
 pub const GUEST: u16 = 7;
 /// Bytes of the disk.
 pub const DISK_BYTES: u64 = 32 << 20;
 /// Bytes of a request, and requests in flight.
 pub const SIZE: usize = 4096;
 pub const DEPTH: usize = 32;
-/// How the backend serves.
 const WORKERS: usize = 1;
 const MODE: Mode = Mode::Adaptive;
 /// How long requests move before the kill, and after the new process answers.
 const MOVES: Duration = Duration::from_millis(150);
 /// How long the new process has for its first answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two checks of that.
+/// Interval of these checks.
 const CHECK: Duration = Duration::from_millis(2);
 
 /// An image of this run alone: a file without a name, so that no signal leaves it behind.
@@ -53,7 +51,7 @@ impl ImageFile {
         ))
     }
 
-    /// Where processes of this user open it.
+    /// The path by which other processes of this user open the image.
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -65,7 +63,6 @@ pub struct DiskStage {
     _image: ImageFile,
 }
 
-/// The result.
 pub struct Played {
     /// The process that was killed, and its successor.
     pids: [u32; 2],
@@ -73,7 +70,7 @@ pub struct Played {
     before: u64,
     all: u64,
     rested: Rested,
-    /// For how long there were requests.
+    /// How long there were requests.
     took: Duration,
     /// Sectors that were checked in the end.
     sectors: u64,
@@ -164,14 +161,12 @@ impl DiskStage {
         Ok(Played { pids, before, all, rested, took, sectors: whole.checked })
     }
 
-    /// The server.
     pub fn pid(&self) -> u32 {
         self.ends.back.pid()
     }
 }
 
 impl Played {
-    /// The act in words.
     pub fn lines(&self) -> Vec<String> {
         let [old, new] = self.pids;
         vec![
@@ -191,7 +186,6 @@ impl Played {
         ]
     }
 
-    /// The act for programs.
     pub fn record(&self) -> Record {
         let Rested { failed, damaged, missed_wakeups, latency, .. } = &self.rested;
         let mut record =

@@ -33,10 +33,9 @@ const AFTER_MOST: u64 = 60_000;
 
 /// Longer than the pause, in which counting would take time of a core.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
-/// So often: a process that takes up nothing says why at the transfer's end.
+/// Number of checks: a process that resumes nothing reports why at the transfer's end.
 const COUNTS: u32 = 100;
 
-/// The result.
 pub struct Restarted {
     done: Done,
     /// The time of the same transfer without a kill.
@@ -44,7 +43,7 @@ pub struct Restarted {
     pause: Pause,
     /// The process that was killed, and its successor.
     pids: [u32; 2],
-    /// Before the kill, under the new process, and when the vifs are closed.
+    /// Grants before the kill, under the new process, and when the vifs are closed.
     grants: [Grants; 3],
 }
 
@@ -141,7 +140,6 @@ fn timeline(arrivals: [&[Arrival]; 2], killed_at_ns: u64, again_at_ns: u64) -> (
 }
 
 impl Restarted {
-    /// The act in words.
     pub fn lines(&self) -> Vec<String> {
         let (pause, [old, new], [before, after, end]) = (&self.pause, self.pids, self.grants);
         let ms = |ns: u64| figure(ns as f64 / 1e6);
@@ -174,7 +172,6 @@ impl Restarted {
         ]
     }
 
-    /// The act for programs.
     pub fn record(&self) -> Record {
         let done = &self.done;
         let mut record = Record::new("restart", "staging", "tx", MTU as u64 + 14);

@@ -33,7 +33,6 @@ pub const LINE: usize = 64;
 /// Lines in a batch at most.
 pub const MAX_BATCH: u32 = 64;
 
-/// Words of a line.
 type Line = [u64; LINE / 8];
 
 /// Whether the lines are copied from and to private memory.
@@ -228,8 +227,8 @@ pub(super) fn on_both(
     give: impl Fn() -> u64 + Send + Sync,
     take: impl Fn() -> Result<Measured, u64> + Send + Sync,
 ) -> io::Result<Measured> {
-    // Both threads are pinned before either starts, so that a core that cannot be had ends the run
-    // and leaves no one waiting for a peer that never comes.
+    // Both threads are pinned before either starts, so that an unavailable core ends the run, and
+    // no thread waits for a peer that never comes.
     let pinned = Barrier::new(2);
     let both = AtomicBool::new(true);
     let ready = |core| {

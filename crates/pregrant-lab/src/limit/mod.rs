@@ -29,7 +29,6 @@ mod window;
 pub struct Measured {
     /// Lines, copies, pieces or round trips.
     pub frames: u64,
-    /// How long it took.
     pub seconds: f64,
     /// CPU time of the thread that gives (or the only one).
     pub giver_cpu_ns: u64,
@@ -52,7 +51,7 @@ pub fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The result of a thread that was joined; a panic in it goes on here.
+/// The result of a thread that was joined; a panic in it continues here.
 pub fn joined<T>(result: std::thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

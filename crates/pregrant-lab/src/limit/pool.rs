@@ -37,7 +37,7 @@ const MIXES: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Private buffers of each end.
 const PRIVATE: usize = 128;
 
-/// Bytes from one buffer to the next, for frames of so many.
+/// Distance of buffers in bytes, for frames of `size` bytes.
 pub fn stride(size: usize) -> usize {
     if size <= 256 { 256 } else { 2048 }
 }
@@ -156,8 +156,8 @@ fn private_at(all: &mut [u8], number: u64, size: usize) -> &mut [u8] {
     &mut all[at..at + size]
 }
 
-/// Hands frames of `size` bytes over from `cores[0]` to `cores[1]`, by so many buffers (a power of
-/// two), `batch` at a time. Each end does `work` for a frame besides.
+/// Passes frames of `size` bytes from `cores[0]` to `cores[1]`, through this many buffers (a power
+/// of two), `batch` at a time. Each end does `work` per frame besides.
 pub fn frames(
     cores: [usize; 2],
     size: usize,

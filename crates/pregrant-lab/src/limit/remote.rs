@@ -17,7 +17,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::{Measured, joined, pin};
 use crate::cpu_time;
 
-/// Pieces in one call.
 pub const PIECES: usize = 64;
 /// Bytes that the target has: a page for each slot of a ring.
 const TARGET_BYTES: usize = 256 * PAGE;
@@ -96,8 +95,8 @@ impl Target {
         }))
     }
 
-    /// An error that says how the process ended, when it did: then what was read from it is not to
-    /// be trusted.
+    /// The error says how the process ended, if it did: then what was read from it must not be
+    /// trusted.
     pub fn check_alive(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),

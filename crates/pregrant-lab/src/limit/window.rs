@@ -18,7 +18,6 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The warm-up begins now.
     pub(super) fn new(run_for: Duration) -> Self {
         Self { run_for, since: Instant::now(), cpu_ns: cpu_time::of_this_thread(), first: None }
     }

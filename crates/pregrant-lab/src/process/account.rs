@@ -42,7 +42,7 @@ enum Count {
 /// Guests that are distinguished, by their domains' numbers.
 const GUESTS: usize = 8;
 
-/// Whose frame it is, as the address says that the testbed gives: 00:16:3e:0:DOMAIN:0.
+/// The guest that sent a frame, by the address that the testbed assigns: 00:16:3e:0:DOMAIN:0.
 fn guest_of(frame: &[u8]) -> usize {
     usize::from(frame.get(10).copied().unwrap_or(0)) % GUESTS
 }
@@ -124,7 +124,6 @@ impl Account {
         self.first_frame_at_ns.load(Ordering::Relaxed)
     }
 
-    /// The counts.
     pub fn frames(&self) -> SwitchFrames {
         SwitchFrames {
             seen: (0..GUESTS)
@@ -149,7 +148,6 @@ pub struct CountedPort {
 }
 
 impl CountedPort {
-    /// Counts what passes `port`.
     pub fn new(port: SwitchPort, account: Arc<Account>) -> Self {
         Self { port, account, overflow: 0 }
     }

@@ -72,18 +72,16 @@ impl Recovery<Loopback> for RedoSwitch {
     }
 }
 
-/// The process.
 struct Host {
     backend: LoopbackBackend,
-    /// The ports behind vifs.
     port_plan: Rc<RefCell<PortPlan>>,
     redo: Rc<Cell<bool>>,
     worker_threads: Option<Arc<WorkerThreads>>,
     attach_at_ns: u64,
-    /// Where the machine's sockets are, and which domain this is.
+    /// The directory of the machine's sockets, and the number of this domain.
     dir: PathBuf,
     domid: u16,
-    /// Of a crowd: the number of the commands' descriptor among what wakes this thread.
+    /// In a crowd: the number, among this thread's wake-ups, of the descriptor with the commands.
     commands: Option<usize>,
     hall: Arc<Hall>,
     over: bool,
@@ -104,7 +102,7 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
     Ok(())
 }
 
-/// Disks, whose images the toolstack says.
+/// The class of disks, whose images the toolstack names.
 fn disks(path: DiskPath) -> Blk<Loopback> {
     let mut config = BlkConfig::default();
     config.vbd.features.persistent = path == DiskPath::Persistent;
@@ -118,7 +116,7 @@ fn disks(path: DiskPath) -> Blk<Loopback> {
 const STAGING_PAGES: u32 = 8192;
 
 impl Host {
-    /// For what the first command asks.
+    /// Starts a backend as the first command needs it.
     fn new(args: &ProcessArgs, first: &ProcessCommand) -> Result<Self> {
         let attach_at_ns = MonotonicClock.now_ns();
         let (platform, xs) = super::attach(&args.broker, DomId(args.domid))?;
@@ -248,7 +246,7 @@ impl Work for Host {
     }
 }
 
-/// Rounds of the backend until `done` says so, or `most` has passed (false).
+/// Runs rounds of the backend until `done` returns true, or `most` has passed (false).
 fn rounds(
     backend: &mut LoopbackBackend,
     worker_threads: Option<&Arc<WorkerThreads>>,
@@ -269,7 +267,6 @@ fn rounds(
     Ok(!rounds.late)
 }
 
-/// See [`rounds`].
 struct Rounds<'a, F> {
     backend: &'a mut LoopbackBackend,
     until: Instant,
@@ -303,7 +300,7 @@ impl<F: FnMut(&mut LoopbackBackend) -> bool> Work for Rounds<'_, F> {
 }
 
 impl Host {
-    /// One case, from the vif's coming to its end.
+    /// Plays one case, from the connect of the vif to its close.
     fn case(&mut self, case: &Case) -> Result<Played> {
         self.redo.set(case.redo);
         let signals = Arc::new(Signals::new(self.meter()));
@@ -351,7 +348,7 @@ impl Host {
         Ok(played)
     }
 
-    /// A learning switch until so many vifs have come and gone.
+    /// Runs a learning switch until this many vifs have connected and closed.
     fn switch(&mut self, vifs: u64, succeed: bool) -> Result<Switched> {
         self.redo.set(true);
         let Self { backend, port_plan, worker_threads, dir, domid, .. } = self;
@@ -363,8 +360,8 @@ impl Host {
         *port_plan.borrow_mut() = PortPlan::Switch(Stations::at(&switch), Arc::clone(&account));
         let (before, cpu_before_ns) = (backend.removed(), cpu_time::of_process());
         backend.control()?;
-        // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in
-        // a case no one would answer who asks, and it would wake without end.
+        // For `pregrant top`, beside the broker's socket; a testbed works without it. Only here: in
+        // a case no thread would answer, and clients would wake it without end.
         let mut status = StatusPublisher::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
         let asked =
             status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;

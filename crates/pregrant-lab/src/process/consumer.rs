@@ -18,7 +18,6 @@ use pregrant_host::ports::sequence::{self, Wrong};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
-/// See the module.
 pub struct Consumer {
     diverted: Diverted,
     numbers: [(Number, usize); BURST_FRAMES],
@@ -27,11 +26,10 @@ pub struct Consumer {
     backlog: Vec<Box<[u8]>>,
 }
 
-/// A frame's number.
 type Number = std::result::Result<u64, Wrong>;
 
 impl Consumer {
-    /// One that has seen nothing.
+    /// A consumer that has received no frame.
     pub fn new() -> Self {
         let config = StackConfig::new(MacAddr([2, 0, 0, 0, 0, 5]), Ipv4Addr::new(10, 0, 0, 5));
         Self {

@@ -7,7 +7,6 @@
 use pregrant::port::Arena;
 use std::sync::OnceLock;
 
-/// A deliberate fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault {
     damage: bool,

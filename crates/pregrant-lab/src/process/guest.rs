@@ -36,15 +36,14 @@ pub type Guest = Frontend<Loopback, UnixTransport>;
 
 /// How long both ends run before the time is counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// The same where pages are to come to a table first, each time, and how often.
+/// The same if pages must be added to a table first: the interval, and the number of times.
 const WARM_UP_BUFFERS: Duration = Duration::from_millis(150);
 const WARM_UPS_MAX: usize = 10;
-/// After this long an echo counts as lost.
+/// An echo that takes longer than this counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Longest wait for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Carries out commands.
 pub fn play(args: &ProcessArgs) -> Result<()> {
     // The domain lives as long as its first process' attachment.
     let keep = Loopback::attach(&args.broker, DomId(args.domid))?;
@@ -59,7 +58,8 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
                 each.staging.buffers = buffers;
                 crowd.gather(&args.broker, &members, &each)
             }
-            // It answers itself, once all rings are full, and goes on until the next command.
+            // It sends the answer itself, once all rings are full, and continues until the next
+            // command.
             ProcessCommand::Send(loads) => match crowd.send(&loads) {
                 Ok(()) => continue,
                 Err(e) => Err(e),
@@ -81,7 +81,7 @@ pub fn attach(broker: &Path, domid: u16, handle: u32, config: FrontConfig) -> Re
     Ok(Frontend::new(platform, xs, handle, config, false)?)
 }
 
-/// That this did not happen in time.
+/// The error for a vif that did not connect in time.
 pub fn not_connected(guest: &mut Guest, patience: Duration) -> Box<dyn Error> {
     let at = guest.device().id();
     match guest.states() {
@@ -113,7 +113,7 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
     }
 }
 
-/// One case, from connect to close.
+/// Plays one case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let mut config = config(case.path, case.data_len, case.queues);
     if let Some(lens) = case.data_lens {
@@ -174,7 +174,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// The use of a guest with a thread of its own, up to now.
+/// What a guest with a thread of its own has used so far.
 pub fn spent(guest: &Guest) -> Spent {
     Spent {
         ops: guest.platform().counters(),
@@ -197,11 +197,11 @@ enum For {
     Answers,
 }
 
-/// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
+/// Waits between rounds according to the mode, and gives up when nothing moves for a long time.
 struct Waiter {
     poll_loop: PollLoop,
     gives_way: bool,
-    /// Of its own accord it wakes then.
+    /// It wakes at this time without an event.
     until: Option<Instant>,
     /// The event did not come in time.
     late: bool,
@@ -213,7 +213,7 @@ impl Waiter {
         Self { poll_loop: PollLoop::new(mode), gives_way: false, until: None, late: false, quiet_since: None }
     }
 
-    /// After a round in which something moved or nothing.
+    /// Call it after each round; `moved` says whether anything moved.
     #[inline]
     fn after(&mut self, guest: &mut Guest, moved: bool, what: For) -> Result<()> {
         if moved {
@@ -224,7 +224,7 @@ impl Waiter {
             .after(&mut Pause { guest, what, gives_way: *gives_way, until: *until, late, quiet_since }, moved)
     }
 
-    /// From now on something is waited for, for so long.
+    /// Expects something to happen within `most`.
     fn expect(&mut self, most: Duration) {
         (self.until, self.late) = (Some(Instant::now() + most), false);
     }
@@ -305,7 +305,6 @@ fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
 /// Sends numbered frames as fast as they are taken.
 struct Sender<'a> {
     guest: &'a mut Guest,
-    /// By queue.
     frames: Vec<(Generator, Arena)>,
     burst: u64,
     /// Frames of the untimed burst, on each queue.
@@ -317,7 +316,7 @@ struct Sender<'a> {
     gives_way: bool,
     /// Answers to wait for before the ring's lines are touched.
     want: u32,
-    /// Where frames are, if the guest has buffers of its own; of one queue.
+    /// The guest's own buffers for frames of one queue, if it has any.
     own: Option<OwnFrames>,
     /// Bytes of a frame that are written there, and after the untimed burst.
     written: usize,
@@ -373,7 +372,7 @@ impl<'a> Sender<'a> {
         Ok(played)
     }
 
-    /// Sends until the back has what fits its table, or it is seen that the buffers do not.
+    /// Sends until the back's table has all buffers, or it is clear that they do not fit.
     fn fill_table(&mut self) -> Result<()> {
         for _ in 0..WARM_UPS_MAX {
             if let Some(own) = &mut self.own {
@@ -428,7 +427,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// One burst of `n` frames on queue `i`, or as many as there is room for, whole.
+    /// Sends one burst of `n` whole frames on queue `i`, or as many as fit.
     #[inline(always)]
     fn send_burst(&mut self, i: usize, n: u64, waiter: &mut Waiter) -> Result<()> {
         let (generator, arena) = &mut self.frames[i];
@@ -467,14 +466,13 @@ struct Receiver {
     lent: Lent,
     /// Slots of a frame.
     slots: usize,
-    /// A lent frame's number is not all in its head.
+    /// Part of a zero-copy frame's number is outside of its head.
     reads_more: bool,
-    /// Every byte is checked.
     whole: bool,
 }
 
 impl Receiver {
-    /// Takes frames until `until`, or until so many of the back's `marks` came on every queue.
+    /// Takes frames until the time `until`, or until `marks` marks of the back came on every queue.
     fn take_until(&mut self, guest: &mut Guest, until: Option<Instant>, marks: u64) -> Result<u64> {
         let mut frames = 0;
         self.waiter.until = until;
@@ -524,7 +522,6 @@ impl Receiver {
     }
 }
 
-/// Receives numbered frames.
 fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut receiver = Receiver {
@@ -540,7 +537,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     };
     receiver.sinks.resize_with(guest.vif().nr_queues(), || CheckingSink::new(Check::Payload));
     send_mark(guest, mode)?;
-    // The untimed burst. The back says on each queue when it is over.
+    // The untimed burst. The back signals its end on each queue.
     receiver.take_until(guest, None, 1)?;
     let checked = receiver.sinks.iter().map(|s| s.report().frames + s.report().damaged).sum();
     receiver.sinks.iter_mut().for_each(|sink| sink.set_check(Check::Number));
@@ -557,14 +554,14 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {
         return Err(format!("frames were to be sent on in their buffers: {hooked:?}").into());
     }
-    // The back learns that it is over, and says on each queue that nothing comes any more.
+    // The back sees that it has ended, and signals on each queue that no more frames come.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;
     played.came = Came::of(receiver.sinks.iter().map(CheckingSink::report));
     Ok(played)
 }
 
-/// One frame at a time, there and back.
+/// Sends one frame at a time and waits for its echo.
 pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut out = Arena::new();

@@ -21,8 +21,8 @@ pub fn is_mark(burst: &Burst<'_>) -> bool {
     burst.frames.len() == 1 && burst.frame(0).get(12..14) == Some(&MARK_ETHERTYPE)
 }
 
-/// Frames of the untimed burst, on each queue: so many that each buffer and each slot has one where
-/// frames are short, and 4 MiB of long ones.
+/// Number of frames of the untimed burst per queue: enough to use each buffer and each slot if
+/// frames are short, and 4 MiB if they are long.
 pub fn whole_frames(size: usize) -> u64 {
     ((4 << 20) / size.max(1) as u64).clamp(64, 512)
 }

@@ -74,8 +74,8 @@ pub fn run(args: ProcessArgs) -> Result<()> {
         Role::Back => back::play(&args),
         Role::Guest => guest::play(&args),
     };
-    // A testbed that is asked to end takes its broker with it, and then its processes: there is
-    // nothing to be said.
+    // When a testbed is asked to end, its broker ends and then its processes: there is nothing to
+    // report.
     if played.as_ref().is_err_and(|e| is_end_of_machine(&**e)) {
         std::thread::sleep(Duration::from_millis(200));
         if rustix::process::getppid().is_none_or(|parent| parent == rustix::process::Pid::INIT) {
@@ -124,7 +124,6 @@ fn has_command() -> Result<bool> {
     Ok(!fds[0].revents().is_empty())
 }
 
-/// Sends a report.
 fn send_report(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all((serde_json::to_string(report)? + "\n").as_bytes())?;

@@ -155,7 +155,7 @@ impl RawVif {
         Ok(Self { xs, device, tx, rx, refs, _page: free, channel, port, platform })
     }
 
-    /// With new rings, as an honest front does.
+    /// Connects with new rings, as an honest front does.
     fn connect(&mut self) -> Result<()> {
         self.wait_back(&[XenbusState::InitWait])?;
         self.tx.init();

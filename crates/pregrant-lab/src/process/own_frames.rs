@@ -21,7 +21,6 @@ use pregrant_host::ports::sequence::MIN_LEN;
 /// Buffers that are tried for one frame.
 const TRIES: usize = 64;
 
-/// See the module.
 pub struct OwnFrames {
     reuse: Reuse,
     /// Pages of a buffer.
@@ -29,14 +28,14 @@ pub struct OwnFrames {
     seed: u64,
     /// The next, where they are used one after another.
     next: usize,
-    /// By buffer: the burst that it was taken for last.
+    /// For each buffer, the burst that used it last.
     taken: Box<[u32]>,
     burst: u32,
     descs: Vec<FrameDesc>,
     before: CacheStats,
 }
 
-/// Gives the guest's vif the memory, before it connects.
+/// Gives the memory to the guest's vif, before that connects.
 pub fn equip(guest: &mut Guest, buffers: Buffers) -> Result<()> {
     let (platform, vif) = guest.driver();
     let table = platform.grants().per_frame().ok_or("this platform cannot grant single pages")?;
@@ -45,7 +44,7 @@ pub fn equip(guest: &mut Guest, buffers: Buffers) -> Result<()> {
 }
 
 impl OwnFrames {
-    /// Over those of [`equip`], for frames of `size` bytes.
+    /// Uses the buffers from [`equip`] for frames of `size` bytes.
     pub fn new(buffers: Buffers, size: usize) -> Self {
         let pages = size.div_ceil(PAGE_SIZE).max(1);
         Self {
@@ -106,12 +105,11 @@ impl OwnFrames {
         Ok(vif.send_own(platform, i, &self.descs)?)
     }
 
-    /// From now on it is counted.
+    /// Starts to count.
     pub fn begin(&mut self, guest: &Guest) {
         self.before = cache(guest).map(GrefCache::stats).unwrap_or_default();
     }
 
-    /// The difference since.
     pub fn played(&self, guest: &Guest) -> CachePlayed {
         let cache = cache(guest);
         let (now, before) = (cache.map(GrefCache::stats).unwrap_or_default(), self.before);

@@ -26,7 +26,7 @@ pub enum PortPlan {
         front: DomId,
         case: Box<PortPlan>,
         feed: Option<usize>,
-        /// Where those others are counted.
+        /// Counts the other guests' frames.
         others: Arc<Signals>,
     },
     Switch(Stations, Arc<Account>),

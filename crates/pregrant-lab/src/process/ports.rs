@@ -22,17 +22,15 @@ use pregrant_host::ports::sequence::Head;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Takes numbered frames.
 pub struct SinkPort {
     sink: CheckingSink,
-    /// Has private bytes, though it reads heads alone.
+    /// It asks for private bytes, although it only reads heads.
     look: bool,
     signals: Presence,
     /// When the last burst came, where gaps are measured.
     gaps: Option<Gaps>,
 }
 
-/// Time between bursts.
 struct Gaps {
     all: Histogram<u64>,
     last_ns: u64,
@@ -53,7 +51,7 @@ impl Gaps {
 }
 
 impl SinkPort {
-    /// Of a case; with the time between bursts, if that is wanted.
+    /// A port for a case; `gaps` records the time between bursts.
     pub fn new(signals: Arc<Signals>, look: bool, gaps: bool) -> Self {
         let sink = CheckingSink::new(Check::Number);
         locked(&signals.sinks).push(sink.counters());
@@ -112,7 +110,7 @@ impl SinkPort {
         }
     }
 
-    /// Whether frames are to be checked whole now; asked of the sink.
+    /// Whether frames must be checked completely now; asks the sink.
     fn wants_whole(&mut self) -> bool {
         let whole = self.signals.marks.load(Ordering::Relaxed) == WHOLE;
         self.sink.set_check(if whole { Check::Payload } else { Check::Number });
@@ -120,8 +118,8 @@ impl SinkPort {
     }
 }
 
-/// Gives numbered frames, from the first mark to the last, and then one mark: what comes after it
-/// is nothing.
+/// Produces numbered frames between the first mark and the last, then one mark. Frames after that
+/// are ignored.
 pub struct SourcePort {
     generator: Generator,
     signals: Presence,
@@ -142,7 +140,7 @@ impl SourcePort {
 }
 
 impl SourcePort {
-    /// Of a case, with frames of `size` bytes in bursts of so many.
+    /// A port for a case, with frames of `size` bytes in bursts of `burst`.
     pub fn new(signals: Arc<Signals>, size: usize, burst: usize) -> Self {
         Self {
             generator: Generator::new(Head::default(), size),
@@ -202,7 +200,7 @@ impl Echo {
         true
     }
 
-    /// Gives all of them. Returns how many.
+    /// Appends all of them. Returns how many.
     pub fn give(&mut self, into: &mut Arena) -> usize {
         let n = self.0.burst().iter().filter(|(frame, offload)| into.push(frame, *offload)).count();
         self.0.clear();
@@ -210,7 +208,6 @@ impl Echo {
     }
 }
 
-/// Sends each frame back.
 pub struct EchoPort {
     back: Echo,
     /// Frames up to now.
@@ -219,7 +216,6 @@ pub struct EchoPort {
 }
 
 impl EchoPort {
-    /// Of a case.
     pub fn new(signals: Arc<Signals>) -> Self {
         Self { back: Echo::default(), nr: 0, signals: Presence(signals) }
     }

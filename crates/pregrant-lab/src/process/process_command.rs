@@ -63,7 +63,7 @@ named! {
 }
 
 named! {
-    /// Where frames are sent from.
+    /// The memory that frames are sent from.
     pub enum TxWay {
         /// Copied to the pages of the static pool, which the backend has mapped
         Copy = "copy",
@@ -75,7 +75,7 @@ named! {
 /// The memory of a guest that its frames are sent from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Buffers {
-    /// A frame begins at one, and is in as many as it needs.
+    /// Pages of a buffer. A frame begins at a page, and uses as many as it needs.
     pub pages: usize,
     /// Which of them is used next.
     pub reuse: Reuse,
@@ -99,12 +99,10 @@ pub mod by_name {
     use std::fmt::Display;
     use std::str::FromStr;
 
-    /// Writes it.
     pub fn serialize<T: Display, S: Serializer>(named: &T, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(named)
     }
 
-    /// Reads it.
     pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
         String::deserialize(from)?.parse().map_err(de::Error::custom)
     }
@@ -115,14 +113,12 @@ pub const RING_SLOTS: u32 = 256;
 /// Staging buffers of a direction at most: ids number those of both.
 pub const BUFFERS_MAX: u32 = 16384;
 
-/// One vif's life: connect, move numbered frames for so long, close.
+/// The life of one vif: it connects, moves numbered frames for some time, and closes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
-    /// The guest.
     pub front: u16,
-    /// Its vif, made by the toolstack already.
+    /// The number of its vif, which the toolstack has made.
     pub handle: u32,
-    /// Direction.
     pub dir: Dir,
     /// Bytes of a frame.
     pub size: usize,
@@ -130,15 +126,13 @@ pub struct Case {
     pub burst: usize,
     /// How long frames are counted.
     pub seconds: f64,
-    /// How both ends wait.
     #[serde(with = "by_name")]
     pub mode: Mode,
-    /// How frames travel.
     #[serde(with = "by_name")]
     pub path: PathName,
     /// Staging's data length for both directions, when the path is `staging`.
     pub data_len: Option<u32>,
-    /// Its data lengths of TX and RX, where they differ; None: no buffers.
+    /// The data lengths of TX and RX, if they differ; None: no buffers in that direction.
     pub data_lens: Option<[Option<u32>; 2]>,
     /// `map` copies frames of no more bytes.
     pub copy_below: u32,
@@ -147,14 +141,13 @@ pub struct Case {
     /// The path for frames that no other path serves, or their rests.
     #[serde(with = "by_name")]
     pub rest: PathName,
-    /// With `staging`: the heads of longer frames come from their buffers.
+    /// With `staging`: the heads of longer frames are sent from their staging buffers.
     pub heads: bool,
-    /// Queues.
     pub queues: u32,
     /// Whether the back keeps redo pages, without which its rings do not survive it.
     pub redo: bool,
-    /// TX: the sink has private copies of whole frames made for it, as a switch has; else it reads
-    /// heads where they are.
+    /// For TX: the sink requests private copies of whole frames, as a switch does; otherwise it
+    /// reads heads in place.
     pub look: bool,
     /// RX: what the guest does with frames.
     pub rx: RxWay,
@@ -176,7 +169,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Of one queue with frames of 64 bytes in bursts of 64, for no time, of no vif yet.
+    /// A case with one queue and bursts of 64 frames of 64 bytes, without a duration and a vif.
     pub fn of(dir: Dir, path: PathName) -> Self {
         Self {
             front: 0,
@@ -209,7 +202,7 @@ impl Case {
 }
 
 named! {
-    /// The work of the guest beside the measured one.
+    /// What the guest next to the measured one does.
     pub enum Nuisance {
         /// It is not there
         #[value(skip)]
@@ -249,29 +242,27 @@ pub struct WorkerSetup {
     /// Which of them gets a queue.
     #[serde(with = "by_name")]
     pub place: Placement,
-    /// In whose time frames go from one guest's queue to another's.
+    /// The worker in whose time frames go from one guest's queue to another's.
     #[serde(with = "by_name")]
     pub rx_context: RxContext,
-    /// How they wait.
     #[serde(with = "by_name")]
     pub mode: Mode,
     /// Worker n stays on the nth of these cores, and so on from the first; none: anywhere.
     pub cores: Vec<usize>,
 }
 
-/// One guest of a crowd, with vif 0.
+/// One guest of a crowd, whose vif has number 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// Its domain, made by the toolstack already, as the vif is.
+    /// The domain, which the toolstack has made with its vif.
     pub domid: u16,
     /// Queues of its vif.
     pub queues: u32,
 }
 
-/// A member that sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// Its place in the crowd.
+    /// The index of the guest in the crowd.
     pub member: usize,
     /// Bytes of its frames.
     pub size: usize,
@@ -286,7 +277,7 @@ pub enum Devices {
     Disks(#[serde(with = "by_name")] DiskPath),
 }
 
-/// To a process. The end of its input means: stop.
+/// A command to a process. The end of its input means "stop".
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProcessCommand {
     /// Back: have queues served by threads, in all commands that follow. The first command, or
@@ -314,7 +305,6 @@ pub enum ProcessCommand {
     Seen,
     /// Guest: be a nuisance with vif 0, from a report on, until killed.
     Annoy {
-        /// How.
         nuisance: Nuisance,
         /// Bytes of its frames, where it sends some.
         size: usize,
@@ -323,30 +313,25 @@ pub enum ProcessCommand {
     Transfer(Transfer),
     /// Guests: attach to these domains and connect their vifs; they stay. Answer: `Done`.
     Gather {
-        /// Who.
         members: Vec<Member>,
-        /// How their frames travel.
         #[serde(with = "by_name")]
         path: PathName,
         /// Staging's data length, when the path is `staging`.
         data_len: Option<u32>,
-        /// Its buffers of each direction, where they are more than slots.
+        /// Number of buffers per direction, if there are more than slots.
         buffers: u32,
     },
-    /// Guests: keep the rings of these full, each in its turn, until the next command. Answer:
-    /// `Done`, once all are full.
+    /// Guests: keep the rings of these full, in turn, until the next command. Answer: `Done`, once
+    /// all are full.
     Send(Vec<Load>),
     /// Guests: the first one sends one frame at a time, which come back. Answer: `Case`.
     Echo {
-        /// For so long.
         seconds: f64,
-        /// How it waits.
         #[serde(with = "by_name")]
         mode: Mode,
     },
     /// Guests: send no more, and wait until all is answered. Answer: `Sent`.
     Rest,
-    /// Guests with disks.
     Disks(DisksCommand),
 }
 
@@ -363,8 +348,7 @@ pub struct Transfer {
     pub data_len: Option<u32>,
     /// Bytes of a packet at most.
     pub mtu: usize,
-    /// Server: say so when this many bytes are there.
+    /// Server: report when this many bytes have arrived.
     pub report_at: Option<u64>,
-    /// Report when frames arrived.
     pub arrivals: bool,
 }

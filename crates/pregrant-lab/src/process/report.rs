@@ -6,12 +6,10 @@ use pregrant_host::counters::Counters;
 use pregrant_host::ports::checking_sink::SinkReport;
 use serde::{Deserialize, Serialize};
 
-/// From a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Report {
     /// The command is carried out.
     Done,
-    /// It cannot; why.
     Failed(String),
     /// The latest events, in words, for the demo.
     Note(String),
@@ -19,15 +17,12 @@ pub enum Report {
     Case(Box<Played>),
     /// This many bytes of a transfer are there.
     Reached(u64),
-    /// The same, every now and then: for those who wait.
+    /// Progress, reported now and then to be displayed.
     Moved(u64),
-    /// A transfer is over.
     Transfer(Box<Transferred>),
-    /// The switch is over.
     Switch(Switched),
     /// Frames that a crowd has sent up to now.
     Sent {
-        /// By member.
         frames: Vec<u64>,
         /// Sleeps of this end that ended by their bound with work pending.
         missed_wakeups: u64,
@@ -38,9 +33,9 @@ pub enum Report {
     Spent(Spent),
     /// The frames that came at it up to now.
     Seen {
-        /// Its use, as of the same moment.
+        /// What the process used, as of the same moment.
         spent: Spent,
-        /// By member; those whose vif was ever connected.
+        /// Frames received by each member whose vif was ever connected.
         came: Vec<Came>,
     },
     /// Answers to guests with disks up to now.
@@ -52,7 +47,6 @@ pub enum Report {
 /// The use of one end since it started. Times are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Spent {
-    /// As of when.
     pub at_ns: u64,
     /// CPU time of this end.
     pub cpu_ns: u64,
@@ -95,7 +89,7 @@ impl Spent {
 pub struct Came {
     /// Frames, repeats included.
     pub frames: u64,
-    /// One more than the highest number of each queue, in sum.
+    /// One more than the highest number of each queue, summed.
     pub next: u64,
     /// Numbers below that which did not come.
     pub missing: u64,
@@ -103,12 +97,12 @@ pub struct Came {
     pub wrong: u64,
     /// Frames with a wrong byte: of the untimed burst any, else one in the head.
     pub damaged: u64,
-    /// Frames that are none of ours.
+    /// Frames of other programs.
     pub foreign: u64,
 }
 
 impl Came {
-    /// Of a sink for each queue.
+    /// The sum over the sinks of all queues.
     pub fn of(sinks: impl IntoIterator<Item = SinkReport>) -> Self {
         sinks.into_iter().fold(Self::default(), |sum, r| Self {
             frames: sum.frames + r.frames,
@@ -120,7 +114,7 @@ impl Came {
         })
     }
 
-    /// Of so many that were sent those that did not come.
+    /// Number of the `sent` frames that did not arrive.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.missing + sent.saturating_sub(self.next)
     }
@@ -144,24 +138,24 @@ pub struct Switched {
 /// Frames at the ports of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchFrames {
-    /// That guests sent, by number: once each.
+    /// Frames that guests sent, by number: each counts once.
     pub seen: u64,
-    /// Of these so many came a second time.
+    /// Frames among them that came a second time.
     pub repeated: u64,
     /// Numbers that did not come, below one that did.
     pub missing: u64,
-    /// That found the queue to their guest full.
+    /// Frames that found the queue to their guest full.
     pub overflow: u64,
-    /// That waited for a guest when its vif closed.
+    /// Frames that waited for a guest when its vif closed.
     pub left: u64,
 }
 
-/// One end's account of a case.
+/// The results of a case at one end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Played {
     /// Frames in the time that is counted.
     pub frames: u64,
-    /// That time, and what was used in it; missed wake-ups are of all of the case.
+    /// The measured time and what was used in it; missed wake-ups are those of the whole case.
     pub spent: Spent,
     /// All frames sent by this end.
     pub sent: u64,
@@ -169,12 +163,11 @@ pub struct Played {
     pub came: Came,
     /// Frames of the untimed burst: every byte of them was checked.
     pub checked: u64,
-    /// The time between bursts of the case at the back's port, while they were counted (beside a
-    /// neighbour only).
+    /// The times between bursts at the back's port during the measured time (with a neighbour
+    /// only).
     pub gaps: Option<Latencies>,
     /// The path that was run in the case's direction.
     pub path: String,
-    /// The platform in words.
     pub platform: String,
     /// Latencies of requests and of responses.
     pub latency: Option<[Latencies; 2]>,
@@ -189,11 +182,10 @@ pub struct Played {
 pub struct CachePlayed {
     /// Sent from where they were.
     pub hits: u64,
-    /// Copied.
     pub copied: u64,
     /// Pages that made way for others.
     pub evictions: u64,
-    /// At the end nothing made way any more.
+    /// At the end no frame was zero-copy any more.
     pub copying: bool,
     /// Pages that the back took at most.
     pub capacity: usize,
@@ -206,7 +198,6 @@ pub struct Latencies {
     pub p50_ns: u64,
     /// 99 of 100 took at most so long.
     pub p99_ns: u64,
-    /// The longest.
     pub most_ns: u64,
     /// All of them: a bucket's upper bound in ns, and how many fell into it; bounds rise.
     pub histogram: Vec<(u64, u64)>,
@@ -232,7 +223,7 @@ impl Latencies {
         Self { p50_ns, p99_ns, most_ns: times.max(), histogram }
     }
 
-    /// Of several in coarse buckets, together: percentiles are bounds of these, 2 % apart.
+    /// The sum of several histograms in coarse buckets: percentiles are bucket bounds, 2 % apart.
     pub fn of_buckets(histogram: Vec<(u64, u64)>) -> Self {
         let all: u64 = histogram.iter().map(|(_, n)| n).sum();
         let at = |part: f64| {
@@ -247,7 +238,7 @@ impl Latencies {
         Self { p50_ns: at(0.5), p99_ns: at(0.99), most_ns, histogram }
     }
 
-    /// The same, where the longest is known exactly: a bucket's bound may be above it.
+    /// The same with the exact maximum, since a bucket's bound may be above it.
     pub fn with_most(self, most_ns: u64) -> Self {
         let [p50_ns, p99_ns] = [self.p50_ns, self.p99_ns].map(|ns| ns.min(most_ns));
         Self { p50_ns, p99_ns, most_ns, ..self }
@@ -265,11 +256,11 @@ pub struct Transferred {
     pub seconds: f64,
     /// Frames sent and received by the vif.
     pub frames: [u64; 2],
-    /// Of these through staging buffers.
+    /// The part of these that went through staging buffers.
     pub staged: [u64; 2],
     /// Frames that the guest's stack had no room for.
     pub overflow: u64,
-    /// Its frames, and the other guest's, by their numbers.
+    /// Its own frames, and the other guest's, by their numbers.
     pub numbers: Numbered,
     /// Sleeps that ended by their bound with work pending.
     pub missed_wakeups: u64,
@@ -284,7 +275,7 @@ pub struct Transferred {
 pub struct Numbered {
     /// Frames that it sent.
     pub sent: u64,
-    /// Of the other's: one more than the highest number that came.
+    /// One more than the highest number received from the other guest.
     pub next: u64,
     /// Numbers below that which did not come.
     pub missing: u64,
@@ -297,7 +288,6 @@ pub struct Numbered {
 pub struct Arrival {
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// How many.
     pub frames: u32,
     /// Bytes of the transfer that were there by then; 0 at the sender.
     pub bytes: u64,

@@ -22,15 +22,12 @@ pub const WHOLE: u32 = 1;
 pub const WARM_UP: u32 = 2;
 /// the time that is counted began,
 pub const COUNTED: u32 = 3;
-/// and it is over.
 pub const OVER: u32 = 4;
 
-/// See the module.
 pub struct Signals {
     pub marks: AtomicU32,
-    /// One for each queue.
     pub sinks: Mutex<Vec<Arc<SinkCounters>>>,
-    /// Of other guests' vifs: one for each queue of each of their connections.
+    /// The sinks of other guests' vifs, one for each queue of each of their connections.
     pub others: Mutex<Vec<Arc<SinkCounters>>>,
     pub made: AtomicU64,
     pub checked: AtomicU64,
@@ -38,21 +35,21 @@ pub struct Signals {
     pub gaps: Mutex<Option<Histogram<u64>>>,
     /// The vif's ports are gone.
     pub gone: AtomicBool,
-    /// Of ports that have frames of their own accord once a mark came.
+    /// Wakers of ports that produce frames by themselves after a mark.
     pub wakers: Mutex<Vec<Arc<dyn QueueWaker>>>,
-    /// At the begin of the time that is counted, and at its end: what was used, and the other
-    /// guests' frames.
+    /// Use of resources, and the other guests' frames, at the start and at the end of the measured
+    /// time.
     stamps: Mutex<[Option<(Spent, u64)>; 2]>,
     meter: Meter,
 }
 
-/// The value behind a lock, which no panic leaves half done.
+/// Locks a value; no panic leaves it half changed.
 pub fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Signals {
-    /// Of a case that is measured by this meter.
+    /// Signals of a case that this meter measures.
     pub fn new(meter: Meter) -> Self {
         Self {
             marks: AtomicU32::new(0),
@@ -68,7 +65,7 @@ impl Signals {
         }
     }
 
-    /// A mark came, on whichever queue: those who wait for it are asked.
+    /// A mark came on some queue: wakes those who wait for it.
     pub fn mark(&self) {
         let marks = self.marks.load(Ordering::Relaxed) + 1; // all of a case come on one queue
         if let COUNTED | OVER = marks {

@@ -27,7 +27,6 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// How long an end stays after its connection is over.
 const LINGER: Duration = Duration::from_millis(50);
 
-/// Either end.
 enum End {
     Client(TransferClient),
     Server(TransferServer),

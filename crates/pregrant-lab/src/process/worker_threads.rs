@@ -25,20 +25,17 @@ use rustix::thread::{Pid, gettid};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-/// See the module.
 pub struct WorkerThreads {
-    /// Wakes the control thread.
     waker: OwnedFd,
-    /// By number.
     threads: Mutex<Vec<Option<Pid>>>,
-    /// A worker is not where it is to be, or its time is not counted; why.
+    /// Why a worker is not on its core, or its time cannot be measured.
     astray: Mutex<Option<String>>,
     /// The switch that they tell the time.
     switch: Mutex<Switch>,
 }
 
 impl WorkerThreads {
-    /// Gives the backend workers. Before its first device.
+    /// Starts the backend's workers. Call it before its first device.
     pub fn start(backend: &mut LoopbackBackend, worker_setup: &WorkerSetup) -> Result<Arc<Self>> {
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         backend.platform().events().also_wake_on(waker.as_fd())?;
@@ -72,7 +69,7 @@ impl WorkerThreads {
         Ok(worker_threads)
     }
 
-    /// From now on they tell this switch the time.
+    /// From now on the workers set the time of this switch.
     pub fn serve(&self, switch: &Switch) {
         *locked(&self.switch) = switch.clone();
     }
@@ -82,7 +79,7 @@ impl WorkerThreads {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]); // no one rang: that is fine, too
     }
 
-    /// Whether each of them is where it is to be.
+    /// Checks that each worker is on its core.
     pub fn in_place(&self) -> Result<()> {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
@@ -103,12 +100,12 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Of this backend, with these workers.
+    /// A meter for this backend with these workers.
     pub fn new(backend: &LoopbackBackend, worker_threads: Option<&Arc<WorkerThreads>>) -> Self {
         Self { totals: backend.platform().totals(), worker_threads: worker_threads.cloned() }
     }
 
-    /// By all handles and threads.
+    /// The sum over all handles and threads.
     pub fn read(&self) -> Spent {
         Spent {
             at_ns: MonotonicClock.now_ns(),

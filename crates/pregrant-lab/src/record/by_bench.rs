@@ -25,7 +25,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The fields of one bench. A line that is read is the first that has all fields of its own.
+    /// The fields of one bench. A line that is read belongs to the first bench of which it has all
+    /// fields.
     Of;
     /// `bench blk`, disks of `bench peers`, and a disk whose backend died.
     disk: Disk {
@@ -34,20 +35,20 @@ kinds! {
     } {
         /// Bytes that each request begins at a multiple of.
         align: u32,
-        /// Its disks' medium: `ram` or `file`.
+        /// The medium of the disks: `ram` or `file`.
         medium: String,
-        /// Its requests were in pages of its own (`--buffers own`).
+        /// Whether requests used the guest's own pages (`--buffers own`).
         own_pages: bool,
         /// The work of the last guest, where it is greedy.
         neighbour: String,
-        /// Its requests a second.
         neighbour_frames_per_s: f64,
-        /// By guest, what its device took of workers that others wanted too; the greedy one is the
+        /// For each guest, the worker time that its device took while others wanted it too; the
+        /// greedy guest is last (`--greedy` only).
         /// last (`--greedy` only).
         guests_worker_ns: Vec<u64>,
         /// Requests that were answered when the backend was killed (`disk-restart` only).
         before: u64,
-        /// As `bench peers` has it for frames.
+        /// As in `bench peers`, for frames.
         ring_per_s: [f64; 2],
     }
     /// `bench peers`.
@@ -92,12 +93,12 @@ kinds! {
     } {
         /// Buffers of the ring, where they are not its slots.
         pool: u32,
-        /// Multiplications of each end for a frame beside its copies, where there were any.
+        /// Multiplications per frame at each end besides its copies, if there were any.
         work: u32,
     }
     /// `bench neighbour`.
     neighbour: Neighbour {
-        /// The work of the guest beside the measured one.
+        /// What the guest next to the measured one did.
         neighbour: String,
         /// Frames a second that it sent.
         neighbour_frames_per_s: f64,
@@ -115,7 +116,7 @@ kinds! {
         place: String,
         /// Vifs that are connected, each another guest's.
         vifs: u32,
-        /// Those of them that send.
+        /// Number of guests that send.
         busy: u32,
         /// How the last guest is greedy.
         neighbour: String,
@@ -131,24 +132,23 @@ kinds! {
     scale: Scale {
         /// Vifs that are connected, each another guest's.
         vifs: u32,
-        /// Those of them that send.
+        /// Number of guests that send.
         busy: u32,
     } {
         /// System calls of the backend for each time that an event woke it.
         syscalls_a_wakeup: f64,
-        /// Bytes of memory of its own that the backend's process has, with all connected.
+        /// Bytes of the backend process's own memory, with all guests connected.
         own_bytes: u64,
         /// Bytes of guests' memory that it has mapped.
         mapped_bytes: u64,
     }
     /// `bench between`.
     between: Between {
-        /// In whose turn frames went from guest to guest.
+        /// The worker in whose time frames went from guest to guest.
         rx_context: String,
     } {}
     /// A backend of vifs that died.
     restart: Restart {
-        /// How it went.
         pause: Pause,
     } {}
 }
@@ -160,9 +160,8 @@ impl Default for Of {
 }
 
 super::part! {
-    /// A guest's own buffers.
     WorkingSet {
-        /// Pages of its own that the guest's frames were in.
+        /// Number of the guest's own pages that its frames were in.
         buffers: u32,
         /// Which of them was used next: `uniform`, `skewed` or `circular`.
         reuse: String,
@@ -185,7 +184,6 @@ super::part! {
         /// 99 of 100 took at most so long.
         latency_p99_ns: u64,
     } {
-        /// The longest (`disk-restart` only).
         latency_most_ns: u64,
         /// All of them: the bucket's upper bound in ns and how many frames fell into it, bounds
         /// rising.

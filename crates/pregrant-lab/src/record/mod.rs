@@ -4,8 +4,8 @@
 //! those of [`Record`]; [`Of`] has those of one bench. A field that a measurement has no value for
 //! is 0, or null where 0 would be a claim, or missing.
 
-/// A part of the line: fields that it has always, then those that are left out where they say
-/// nothing.
+/// Defines a part of the line: fields that are always present, then those that are omitted when
+/// empty.
 macro_rules! part {
     ($(#[$about:meta])* $name:ident { $($(#[$each:meta])* $field:ident: $of:ty,)* }
         { $($(#[$why:meta])* $more:ident: $what:ty,)* }) => {
@@ -41,7 +41,6 @@ use serde::{Deserialize, Serialize};
 pub const DISK_RESTART: &str = "disk-restart";
 
 part! {
-    /// One measurement.
     Record {
         /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames,
         /// connections its queues); `restart` and `disk-restart` are the demo's.
@@ -54,19 +53,16 @@ part! {
         size_bytes: u64,
         /// The negotiated data length, where there is one.
         data_len: Option<u64>,
-        /// Queues.
         queues: u32,
         /// Frames in a burst at most.
         burst: u32,
         /// Requests in flight, where that is set.
         depth: Option<u32>,
-        /// Which repeat, from 0.
         repeat: u32,
         /// How long it was measured.
         seconds: f64,
         /// Frames that arrived.
         frames: u64,
-        /// Of these, per second.
         frames_per_s: f64,
         /// Bits of frames per second, headers included, no preamble.
         bits_per_s: f64,
@@ -91,13 +87,12 @@ part! {
         platform: String,
         /// `poll`, `event` or `adaptive`.
         mode: String,
-        /// The published figure that this row is shown beside, in frames (or operations) per
+        /// The published figure that this row is compared with, in frames (or operations) per
         /// second.
         published: Option<f64>,
         /// How long single frames, or requests, took, where that was measured.
         #[serde(flatten)]
         took: Option<Took>,
-        /// The rest, by bench.
         #[serde(flatten)]
         of: Of,
     } {
@@ -170,7 +165,7 @@ impl Record {
         self.net().map_or(0, |net| net.grant_copy_bytes)
     }
 
-    /// A row of `bench blk` beside a greedy guest.
+    /// Whether it is a row of `bench blk` with a greedy guest.
     pub fn is_beside_greedy(&self) -> bool {
         self.of.disk().is_some_and(|disk| disk.neighbour.is_some())
     }
@@ -248,7 +243,8 @@ impl Record {
     }
 }
 
-/// Where JSON lines go: a file, standard output for `-`, or nowhere. Records are kept for a report.
+/// The destination of JSON lines: a file, standard output for `-`, or nowhere. Records are kept for
+/// a report.
 pub struct RecordWriter {
     out: Option<Box<dyn Write>>,
     path: PathBuf,
@@ -278,7 +274,6 @@ impl RecordWriter {
         &self.written
     }
 
-    /// Writes a line.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         self.written.push(record.clone());
         let Some(out) = &mut self.out else { return Ok(()) };

@@ -11,9 +11,9 @@ use crate::table::figure;
 pub enum End {
     /// From the guest: domain 0 took them.
     Back,
-    /// To the guest: its network stack took them, and dropped them there.
+    /// Frames to the guest, whose network stack took and dropped them.
     Stack,
-    /// To the guest: an XDP program dropped them, before any stack.
+    /// Frames to the guest that an XDP program dropped before any stack.
     Xdp,
 }
 
@@ -21,7 +21,7 @@ pub enum End {
 pub const THROUGH_STACK: &str = "* In the published figure a Linux guest's network stack took the frames, and dropped them. The guests of these \
     rows have no stack: they copy a frame, and read its number. `pregrant bench hook` has rows with a stack.";
 
-/// One published figure: frames per second, one queue unless said.
+/// One published figure: frames per second, with one queue unless stated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
     /// The path here whose scheme it measured.
@@ -34,9 +34,7 @@ pub struct Published {
     pub queues: u32,
     /// Frames per second.
     pub frames_per_s: f64,
-    /// Their fate.
     pub end: End,
-    /// Where it is from.
     pub source: &'static str,
 }
 
@@ -73,7 +71,6 @@ pub fn in_full(source: &str) -> Option<&'static str> {
     }
 }
 
-/// From the guest.
 const fn tx(
     path: &'static str,
     size_bytes: u64,
@@ -84,7 +81,7 @@ const fn tx(
     Published { path, dir: "tx", size_bytes, queues, frames_per_s, end: End::Back, source }
 }
 
-/// To a Linux guest's stack.
+/// A figure for frames to a Linux guest's stack.
 const fn rx(
     path: &'static str,
     size_bytes: u64,
@@ -100,8 +97,8 @@ const fn rx(
 const SHARES: &[(&str, [f64; 4])] =
     &[("fixed", [1899.14, 2280.43, 1963.33, 1893.47]), ("own", [2027.89, 2025.95, 2018.57, 2016.23])];
 
-/// The published difference between the most and the least of so many guests, in per cent of their
-/// mean.
+/// The published difference between the fastest and the slowest of this many guests, in per cent of
+/// their mean.
 pub fn find_width(place: &str, guests: u16) -> Option<f64> {
     let (_, shares) =
         SHARES.iter().find(|(of, shares)| *of == place && shares.len() == usize::from(guests))?;
@@ -116,11 +113,9 @@ pub struct PublishedDisks {
     pub path: &'static str,
     /// Bytes of a request.
     pub size_bytes: u64,
-    /// Guests.
     pub guests: u32,
     /// Requests per second, over all of them.
     pub requests_per_s: f64,
-    /// Where it is from.
     pub source: &'static str,
 }
 
@@ -142,8 +137,8 @@ pub fn find_disks(path: &str, size_bytes: u64, guests: u32) -> Option<&'static P
     PUBLISHED_DISKS.iter().find(|p| (p.path, p.size_bytes, p.guests) == (path, size_bytes, guests))
 }
 
-/// All of them. "Grant" in the papers copies frames of up to 128 B and maps the rest on TX, and
-/// copies on RX: it stands beside `copy` where only a copy is done, and beside `map` elsewhere.
+/// All published figures. "Grant" in the papers copies frames of up to 128 B and maps the rest on
+/// TX, and copies on RX: it is compared with `copy` where it only copies, and with `map` elsewhere.
 pub const PUBLISHED: &[Published] = &[
     tx("copy", 64, 1, 1_506_170.0, S2),
     tx("copy", 64, 4, 4_988_563.0, S2),
@@ -181,7 +176,7 @@ pub const PUBLISHED: &[Published] = &[
     rx("gref-mapping", 64, 4, 9_920_000.0, DOC),
 ];
 
-/// Sizes so close that their figures may stand beside each other: an Ethernet frame is given as
+/// Whether two sizes are so close that their figures can be compared: an Ethernet frame is given as
 /// 1496, 1500 or 1514.
 fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)
@@ -192,7 +187,7 @@ pub fn find(path: &str, dir: &str, size_bytes: u64, queues: u32) -> Option<&'sta
     find_by(path, dir, size_bytes, queues, |end| end != End::Xdp)
 }
 
-/// The same, of frames that a program in the guest's driver dropped.
+/// The same for frames that a program in the guest's driver dropped.
 pub fn find_by_xdp(path: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
     find_by(path, "rx", size_bytes, queues, |end| end == End::Xdp)
 }

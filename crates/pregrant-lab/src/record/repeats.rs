@@ -5,7 +5,6 @@ use super::stats::Summary;
 use crate::load::{self, COMPARED_MOST};
 use std::borrow::Borrow;
 
-/// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Repeats<R = Record>(pub Vec<R>);
 
@@ -18,17 +17,15 @@ impl Repeats {
 }
 
 impl<R: Borrow<Record>> Repeats<R> {
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Record> {
         self.0.iter().map(Borrow::borrow)
     }
 
-    /// The first: what all of them share stands in it. There is one.
+    /// The first record, which has what all of them share. There is always one.
     pub fn first(&self) -> &Record {
         self.0[0].borrow()
     }
 
-    /// Some count, in sum.
     pub fn sum(&self, count: impl Fn(&Record) -> u64) -> u64 {
         self.iter().map(count).fold(0, u64::saturating_add)
     }
@@ -38,7 +35,6 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.sum(count) as f64 / self.sum(|r| r.frames).max(1) as f64
     }
 
-    /// Some figure.
     pub fn summary(&self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
         Summary::of(&self.iter().map(of).collect::<Vec<_>>())
     }

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-/// Of some figures: the middle one and the two ends.
+/// The median and the extremes of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// The middle; the mean of the middle two when their number is even.
     pub median: f64,
-    /// The least.
     pub min: f64,
-    /// The greatest.
     pub max: f64,
     /// A comparison of figures that were measured while others took too much of the machine: it is
     /// not shown.
@@ -20,7 +18,7 @@ pub struct Summary {
 pub const LOADED: &str = "loaded";
 
 impl Summary {
-    /// Of `figures`, in any order. None when there are none, or one is not a number.
+    /// The summary of `figures`, in any order. None: there are none, or one is not a number.
     pub fn of(figures: &[f64]) -> Option<Self> {
         if figures.is_empty() || figures.iter().any(|f| f.is_nan()) {
             return None;
@@ -32,17 +30,15 @@ impl Summary {
         Some(Self { median, min: sorted[0], max: sorted[n - 1], is_loaded: false })
     }
 
-    /// In units of `unit`.
     pub fn per(self, unit: f64) -> Self {
         Self { median: self.median / unit, min: self.min / unit, max: self.max / unit, ..self }
     }
 
-    /// Its middle in units of `unit`, or that it cannot be read.
+    /// The median in units of `unit`, or that it is not known.
     pub fn middle(&self, unit: f64) -> String {
         if self.is_loaded { LOADED.into() } else { figure(self.median / unit) }
     }
 
-    /// Its ends: `(1.58..2.60)`.
     pub fn range(&self) -> String {
         if self.is_loaded {
             return "-".into();
@@ -50,8 +46,8 @@ impl Summary {
         format!("({}..{})", figure(self.min), figure(self.max))
     }
 
-    /// Of the ratios within pairs: interleaved repeats are compared with their neighbours in time.
-    /// A pair with a 0 below says nothing and is left out.
+    /// The summary of ratios of pairs: interleaved repeats are compared with their neighbours in
+    /// time. Pairs with a 0 as the divisor are ignored.
     pub fn of_ratios(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         Self::of(&pairs.filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b).collect::<Vec<_>>())
     }

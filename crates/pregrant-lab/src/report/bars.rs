@@ -20,42 +20,35 @@ use super::scale::Scale;
 use crate::record::stats::Summary;
 use maud::{Markup, html};
 
-/// A bar.
 pub struct Bar {
-    /// Above it, left.
     pub name: String,
-    /// Above it, right.
     pub figure: String,
     /// Length, and range of the repeats.
     pub value: Summary,
-    /// Its colour.
     pub series: usize,
     /// A published figure and where it is from.
     pub published: Option<(f64, String)>,
 }
 
 impl Bar {
-    /// With its texts and the gap to the next.
+    /// Height with its texts and the gap to the next bar.
     fn height(&self) -> f64 {
         NAME + BAR + GAP + if self.published.is_some() { PUBLISHED } else { 0.0 }
     }
 }
 
-/// Bars with one axis.
 pub struct Panel {
-    /// Unique in the page.
     pub id: String,
-    /// For screen readers: what is shown.
+    /// For screen readers: the title of the drawing.
     pub title: String,
     /// For screen readers: the figures in words.
     pub about: String,
-    /// From the top.
     pub bars: Vec<Bar>,
     /// Values with a name that are drawn through all bars, where they fit the axis.
     pub lines: Vec<(f64, &'static str)>,
 }
 
-/// A line is shown as long as it stretches the axis no more than so much.
+/// A line is shown if it stretches the axis by no more than this factor.
 const STRETCH: f64 = 2.0;
 
 const LINE_NAMES: f64 = 22.0;
@@ -74,18 +67,15 @@ impl Panel {
         values.flatten().fold(0.0, f64::max)
     }
 
-    /// The lines that fit.
     fn shown_lines(&self) -> impl Iterator<Item = &(f64, &'static str)> {
         let limit = self.longest() * STRETCH;
         self.lines.iter().filter(move |(at, _)| *at <= limit)
     }
 
-    /// Of the drawing.
     pub fn height(&self) -> u32 {
         (LINE_NAMES + self.bars.iter().map(Bar::height).sum::<f64>() + AXIS) as u32
     }
 
-    /// The drawing.
     pub fn draw(&self) -> Markup {
         let end = self.shown_lines().map(|l| l.0).fold(self.longest() * 1.01, f64::max);
         let scale = Scale::from_zero(end);

@@ -10,11 +10,8 @@ use std::collections::BTreeSet;
 
 /// The points of a series: size in bytes and frames a second, sizes rising.
 pub struct Curve {
-    /// Colour and mark.
     pub series: usize,
-    /// Its points.
     pub points: Vec<(u64, f64)>,
-    /// Published figures.
     pub published: Vec<(u64, f64)>,
 }
 

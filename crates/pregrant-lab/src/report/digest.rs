@@ -10,11 +10,11 @@ use crate::table::figure;
 /// The repeats of one measurement.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// Its records, at least one, in the order of the run.
+    /// The records of the row, at least one, in the order of the run.
     pub records: Repeats<&'a Record>,
     /// Frames per second.
     pub rate: Summary,
-    /// The path, with its data length and whatever else differs between the rows: `staging 256`.
+    /// The path, with its data length and anything else in which rows differ: `staging 256`.
     pub name: String,
 }
 
@@ -68,7 +68,6 @@ pub struct Digest<'a> {
     pub latency: Vec<Row<'a>>,
     /// `bench limit`.
     pub limit: Vec<Row<'a>>,
-    /// Backends that died.
     pub restarts: Vec<&'a Record>,
     /// Backends of disks that died.
     pub disk_restarts: Vec<&'a Record>,
@@ -80,7 +79,7 @@ pub struct Digest<'a> {
 }
 
 impl<'a> Digest<'a> {
-    /// Of `records`, in the order of the run.
+    /// The digest of `records`, in the order of the run.
     pub fn of(records: &'a [Record]) -> Self {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let on_disk = |r: &&Record| r.of.disk().is_some();
@@ -125,7 +124,7 @@ impl<'a> Digest<'a> {
         self.gains(row).filter(|s| !s.is_loaded).map(|s| s.median)
     }
 
-    /// The same with the least and the greatest of the ratios.
+    /// The same with the least and the greatest ratio.
     pub fn gains(&self, row: &Row) -> Option<Summary> {
         row.ratio(self.baseline(row)?)
     }
@@ -159,7 +158,7 @@ impl<'a> Digest<'a> {
     }
 }
 
-/// Its staging buffers, where they are more than slots.
+/// Number of its staging buffers, if there are more than slots.
 fn buffers(r: &Record) -> Option<u32> {
     r.net()?.staging_buffers
 }
@@ -194,7 +193,7 @@ fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
     groups.into_iter().filter_map(row).collect()
 }
 
-/// What rows may differ in, in words; the mode stands between the two.
+/// A property in which rows may differ, in words; the mode is between the two.
 type Part = fn(&Record) -> String;
 const AHEAD: [Part; 3] = [
     |r| some(r.queues, "queue"),

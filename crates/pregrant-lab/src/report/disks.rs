@@ -69,7 +69,6 @@ pub fn restarts(d: &Digest) -> Option<Markup> {
     })
 }
 
-/// One of them.
 pub fn restart_in_words(r: &Record) -> String {
     let killed =
         before(r).map_or(String::new(), |n| format!(" It was killed when {n} of them were answered."));
@@ -122,7 +121,7 @@ fn in_words((dir, size, align, depth): Kind) -> String {
     text
 }
 
-/// Colours are by path, whatever the number of guests.
+/// The colour of a row, which depends on its path and not on the number of guests.
 fn series(row: &Row) -> usize {
     let paths = ["copy", "map", "persistent"];
     paths.iter().position(|path| *path == row.first().path).unwrap_or(paths.len())

@@ -10,13 +10,11 @@ use std::time::SystemTime;
 /// The facts, as the page shows them and as `machine.json` keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// The processor's name.
     pub cpu: Option<String>,
     /// Cores that are online, as the kernel lists them (`0-1`).
     pub cores_online: Option<String>,
-    /// On which cores the two ends ran.
+    /// The cores of both ends, in words.
     pub pinned: Option<String>,
-    /// Name, release and architecture.
     pub kernel: Option<String>,
     /// Whether the kernel knows that it runs in a virtual machine.
     pub virtual_machine: Option<bool>,
@@ -26,7 +24,6 @@ pub struct Facts {
     pub date: Option<String>,
     /// Version of this program, with the commit where it is known.
     pub version: Option<String>,
-    /// The command line.
     pub command: Option<String>,
     /// The share of the processors that other programs took meanwhile, from 0 to 1.
     pub others: Option<f64>,
@@ -35,7 +32,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Of this machine, this program and its command line, now.
+    /// The facts of this machine, this program and its command line.
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_string());
         let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
@@ -60,7 +57,7 @@ impl Facts {
         }
     }
 
-    /// That others took more than they may, in words.
+    /// A warning if other programs used too much CPU time, in words.
     pub fn loaded(&self) -> Option<String> {
         let share = self.others.filter(|share| *share > BUSY_MOST)?;
         Some(format!(
@@ -76,7 +73,7 @@ fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// As `bench net` and the demo use the cores that this process may use.
+/// How `bench net` and the demo use the cores that this process may use, in words.
 fn pinned(cores: &[usize]) -> String {
     match cores {
         [a, b, ..] => format!("yes: the guest on core {a}, the backend on core {b}"),

@@ -22,7 +22,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where a file of it is.
+    /// The path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

@@ -8,9 +8,7 @@ use maud::{Markup, html};
 
 /// The latencies of one path.
 pub struct Strip {
-    /// The path.
     pub name: String,
-    /// Its colour.
     pub series: usize,
     /// Half took at most so long, ns.
     pub p50: f64,

@@ -28,7 +28,7 @@ pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
     Some(parts.join("\n\n") + "\n")
 }
 
-/// Staging beside `copy` at the shortest frames, for readers who read no more.
+/// The ratio of staging to `copy` at the shortest frames, for readers who read only the first line.
 fn headline(d: &Digest) -> Option<String> {
     let row = d.bound("staging")?;
     let (copy, gain) = (d.baseline(row)?, d.gains(row)?);

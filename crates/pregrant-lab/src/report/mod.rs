@@ -69,13 +69,13 @@ impl Report {
         Ok(Self { folder, facts })
     }
 
-    /// Says how the platform did its work.
+    /// Sets the description of the platform.
     pub fn platform(&mut self, text: &str) {
         self.facts.platform = Some(text.into());
     }
 
-    /// Says which share of the processors other programs took meanwhile. Returned is what that
-    /// makes of the figures, if anything.
+    /// Records the share of CPU time that other programs used meanwhile. Returns a warning if that
+    /// affects the figures.
     pub fn others(&mut self, share: f64) -> Option<String> {
         self.facts.others = Some(share);
         self.facts.loaded()
@@ -132,7 +132,6 @@ pub struct ReportArgs {
     out: PathBuf,
 }
 
-/// Runs `pregrant report`.
 pub fn run(args: ReportArgs) -> Result<()> {
     let mut records = Vec::new();
     for file in &args.files {
@@ -170,7 +169,7 @@ fn read(file: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// The facts beside a report's records; none if they are not there.
+/// Reads the facts stored next to a report's records; none if the file does not exist.
 fn read_facts(file: &Path) -> Result<Facts> {
     match fs::read_to_string(file) {
         Ok(text) => serde_json::from_str(&text).map_err(|e| {

@@ -125,7 +125,7 @@ fn restart_figures(d: &Digest) -> Table {
         .all()
 }
 
-/// A table of whatever else was measured.
+/// A table of everything else that was measured.
 fn others(d: &Digest) -> Option<Markup> {
     let table = Table::of(&d.others)
         .left("bench", |row| &row.first().bench)
@@ -168,7 +168,7 @@ fn machine(d: &Digest, facts: &Facts) -> Markup {
     }
 }
 
-/// How near two paths come to what bounds them.
+/// How close two paths come to their upper bounds.
 fn shares(d: &Digest) -> Vec<String> {
     let share = |row: Option<&Row>, limit: Option<&Row>, what: &str| {
         let (row, limit) = (row?, limit?);

@@ -10,7 +10,6 @@ use super::scale::Percent;
 use crate::table::{Align, Table};
 use maud::{Markup, html};
 
-/// Colours in style.css.
 const COLOURS: usize = 8;
 
 /// The class of a series' colour.
@@ -50,7 +49,6 @@ fn shape(series: usize) -> Markup {
     }
 }
 
-/// Names beside their marks.
 pub fn legend(names: &[(usize, &str)]) -> Markup {
     html! {
         ul.legend {
@@ -85,7 +83,7 @@ pub fn numbers(table: &Table, caption: &str) -> Markup {
     }
 }
 
-/// The same, folded away behind a plot.
+/// The same table, collapsed below a plot.
 pub fn folded(table: &Table, caption: &str) -> Markup {
     html! {
         details { summary { "Numbers: " (caption) } (numbers(table, caption)) }

@@ -13,7 +13,7 @@ pub fn si(value: f64) -> String {
     }
 }
 
-/// A tick of an axis: as [`si`], without digits that say nothing.
+/// The label of an axis tick: as [`si`], without insignificant digits.
 pub fn tick(value: f64) -> String {
     let text = si(value);
     let (number, unit) = text.split_once(' ').map_or((&*text, ""), |(n, u)| (n, u));
@@ -43,7 +43,6 @@ pub fn duration_tick(ns: f64) -> String {
     }
 }
 
-/// A rate of bits.
 pub fn gbit(bits_per_s: f64) -> String {
     format!("{} Gbit/s", figure(bits_per_s / 1e9))
 }
@@ -62,7 +61,7 @@ pub fn small(value: f64) -> String {
     }
 }
 
-/// So many things: `1 queue`, `2 queues`.
+/// A number of things in words: `1 queue`, `2 queues`.
 pub fn some(n: impl Into<u64>, what: &str) -> String {
     match n.into() {
         1 => format!("1 {what}"),

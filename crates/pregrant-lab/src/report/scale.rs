@@ -16,7 +16,8 @@ impl fmt::Display for Percent {
 }
 
 impl Percent {
-    /// How text stands at it: near the `ends` of an axis within the drawing.
+    /// The alignment of a text at a position: near the `ends` of an axis it stays within the
+    /// drawing.
     pub fn anchor(self, ends: [f64; 2]) -> &'static str {
         match self.0 {
             x if x < ends[0] => "start",
@@ -26,13 +27,17 @@ impl Percent {
     }
 }
 
-/// An axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// From `low` to `high`.
-    Linear { low: f64, high: f64 },
+    Linear {
+        low: f64,
+        high: f64,
+    },
     /// From `low` (above 0) to `high`, each decade as long as the next.
-    Log { low: f64, high: f64 },
+    Log {
+        low: f64,
+        high: f64,
+    },
 }
 
 impl Scale {
@@ -49,7 +54,7 @@ impl Scale {
         (high > 0.0).then_some(Self::Log { low: low / margin, high: high * margin })
     }
 
-    /// Where `value` falls; what is outside falls on the nearer end.
+    /// The position of `value` on the axis; values outside are placed at the nearer end.
     pub fn at(&self, value: f64) -> Percent {
         let share = match *self {
             Self::Linear { low, high } => (value - low) / (high - low),

@@ -11,11 +11,10 @@ use crate::table::figure;
 pub struct Tile {
     /// The figure with its unit.
     pub figure: String,
-    /// Its name.
     pub of: String,
 }
 
-/// `from the guest`, as the page says it.
+/// The direction in the page's words, such as `from the guest`.
 pub fn direction(dir: &str) -> &str {
     match dir {
         "tx" => "from the guest",
@@ -145,7 +144,6 @@ fn ceiling(d: &Digest) -> Option<String> {
     Some(text + ".")
 }
 
-/// Four figures at most.
 pub fn tiles(d: &Digest) -> Vec<Tile> {
     let mut out = Vec::new();
     let mut tile = |figure: String, of: String| out.push(Tile { figure, of });

@@ -23,7 +23,7 @@ fn took(latency_p50_ns: u64, latency_p99_ns: u64) -> Took {
     Took { latency_p50_ns, latency_p99_ns, ..Took::default() }
 }
 
-/// One of everything that a page can show.
+/// Records of every kind that a page can show.
 fn everything() -> Vec<Record> {
     let mut records = Vec::new();
     for repeat in 0..3 {
@@ -85,7 +85,6 @@ fn everything() -> Vec<Record> {
     records
 }
 
-/// The death among them.
 fn restart() -> Record {
     everything().into_iter().find(|record| record.pause().is_some()).unwrap()
 }
@@ -152,7 +151,7 @@ fn names_within_the_page_lead_somewhere() {
     }
 }
 
-/// Each drawing says what it shows, and the figures stand in a table too.
+/// Each drawing has a description, and its figures are also in a table.
 #[test]
 fn drawings_can_be_read_without_eyes() {
     let source = html(&everything(), &Facts::default());
@@ -420,7 +419,7 @@ fn the_picture_shows_the_end_of_a_long_silence() {
     assert_eq!(drawn.matches("class=\"moved\"").count(), 61);
 }
 
-/// Of several deaths the middle one is shown: not the best.
+/// Of several deaths the median one is shown, and not the best.
 #[test]
 fn the_death_in_the_picture_is_the_middle_one() {
     let mut records: Vec<Record> = Vec::new();

@@ -11,7 +11,6 @@ use maud::{Markup, html};
 const BARS: usize = 300;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 230.0;
-/// Of the drawing.
 pub const HEIGHT: f64 = 268.0;
 
 /// The drawing with room for its axis; None where no frames were recorded over time.
@@ -19,7 +18,7 @@ pub fn draw(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup>
     plot(id, title, about, pause).map(|plot| html! { div.left { (plot) } })
 }
 
-/// The same pause with its frames from `before_ns` before the kill to `after_ns` after it.
+/// The same pause, with its frames from `before_ns` before the kill to `after_ns` after it.
 pub fn near(pause: &Pause, before_ns: u64, after_ns: u64) -> Pause {
     let buckets = |ns: u64| (ns / pause.bucket_ns.max(1)) as usize;
     let begin = pause.kill_bucket.saturating_sub(buckets(before_ns)).min(pause.frames.len());
@@ -89,7 +88,6 @@ fn labels(kill: Percent, pause: &Pause) -> Markup {
     }
 }
 
-/// The figures in words.
 pub fn in_words(pause: &Pause) -> String {
     let [silence, start, attach] =
         [pause.silence_ns, pause.start_ns, pause.attach_ns].map(|ns| duration(ns as f64));

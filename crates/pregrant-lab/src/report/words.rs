@@ -82,7 +82,6 @@ pub const CAVEAT: &str = "Compare figures of one run on one machine, and nothing
     from the guest, RX to the guest. Gbit/s count the frames\u{2019} bytes with their headers, without preamble and FCS; a \
     line rate counts 20 bytes of preamble and gap for each frame, as line rates are quoted.";
 
-/// The modes of waiting.
 pub fn mode(name: &str) -> &'static str {
     match name {
         "poll" => "both ends poll all the time",

@@ -28,15 +28,13 @@ use std::time::Duration;
 /// The frames that a hook acts on.
 #[derive(Clone, Debug)]
 pub enum Matching {
-    /// Every frame.
     All,
     /// Echo requests for the vif.
     EchoRequests,
-    /// Those that a program names.
+    /// The frames that a packet filter selects.
     Filter(PacketFilter),
 }
 
-/// See the module.
 pub struct FrameHook<P: Platform, T: Transport> {
     mac: MacAddr,
     matching: Matching,
@@ -46,7 +44,7 @@ pub struct FrameHook<P: Platform, T: Transport> {
 }
 
 impl<P: Platform, T: Transport> FrameHook<P, T> {
-    /// Of a vif with this address; what is redirected leaves by `exit`.
+    /// For a vif with this address; redirected frames leave by `exit`.
     pub fn new(mac: MacAddr, matching: Matching, action: HookAction, exit: Option<Exit<P, T>>) -> Self {
         Self { mac, matching, action, diverted: Diverted::new(), exit }
     }
@@ -136,7 +134,7 @@ impl<P: Platform, T: Transport> Exit<P, T> {
     /// No event wakes its owner: it is looked after so often.
     pub const LOOKED_AFTER: Duration = Duration::from_millis(100);
 
-    /// One that may still wait for its backend; the vif has this address.
+    /// A vif with this address, which may still wait for its backend.
     pub fn new(guest: Frontend<P, T>, mac: MacAddr) -> Self {
         Self { guest, mac, came: Arena::new(), unsent: 0 }
     }
@@ -177,7 +175,6 @@ impl<P: Platform, T: Transport> Exit<P, T> {
     }
 }
 
-/// See [`FrameHook::line`].
 pub struct HookLine {
     stats: HookStats,
     exit: Option<(String, u64)>,

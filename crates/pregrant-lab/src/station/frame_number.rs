@@ -41,7 +41,6 @@ impl Numbers {
         self.sent - 1
     }
 
-    /// A frame came.
     pub fn note(&mut self, frame: &[u8]) {
         if let Some(number) = read(frame) {
             self.came.note(number);
@@ -53,7 +52,6 @@ impl Numbers {
         self.sent
     }
 
-    /// The other's frames.
     pub fn came(&self) -> &Tracker {
         &self.came
     }

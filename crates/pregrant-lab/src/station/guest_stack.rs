@@ -34,9 +34,8 @@ const ETHERNET_LEN: usize = 14;
 /// How a guest's stack is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct StackConfig {
-    /// Its hardware address; a group address is made into a station's.
+    /// The station's hardware address; a group address is changed to a unicast one.
     pub mac: MacAddr,
-    /// Its address.
     pub address: Ipv4Addr,
     /// Leading bits of the address that name the network.
     pub prefix_len: u8,
@@ -44,9 +43,9 @@ pub struct StackConfig {
     pub mtu: usize,
     /// Bytes that each socket may hold in either direction.
     pub socket_bytes: usize,
-    /// Where sequence and port numbers start.
+    /// The seed of sequence numbers and port numbers.
     pub seed: u64,
-    /// Whether each frame has a number behind it (`frame_number`), to be counted where it comes.
+    /// Whether each frame ends with a number (`frame_number`), which its receiver counts.
     pub numbered: bool,
 }
 
@@ -90,7 +89,6 @@ impl Device for FrameDevice {
     }
 }
 
-/// The oldest frame received.
 struct Incoming<'a>(&'a mut FrameQueue);
 
 impl RxToken for Incoming<'_> {
@@ -101,7 +99,6 @@ impl RxToken for Incoming<'_> {
     }
 }
 
-/// Room for one frame.
 struct Outgoing<'a>(&'a mut Arena, Option<&'a mut Numbers>);
 
 impl TxToken for Outgoing<'_> {
@@ -159,7 +156,7 @@ impl GuestStack {
         }
     }
 
-    /// Gives a burst of received frames to the stack; [`GuestStack::poll`] handles them.
+    /// Passes a burst of received frames to the stack; [`GuestStack::poll`] handles them.
     pub fn receive(&mut self, burst: &Burst<'_>) {
         for (frame, offload) in burst.iter() {
             if let Some(numbers) = &mut self.device.numbers {

@@ -26,7 +26,6 @@ use pregrant_host::drivers::{Frontend, FrontendError, Mode, PollLoop, Rest, Work
 use pregrant_host::wake::WakeOn;
 use std::time::Duration;
 
-/// See the module.
 pub struct Station<P: Platform, T: Transport> {
     ends: Ends<P, T>,
     poll_loop: PollLoop,
@@ -36,17 +35,16 @@ pub struct Station<P: Platform, T: Transport> {
 struct Ends<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     stack: GuestStack,
-    /// Its hook for frames before the stack has them.
+    /// A hook that sees frames before the stack.
     hook: Option<FrameHook<P, T>>,
     arena: Arena,
     live: bool,
 }
 
-/// One turn of a station, as its worker takes it.
+/// The arguments of one turn of a station's worker.
 struct Turn<'a, P: Platform, T: Transport, F> {
     ends: &'a mut Ends<P, T>,
     due: Duration,
-    /// Until it has worked.
     app: Option<F>,
     /// Frames that came.
     came: usize,
@@ -68,12 +66,11 @@ where
         Self { ends, poll_loop: PollLoop::new(Mode::Adaptive) }
     }
 
-    /// How it waits; adaptive, where no one says.
+    /// Sets how it waits; the default is adaptive.
     pub fn set_mode(&mut self, mode: Mode) {
         self.poll_loop = PollLoop::new(mode);
     }
 
-    /// The vif's hook.
     pub fn hook(&mut self) -> Option<&mut FrameHook<P, T>> {
         self.ends.hook.as_mut()
     }
@@ -88,12 +85,10 @@ where
         self.ends.now_ns()
     }
 
-    /// The stack.
     pub fn stack(&mut self) -> &mut GuestStack {
         &mut self.ends.stack
     }
 
-    /// The vif.
     pub fn guest(&mut self) -> &mut Frontend<P, T> {
         &mut self.ends.guest
     }
@@ -108,13 +103,13 @@ where
         self.ends.is_quiet()
     }
 
-    /// Of the frames that came in the last turn, those that ask for a TCP connection to `port`.
+    /// Number of frames of the last turn that request a TCP connection to `port`.
     pub fn requests(&self, port: u16) -> usize {
         self.ends.arena.burst().iter().filter(|(frame, _)| asks_to_connect(frame, port)).count()
     }
 
-    /// One turn. `app` works on the stack between what came and what goes; `due` is how long this
-    /// may sleep for its sake. Returns how many frames came.
+    /// Runs one turn. `app` works on the stack between receiving and sending; `due` limits how long
+    /// this may sleep. Returns how many frames came.
     pub fn turn<E: From<FrontendError>>(
         &mut self,
         due: Duration,
@@ -139,7 +134,7 @@ where
         self.stack.outgoing().frames.is_empty() && (!self.live || self.guest.vif().in_flight(0) == 0)
     }
 
-    /// Sleeps until something comes, or until a timer of the stack or `due` says so.
+    /// Sleeps until something arrives, or a timer of the stack or `due` expires.
     fn sleep(&mut self, due: Duration) -> Result<(), FrontendError> {
         let timer = self.stack.idle_for_ns(self.now_ns()).map_or(Duration::MAX, Duration::from_nanos);
         let exit = self.exit().map_or(Duration::MAX, |_| Exit::<P, T>::LOOKED_AFTER);
@@ -152,7 +147,6 @@ where
         self.hook.as_mut()?.exit()
     }
 
-    /// Follows the backend's state.
     fn control(&mut self) -> Result<(), FrontendError> {
         if let Some(exit) = self.exit() {
             exit.control()?;

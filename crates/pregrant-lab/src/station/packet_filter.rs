@@ -32,22 +32,18 @@ const FILE_MOST: u64 = 256 * 1024;
 /// Loads from here on are of data that Linux's packets have and frames do not.
 const ANCILLARY: u32 = 0xFFE0_0000;
 
-/// One that was verified.
 #[derive(Clone, Debug)]
 pub struct PacketFilter(Box<[Step]>);
 
 /// Why a file is no program that can be run.
 #[derive(Debug)]
 pub enum FilterError {
-    /// It cannot be read.
     Unread(io::Error),
-    /// It is not of a form that is known.
+    /// The filter has an unknown form.
     Form(String),
     /// Instruction number `at`, counted from 0, is not allowed.
     Instruction {
-        /// Which.
         at: usize,
-        /// Why not.
         why: String,
     },
 }
@@ -64,16 +60,14 @@ impl Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// As the file has it: `struct sock_filter`.
+/// An instruction as in the file: `struct sock_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instruction {
-    /// What it does.
     pub code: u16,
     /// Instructions that are left out where a test is true.
     pub jt: u8,
-    /// The same where it is false.
+    /// Instructions to skip if the condition is false.
     pub jf: u8,
-    /// Its operand.
     pub k: u32,
 }
 
@@ -89,13 +83,12 @@ enum Operand {
     X,
 }
 
-/// Where a load has its value from.
+/// The source of a loaded value.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Constant(u32),
-    /// So many bytes of the head, from there on.
+    /// A number of bytes of the head, from an offset on.
     Head(u8, u32),
-    /// The same, X further.
     Indexed(u8, u32),
     /// Four times the lower half of a byte: an IPv4 header's length.
     HeaderLength(u32),
@@ -279,7 +272,7 @@ fn compute(op: Alu, a: u32, with: u32) -> Option<u32> {
     })
 }
 
-/// A count, and so many lines of four numbers.
+/// Parses a count, followed by that many lines of four numbers.
 fn instructions_of_text(bytes: &[u8]) -> Result<Vec<Instruction>, FilterError> {
     let form = |why: String| FilterError::Form(why);
     let text = String::from_utf8_lossy(bytes);

@@ -13,16 +13,13 @@ pub const PAYLOAD: usize = 56;
 /// Requests whose answers are waited for; older ones count as lost.
 const WAITING_MAX: usize = 1024;
 
-/// An answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// The number of its request.
     pub seq: u16,
-    /// There and back.
     pub took_ns: u64,
 }
 
-/// Asks one station.
 pub struct Pinger {
     socket: SocketHandle,
     to: Ipv4Addr,
@@ -32,12 +29,10 @@ pub struct Pinger {
     waiting: VecDeque<(u16, u64)>,
     /// Requests sent.
     pub sent: u64,
-    /// Answers received.
     pub answered: u64,
 }
 
 impl Pinger {
-    /// Nothing is sent yet.
     pub fn new(stack: &mut GuestStack, to: Ipv4Addr, ident: u16) -> Self {
         let buffer = || {
             // A guest that did not run for a while finds all of its answers at once.

@@ -89,20 +89,18 @@ pub fn pattern(seed: u64, mut at: u64, mut out: &mut [u8]) {
 pub struct TransferReport {
     /// Bytes of payload.
     pub bytes: u64,
-    /// Their sum.
     pub sum: u64,
     /// From the first byte (at the server) or the start (at the client) to the end.
     pub elapsed_ns: u64,
 }
 
-/// Why a transfer failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransferError {
     /// The socket could not be opened: the port is 0.
     BadPort(u16),
     /// The connection ended before the transfer was over, after this many bytes.
     Cut(u64),
-    /// The receipt does not say what was sent.
+    /// The receipt does not match what was sent.
     Mismatch {
         /// Count and sum of what was sent.
         sent: (u64, u64),
@@ -132,15 +130,12 @@ impl std::error::Error for TransferError {}
 /// The progress of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Not connected yet.
     Waiting,
-    /// So many bytes up to now.
+    /// The number of bytes transferred so far.
     Moving(u64),
-    /// Over.
     Done(TransferReport),
 }
 
-/// The end that sends.
 pub struct TransferClient {
     socket: SocketHandle,
     seed: u64,
@@ -265,7 +260,6 @@ pub struct TransferServer {
 }
 
 impl TransferServer {
-    /// Listens on `port`.
     pub fn new(stack: &mut GuestStack, port: u16) -> Result<Self, TransferError> {
         let socket = stack.add_socket();
         if stack.socket(socket).listen(port).is_err() {
@@ -275,9 +269,8 @@ impl TransferServer {
         Ok(Self { socket, sum: StreamSum::default(), receipt: None, first_ns: None, done: None })
     }
 
-    /// Asks a client that says nothing for a sign of life, several times within `most`; where that
-    /// `counts`, ends the connection of one that was silent for so long. While no one came
-    /// there is no limit.
+    /// Probes a silent client several times within `most`; if `counts`, ends the connection of one
+    /// that was silent for that long. There is no limit while no client has connected.
     pub fn limit_silence(&self, stack: &mut GuestStack, most: Duration, counts: bool) {
         let socket = stack.socket(self.socket);
         socket.set_timeout(counts.then_some(most.into()));
@@ -335,7 +328,7 @@ impl TransferServer {
         };
     }
 
-    /// Gives its socket back, whatever became of the connection.
+    /// Returns its socket, whatever the state of the connection.
     pub fn end(self, stack: &mut GuestStack) {
         stack.remove_socket(self.socket);
     }
@@ -355,8 +348,8 @@ mod tests {
 
     const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 2), 4000);
 
-    /// Runs a transfer over a wire that treats each frame as `wire` says; returns both reports and
-    /// the frames moved.
+    /// Runs a transfer over a wire that treats each frame according to `wire`; returns both reports
+    /// and the number of frames moved.
     fn run(
         mtu: usize,
         bytes: u64,
@@ -434,7 +427,8 @@ mod tests {
         assert_eq!((client.sum, server.sum), (expected(500_000), expected(500_000)));
     }
 
-    /// A client that is gone keeps no place; one that has nothing to say does.
+    /// The server frees the slot of a client that is gone, and keeps that of one that is only
+    /// silent.
     #[test]
     fn a_client_that_is_gone_is_given_up_and_a_silent_one_is_not() {
         let (mut a, mut b) = pair(1500);

@@ -1,4 +1,4 @@
-//! One client's connection: what came in, what goes out, and what ends with it.
+//! One client's connection: its input, its output, its transactions.
 
 use super::transaction::Transaction;
 use super::watch::{PendingEvents, Watches};
@@ -7,26 +7,27 @@ use pregrant::wire::xs::{MsgType, TX_NONE, WATCH_EVENT_REQ_ID};
 use pregrant::xenstore::codec::{self, Message, Parser};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The connection of a client.
 #[derive(Debug)]
 pub struct Connection {
-    /// The domain that speaks here.
+    /// The domain of the client.
     pub domid: DomId,
-    /// Bytes that came.
+    /// Bytes received.
     pub input: Parser,
-    /// Replies that wait to be sent.
+    /// Replies to be sent.
     pub replies: Vec<u8>,
-    /// Watch events that wait to be sent, after the replies.
+    /// Watch events to be sent, after the replies.
     pub events: PendingEvents,
     /// Open transactions, by number.
     pub transactions: BTreeMap<u32, Transaction>,
-    /// The stream cannot be followed any more, or the domain is gone: send what waits, then close.
+    /// The stream cannot be parsed any more, or the domain is gone: send what is waiting, then
+    /// close.
     pub ended: bool,
     last_transaction: u32,
 }
 
 impl Connection {
-    /// A new one.
+    /// A connection of a domain.
     pub fn new(domid: DomId) -> Self {
         Self {
             domid,
@@ -39,7 +40,7 @@ impl Connection {
         }
     }
 
-    /// A number for a new transaction: not 0, not in use.
+    /// A number for a new transaction: not 0, and not in use.
     pub fn new_transaction_number(&mut self) -> u32 {
         loop {
             self.last_transaction = self.last_transaction.wrapping_add(1);
@@ -50,12 +51,12 @@ impl Connection {
         }
     }
 
-    /// Something waits to be sent?
+    /// Whether there is anything to be sent.
     pub fn has_output(&self) -> bool {
         !self.replies.is_empty() || !self.events.is_empty()
     }
 
-    /// The next request, if there is one and its reply has room.
+    /// The next request, if there is one and there is room for its reply.
     pub fn next_request(&mut self, buffered_bytes: usize) -> Option<Message> {
         if self.ended || self.replies.len() >= buffered_bytes {
             return None;
@@ -69,15 +70,15 @@ impl Connection {
         }
     }
 
-    /// Moves what waits to `out`, events as long as `out` stays below the limit.
+    /// Moves output to `out`; events only while `out` is shorter than the limit.
     pub fn take_output(&mut self, out: &mut Vec<u8>, watches: &Watches, buffered_bytes: usize) {
         out.extend_from_slice(&self.replies);
         codec::empty(&mut self.replies);
         while out.len() < buffered_bytes {
             let Some((key, path)) = self.events.pop() else { break };
             let Some(watch) = watches.get(key) else { continue };
-            // A change above the watched node cannot be named relative to it; it names the watched
-            // node itself.
+            // A change above the watched node cannot be named relative to it, so its full path is
+            // used.
             let shown = path.get(watch.relative_to_bytes..).unwrap_or(&path);
             let parts = [shown.as_bytes(), b"\0", &watch.token, b"\0"];
             codec::encode(out, MsgType::WatchEvent.raw(), WATCH_EVENT_REQ_ID, TX_NONE, &parts);

@@ -1,14 +1,14 @@
-//! Domains: those that were introduced, what each may use, and what goes with one that is released.
+//! Domains: which were introduced, what each may use, and what is removed when one is released.
 //!
 //! ```text
 //!   SET_FEATURE ─► (features kept by number) ─► INTRODUCE ─► known: home, quotas, target ─► RELEASE ─► no trace
 //! ```
-//! A domain's number is used again by the next one. So nothing of a released domain stays: its
-//! nodes are removed wherever they are (made domain 0's they would count for no one, and
-//! accumulate: XSA-419), and no list of permissions names it any more (XSA-322).
+//! A domain's number is reused later, so nothing of a released domain may stay. Its nodes are
+//! removed wherever they are (if they became domain 0's, no quota would count them, and they would
+//! accumulate: XSA-419), and its number is removed from all lists of permissions (XSA-322).
 //!
-//! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a
-//! home's path, and whether a domain is known.
+//! What a client may do: all of this is for domain 0 only, except for asking for its own features,
+//! for the path of a home, and whether a domain is introduced.
 
 use super::quota::{Limits, NAMES};
 use super::tree::Perms;
@@ -21,15 +21,15 @@ use pregrant::xenstore::path;
 use pregrant::xenstore::permission::{Access, Permission, parse_domid};
 use std::collections::btree_map::Entry;
 
-/// Features of this server beyond the oldest one. The other features are about rings, and it has
-/// none.
+/// Features of this server beyond the oldest protocol. The others are about rings, which it does
+/// not have.
 const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
 
-/// Why the server refused something that its own side asked for.
+/// Why the server refused a call of its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DomainError {
-    /// The number is one of those that Xen keeps for itself (0x7FF0 and above).
+    /// The number is reserved by Xen (0x7FF0 and above).
     Reserved(DomId),
     /// The domain was never introduced, or was released.
     Unknown(DomId),
@@ -61,23 +61,23 @@ impl From<DomainError> for Errno {
 /// A domain that was introduced.
 #[derive(Clone, Copy, Debug)]
 pub struct Domain {
-    /// The domain that it also acts for.
+    /// The domain that it may also act for.
     pub target: Option<DomId>,
-    /// Its quotas: those of all when it was introduced, until they are set.
+    /// Its quotas, which are copied from the defaults when it is introduced.
     pub limits: Limits,
 }
 
 impl Domain {
-    /// One with these quotas.
+    /// A domain with these quotas.
     pub fn new(limits: Limits) -> Self {
         Self { target: None, limits }
     }
 }
 
 impl Server {
-    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data`
-    /// and `error` in it, which are its own. Nodes that a toolstack made there before stay as they
-    /// are. Nothing changes for a domain that is known.
+    /// Introduces a domain and creates its home `/local/domain/<domid>`, which it may read, and
+    /// `data` and `error` in there, which it owns. Existing nodes of a toolstack stay as they are.
+    /// Does nothing for a domain that is introduced already.
     pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
         if domid >= DomId::SELF {
             return Err(DomainError::Reserved(domid));
@@ -90,8 +90,8 @@ impl Server {
         Ok(())
     }
 
-    /// Forgets a domain: its connections end, its home and all nodes that are its own go, with what
-    /// is below them, and nothing names it any more.
+    /// Releases a domain: its connections end, its home and all nodes that it owns are removed with
+    /// everything below them, and no list of permissions names it any more.
     pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
         if domid == DomId(0) {
             return Err(DomainError::Privileged);
@@ -113,7 +113,7 @@ impl Server {
         let mut doomed = self.tree.find(|node| node.owner() == domid);
         doomed.push(path::home(domid));
         doomed.sort();
-        // A node below another one of these is gone with it when its turn comes.
+        // A node below another one of these may be gone already.
         for at in doomed {
             let perms_of = |at: &str| self.tree.get(at).map(|n| n.perms.clone());
             let readers = [perms_of(&at), path::parent(&at).and_then(perms_of), None];
@@ -123,7 +123,7 @@ impl Server {
         }
         for at in self.tree.find(|node| node.perms.iter().any(|p| p.domid == domid)) {
             let Some(node) = self.tree.get(&at) else { continue };
-            // The root cannot be removed; all else that was its own is gone by now.
+            // The root cannot be removed; everything else that it owned is gone here.
             let owner = (node.owner() == domid).then_some(Permission::new(Access::None, DomId(0)));
             let named = node.perms.iter().copied().filter(|p| p.domid != domid);
             let perms = owner.into_iter().chain(named).collect();
@@ -136,17 +136,17 @@ impl Server {
         Ok(())
     }
 
-    /// Is the domain known?
+    /// Whether the domain is introduced.
     pub fn is_introduced(&self, domid: DomId) -> bool {
         self.domains.contains_key(&domid)
     }
 
-    /// The domains that are known.
+    /// The domains that are introduced.
     pub fn domains(&self) -> impl Iterator<Item = DomId> {
         self.domains.keys().copied()
     }
 
-    /// The nodes that clients expect in a domain's home and that are missing.
+    /// Creates the nodes that clients expect in a domain's home and that are missing.
     pub(super) fn make_home(&mut self, domid: DomId) {
         let home = path::home(domid);
         let perms = [Permission::new(Access::None, DomId(0)), Permission::new(Access::Read, domid)];
@@ -170,7 +170,7 @@ impl Server {
         }
     }
 
-    /// The features that a domain may use.
+    /// The quotas of a domain.
     pub(super) fn limits_of(&self, domid: DomId) -> Limits {
         match self.domains.get(&domid) {
             _ if domid == DomId(0) => self.limits.of_domain_0(),
@@ -185,7 +185,8 @@ impl Server {
     }
 
     pub(super) fn introduce_request(&mut self, payload: &[u8]) -> Result<(), Errno> {
-        // Page and channel of the domain's ring: this server is reached by sockets only.
+        // Page and channel of the domain's ring are ignored: this server is only reached by
+        // sockets.
         let [domid, gfn, channel] = codec::exactly(payload).ok_or(Errno::Einval)?;
         let domid = parse_domid(domid).filter(|&d| d != DomId(0)).ok_or(Errno::Einval)?;
         // The page's number is signed.
@@ -203,7 +204,8 @@ impl Server {
         Ok(())
     }
 
-    /// Of the domain that asks; domain 0 may name one, known or with features set.
+    /// Returns the features of the calling domain. Domain 0 may name another one, if that is
+    /// introduced or its features were set.
     pub(super) fn get_feature(&self, conn: ConnId, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         let domid = match payload {
             b"" | b"\0" => self.caller(conn).domid,
@@ -219,7 +221,7 @@ impl Server {
         Ok(number(u64::from(self.features_of(domid))))
     }
 
-    /// Only before the domain is introduced.
+    /// Sets the features of a domain, which must not be introduced yet.
     pub(super) fn set_feature(&mut self, payload: &[u8]) -> Result<(), Errno> {
         let [domid, bits] = codec::exactly(payload).ok_or(Errno::Einval)?;
         let domid = parse_domid(domid).filter(|&d| d < DomId::SELF).ok_or(Errno::Einval)?;
@@ -234,7 +236,7 @@ impl Server {
         Ok(())
     }
 
-    /// Their names; the value for new domains; or a domain's.
+    /// Returns the names of all quotas, the default of one, or a domain's value of one.
     pub(super) fn get_quota(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         let (limits, name) = match *words(payload)? {
             [] | [b""] => return Ok((NAMES.join(" ") + "\0").into_bytes()),
@@ -249,13 +251,13 @@ impl Server {
         limits.get(name).map(number).ok_or(Errno::Einval)
     }
 
-    /// For new domains, or for one.
+    /// Sets the default of a quota, or a domain's value.
     pub(super) fn set_quota(&mut self, payload: &[u8]) -> Result<(), Errno> {
         let value = |text| codec::decimal(text).ok_or(Errno::Einval);
         match *words(payload)? {
             [name, to] => self.limits.set(name, value(to)?),
             [domid, name, to] => match parse_domid(domid) {
-                // It has none.
+                // Domain 0 has no quotas.
                 None | Some(DomId(0)) => Err(Errno::Einval),
                 Some(d) => self.domains.get_mut(&d).ok_or(Errno::Enoent)?.limits.set(name, value(to)?),
             },
@@ -263,7 +265,7 @@ impl Server {
         }
     }
 
-    /// Commands to the server itself.
+    /// Executes a command to the server itself.
     pub(super) fn control(&mut self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         let text = |lines: String| Ok(format!("{}\0", lines.trim_end()).into_bytes());
         match *words(payload)? {
@@ -291,7 +293,7 @@ impl Server {
     }
 }
 
-/// A payload of `N` domains' numbers.
+/// Parses a payload of `N` domain numbers.
 pub fn domids<const N: usize>(payload: &[u8]) -> Result<[DomId; N], Errno> {
     let words = codec::exactly::<N>(payload).ok_or(Errno::Einval)?;
     let mut domids = [DomId(0); N];
@@ -306,7 +308,7 @@ fn number(value: u64) -> Vec<u8> {
     format!("{value}\0").into_bytes()
 }
 
-/// The strings of a payload, none for an empty one.
+/// The strings of a payload; none for an empty one.
 fn words(payload: &[u8]) -> Result<Vec<&[u8]>, Errno> {
     if payload.is_empty() {
         return Ok(vec![]);

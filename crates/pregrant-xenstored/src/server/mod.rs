@@ -5,13 +5,14 @@
 //!                             ▲                       │
 //!   take_output(conn) ◄── replies, events ◄── watch ◄─┴─ changes      transaction: a view on a snapshot
 //! ```
-//! The caller owns the sockets: it calls [`Server::feed`] with what came, and for each connection
-//! that [`Server::pop_ready`] names sends what [`Server::take_output`] gives.
+//! The caller owns the sockets: it passes received bytes to [`Server::feed`], and for each
+//! connection that [`Server::pop_ready`] returns it sends what [`Server::take_output`] yields.
 //!
-//! What a client may do: send anything. Malformed requests get an error, an overlong message ends
-//! the connection ([`Server::is_ended`]). A client that does not read is not read any more
-//! ([`Server::wants_input`]), so that its replies stay bounded; `watch` bounds its events,
-//! [`quota`] all else. A request costs at most the size of what its domain's quota lets it keep.
+//! What a client may do: send anything. Malformed requests are answered with an error; a message
+//! that is too long ends the connection ([`Server::is_ended`]). If a client does not read, its
+//! input is not read any more ([`Server::wants_input`]), so that its replies stay bounded; `watch`
+//! bounds its events, and [`quota`] everything else. A request costs at most as much as the size of
+//! what its domain's quotas let it store.
 
 mod connection;
 mod domain;
@@ -38,25 +39,25 @@ use tree::{Perms, Tree};
 use view::{Change, ChangeKind};
 use watch::{WatchKey, Watches};
 
-/// A connection's number, never used twice.
+/// The number of a connection, which is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(u64);
 
-/// See the module.
+/// A xenstored without I/O.
 #[derive(Debug)]
 pub struct Server {
     tree: Tree,
-    /// Quotas of domains that are introduced from now on.
+    /// The quotas of domains that are introduced from now on.
     limits: Limits,
     connections: BTreeMap<ConnId, Connection>,
     domains: BTreeMap<DomId, Domain>,
     usage: BTreeMap<DomId, Usage>,
-    /// The server's features that a domain may use, where that was set.
+    /// The features that a domain may use, where they were set.
     features: BTreeMap<DomId, u32>,
     watches: Watches,
-    /// Who may see the special paths, by path.
+    /// The permissions of the special paths.
     special: BTreeMap<&'static str, Perms>,
-    /// Connections with something to send or to close.
+    /// Connections with output, or to be closed.
     ready: BTreeSet<ConnId>,
     last_conn: u64,
 }
@@ -68,7 +69,7 @@ impl Default for Server {
 }
 
 impl Server {
-    /// A tree with the nodes that all clients expect, and domain 0.
+    /// A server with the nodes that all clients expect, and domain 0.
     pub fn new(limits: Limits) -> Self {
         let own: Perms = [Permission::new(Access::None, DomId(0))].into();
         let mut tree = Tree::new(own.clone());
@@ -93,7 +94,7 @@ impl Server {
         server
     }
 
-    /// A new connection that speaks for a domain. The caller vouches for the number.
+    /// Adds a connection of a domain. The caller vouches for the domain's number.
     pub fn connect(&mut self, domid: DomId) -> ConnId {
         self.last_conn += 1;
         let conn = ConnId(self.last_conn);
@@ -101,14 +102,14 @@ impl Server {
         conn
     }
 
-    /// The connection is closed: its watches and transactions end.
+    /// Removes a connection: its watches and transactions end.
     pub fn disconnect(&mut self, conn: ConnId) {
         self.drop_watches_and_transactions(conn);
         self.connections.remove(&conn);
         self.ready.remove(&conn);
     }
 
-    /// Bytes that came on a connection. Whole requests are answered at once; see
+    /// Handles bytes that a connection received. Whole requests are answered at once; see
     /// [`Server::pop_ready`].
     pub fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
         if let Some(c) = self.connections.get_mut(&conn) {
@@ -120,7 +121,7 @@ impl Server {
         }
     }
 
-    /// Should more be read from this connection? Not while its replies are not fetched.
+    /// Whether more should be read from this connection. False while its replies are not fetched.
     pub fn wants_input(&self, conn: ConnId) -> bool {
         self.connections.get(&conn).is_some_and(|c| {
             let limit = self.limits.buffered_bytes;
@@ -128,15 +129,15 @@ impl Server {
         })
     }
 
-    /// A connection with output to take, or one to close. Each is named until it has neither.
+    /// A connection with output, or to be closed. It is returned again and again until it has
+    /// neither.
     pub fn pop_ready(&mut self) -> Option<ConnId> {
         self.ready.pop_first()
     }
 
-    /// Appends what is to be sent, about [`Limits::buffered_bytes`] at a time; call again when it
-    /// was sent.
+    /// Appends output, about [`Limits::buffered_bytes`] per call; call again when it was sent.
     pub fn take_output(&mut self, conn: ConnId, out: &mut Vec<u8>) {
-        // Requests that waited for room may be served now.
+        // Requests that waited for room may be executed now.
         self.serve(conn);
         if let Some(c) = self.connections.get_mut(&conn) {
             c.take_output(out, &self.watches, self.limits.buffered_bytes);
@@ -148,28 +149,29 @@ impl Server {
         }
     }
 
-    /// Must the connection be closed, once its output is sent? True for one that is not known.
+    /// Whether the connection must be closed once its output is sent. True for an unknown
+    /// connection.
     pub fn is_ended(&self, conn: ConnId) -> bool {
         self.connections.get(&conn).is_none_or(|c| c.ended)
     }
 
-    /// The value of a node, for the server's own side, which may see all.
+    /// The value of a node, for the server's owner, who may see everything.
     pub fn value(&self, path: &str) -> Option<&[u8]> {
         self.tree.get(path).map(|n| &*n.value)
     }
 
-    /// Nodes, watches and transactions that a domain has.
+    /// Number of nodes, watches and transactions of a domain.
     pub fn usage(&self, domid: DomId) -> (usize, usize, usize) {
         let used = self.usage.get(&domid).copied().unwrap_or_default();
         (self.tree.owned_by(domid), used.watches, used.transactions)
     }
 
-    /// Do the counts agree with the tree? For tests, and for the `check` command.
+    /// Whether the counts agree with the tree; for tests and for the `check` command.
     pub fn counts_are_right(&self) -> bool {
         self.tree.counts_are_right()
     }
 
-    /// Answers requests that are there, as long as there is room for replies.
+    /// Executes requests while there is room for replies.
     fn serve(&mut self, conn: ConnId) {
         while let Some(c) = self.connections.get_mut(&conn) {
             let Some(message) = c.next_request(self.limits.buffered_bytes) else {
@@ -183,7 +185,7 @@ impl Server {
     }
 
     fn caller(&self, conn: ConnId) -> Caller {
-        // An unknown connection cannot ask; the number below has no rights.
+        // An unknown connection cannot make requests; this number has no rights.
         let domid = self.connections.get(&conn).map_or(DomId::SELF, |c| c.domid);
         Caller { domid, target: self.domains.get(&domid).and_then(|d| d.target) }
     }
@@ -202,7 +204,7 @@ impl Server {
                 let may = match below {
                     Some(node) => caller.may(Need::Read, &node.perms),
                     None => {
-                        // Above each new node but the topmost is one that is as new, with the same
+                        // The parent of each new node but the topmost is also new, and has the same
                         // permissions.
                         let of_its_own =
                             matches!(change.kind, ChangeKind::Made { top, .. } if path.len() > top);
@@ -217,8 +219,8 @@ impl Server {
         }
     }
 
-    /// Something happened to a domain. Watches with a depth get its number, and so do those on
-    /// its own path.
+    /// Fires the watches on a special path. Those with a depth, and those on the domain's own path,
+    /// get its number.
     fn fire_special(&mut self, path: &'static str, domid: DomId) {
         let plain: Arc<str> = path.into();
         let named: Arc<str> = format!("{path}/{}", domid.0).into();
@@ -267,6 +269,6 @@ impl Server {
     }
 }
 
-// No unsafe code here, and too slow for Miri.
+// There is no unsafe code here, and the tests are too slow for Miri.
 #[cfg(all(test, not(miri)))]
 mod tests;

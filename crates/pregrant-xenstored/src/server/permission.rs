@@ -1,15 +1,15 @@
-//! Callers, and what the lists of [`pregrant::xenstore::permission`] allow them.
+//! Callers, and what the permissions of [`pregrant::xenstore::permission`] allow them.
 
 use super::tree::Perms;
 use pregrant::DomId;
 use pregrant::xenstore::permission::Permission;
 
-/// The one who asks.
+/// The client that makes a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// The domain of the connection.
     pub domid: DomId,
-    /// The domain that it also acts for.
+    /// The domain that it may also act for.
     pub target: Option<DomId>,
 }
 
@@ -18,14 +18,14 @@ pub struct Caller {
 pub enum Need {
     /// To see the node.
     Read,
-    /// To change or remove it, or make nodes below it.
+    /// To change or remove it, or to create nodes below it.
     Write,
     /// To change its permissions.
     Own,
 }
 
 impl Caller {
-    /// Domain 0 may do anything.
+    /// Whether it is domain 0, which may do anything.
     pub fn is_privileged(self) -> bool {
         self.domid == DomId(0)
     }
@@ -34,14 +34,14 @@ impl Caller {
         self.domid == domid || self.target == Some(domid)
     }
 
-    /// Is the caller allowed to do this with a node that has this list?
+    /// Whether the caller may do this to a node with these permissions.
     pub fn may(self, need: Need, perms: &[Permission]) -> bool {
         let Some((first, named)) = perms.split_first() else { return self.is_privileged() };
         if self.is_privileged() || self.is(first.domid) {
             return true;
         }
         let access = |domid| named.iter().find(|p| p.domid == domid).map_or(first.access, |p| p.access);
-        // A caller that acts for another may do what either may.
+        // A caller that acts for another domain may do what either may.
         let may = |domid| match need {
             Need::Read => access(domid).reads(),
             Need::Write => access(domid).writes(),
@@ -50,8 +50,8 @@ impl Caller {
         may(self.domid) || self.target.is_some_and(may)
     }
 
-    /// The list of a node that the caller makes below one with this list: the same, but it is the
-    /// caller's own.
+    /// The permissions of a node that the caller creates below one with these: the same, but the
+    /// caller owns it.
     pub fn inherit(self, above: &Perms) -> Perms {
         if self.is_privileged() || above.first().is_none_or(|first| first.domid == self.domid) {
             return above.clone();

@@ -1,42 +1,42 @@
-//! How much of the server a domain may use. Domain 0 has no quota: it runs the machine.
+//! How much of the server a domain may use. Domain 0 has no quotas, since it controls the machine.
 //!
-//! Each limit is there so that one hostile domain can neither fill the memory nor starve the
-//! others. `SET_QUOTA` and `GET_QUOTA` name them by [`NAMES`]; there 0 means that nothing is
-//! checked, which is [`UNLIMITED`] here.
+//! Each limit prevents one hostile domain from filling the memory or starving the others.
+//! `SET_QUOTA` and `GET_QUOTA` use the names in [`NAMES`]; there 0 means no limit, which is
+//! [`UNLIMITED`] here.
 
 use pregrant::wire::xs::Errno;
 
-/// A limit that nothing reaches.
+/// No limit.
 pub const UNLIMITED: usize = usize::MAX;
 
-/// The quotas by the names that they have in messages: Xen's own where it has one.
+/// The quotas' names in messages: Xen's own, where it has the quota.
 pub const NAMES: [&str; 7] =
     ["nodes", "watches", "transactions", "node-size", "permissions", "transaction-nodes", "outstanding"];
 
-/// The limits, for each domain but domain 0. The defaults are xenstored's, where it has them.
+/// The limits for each domain but domain 0. The defaults are xenstored's, where it has the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Nodes that belong to the domain.
+    /// Nodes that the domain owns.
     pub nodes: usize,
     /// Bytes in one value.
     pub value_bytes: usize,
-    /// Entries in one node's list of permissions.
+    /// Entries in the permissions of one node.
     pub perms: usize,
     /// Watches over all connections of the domain.
     pub watches: usize,
-    /// Transactions open at a time over all connections of the domain.
+    /// Open transactions over all connections of the domain.
     pub transactions: usize,
-    /// Nodes that one transaction may read or change, and changes that it may hold.
+    /// Nodes that one transaction may read or change, and changes that it may contain.
     pub transaction_nodes: usize,
-    /// Bytes of paths and values that one transaction may make the server remember.
+    /// Bytes of paths and values that the server stores for one transaction.
     pub transaction_bytes: usize,
-    /// Watch events that wait for one connection to read them; for domain 0 too. Beyond it the
-    /// events of a watch become one that names the watched node itself.
+    /// Watch events that wait for one connection, also of domain 0. Beyond this, the events of a
+    /// watch are replaced by one that names the watched node.
     pub pending_events: usize,
-    /// Bytes of their paths, likewise.
+    /// Bytes of the paths of these events.
     pub pending_bytes: usize,
-    /// Bytes of replies and of unread requests that wait on one connection; for domain 0 too.
-    /// Beyond it the connection is not read until it reads.
+    /// Bytes of replies and of unread requests that wait on one connection, also of domain 0.
+    /// Beyond this, its input is not read until it has read its replies.
     pub buffered_bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Those of domain 0: none but what guards the server against a client that does not read.
+    /// The limits of domain 0: only those that protect the server from a client that does not read.
     pub fn of_domain_0(self) -> Self {
         Self {
             nodes: UNLIMITED,
@@ -72,16 +72,17 @@ impl Limits {
         }
     }
 
-    /// The value of a quota as messages have it. `None` when there is no such quota.
+    /// The value of a quota in the form of messages. `None`: there is no such quota.
     pub fn get(mut self, name: &[u8]) -> Option<u64> {
         let value = *self.field(name)?;
         Some(if value == UNLIMITED { 0 } else { value as u64 })
     }
 
-    /// Changes a quota to a value as messages have it.
+    /// Sets a quota to a value in the form of messages.
     ///
     /// # Errors
-    /// `EINVAL` when there is no such quota.
+    ///
+    /// `EINVAL`: there is no such quota.
     pub fn set(&mut self, name: &[u8], value: u64) -> Result<(), Errno> {
         let value = if value == 0 { UNLIMITED } else { usize::try_from(value).unwrap_or(UNLIMITED) };
         *self.field(name).ok_or(Errno::Einval)? = value;
@@ -102,12 +103,12 @@ impl Limits {
     }
 }
 
-/// A domain's usage now, beside the nodes, which the tree counts.
+/// What a domain uses now, except for nodes, which the tree counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Watches.
+    /// Watches set.
     pub watches: usize,
-    /// Open transactions.
+    /// Transactions open.
     pub transactions: usize,
 }
 

@@ -11,11 +11,11 @@ use pregrant::xenstore::path;
 use pregrant::xenstore::permission::Permission;
 use std::sync::Arc;
 
-/// The payload of a reply that only says that it worked.
+/// The payload of a reply without a result.
 pub const OK: &[u8] = b"OK\0";
 
 impl Server {
-    /// Does what a message asks and puts the reply where it waits to be sent.
+    /// Executes a request and queues its reply.
     pub(super) fn request(&mut self, conn: ConnId, message: &Message) {
         let Header { msg_type, req_id, tx_id, .. } = message.header;
         let result = match MsgType::from_raw(msg_type) {
@@ -102,7 +102,7 @@ impl Server {
         }
     }
 
-    /// Requests that domain 0 alone may make.
+    /// Executes the requests that only domain 0 may make.
     fn answer_domain_0(&mut self, kind: MsgType, payload: &[u8]) -> Result<Vec<u8>, Errno> {
         match kind {
             MsgType::Introduce => self.introduce_request(without_reserved(payload))?,
@@ -133,7 +133,7 @@ impl Server {
         if let Some(of_special) = core::str::from_utf8(at).ok().and_then(|at| self.special.get(at)) {
             let owner = of_special.first().map(|p| p.domid);
             self.privileged(conn)?;
-            // They stay domain 0's.
+            // The special paths always belong to domain 0.
             if perms.first().map(|p| p.domid) != owner {
                 return Err(Errno::Eperm);
             }
@@ -156,8 +156,8 @@ impl Server {
         let (path, relative_to_bytes) = self.watched(conn, at)?;
         let caller = self.caller(conn);
         let knows_depth = self.features_of(caller.domid) & SERVER_FEATURE_WATCHDEPTH != 0;
-        // An occasion is no tree: there a depth of 1 asks for the domain's number, and others mean
-        // nothing.
+        // A special path is not a tree: a depth of 1 asks for the domain's number there, and others
+        // are invalid.
         if depth.is_some_and(|d| !knows_depth || path::is_special(&path) && d != 1) {
             return Err(Errno::Einval);
         }
@@ -167,8 +167,8 @@ impl Server {
         let watch = Watch { path: path.clone(), token: token.to_vec(), relative_to_bytes, depth };
         let key = self.watches.add(conn, watch)?;
         self.count(caller.domid, |used| used.watches += 1);
-        // Fires once at once, whether the node exists or not: so no one can miss a change before
-        // the watch.
+        // It fires once at once, whether the node exists or not, so no change before the watch is
+        // missed.
         self.queue_event(key, &path);
         Ok(OK.to_vec())
     }
@@ -251,7 +251,7 @@ impl Server {
         Ok(OK.to_vec())
     }
 
-    /// The payload of a request that names one node and nothing else.
+    /// Parses the payload of a request that names one node and nothing else.
     fn one_node(&self, conn: ConnId, payload: &[u8]) -> Result<String, Errno> {
         let [at] = codec::exactly(payload).ok_or(Errno::Einval)?;
         self.node(conn, at)
@@ -267,8 +267,8 @@ impl Server {
         if path::has_room(&resolved) { Ok(resolved) } else { Err(Errno::Einval) }
     }
 
-    /// The same for a watch: special paths too, and how much its events leave out at the front. A
-    /// special path that names no occasion is watched in vain.
+    /// The same for a watch, with the number of bytes that its events omit at the start of a path.
+    /// Special paths are allowed; one that does not exist never fires.
     fn watched(&self, conn: ConnId, at: &[u8]) -> Result<(Arc<str>, usize), Errno> {
         if let Ok(special) = path::check(at)
             && path::is_special(special)

@@ -1,5 +1,5 @@
-//! Transactions: a snapshot to work on, and a commit that succeeds only as if it had happened all
-//! at once.
+//! Transactions: a snapshot to work on, and a commit that succeeds only if the result is as if all
+//! had happened at once.
 //!
 //! ```text
 //!  start:   base ──┬── work        base: the live tree as it was;  work: the transaction's own copy
@@ -7,9 +7,9 @@
 //!  commit:  any node of `seen` differs between base and live?   yes -> EAGAIN, the client does all of it again
 //!                                                               no  -> the edits are made on the live tree
 //! ```
-//! Because every node that an outcome depended on is unchanged, the edits have the same outcome on
-//! the live tree as they had on `work`, whatever else changed meanwhile; two domains that write
-//! different keys below one directory do not disturb each other. Watches fire at the commit.
+//! Since every node that an outcome depended on is unchanged at the commit, the edits have the same
+//! outcome on the live tree as on `work`, whatever else changed meanwhile. Two domains that write
+//! different keys below one directory do not conflict. Watches fire at the commit.
 //!
 //! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), read and
 //! change very many nodes (bounded by [`Limits::transaction_nodes`] and
@@ -22,19 +22,20 @@ use super::view::{Change, ChangeKind, Edit, View};
 use pregrant::wire::xs::Errno;
 use std::collections::BTreeMap;
 
-/// Which nodes the outcome of a transaction's requests depended on.
+/// The nodes on which the outcome of a transaction's requests depended.
 #[derive(Default, Debug)]
 pub struct Seen {
-    /// By path; true when the list of children counted too.
+    /// By path; true if the outcome also depended on the list of children.
     nodes: BTreeMap<String, bool>,
     path_bytes: usize,
 }
 
 impl Seen {
-    /// The node's existence, value and permissions.
+    /// Notes a dependency on a node's existence, value and permissions.
     ///
     /// # Errors
-    /// `ENOSPC`, and nothing is noted, beyond what a transaction may read.
+    ///
+    /// `ENOSPC`: the transaction may not read more nodes. Nothing is noted.
     pub fn note(&mut self, path: &str, limits: &Limits) -> Result<(), Errno> {
         if self.nodes.contains_key(path) {
             return Ok(());
@@ -49,14 +50,14 @@ impl Seen {
         Ok(())
     }
 
-    /// The list of the children of a node that is noted.
+    /// Notes a dependency on the list of children of a node that is noted already.
     pub fn note_children(&mut self, path: &str) {
         if let Some(children) = self.nodes.get_mut(path) {
             *children = true;
         }
     }
 
-    /// Is each of the nodes the same in both trees?
+    /// Whether each of the nodes is the same in both trees.
     fn same_in(&self, a: &Tree, b: &Tree) -> bool {
         self.nodes.iter().all(|(path, &children)| match (a.stamp(path), b.stamp(path)) {
             (None, None) => true,
@@ -79,7 +80,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Opens one on the tree as it is now.
+    /// Opens a transaction on the current tree.
     pub fn new(live: &Tree) -> Self {
         Self {
             base: live.clone(),
@@ -90,16 +91,16 @@ impl Transaction {
         }
     }
 
-    /// Does something on the transaction's own tree.
+    /// Executes an operation on the transaction's own tree.
     pub fn with_view<R>(&mut self, caller: Caller, limits: &Limits, f: impl FnOnce(&mut View<'_>) -> R) -> R {
         let mut unheard = Vec::new();
         let Self { work, seen, .. } = self;
         f(&mut View { tree: work, caller, limits, seen: Some(seen), changes: &mut unheard })
     }
 
-    /// Makes a change on the transaction's own tree, to be made again at the commit.
+    /// Makes a change on the transaction's own tree, which the commit repeats.
     pub fn apply(&mut self, caller: Caller, limits: &Limits, edit: Edit) -> Result<(), Errno> {
-        // A value that is at once overwritten need not be kept.
+        // A value that is overwritten by the next edit need not be kept.
         let replaced = self.edits.last().filter(|last| match (last, &edit) {
             (Edit::Write(before, _), Edit::Write(path, _)) => before == path,
             _ => false,
@@ -116,10 +117,11 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes the changes on the live tree, all or none, and gives what to tell the watchers.
+    /// Makes the changes on the live tree, all or none, and returns the changes for watches.
     ///
     /// # Errors
-    /// `EAGAIN` on a conflict; `ENOSPC` when the domain's quota was used up meanwhile.
+    ///
+    /// `EAGAIN` on a conflict; `ENOSPC` if the domain's quota was exceeded meanwhile.
     pub fn commit(self, live: &mut Tree, caller: Caller, limits: &Limits) -> Result<Vec<Change>, Errno> {
         if !self.seen.same_in(&self.base, live) {
             return Err(Errno::Eagain);
@@ -130,12 +132,12 @@ impl Transaction {
         for edit in &self.edits {
             view.apply(edit)?;
         }
-        // No one else ever saw nodes that came and went in it.
+        // Nodes that were created and removed within the transaction were never visible.
         changes.retain_mut(|change| {
             let seen = live.nearest(&change.path).0.max(next.nearest(&change.path).0);
             match &mut change.kind {
                 _ if seen == change.path.len() => true,
-                // Some of the nodes above it are there.
+                // Some of its ancestors exist already.
                 ChangeKind::Made { top, last } if seen >= *top => {
                     *last = false;
                     change.path = change.path[..seen].into();

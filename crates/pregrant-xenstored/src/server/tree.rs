@@ -1,18 +1,18 @@
-//! The nodes. A tree of shared nodes, so that a snapshot costs one pointer.
+//! The tree of nodes. Nodes are shared, so a snapshot costs one pointer.
 //!
 //! ```text
 //!  live ──► root ──► local ──► domain ──► 7 ...         a change copies the nodes from the root down to the
 //!            ▲                                           changed one, if a snapshot still holds them, and
 //!  base ─────┘  (a transaction's snapshot)               leaves all others shared
 //! ```
-//! Each node has two generations: one changes with its value and permissions, the other with the
-//! list of its children. A number is never used twice, so an equal number means an unchanged node,
-//! and a node that was removed and made again differs. This is what transactions compare.
+//! Each node has two generation numbers: one changes with its value and permissions, the other with
+//! the list of its children. A number is never reused, so an equal number means an unchanged node,
+//! and a node that was removed and created again differs. Transactions compare them.
 //!
-//! Nodes are counted per owner here, so that the count is always that of this very tree, snapshots
-//! included.
+//! Nodes are counted per owner here, so that the count always belongs to this very tree, also for
+//! snapshots.
 //!
-//! Paths may be 1500 levels deep: nothing here recurses, dropping included.
+//! Paths may be 1500 levels deep, so nothing here is recursive, including drop.
 
 use pregrant::DomId;
 use pregrant::xenstore::path;
@@ -20,25 +20,25 @@ use pregrant::xenstore::permission::Permission;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A list of permissions. Most nodes have that of the node above, and share it.
+/// The permissions of a node. Most nodes share those of their parent.
 pub type Perms = Arc<[Permission]>;
 
-/// A node: a value and children.
+/// A node, with a value and children.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The value, any bytes.
+    /// The value, which may be any bytes.
     pub value: Vec<u8>,
-    /// Who may do what; never empty.
+    /// The permissions; never empty.
     pub perms: Perms,
-    /// When value and permissions last changed.
+    /// Changes with the value and the permissions.
     generation: u64,
-    /// When the list of children last changed.
+    /// Changes with the list of children.
     children_generation: u64,
     children: BTreeMap<Arc<str>, Arc<Node>>,
 }
 
 impl Node {
-    /// The domain that the node belongs to and whose quota it uses.
+    /// The domain that owns the node, and whose quota counts it.
     pub fn owner(&self) -> DomId {
         self.perms.first().map_or(DomId(0), |p| p.domid)
     }
@@ -48,12 +48,12 @@ impl Node {
         self.children.keys().map(|name| &**name)
     }
 
-    /// When the list of children last changed.
+    /// Changes with the list of children.
     pub fn children_generation(&self) -> u64 {
         self.children_generation
     }
 
-    /// A node below this one, by the path from here.
+    /// A descendant of this node, by the path from here.
     pub fn below(&self, relative: &str) -> Option<&Node> {
         path::components(relative).try_fold(self, |node, name| node.child(name))
     }
@@ -66,7 +66,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A chain of a thousand nodes must not be a thousand stack frames.
+        // A chain of a thousand nodes must not use a thousand stack frames.
         let mut doomed: Vec<_> = core::mem::take(&mut self.children).into_values().collect();
         while let Some(node) = doomed.pop() {
             if let Some(mut node) = Arc::into_inner(node) {
@@ -76,16 +76,16 @@ impl Drop for Node {
     }
 }
 
-/// A node's two generations.
+/// The two generation numbers of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Of value and permissions.
+    /// The one for value and permissions.
     pub content: u64,
-    /// Of the list of children.
+    /// The one for the list of children.
     pub children: u64,
 }
 
-/// All nodes. A clone is a snapshot.
+/// A tree of nodes. A clone is a snapshot.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: Arc<Node>,
@@ -94,7 +94,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A root that belongs to domain 0 and that all may read.
+    /// A tree with only a root, which domain 0 owns and all may read.
     pub fn new(root_perms: Perms) -> Self {
         let root = Node {
             value: vec![],
@@ -112,8 +112,8 @@ impl Tree {
         self.root.below(path)
     }
 
-    /// The node at an absolute path, or else the nearest one above it that there is; with the bytes
-    /// of the path that name it.
+    /// The node at an absolute path, or else its nearest ancestor that exists, and the number of
+    /// bytes of the path that name it.
     pub fn nearest(&self, path: &str) -> (usize, &Node) {
         let (mut bytes, mut node) = (0, &*self.root);
         for name in path::components(path) {
@@ -124,17 +124,17 @@ impl Tree {
         (bytes.max(1), node)
     }
 
-    /// The value to compare in order to see whether a node changed; `None` when it does not exist.
+    /// A value that differs if the node has changed. `None`: it does not exist.
     pub fn stamp(&self, path: &str) -> Option<Stamp> {
         self.get(path).map(|n| Stamp { content: n.generation, children: n.children_generation })
     }
 
-    /// How many nodes belong to a domain.
+    /// Number of nodes that a domain owns.
     pub fn owned_by(&self, domid: DomId) -> usize {
         self.owned.get(&domid).copied().unwrap_or(0)
     }
 
-    /// Changes a node's value. Does nothing when it does not exist.
+    /// Changes a node's value. Does nothing if it does not exist.
     pub fn set_value(&mut self, path: &str, value: &[u8]) {
         let generation = self.next_generation();
         if let Some(node) = Self::node_mut(&mut self.root, path) {
@@ -143,7 +143,7 @@ impl Tree {
         }
     }
 
-    /// Changes a node's permissions. Does nothing when it does not exist.
+    /// Changes a node's permissions. Does nothing if it does not exist.
     pub fn set_perms(&mut self, path: &str, perms: Perms) {
         let generation = self.next_generation();
         if let Some(node) = Self::node_mut(&mut self.root, path) {
@@ -156,7 +156,7 @@ impl Tree {
         }
     }
 
-    /// Makes a node, or replaces one. Does nothing without the node above.
+    /// Creates or replaces a node. Does nothing without its parent.
     pub fn insert(&mut self, path: &str, value: &[u8], perms: Perms) {
         let Some(above) = path::parent(path) else { return };
         let generation = self.next_generation();
@@ -175,11 +175,11 @@ impl Tree {
         *Arc::make_mut(&mut self.owned).entry(owner).or_default() += 1;
     }
 
-    /// Makes a node and those above it that are missing, all with these permissions. Does nothing
-    /// when it exists.
+    /// Creates a node and its missing ancestors, all with these permissions. Does nothing if it
+    /// exists.
     ///
-    /// Walks down once, whatever is missing: a path of a thousand nodes costs a thousand steps, and
-    /// not their square.
+    /// It walks down once, so a path of a thousand nodes costs a thousand steps and not their
+    /// square.
     pub fn insert_all(&mut self, path: &str, value: &[u8], perms: &Perms) {
         let (there, _) = self.nearest(path);
         let missing: Vec<&str> = path::components(&path[there..]).collect();
@@ -203,7 +203,7 @@ impl Tree {
         *Arc::make_mut(&mut self.owned).entry(owner).or_default() += missing.len();
     }
 
-    /// Takes a node out, with all below it. The root stays.
+    /// Removes a node with all below it, and returns it. The root stays.
     pub fn remove(&mut self, path: &str) -> Option<Arc<Node>> {
         self.get(path)?;
         let above = path::parent(path)?;
@@ -219,7 +219,7 @@ impl Tree {
         Some(removed)
     }
 
-    /// The paths of all nodes for which the test holds.
+    /// The paths of all nodes for which `test` holds.
     pub fn find(&self, test: impl Fn(&Node) -> bool) -> Vec<String> {
         let mut found = vec![];
         let mut stack = vec![(String::from("/"), &*self.root)];
@@ -234,7 +234,7 @@ impl Tree {
         found
     }
 
-    /// Counts all nodes per owner again and compares with what was counted on the way.
+    /// Counts all nodes per owner again, and compares with the counts that were kept.
     pub fn counts_are_right(&self) -> bool {
         let mut counted: BTreeMap<DomId, usize> = BTreeMap::new();
         let mut stack = vec![&*self.root];
@@ -260,10 +260,9 @@ impl Tree {
         }
     }
 
-    /// The node for changing, alone in this tree: nodes on the way that a snapshot shares are
-    /// copied.
+    /// Returns a node to be changed: nodes on the way that are shared with a snapshot are copied.
     fn node_mut<'a>(root: &'a mut Arc<Node>, path: &str) -> Option<&'a mut Node> {
-        // Check first: a path that leads nowhere must not unshare anything.
+        // Check first: a path to no node must not copy anything.
         root.below(path)?;
         let mut node = Arc::make_mut(root);
         for name in path::components(path) {
@@ -274,8 +273,7 @@ impl Tree {
     }
 }
 
-/// A lookup of a node, or of the watches on one. Counted in tests: what a request costs is shown
-/// by these.
+/// One lookup of a node, or of the watches on one. Tests count these to bound the cost of requests.
 #[inline(always)]
 pub(super) fn step() {
     #[cfg(test)]
@@ -284,7 +282,7 @@ pub(super) fn step() {
 
 #[cfg(test)]
 std::thread_local! {
-    /// [`step`]s of this thread up to now.
+    /// Number of [`step`]s of this thread so far.
     pub(super) static STEPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 

@@ -1,8 +1,8 @@
-//! The tree as one caller may see and change it: each operation with its permission and quota
-//! checks.
+//! The tree as one caller may see and change it: each operation with its checks of permissions and
+//! quotas.
 //!
-//! The same code serves three times: on the live tree, on a transaction's own tree, where it also
-//! notes what the outcome depended on, and at the commit, when the transaction's changes are made
+//! The same code serves three times: on the live tree; on a transaction's own tree, where it also
+//! notes what the outcome depended on; and at the commit, which repeats the transaction's changes
 //! on the live tree.
 
 use super::permission::{Caller, Need};
@@ -13,21 +13,21 @@ use pregrant::wire::xs::Errno;
 use pregrant::xenstore::path;
 use std::sync::Arc;
 
-/// A change that a caller asks for. Paths are absolute.
+/// A change that a caller requests. Paths are absolute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edit {
-    /// Set a value; make the node and those above it that are missing.
+    /// Sets a value, and creates the node and its missing ancestors.
     Write(String, Vec<u8>),
-    /// Make a node, and those above it that are missing.
+    /// Creates a node and its missing ancestors.
     Mkdir(String),
-    /// Remove a node and all below it.
+    /// Removes a node and all below it.
     Rm(String),
-    /// Replace the list of permissions.
+    /// Replaces the permissions.
     SetPerms(String, Perms),
 }
 
 impl Edit {
-    /// Bytes that it takes to remember it.
+    /// Number of bytes that its storage takes.
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Write(path, value) => path.len() + value.len(),
@@ -37,38 +37,38 @@ impl Edit {
     }
 }
 
-/// A change that was made, for those who watch.
+/// A change that was made, for watches.
 #[derive(Debug)]
 pub struct Change {
-    /// The node.
+    /// The path of the node.
     pub path: Arc<str>,
     /// The kind of change.
     pub kind: ChangeKind,
-    /// Lists of permissions. One of them must let a watcher read, or it gets no event: the node's
-    /// own, that of the node above, and the node's own of before. Of nodes that are new, their own,
-    /// which is one, and that of the node above the topmost.
+    /// Permissions, one of which must let a watcher read, or it gets no event: the node's own, its
+    /// parent's, and the node's own before the change. For new nodes: their own, which are all the
+    /// same, and those of the topmost one's parent.
     pub readers: [Option<Perms>; 3],
 }
 
-/// See [`Change::kind`].
+/// The kind of a [`Change`].
 #[derive(Debug)]
 pub enum ChangeKind {
-    /// The node has a new value, new permissions, or is new.
+    /// The node has a new value or new permissions, or is new.
     Node,
-    /// The node is new, and with it those above it, up to the one that these bytes of its path
-    /// name. One change for all of them: a thousand paths of one chain would be the square of its
-    /// length.
+    /// The node is new, and so are its ancestors down from the one that the first `top` bytes of
+    /// its path name. This is one change for all of them, because the paths of a chain of a
+    /// thousand nodes would take the square of its length.
     Made {
         /// Bytes of the topmost new node's path.
         top: usize,
-        /// Whether the node is reported as itself, and not as one above another.
+        /// Whether the node itself is reported too, and not only its ancestors.
         last: bool,
     },
-    /// The node is gone, with all below it.
+    /// The node was removed, with all below it.
     Removed(Arc<Node>),
 }
 
-/// A tree in the eyes of a caller.
+/// A tree as one caller sees it.
 pub struct View<'a> {
     /// The nodes.
     pub tree: &'a mut Tree,
@@ -76,9 +76,9 @@ pub struct View<'a> {
     pub caller: Caller,
     /// The caller's limits.
     pub limits: &'a Limits,
-    /// Where to note what the outcome depends on, in a transaction.
+    /// In a transaction: notes what the outcome depends on.
     pub seen: Option<&'a mut Seen>,
-    /// Where to note the changes made.
+    /// Notes the changes made.
     pub changes: &'a mut Vec<Change>,
 }
 
@@ -93,7 +93,7 @@ impl View<'_> {
         Ok(self.find(path, Need::Read)?.perms.clone())
     }
 
-    /// The names of a node's children, each with a NUL, and the list's generation.
+    /// The names of a node's children, each with a NUL, and the list's generation number.
     pub fn directory(&mut self, path: &str) -> Result<(Vec<u8>, u64), Errno> {
         self.find(path, Need::Read)?;
         if let Some(seen) = &mut self.seen {
@@ -108,7 +108,7 @@ impl View<'_> {
         Ok((names, node.children_generation()))
     }
 
-    /// Makes a change, all of it or none.
+    /// Makes a change completely, or not at all.
     pub fn apply(&mut self, edit: &Edit) -> Result<(), Errno> {
         match edit {
             Edit::Write(path, value) => self.write(path, value),
@@ -143,7 +143,7 @@ impl View<'_> {
         let Some(above) = path::parent(path) else { return Err(Errno::Einval) };
         let readers = match self.find(path, Need::Write) {
             Ok(node) => [Some(node.perms.clone()), self.perms_of(above), None],
-            // Removing what is not there is no error, where it could be.
+            // Removing a node that does not exist is no error, if it could exist.
             Err(Errno::Enoent) => {
                 self.note(above)?;
                 return if self.tree.get(above).is_some() { Ok(()) } else { Err(Errno::Enoent) };
@@ -162,31 +162,30 @@ impl View<'_> {
         if perms.len() > self.limits.perms {
             return Err(Errno::Enospc);
         }
-        // A node cannot be given away: it would use up another domain's quota.
+        // A node cannot be given away: it would use another domain's quota.
         if !self.caller.is_privileged() && before.first().map(|p| p.domid) != Some(new_owner) {
             return Err(Errno::Eperm);
         }
         self.tree.set_perms(path, perms.clone());
-        // A reader until now learns that this is over.
+        // A watcher that could read the node until now is notified.
         self.changed(path, ChangeKind::Node, Some(before));
         Ok(())
     }
 
-    /// Makes the node, and those above that are missing, after [`View::find`] said that the caller
-    /// may.
+    /// Creates the node and its missing ancestors, after [`View::find`] has allowed it.
     fn create(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
         let (there, above) = self.tree.nearest(path);
         let above = above.perms.clone();
         let perms = self.caller.inherit(&above);
         let owner = perms.first().map_or(self.caller.domid, |p| p.domid);
         let Some(first) = path::components(&path[there..]).next() else { return Err(Errno::Einval) };
-        // Nodes that domain 0 makes below a guest's node count for the guest and are not refused: a
-        // toolstack must always get through.
+        // Nodes that domain 0 creates below a guest's node count for the guest and are never
+        // refused, so that a toolstack can always work.
         let missing = path::components(&path[there..]).count();
         if self.tree.owned_by(owner).saturating_add(missing) > self.limits.nodes {
             return Err(Errno::Enospc);
         }
-        // Below the root no slash is between.
+        // Below the root there is no slash in between.
         let top = if there == 1 { 0 } else { there } + 1 + first.len();
         self.tree.insert_all(path, value, &perms);
         let readers = [Some(perms), Some(above), None];
@@ -194,8 +193,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The node, if the caller may do that with it. Where there is none, the nearest node above
-    /// decides whether the caller may know so.
+    /// The node, if the caller may do this to it. If it does not exist, the nearest ancestor
+    /// decides whether the caller may know that.
     fn find(&mut self, path: &str, need: Need) -> Result<&Node, Errno> {
         self.note(path)?;
         let there = self.tree.nearest(path).0;
@@ -207,7 +206,7 @@ impl View<'_> {
         }
         let node = self.tree.nearest(path).1;
         let missing = there < path.len();
-        // "Own" of a missing node needs no more than seeing that it is missing.
+        // "Own" of a missing node only requires the right to see that it is missing.
         let need = if missing && need == Need::Own { Need::Read } else { need };
         match self.caller.may(need, &node.perms) {
             true if missing => Err(Errno::Enoent),

@@ -1,4 +1,4 @@
-//! Watches: which client gets an event of a change, and the events that wait to be read.
+//! Watches: which client gets an event for a change, and the events that wait to be read.
 //!
 //! ```text
 //!   change at /local/domain/7/device/vif/0/state
@@ -6,8 +6,8 @@
 //!     -> when a node is removed with all below it: watches on removed nodes too, each with its own path
 //! ```
 //! What a client may do: set very many watches (a quota), and never read its events. Equal events
-//! wait once, and beyond a limit a watch's events are replaced by one that names the watched node:
-//! a watch only ever says "check again", so nothing is lost (XSA-349).
+//! are merged, and beyond a limit a watch's events are replaced by one that names the watched node.
+//! As a watch only ever means "check again", nothing is lost (XSA-349).
 
 use super::ConnId;
 use super::quota::Limits;
@@ -18,27 +18,27 @@ use pregrant::xenstore::path;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// The longest token: with it and the longest path an event fits one message, whatever changes.
+/// The longest token: with the longest path it still fits in one message.
 pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;
 
-/// A client's watch.
+/// A watch of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watch {
-    /// The node, absolute, or a special path.
+    /// The node's absolute path, or a special path.
     pub path: Arc<str>,
-    /// The client's own name for it.
+    /// The name that the client chose.
     pub token: Vec<u8>,
-    /// Bytes that events leave out at the front of a path: those of the home, where the watch is
+    /// Number of bytes that events omit at the start of a path: those of the home, if the watch is
     /// relative.
     pub relative_to_bytes: usize,
-    /// How many levels below the node still count; all when `None`.
+    /// Number of levels below the node that are watched; `None`: all.
     pub depth: Option<usize>,
 }
 
-/// Names a watch: a connection's, the how manieth.
+/// The identity of a watch: its connection, and a serial number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WatchKey {
-    /// Its owner.
+    /// Its connection.
     pub conn: ConnId,
     number: u64,
 }
@@ -55,8 +55,9 @@ impl Watches {
     /// Sets a watch.
     ///
     /// # Errors
-    /// `EEXIST` when the connection has one with the same path and token, `E2BIG` for an overlong
-    /// token.
+    ///
+    /// `EEXIST`: the connection has one with the same path and token; `E2BIG`: the token is too
+    /// long.
     pub fn add(&mut self, conn: ConnId, watch: Watch) -> Result<WatchKey, Errno> {
         if watch.token.len() > TOKEN_MAX {
             return Err(Errno::E2big);
@@ -71,14 +72,14 @@ impl Watches {
         Ok(key)
     }
 
-    /// Takes a watch back.
+    /// Ends a watch.
     pub fn remove(&mut self, conn: ConnId, path: &str, token: &[u8]) -> Option<WatchKey> {
         let key = self.find(conn, path, token)?;
         self.forget(key);
         Some(key)
     }
 
-    /// Takes all of a connection's watches back, and says how many there were.
+    /// Ends all of a connection's watches, and returns how many there were.
     pub fn remove_all(&mut self, conn: ConnId) -> usize {
         let keys: Vec<_> = self.range(conn).collect();
         keys.iter().for_each(|&key| self.forget(key));
@@ -90,10 +91,10 @@ impl Watches {
         self.watches.get(&key)
     }
 
-    /// The watches that a change fires, each with the path to name.
+    /// The watches that a change fires, each with the path for its event.
     pub fn matching(&self, change: &Change) -> Vec<(WatchKey, Arc<str>)> {
         let mut found = vec![];
-        // Levels of a watched node above the changed one, and the watch.
+        // For each watched node: how many levels it is above the changed one, and its watches.
         let mut watching = vec![];
         for (levels, at) in path::self_and_ancestors(&change.path).enumerate() {
             step();
@@ -102,8 +103,8 @@ impl Watches {
             }
         }
         if let ChangeKind::Made { top, last } = change.kind {
-            // The nodes above are named by the last one; only who does not watch so deep needs
-            // them.
+            // The last new node stands for its ancestors; only watches that do not reach it need
+            // those.
             watching_with_depth(&watching, &change.path, (top, last), &mut found);
         }
         if !matches!(change.kind, ChangeKind::Made { last: false, .. }) {
@@ -153,8 +154,8 @@ impl Watches {
     }
 }
 
-/// The new nodes above the last one, from the topmost down, for watches with a depth that reaches
-/// them; and the last one too, where it counts as one of those.
+/// The ancestors of the last new node, from the topmost down, for watches with a depth that reaches
+/// them; and the last one itself if it counts.
 fn watching_with_depth(
     watching: &[(usize, WatchKey, Option<usize>)],
     path: &str,
@@ -178,10 +179,10 @@ fn watching_with_depth(
     }
 }
 
-/// An event: whose, and the path that changed.
+/// An event: its watch, and the path that changed.
 type Event = (WatchKey, Arc<str>);
 
-/// Events that wait for one connection. Never the same one twice, never more than a limit plus one
+/// Events that wait for one connection: never two equal ones, and never more than a limit plus one
 /// per watch.
 #[derive(Default, Debug)]
 pub struct PendingEvents {
@@ -191,7 +192,7 @@ pub struct PendingEvents {
 }
 
 impl PendingEvents {
-    /// An event for a watch; `watched` is the watch's own path.
+    /// Adds an event for a watch; `watched` is the watch's own path.
     pub fn push(&mut self, key: WatchKey, path: &Arc<str>, watched: &Arc<str>, limits: &Limits) {
         let fits = self.queue.len() < limits.pending_events
             && self.path_bytes.saturating_add(path.len()) <= limits.pending_bytes;
@@ -202,7 +203,7 @@ impl PendingEvents {
         }
     }
 
-    /// The oldest event.
+    /// Removes and returns the oldest event.
     pub fn pop(&mut self) -> Option<Event> {
         let event = self.queue.pop_front()?;
         self.waiting.remove(&event);
@@ -210,19 +211,19 @@ impl PendingEvents {
         Some(event)
     }
 
-    /// Forgets the events of a watch that was taken back.
+    /// Drops the events of a watch that has ended.
     pub fn forget(&mut self, key: WatchKey) {
         self.queue.retain(|(k, _)| *k != key);
         self.waiting.retain(|(k, _)| *k != key);
         self.path_bytes = self.queue.iter().map(|(_, path)| path.len()).sum();
     }
 
-    /// Forgets all.
+    /// Drops all events.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// None waits?
+    /// Whether no event is waiting.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -122,7 +122,6 @@ impl Model {
         }
     }
 
-    /// What the client reads.
     pub fn take_events(&mut self, conn: usize) -> Vec<(String, String)> {
         std::mem::take(&mut self.connections[conn].sent)
     }

@@ -19,7 +19,6 @@ pub trait Store {
     /// A new connection for a domain; they are numbered from 0.
     fn connect(&mut self, domid: u16);
 
-    /// The client goes.
     fn disconnect(&mut self, conn: usize);
 
     /// Sends a request and waits for its reply.

@@ -38,7 +38,6 @@ pub struct Machine {
 pub struct Net {
     /// What others send to the guest.
     pub gives: VecDeque<Vec<u8>>,
-    /// What the guest sent.
     pub took: Vec<Vec<u8>>,
 }
 

@@ -1,20 +1,20 @@
-//! The number of a disk, as paths of xenstore have it, and the name that users have for it (Xen's
+//! A disk's number, as in xenstore paths, and its name for users (Xen's
 //! `docs/man/xen-vbd-interface`).
 //!
 //! ```text
 //!   xvda    51712 = 202 << 8               xvdb  51728 = 202 << 8 | 1 << 4        xvda1  51713
 //!   xvdq    1 << 28 | 16 << 8              from the 17th disk, or the 16th partition, on
 //! ```
-//! Other names (`hda`, `sda`) are guests' own matter; their numbers are numbers here.
+//! Other names (`hda`, `sda`) depend on the guest's system, so such disks are shown by number.
 
 use alloc::format;
 use alloc::string::String;
 
-/// Linux's major number of such disks.
+/// Linux's major number of Xen's virtual disks.
 const MAJOR: u32 = 202;
 const EXTENDED: u32 = 1 << 28;
 
-/// The number of `xvda`, `xvdb3` and such, or of a number in digits; None: it is neither.
+/// Parses a name such as `xvda` or `xvdb3`, or a decimal number. None: it is neither.
 pub fn parse(text: &str) -> Option<u32> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return text.parse().ok();
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Option<u32> {
     }
 }
 
-/// The name of a number, or its digits.
+/// The name for a number, or the number in decimal if there is no name.
 pub fn name(number: u32) -> String {
     let (disk, partition) = match number {
         _ if number >> 28 == 1 => ((number & !EXTENDED) >> 8, number & 0xFF),

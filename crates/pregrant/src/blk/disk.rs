@@ -6,13 +6,13 @@
 //!          Private: a buffer of our own, the whole transfer in one piece
 //!          Mapped:  pieces of the guest's pages, in the transfer's order
 //! ```
-//! Invariants: an [`Io`] owns its memory until it comes back, so that a disk which hands addresses
-//! to the kernel knows that they stand as long as it keeps the `Io`; every `Io` comes back once; a
-//! disk that is dropped waits until nothing that was submitted to it can reach its memory or the
-//! image any more, or leaves the wait to somebody who keeps both, the memory and the image's lock.
+//! Invariants: an [`Io`] owns its memory until it completes, so the addresses that a disk passes to
+//! the kernel stay valid as long as it keeps the `Io`. Every `Io` completes once. A disk that is
+//! dropped waits until nothing submitted to it can reach its memory or the image any more, or
+//! leaves that wait to an owner of both the memory and the image's lock.
 //!
-//! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and
-//! believe that it saw the same. Sector ranges, lengths and alignment were validated before.
+//! What a guest may do: change mapped bytes at any time. So a disk must not rely on reading the
+//! same bytes twice. Sector ranges, lengths and alignment were validated before.
 
 use crate::DomId;
 use crate::error::PlatformError;
@@ -26,29 +26,29 @@ use core::fmt;
 
 pub use crate::wire::blkif::SECTOR_BYTES;
 
-/// The figures of a disk, as its guest sees them.
+/// The properties of a disk, as its guest sees them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFigures {
-    /// Its length in sectors of 512 bytes, whatever its own are.
+    /// Its length in sectors of 512 bytes, whatever its own sector size.
     pub sectors: u64,
-    /// Bytes of its logical sectors, a power of 2 from 512 to 4096: transfers are multiples of it.
+    /// Bytes of a logical sector, a power of 2 from 512 to 4096. Transfers must be multiples of it.
     pub sector_size: u32,
-    /// Bytes of its physical sectors.
+    /// Bytes of a physical sector.
     pub physical_sector_size: u32,
-    /// It is never written to.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// It is a CD or DVD.
+    /// Whether it is a CD or DVD.
     pub cdrom: bool,
-    /// Its medium can be taken out.
+    /// Whether its medium can be removed.
     pub removable: bool,
-    /// It has a cache that a flush empties.
+    /// Whether it has a cache that a flush writes out.
     pub flush: bool,
-    /// It can discard sectors whose data no one needs.
+    /// How it discards sectors. None: it cannot.
     pub discard: Option<Discard>,
 }
 
 impl DiskFigures {
-    /// A writable disk of `sectors` sectors, 512 bytes each, with a cache.
+    /// A writable disk of `sectors` sectors of 512 bytes, with a cache.
     pub fn of(sectors: u64) -> Self {
         Self {
             sectors,
@@ -62,8 +62,8 @@ impl DiskFigures {
         }
     }
 
-    /// The same disk with logical sectors of 512 bytes, for a disk that makes whole sectors of its
-    /// own of them: the physical ones.
+    /// The same disk with logical sectors of 512 bytes, for a disk that emulates them; its own
+    /// sectors become the physical ones.
     pub fn in_sectors_of_512(self) -> Self {
         let physical_sector_size = self.physical_sector_size.max(self.sector_size);
         let secure = self.units() == 1;
@@ -77,32 +77,31 @@ impl DiskFigures {
     }
 }
 
-/// How a disk discards.
+/// How a disk discards sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discard {
-    /// Bytes of the units that it discards.
+    /// Bytes of the unit that it discards.
     pub granularity: u32,
-    /// Bytes at which the first unit begins.
+    /// Offset in bytes of the first unit.
     pub alignment: u32,
-    /// It can discard so that the data is gone for good.
+    /// Whether it can discard data so that it cannot be recovered.
     pub secure: bool,
-    /// Whole units that were discarded read as zeroes from then on, for all readers, until they
-    /// are written.
+    /// Whether discarded units read as zeroes for all readers until they are written again.
     pub zeroes: bool,
 }
 
-/// The operation.
+/// The operation of an [`Io`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoOp {
-    /// Sectors into memory.
+    /// Reads sectors to memory.
     Read,
-    /// Memory into sectors.
+    /// Writes memory to sectors.
     Write,
-    /// Writes that came back before this was submitted are to survive a loss of power.
+    /// Makes all writes that completed before this was submitted survive a loss of power.
     Flush,
-    /// Sectors hold nothing of use.
+    /// Discards sectors.
     Discard {
-        /// Their data is to be gone for good.
+        /// Whether the data must not be recoverable.
         secure: bool,
     },
 }
@@ -110,29 +109,29 @@ pub enum IoOp {
 /// One I/O of a disk.
 #[derive(Debug)]
 pub struct Io {
-    /// The submitter's number for it.
+    /// A number that the submitter chose.
     pub token: u64,
     /// The operation.
     pub op: IoOp,
-    /// First sector, of 512 bytes.
+    /// The first sector, in units of 512 bytes.
     pub sector: u64,
-    /// How many; 0 for a flush.
+    /// Number of sectors; 0 for a flush.
     pub sectors: u64,
-    /// Where the bytes are, as many as the sectors have; none for a flush or a discard.
+    /// The memory, of the sectors' length; empty for a flush or a discard.
     pub memory: IoMemory,
 }
 
-/// Of how many pieces [`IoMemory::prefetch`] asks for lines, and for how many bytes of each.
+/// Number of fragments that [`IoMemory::prefetch`] prefetches, and number of bytes of each.
 const PREFETCHED_PIECES: usize = 2;
 const PREFETCHED_BYTES: usize = 1024;
 
 /// The memory of an I/O.
 #[derive(Debug)]
 pub enum IoMemory {
-    /// One piece of our own.
+    /// Private memory in one buffer.
     Private(Buffer),
-    /// Pieces of mapped pages, in the transfer's order. Neighbours in the list need not be
-    /// neighbours in memory.
+    /// Fragments of mapped pages, in the order of the transfer. Neighbours in the list need not be
+    /// adjacent in memory.
     Mapped(Vec<MappedPiece>),
 }
 
@@ -143,7 +142,7 @@ impl Default for IoMemory {
 }
 
 impl IoMemory {
-    /// Bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Private(buffer) => buffer.len(),
@@ -151,12 +150,13 @@ impl IoMemory {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies all of it to `to`, which is as long. Mapped bytes may be others the next time.
+    /// Copies all of it to `to`, which must have the same length. A later copy of mapped bytes may
+    /// differ.
     pub fn read_into(&self, to: &mut [u8]) {
         match self {
             Self::Private(buffer) => to.copy_from_slice(buffer.bytes()),
@@ -169,8 +169,8 @@ impl IoMemory {
         }
     }
 
-    /// Asks for the first cache lines of the pages that are mapped: to be read, or written to. What
-    /// follows them the processor asks for by itself.
+    /// Prefetches the first cache lines of the mapped pages, for reading or for writing. The
+    /// processor prefetches the following lines by itself.
     #[inline(always)]
     pub fn prefetch(&self, to_write: bool) {
         let Self::Mapped(pieces) = self else { return };
@@ -184,7 +184,8 @@ impl IoMemory {
         }
     }
 
-    /// Copies all of it to the memory `to` at `at`, which may be shared. False: it passes its end.
+    /// Copies all of it to the memory `to` at offset `at`, which may be shared. False: it does not
+    /// fit.
     pub fn store_at(&self, to: &dyn SharedBytes, at: usize) -> bool {
         match self {
             Self::Private(buffer) => to.copy_in(at, buffer.bytes()),
@@ -199,8 +200,8 @@ impl IoMemory {
         }
     }
 
-    /// Fills all of it from the memory `from` at `at`, which may be shared. False: it passes its
-    /// end.
+    /// Fills all of it from the memory `from` at offset `at`, which may be shared. False: that is
+    /// too short.
     pub fn load_at(&mut self, from: &dyn SharedBytes, at: usize) -> bool {
         match self {
             Self::Private(buffer) => from.copy_out(at, buffer.bytes_mut()),
@@ -216,7 +217,7 @@ impl IoMemory {
         }
     }
 
-    /// Fills all of it from `from`, which is as long.
+    /// Fills all of it from `from`, which must have the same length.
     pub fn fill_from(&mut self, from: &[u8]) {
         match self {
             Self::Private(buffer) => buffer.bytes_mut().copy_from_slice(from),
@@ -232,7 +233,7 @@ impl IoMemory {
     }
 }
 
-/// A piece of a guest's page that stays mapped as long as this is there.
+/// A fragment of a guest's page, which stays mapped while this exists.
 #[derive(Clone)]
 pub struct MappedPiece {
     page: Arc<dyn SharedBytes + Send + Sync>,
@@ -241,13 +242,13 @@ pub struct MappedPiece {
 }
 
 impl MappedPiece {
-    /// `len` bytes of `page` from `at` on; None where they pass its end.
+    /// The `len` bytes of `page` from `at` on. None: they exceed the page.
     pub fn new(page: Arc<dyn SharedBytes + Send + Sync>, at: usize, len: usize) -> Option<Self> {
         page.piece(at, len)?;
         Some(Self { page, at, len })
     }
 
-    /// The bytes, for a request to the kernel; None never: they were seen to be there.
+    /// The fragment for a request to the kernel. Never None, since the range was checked before.
     pub fn piece(&self) -> Option<Piece<'_>> {
         self.page.piece(self.at, self.len)
     }
@@ -259,7 +260,7 @@ impl fmt::Debug for MappedPiece {
     }
 }
 
-/// Private bytes whose first one begins a page, as direct I/O wants it.
+/// Private memory that is aligned to a page, as direct I/O requires.
 pub struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -267,42 +268,43 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Bytes to which the first is aligned.
+    /// Alignment in bytes.
     pub const ALIGNMENT: usize = 4096;
 
-    /// Room for `capacity` bytes, zeroed, and none in use.
+    /// Allocates `capacity` zeroed bytes, of which none is in use.
     pub fn new(capacity: usize) -> Self {
         let bytes = vec![0; capacity + Self::ALIGNMENT - 1];
         let start = bytes.as_ptr().align_offset(Self::ALIGNMENT).min(Self::ALIGNMENT - 1);
         Self { bytes, start, len: 0 }
     }
 
-    /// Bytes that there is room for.
+    /// Number of bytes allocated.
     pub fn capacity(&self) -> usize {
         self.bytes.len() - (Self::ALIGNMENT - 1)
     }
 
-    /// Bytes in use from here on, at most the [capacity](Self::capacity). Their content stays.
+    /// Sets the number of bytes in use, at most the [capacity](Self::capacity). Their content
+    /// stays.
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(self.capacity());
     }
 
-    /// Bytes in use.
+    /// Number of bytes in use.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none are.
+    /// Whether no byte is in use.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Those in use.
+    /// The bytes in use.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// The same.
+    /// The bytes in use, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
@@ -317,9 +319,9 @@ impl fmt::Debug for Buffer {
 /// Why an I/O failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoError {
-    /// The disk could not.
+    /// The disk failed.
     Failed,
-    /// It never can.
+    /// The disk does not support the operation.
     NotSupported,
 }
 
@@ -334,59 +336,59 @@ impl fmt::Display for IoError {
 
 impl core::error::Error for IoError {}
 
-/// An I/O that came back.
+/// A completed I/O.
 #[derive(Debug)]
 pub struct Done {
-    /// As it was submitted, with all of its memory.
+    /// The I/O as it was submitted, with all of its memory.
     pub io: Io,
-    /// How it went.
+    /// The result.
     pub outcome: Result<(), IoError>,
 }
 
-/// One queue's way to a disk. Owned by one loop, and may go to another thread's.
+/// One queue's handle of a disk. One thread owns it, and it may move to another.
 pub trait Disk: Send {
-    /// Takes an I/O. It may begin at once, or with the next [`start`](Self::start).
+    /// Submits an I/O. It may begin at once, or at the next [`start`](Self::start).
     fn submit(&mut self, io: Io);
-    /// A batch of I/O is complete: whatever has not started begins. Called after each
-    /// [`submit`](Self::submit), not before the next [`wait`](Self::wait).
+    /// Starts whatever was submitted and has not started. It is called after the
+    /// [`submit`](Self::submit)s of a batch, before the next [`wait`](Self::wait).
     fn start(&mut self) {}
-    /// Adds those that came back to `done`, in any order. Never sleeps.
+    /// Appends the I/O that has completed to `done`, in any order. Never sleeps.
     fn complete(&mut self, done: &mut Vec<Done>);
-    /// Sleeps until something that was submitted has come back: for an end in good order, when
-    /// nothing else is to be done. False: nothing did for so long that no one is to wait for it.
+    /// Sleeps until an I/O has completed; for an orderly end, when there is nothing else to do.
+    /// False on timeout.
     fn wait(&mut self) -> bool {
         true
     }
 }
 
-/// An image as it is known before it is opened.
+/// How an image must be opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Opening {
-    /// Whose disk it is.
+    /// The domain whose disk it is.
     pub guest: DomId,
-    /// Its name by the toolstack (`params`), or the one that a script has put in its place; None:
-    /// there is none.
+    /// The image's name from the toolstack (`params`), or the device that a script made of it.
+    /// None: there is none.
     pub params: Option<String>,
-    /// Whether its guest may write.
+    /// Whether the guest may write.
     pub writable: bool,
-    /// Whether a predecessor's guest is connected, which is to find the disk that it knows.
+    /// Whether a predecessor's guest is connected, which must find the disk that it knows.
     pub is_live: bool,
-    /// Whether its guest may see the image's own logical sectors. If not it is a disk
-    /// [of 512](DiskFigures::in_sectors_of_512).
+    /// Whether the guest may see the image's own logical sectors. Otherwise the disk has sectors
+    /// [of 512 bytes](DiskFigures::in_sectors_of_512).
     pub native_sectors: bool,
-    /// Whether it is let go of at once, for no guest connects yet.
+    /// Whether it is only tried: it will be closed at once, since no guest connects yet.
     pub is_trial: bool,
 }
 
-/// Why an image is not open.
+/// Why an image could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenError {
-    /// Somebody has it who may soon let go, such as a process that is dead and whose last writes
-    /// are on their way. Who, in words.
+    /// Another user has it and may release it soon, such as a dead process whose last writes are in
+    /// flight. Who, in words.
     Busy(String),
-    /// It cannot be had. Why, and what to do.
+    /// It cannot be opened: why, and what to do.
     Failed(String),
-    /// It was there, its guest is connected to it, and it will never be there again. Why.
+    /// It existed, its guest is connected to it, and it is lost for good; why.
     Lost(String),
 }
 
@@ -399,36 +401,41 @@ impl fmt::Display for OpenError {
 
 impl core::error::Error for OpenError {}
 
-/// An image that a disk's queues are made of: opened before its guest is connected.
+/// An image, which provides the handles for a disk's queues. It is opened before its guest
+/// connects.
 pub trait Image: Send {
-    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue).
-    /// One that is not written to can be one which no one may write to, and others may have open
-    /// too.
+    /// Opens the image and returns its properties. Called for each connection, before
+    /// [`queue`](Self::queue). If the guest may only read, the image may be one that cannot be
+    /// written, and others may have it open, too.
     ///
     /// # Errors
-    /// See [`OpenError`]. It is not open then.
+    ///
+    /// See [`OpenError`]. The image is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
-    /// A warning about it for the host's administrator, while it is open. None: there is none.
+    /// While it is open: a warning about it for the administrator, if there is one.
     fn strange(&self) -> Option<String> {
         None
     }
-    /// Its identity in words, different from that of any other image that its name may lead to, now
-    /// or later: the same each time that this image is opened, by whichever process. While it is
-    /// open; None: nothing does.
+    /// While it is open: its identity in words, which differs from that of any other image that its
+    /// name may lead to, now or later, and is the same each time that this image is opened, by any
+    /// process. None: there is no identity.
     fn identity(&self) -> Option<String> {
         None
     }
-    /// Whether it is lost with this process, so that no other can give it to its guest again.
+    /// Whether it is lost with this process, so that no other process can give it to the guest
+    /// again.
     fn ends_with_process(&self) -> bool {
         false
     }
-    /// How many sectors of 512 bytes it has now, while it is open; None: as many as it had.
+    /// While it is open: its current length in sectors of 512 bytes. None: the length is unchanged,
+    /// as far as is known.
     fn sectors(&mut self) -> Option<u64> {
         None
     }
-    /// Its guest is connected no longer, and all ways to it are gone: others may have it.
+    /// The guest has disconnected and all handles are dropped: closes the image, so that others may
+    /// open it.
     fn close(&mut self) {}
-    /// A handle for one queue. A write of one queue survives once a flush of any queue has covered
-    /// it.
+    /// Creates a handle for one queue. A write on one queue is durable once a later flush on any
+    /// queue has succeeded.
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError>;
 }

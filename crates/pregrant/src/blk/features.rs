@@ -1,4 +1,4 @@
-//! The keys by which the two ends of a disk agree in xenstore: one place writes them and reads them
+//! The xenstore keys by which the two ends of a disk negotiate, written and read in one place
 //! (docs/protocol 5.4).
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //!   back's directory at 4:   sectors, info, sector-size, physical-sector-size, feature-barrier, feature-flush-cache, feature-discard...
 //!                            ring-active, protocol-active: what was taken of the front's keys, for a successor
 //! ```
-//! What a peer may do: write anything. A garbled number in a key that is needed is an error that
-//! names the key; an unknown key is ignored; a feature that makes no sense is none.
+//! What a peer may do: write anything. An invalid number in a required key is an error that names
+//! the key; an unknown key is ignored; an invalid feature counts as absent.
 
 use super::disk::{Discard, DiskFigures, SECTOR_BYTES};
 pub use super::front_rings::QueueKeys;
@@ -28,35 +28,35 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Segments of an indirect request at most, by the protocol.
+/// Most segments of an indirect request, by the protocol.
 pub const INDIRECT_SEGMENTS_MAX: u32 = (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRECT_PAGE) as u32;
 
-/// Sectors that a disk has at most: each of its bytes has an offset that a signed number of 64 bits
-/// holds, as the kernel's do.
+/// Most sectors of a disk: the offset of each byte must fit a signed 64-bit number, as in kernels.
 pub const SECTORS_MAX: u64 = i64::MAX as u64 / SECTOR_BYTES as u64;
 
-/// The toolstack's key in the back's directory: "w" or "w!" where the guest may write.
+/// The toolstack's key in the back's directory: "w" or "w!" if the guest may write.
 pub const MODE: &str = "mode";
-/// The toolstack's key in the back's directory: which image it is, `FORMAT:PATH` or a path.
+/// The toolstack's key in the back's directory: the image, as `FORMAT:PATH` or a path.
 pub const PARAMS: &str = "params";
-/// The key of the toolstack's script in the back's directory: the block device that it has made of
-/// the image.
+/// The key of the toolstack's script in the back's directory: the block device that it made of the
+/// image.
 pub const DEVICE_PATH: &str = "physical-device-path";
 /// The toolstack's key in both directories: "disk" or "cdrom".
 pub const DEVICE_TYPE: &str = "device-type";
-/// The toolstack's key in the back's directory: 0 where the guest is to have no discards (xl's
+/// The toolstack's key in the back's directory: 0 if the guest must get no discards (xl's
 /// `no-discard`).
 pub const DISCARD_ENABLE: &str = "discard-enable";
-/// The back's key for a successor: the front's key that names the first page of the connection's
-/// first ring.
+/// The back's key for a successor: the name of the front's key that has the first page of the
+/// connection's first ring.
 pub const RING_ACTIVE: &str = "ring-active";
-/// The back's key for a successor: the format of the connection's slots, as `protocol` has it.
+/// The back's key for a successor: the layout of the connection's slots, with the values of
+/// `protocol`.
 pub const PROTOCOL_ACTIVE: &str = "protocol-active";
-/// The back's key beside `feature-discard`: 1 where whole units that were discarded read as zeroes.
-/// Ours and no other's.
+/// The back's key beside `feature-discard`, which only Pregrant writes: 1 if discarded units read
+/// as zeroes.
 pub const DISCARD_ZEROES: &str = "discard-zeroes";
-/// The key of a front that counts everything in logical sectors, and not in 512 bytes: Windows' and
-/// no other's.
+/// The key of a front that counts everything in logical sectors instead of 512 bytes. Only Windows'
+/// front writes it.
 pub const LARGE_SECTORS: &str = "feature-large-sector-size";
 
 const MAX_RING_ORDER_KEY: &str = "max-ring-page-order";
@@ -71,18 +71,18 @@ const INFO_CDROM: u32 = 1;
 const INFO_REMOVABLE: u32 = 2;
 const INFO_READ_ONLY: u32 = 4;
 
-/// The offer of a back before it knows its disk.
+/// What a back offers before it knows its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackFeatures {
-    /// `max-ring-page-order`: pages of a ring at most, as the exponent of 2.
+    /// `max-ring-page-order`: log2 of the largest number of pages of a ring.
     pub max_ring_order: u32,
-    /// `multi-queue-max-queues`.
+    /// `multi-queue-max-queues`: the largest number of queues.
     pub max_queues: u32,
     /// `feature-max-indirect-segments`; 0: no indirect requests.
     pub max_indirect_segments: u32,
-    /// `feature-persistent`: keeps the pages of a front that does so too mapped.
+    /// `feature-persistent`: it keeps the pages of a front mapped that sets this, too.
     pub persistent: bool,
-    /// `feature-barrier`, for a disk that can be written to and flushed.
+    /// `feature-barrier`, for a disk that can be written and flushed.
     pub barrier: bool,
 }
 
@@ -99,7 +99,7 @@ impl Default for BackFeatures {
 }
 
 impl BackFeatures {
-    /// As keys of the back's directory, to be written before the front begins.
+    /// The keys for the back's directory, which must be written before the front begins.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         put(&mut p, MAX_RING_ORDER_KEY, self.max_ring_order);
@@ -108,18 +108,18 @@ impl BackFeatures {
             put(&mut p, MAX_INDIRECT, self.max_indirect_segments);
         }
         put(&mut p, FEATURE_PERSISTENT, self.persistent as u32);
-        // NetBSD's xbd reads it once, now, and never flushes where it is absent. The disk's
-        // features follow at 4: an unknown flush is answered as such.
+        // NetBSD's xbd reads this key once, now, and never flushes if it is absent. The disk's
+        // features follow at state 4: a flush to a disk without a cache is answered as unsupported.
         put(&mut p, FLUSH_CACHE, 1);
         p
     }
 
-    /// The rings that a front may have.
+    /// The largest rings that a front may use.
     fn most(&self) -> Most {
         Most { queues: self.max_queues, order: self.max_ring_order }
     }
 
-    /// From the keys of a back's directory.
+    /// Reads the keys of a back's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
         let indirect = keys.text(MAX_INDIRECT)?.as_deref().and_then(decimal).unwrap_or(0);
         Ok(Self {
@@ -132,13 +132,13 @@ impl BackFeatures {
     }
 }
 
-/// Whether a back that can do barriers offers them for this disk.
+/// Whether a back that supports barriers (`can`) offers them for this disk.
 pub fn offers_barrier(figures: &DiskFigures, can: bool) -> bool {
     can && figures.flush && !figures.read_only
 }
 
-/// The keys of a disk's figures, and whether barriers are [offered](offers_barrier), written when
-/// it is open.
+/// The keys of a disk's properties, including whether barriers are [offered](offers_barrier). They
+/// are written when the disk is open.
 pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     let mut p = Pairs::new();
     put(&mut p, SECTORS, figures.sectors);
@@ -161,9 +161,9 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     p
 }
 
-/// Notifies a connected guest of another length: Linux's front checks `sectors` when the back's
-/// state is written once more. Both in one transaction: a back that dies between them would leave a
-/// length that no one checks.
+/// Announces another length to a connected guest: Linux's front checks `sectors` when the back's
+/// state is written again. Both keys must be written in one transaction: if the back dies between
+/// them, no front checks the new length.
 pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
     let mut p = Pairs::new();
     put(&mut p, SECTORS, sectors);
@@ -171,9 +171,9 @@ pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
     p
 }
 
-/// The figures of the disk behind a back's directory. A front cannot do without `sectors`; what
-/// else is missing or garbled is as in a disk of 512-byte sectors without features. A length whose
-/// bytes no offset reaches is no length: no one need fear to multiply it.
+/// Reads a disk's properties in a back's directory. `sectors` is required; whatever else is missing
+/// or invalid defaults to a disk with sectors of 512 bytes and no features. A length whose bytes
+/// exceed a file offset is invalid, so callers can multiply it safely.
 pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error> {
     let text = keys.text(SECTORS)?;
     let sectors = text.as_deref().and_then(|t| t.trim_end_matches('\0').trim().parse().ok());
@@ -210,8 +210,8 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
     })
 }
 
-/// Names in the back's directory that belong to one connection: what another disk was, and another
-/// driver offered.
+/// Whether a name in the back's directory belongs to one connection: such keys describe another
+/// disk, or another driver's offer.
 pub fn of_back_connection(name: &str) -> bool {
     let names =
         [SECTORS, INFO, "sector-size", "physical-sector-size", MAX_INDIRECT, RING_ACTIVE, PROTOCOL_ACTIVE];
@@ -221,27 +221,27 @@ pub fn of_back_connection(name: &str) -> bool {
         || ["discard-granularity", "discard-alignment", DISCARD_ZEROES].contains(&name)
 }
 
-/// Names in the front's directory that belong to one connection: a predecessor's rings and promises
-/// would be taken for ours.
+/// Whether a name in the front's directory belongs to one connection: a predecessor's rings and
+/// promises must not be taken for ours.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["ring-", "event-channel", "queue-", NUM_QUEUES, PROTOCOL, FEATURE_PERSISTENT];
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// The request of a front.
+/// The connection that a front requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRequest {
-    /// `protocol`: how it lays out its slots.
+    /// `protocol`: the layout of its slots.
     pub abi: Abi,
-    /// `feature-persistent`: each of its references names the same page for as long as it is
+    /// `feature-persistent`: each of its grant references names the same page while it is
     /// connected.
     pub persistent: bool,
-    /// The queues, at least one; all of their rings are as long.
+    /// The queues, at least one; all rings have the same size.
     pub queues: Vec<QueueKeys>,
 }
 
 impl FrontRequest {
-    /// As keys of the front's directory.
+    /// The keys for the front's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         put(&mut p, PROTOCOL, self.abi.protocol());
@@ -260,9 +260,9 @@ impl FrontRequest {
         p
     }
 
-    /// From the keys of the directory of front `of`, which reconnects and may have at most so
-    /// many pages mapped. `offered` is what this back advertised. Its pages are checked only
-    /// where the keys can be read in several ways.
+    /// Reads the keys of front `of`, which may have at most `most_pages` pages mapped. `offered` is
+    /// what this back advertised. Its ring pages are inspected only if the keys can be read in
+    /// several ways.
     pub fn read<P: Platform, S: KeySource>(
         p: &P,
         of: (DomId, usize),
@@ -274,13 +274,14 @@ impl FrontRequest {
         Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
     }
 
-    /// From the keys of a front that is connected: as its back read them, which left `accepted`.
+    /// Reads the keys of a connected front again, as its back read them when it left `accepted`.
     pub fn read_again<S: KeySource>(
         keys: &mut S,
         offered: &BackFeatures,
         accepted: &Accepted,
     ) -> Result<Self, S::Error> {
-        // A back that left nothing took a front without the key for one of 64 bits.
+        // A back that left no such key took a front without `protocol` for one with the 64-bit
+        // layout.
         let abi = match accepted.abi {
             Some(abi) => abi,
             None => protocol(keys)?.unwrap_or(Abi::X86_64),
@@ -290,8 +291,7 @@ impl FrontRequest {
         Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
     }
 
-    /// The accepted part of it, for a successor that [reads it again](Self::read_again): keys of
-    /// the back's directory.
+    /// The keys in the back's directory for a successor that [reads them again](Self::read_again).
     pub fn accepted_pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         if let [first, ..] = &self.queues[..] {
@@ -302,24 +302,24 @@ impl FrontRequest {
     }
 }
 
-/// A connection's keys that a predecessor left in the back's directory.
+/// Keys of a connection that a predecessor left in the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Accepted {
-    /// [`RING_ACTIVE`].
+    /// The value of [`RING_ACTIVE`].
     pub ring: Option<String>,
-    /// [`PROTOCOL_ACTIVE`].
+    /// The value of [`PROTOCOL_ACTIVE`].
     pub abi: Option<Abi>,
 }
 
 impl Accepted {
-    /// From the keys of the own directory.
+    /// Reads them from the back's own directory.
     pub fn read<S: KeySource>(own: &mut S) -> Result<Self, S::Error> {
         let abi = own.text(PROTOCOL_ACTIVE)?.and_then(|text| Abi::from_protocol(text.as_bytes()));
         Ok(Self { ring: stated(own, RING_ACTIVE)?, abi })
     }
 }
 
-/// How a front lays out its slots; None: it does not say.
+/// The layout of a front's slots. None: the front does not say.
 fn protocol<S: KeySource>(keys: &mut S) -> Result<Option<Abi>, S::Error> {
     let Some(text) = stated(keys, PROTOCOL)? else { return Ok(None) };
     match Abi::from_protocol(text.trim_end_matches('\0').as_bytes()) {
@@ -332,8 +332,8 @@ fn persistent<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<bool
     Ok(offered.persistent && flag(keys, FEATURE_PERSISTENT)?)
 }
 
-/// Whether the toolstack lets the guest have discards. Linux's blkback takes what is no number for
-/// a yes.
+/// Whether the toolstack allows discards. As in Linux's blkback, a value that is no number allows
+/// them.
 pub fn discards_enabled<S: KeySource>(own: &mut S) -> Result<bool, S::Error> {
     Ok(own.text(DISCARD_ENABLE)?.as_deref().and_then(decimal) != Some(0))
 }

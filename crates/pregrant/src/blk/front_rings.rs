@@ -1,19 +1,20 @@
-//! Which rings a front's keys name, where a driver before it in the same guest left keys, too
-//! (docs/protocol 5.4).
+//! Finds the rings that a front's keys name, although an earlier driver of the same guest may have
+//! left keys, too (docs/protocol 5.4).
 //!
 //! ```text
 //!   ring-page-order ----there---> ring-ref0, ring-ref1, ...        multi-queue-num-queues --2 or more--> below queue-0/, queue-1/ ...
 //!                  '---absent--> ring-ref                                                 '--else------> at the top
 //!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings seem new
 //! ```
-//! Fronts write their own keys and leave others': GRUB a `ring-ref`, the kernel before a kexec an
-//! order or a number of queues. The keys alone cannot say which are stale. The pages can: a front
-//! has [initialised](is_new) its rings, and asked nothing yet. The key that names the first page is
-//! kept in the back's directory, as `ring-active`: rings that are in use do not seem new, and a
-//! successor is to have the same.
+//! Fronts write their own keys and leave those of others: GRUB leaves a `ring-ref`, the kernel
+//! before a kexec an order or a number of queues. The keys alone cannot show which are stale, but
+//! the pages can: a front has [initialised](is_new) its rings, and sent no request yet. The name of
+//! the key with the first page is stored in the back's directory as `ring-active`, because rings in
+//! use do not look new, and a successor must find the same ones.
 //!
-//! What a front may do: write anything. It chooses between rings of its own; the page of another
-//! reading is mapped to be checked, read-only, as much of it as its ring may have mapped anyway.
+//! What a front may do: write anything. Thereby it only chooses between rings of its own; the page
+//! of another reading is mapped read-only to be inspected, within the number of pages that its ring
+//! may have mapped anyway.
 
 use crate::platform::{Access, PeerMem, Platform};
 use crate::ring::Word;
@@ -25,19 +26,20 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// One queue as the front set it up.
+/// One queue, as the front set it up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueKeys {
-    /// `ring-ref`, or `ring-ref%u` of several pages: a power of two of them.
+    /// The pages of the ring, from `ring-ref` or from `ring-ref%u`; a power of two of them.
     pub ring: Vec<GrantRef>,
-    /// It is `ring-ref%u`; of one page, too, where an order of 0 is said.
+    /// Whether the keys are `ring-ref%u`. A ring of one page has those, too, if there is an order
+    /// of 0.
     pub numbered: bool,
     /// `event-channel`.
     pub channel: EvtchnPort,
 }
 
 impl QueueKeys {
-    /// A ring as our fronts name it.
+    /// The ring of our own fronts.
     pub fn new(ring: Vec<GrantRef>, channel: EvtchnPort) -> Self {
         let numbered = ring.len() > 1;
         Self { ring, numbered, channel }
@@ -49,12 +51,12 @@ impl QueueKeys {
     }
 }
 
-/// The rings that a back takes.
+/// The largest rings that a back takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Most {
-    /// Queues.
+    /// Most queues.
     pub(super) queues: u32,
-    /// Pages of a ring, as the exponent of 2.
+    /// log2 of the most pages per ring.
     pub(super) order: u32,
 }
 
@@ -64,19 +66,18 @@ impl Most {
     }
 }
 
-/// Where the numbers of a ring's pages come from.
+/// The source of the number of a ring's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RingOrder {
-    /// There are none: a page, and a key without a number.
+    /// No key: one page, whose key has no number.
     None,
-    /// The key at the top, for every queue.
+    /// A key in the front's directory, for all queues.
     OfAll(u32),
-    /// A key beside each queue's ring, where pregrant's own fronts wrote it before they wrote it at
-    /// the top.
+    /// A key in each queue's directory, where earlier versions of Pregrant's fronts wrote it.
     OfEach,
 }
 
-/// A way in which a front's keys can be read.
+/// One way of reading a front's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
     queues: usize,
@@ -84,7 +85,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Those that the keys allow; the first is that of Linux's blkback.
+    /// All readings that the keys allow; the first is that of Linux's blkback.
     pub(super) fn all<S: KeySource>(keys: &mut S, most: Most) -> Result<Vec<Self>, S::Error> {
         let n = nr_queues(keys, most.queues)? as usize;
         let order = asked_order(keys, "", most.order())?.map(RingOrder::OfAll);
@@ -102,8 +103,8 @@ impl Reading {
         Ok(all.into_iter().map(|(queues, order)| Self { queues, order }).collect())
     }
 
-    /// The way of a predecessor that kept `active`; None: one that kept nothing, which took a key
-    /// without a number wherever there was one, and an order beside it.
+    /// The reading of a predecessor that stored `active`. None: an older version that stored
+    /// nothing; it used a key without a number if there was one, even beside an order.
     pub(super) fn of_predecessor<S: KeySource>(
         keys: &mut S,
         most: Most,
@@ -134,7 +135,7 @@ impl Reading {
         ring_key(&queue_prefix(0, self.queues), 0, self.order != RingOrder::None)
     }
 
-    /// The queues, read so.
+    /// Reads the queues in this way.
     pub(super) fn read<S: KeySource>(&self, keys: &mut S, most: Most) -> Result<Vec<QueueKeys>, S::Error> {
         let queue = |i| {
             let at = queue_prefix(i, self.queues);
@@ -151,7 +152,7 @@ impl Reading {
     }
 }
 
-/// The queues of a front that reconnects, of at most so many pages.
+/// Chooses the queues of a front, which may have at most `most_pages` pages mapped.
 pub(super) fn choose<P: Platform, S: KeySource>(
     p: &P,
     (of, page_limit): (DomId, usize),
@@ -160,7 +161,7 @@ pub(super) fn choose<P: Platform, S: KeySource>(
 ) -> Result<Vec<QueueKeys>, S::Error> {
     let all = Reading::all(keys, most)?;
     let first = all[0].read(keys, most);
-    // One that is not whole is none: the first says what is wrong.
+    // An incomplete reading is ignored; the first reading reports what is wrong.
     let others: Vec<_> = all[1..].iter().filter_map(|reading| reading.read(keys, most).ok()).collect();
     let is_new_layout = |queues: &[QueueKeys]| {
         let pages: usize = queues.iter().map(|queue| queue.ring.len()).sum();
@@ -172,7 +173,7 @@ pub(super) fn choose<P: Platform, S: KeySource>(
     others.into_iter().find(|queues| is_new_layout(queues)).map_or(first, Ok)
 }
 
-/// Whether a ring is as a front initialises it: both producers 0, both events 1.
+/// Whether a ring is in its initial state: both producers 0, both event indices 1.
 fn is_new<P: Platform>(p: &P, of: DomId, queue: &QueueKeys) -> bool {
     let Ok(map) = p.peer().map(of, &queue.ring, Access::ReadOnly) else { return false };
     // The header is the same in both layouts of slots.

@@ -1,13 +1,13 @@
-//! The block device: blkif's two ends, and what happens to a request between them
+//! The block device: blkif's two ends, and the data paths of requests between them
 //! (docs/protocol 5).
 //!
 //! ```text
 //!   front: Ask -> FrontQueue -> ring            back: ring -> Job (validated) -> path -> Io -> Disk
 //!          Answer <- FrontQueue <- ring                ring <------------------- path <- Done <-'
 //! ```
-//! Arranged as `net` is: [`features`] has the keys, [`back`] and [`front`] the ends, [`path`] the
-//! ways of the bytes, and [`disk`] what stands behind a back, as [`port`](crate::port) does for
-//! frames.
+//! It is organised like `net`: [`features`] has the keys, [`back`] and [`front`] the ends, [`path`]
+//! the data paths, and [`disk`] the interface to the storage of a back, as [`port`](crate::port) is
+//! for frames.
 
 pub mod back;
 pub mod device_number;

@@ -1,53 +1,54 @@
-//! A bounded store of mapped pages, by their grant reference.
+//! A bounded store of mapped pages, by grant reference.
 //!
 //! ```text
 //!   index: hash of gref --> place     places: [gref 9, map, used 17, held 0] [gref 12, map, used 18, held 1] ...
 //! ```
-//! Invariants: no page comes in beyond the limit; a page that is held is never unmapped, not even
-//! where the limit falls; a reference has one page at most. All memory is allocated when the store
-//! is made.
+//! Invariants: no page is added beyond the limit; a page that is held is never unmapped, not even
+//! if the limit is lowered; a reference has at most one page. All memory is allocated when the
+//! store is created.
 //!
-//! What a peer may do: name any references, as many as it likes. Those that cannot be mapped cost
-//! it a failed call each, at most [`MAPS_AT_ONCE`] a batch; those that fill the store are its own;
-//! references whose hashes meet find no place, and are served without the store. A peer that ends a
-//! grant and gives its number to another page breaks its own promise: the store goes on with the
-//! page that it mapped, which the peer cannot have back before the vif is closed.
+//! What a peer may do: name any number of references. Each that cannot be mapped costs it a failed
+//! call, at most [`MAPS_AT_ONCE`] per batch; it can only fill its own store; references whose
+//! hashes collide find no place, and are served without the store. A peer that ends a grant and
+//! reuses its number for another page breaks its own promise: the store keeps using the page that
+//! it mapped, which the peer cannot have back before the vif is closed.
 
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Pages that one batch maps at most: with Linux's gntdev each is two system calls, and others wait
-/// meanwhile.
+/// Most pages that one batch maps: with Linux's gntdev each is two system calls, for which others
+/// wait.
 pub const MAPS_AT_ONCE: usize = 16;
 
-/// Places that are checked for one reference. Of a ring's pages all find one
-/// (`all_pages_of_a_ring_find_a_place`), and a peer whose references meet costs no more.
+/// Number of places that are searched for one reference. All pages of a ring find one
+/// (`all_pages_of_a_ring_find_a_place`), and a peer whose references collide causes no longer
+/// search.
 const PROBES: usize = 16;
 
-/// No place.
+/// The index of no page.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Page<M> {
     gref: GrantRef,
     map: M,
-    /// By the store's count of batches.
+    /// The batch of the last use, by the store's count.
     used: u32,
     held: u32,
 }
 
-/// How full a store is, and was.
+/// The fill level of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MappedStats {
-    /// Pages that are mapped.
+    /// Pages that are mapped now.
     pub pages: usize,
-    /// The most that were at a time.
+    /// The most pages that were mapped at one time.
     pub most: usize,
-    /// Pages at most.
+    /// The limit of pages.
     pub limit: usize,
-    /// How often a page was wanted and found no place.
+    /// How often there was no room for a page.
     pub overflows: u64,
 }
 
@@ -64,7 +65,8 @@ pub struct MappedPages<M> {
 }
 
 impl<M> MappedPages<M> {
-    /// An empty store for at most `limit` pages, now and [later](Self::set_limit).
+    /// An empty store for at most `limit` pages, which [`set_limit`](Self::set_limit) can only
+    /// lower.
     pub fn new(limit: usize) -> Self {
         Self {
             pages: Vec::with_capacity(limit),
@@ -77,57 +79,57 @@ impl<M> MappedPages<M> {
         }
     }
 
-    /// Pages that are mapped.
+    /// Number of pages mapped.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether none is.
+    /// Whether no page is mapped.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// Pages at most.
+    /// The limit of pages.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// From now on at most `limit` pages, and no more than at the beginning. Those that are too
-    /// many, the least recently used, come to `out`, to be unmapped together; those that are held
-    /// stay until they are [purged](Self::purge_excess) later.
+    /// Sets the limit, at most the initial one. The least recently used pages beyond it are moved
+    /// to `out`, to be unmapped together; those that are held stay until they are
+    /// [purged](Self::purge_excess) later.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
         self.limit = limit.min(self.pages.capacity());
         self.purge_excess(out);
     }
 
-    /// Moves those beyond the limit, which were held when it fell, to `out`, except those that are
-    /// still held.
+    /// Moves pages beyond the limit, which were held when it was lowered, to `out`, except those
+    /// that are still held.
     pub fn purge_excess(&mut self, out: &mut Vec<M>) {
         self.purge(self.pages.len().saturating_sub(self.limit), out);
     }
 
-    /// How often a page was wanted and found no place.
+    /// How often there was no room for a page.
     pub fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    /// How full it is, and was.
+    /// Its fill level.
     pub fn figures(&self) -> MappedStats {
         let Self { pages, most, limit, overflows, .. } = self;
         MappedStats { pages: pages.len(), most: *most, limit: *limit, overflows: *overflows }
     }
 
-    /// A new batch begins: what is used from here on was used later than what was used before.
+    /// Starts a batch: pages used from here on count as used later than those used before.
     #[inline(always)]
     pub fn begin_batch(&mut self) {
         self.batch = self.batch.wrapping_add(1);
     }
 
-    /// The places of the index where `gref` may stand, the likeliest first.
+    /// The places of the index where `gref` may be, the most likely first.
     #[inline(always)]
     fn places(&self, gref: GrantRef) -> impl Iterator<Item = usize> + use<M> {
         let mask = self.index.len() - 1;
-        // Fibonacci hashing: references that follow each other are spread.
+        // Fibonacci hashing spreads consecutive references.
         let start = (u64::from(gref.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         (0..PROBES).map(move |probe| (start + probe) & mask)
     }
@@ -144,7 +146,7 @@ impl<M> MappedPages<M> {
         None
     }
 
-    /// The page of `gref`, if it is mapped.
+    /// The page of `gref`, if it is mapped. It counts as used.
     #[inline(always)]
     pub fn find(&mut self, gref: GrantRef) -> Option<&M> {
         let place = self.find_place(gref)?;
@@ -165,39 +167,39 @@ impl<M> MappedPages<M> {
         self.place_of(gref).is_some()
     }
 
-    /// Where the page of `gref` is, for [`at`](Self::at), as long as nothing is mapped or let go
-    /// of. It does not count as used.
+    /// The place of the page of `gref`, for [`at`](Self::at), valid until a page is added or
+    /// removed. The page does not count as used.
     #[inline(always)]
     pub fn locate(&self, gref: GrantRef) -> Option<u32> {
         self.place_of(gref).map(|at| at as u32)
     }
 
-    /// The page there.
+    /// The page at a place.
     #[inline(always)]
     pub fn at(&self, place: u32) -> Option<&M> {
         self.pages.get(place as usize).map(|page| &page.map)
     }
 
-    /// Where [`insert`](Self::insert) would put the page of `gref`.
+    /// The place of the index at which [`insert`](Self::insert) would put `gref`.
     fn place_for(&self, gref: GrantRef) -> Option<usize> {
         let place = self.places(gref).find(|&at| self.index[at] == NONE);
         place.filter(|_| self.pages.len() < self.limit && !self.has(gref))
     }
 
-    /// The page of `gref`, to be changed; it does not count as used.
+    /// The page of `gref`, to be changed. It does not count as used.
     pub fn page_mut(&mut self, gref: GrantRef) -> Option<&mut M> {
         let at = self.place_of(gref)?;
         Some(&mut self.pages[at].map)
     }
 
-    /// Whether [`insert`](Self::insert) takes the page of `gref` in: to be asked before it is
-    /// mapped.
+    /// Whether [`insert`](Self::insert) would accept the page of `gref`. Ask this before mapping
+    /// it.
     pub fn has_place(&self, gref: GrantRef) -> bool {
         self.place_for(gref).is_some()
     }
 
-    /// Takes in a page that was mapped elsewhere. It comes back where there is no place for it, or
-    /// its reference has a page.
+    /// Adds a page that the caller mapped. Returns it if there is no place for it, or its reference
+    /// has a page already.
     pub fn insert(&mut self, gref: GrantRef, map: M) -> Result<(), M> {
         match self.place_for(gref) {
             Some(at) => {
@@ -208,20 +210,20 @@ impl<M> MappedPages<M> {
         }
     }
 
-    /// A page comes in, whose place in the index is free.
+    /// Adds a page at a free place of the index.
     fn push(&mut self, at: usize, gref: GrantRef, map: M) {
         self.index[at] = self.pages.len() as u32;
         self.pages.push(Page { gref, map, used: self.batch, held: 0 });
         self.most = self.most.max(self.pages.len());
     }
 
-    /// Takes out the page of `gref`, unless it is held.
+    /// Removes the page of `gref`, unless it is held.
     pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
         let at = self.place_of(gref).filter(|&at| self.pages[at].held == 0)?;
         Some(self.take(at as u32))
     }
 
-    /// `gref` is not there, and is to be the next time.
+    /// Notes that `gref` should be mapped at the next [`map_wanted`](Self::map_wanted).
     pub fn want(&mut self, gref: GrantRef) {
         if self.pages.len() + self.wanted.len() >= self.limit {
             self.overflows += 1;
@@ -230,7 +232,7 @@ impl<M> MappedPages<M> {
         }
     }
 
-    /// Maps what was wanted with `map`; what it cannot map is forgotten.
+    /// Maps the noted references with `map`; those that it cannot map are forgotten.
     pub fn map_wanted(&mut self, mut map: impl FnMut(GrantRef) -> Option<M>) {
         for k in 0..self.wanted.len() {
             let gref = self.wanted[k];
@@ -248,8 +250,8 @@ impl<M> MappedPages<M> {
         self.wanted.clear();
     }
 
-    /// Keeps the page of `gref` from being [purged](Self::purge), until it is
-    /// [released](Self::release) as often. False: it is not there.
+    /// Prevents the page of `gref` from being [purged](Self::purge), until it is
+    /// [released](Self::release) as often. False: there is no such page.
     #[must_use]
     pub fn hold(&mut self, gref: GrantRef) -> bool {
         let Some(at) = self.place_of(gref) else { return false };
@@ -269,8 +271,8 @@ impl<M> MappedPages<M> {
         }
     }
 
-    /// Moves at most `n` pages, the least recently used first and none that is held, to `out`, to
-    /// be unmapped together.
+    /// Moves at most `n` pages to `out`, to be unmapped together: the least recently used first,
+    /// and none that is held.
     pub fn purge(&mut self, n: usize, out: &mut Vec<M>) {
         if n == 0 {
             return;
@@ -282,7 +284,7 @@ impl<M> MappedPages<M> {
             .collect();
         idle.sort_unstable_by(|a, b| b.cmp(a));
         idle.truncate(n);
-        // From the end, so that places that are still to go stay where they are.
+        // From the end, so that the places of those still to be moved stay valid.
         idle.sort_unstable_by_key(|&(_, at)| core::cmp::Reverse(at));
         out.extend(idle.into_iter().map(|(_, at)| self.take(at)));
     }
@@ -298,8 +300,7 @@ impl<M> MappedPages<M> {
         self.pages.swap_remove(at as usize).map
     }
 
-    /// Takes a page out of the index. Those behind it move up, so that none is ever further from
-    /// where its search begins.
+    /// Removes a page from the index. Entries after it move up, so that searches stay short.
     fn forget(&mut self, at: u32) {
         let mask = self.index.len() - 1;
         let Some(mut hole) = self.places(self.pages[at as usize].gref).find(|&i| self.index[i] == at) else {
@@ -308,8 +309,7 @@ impl<M> MappedPages<M> {
         let mut next = (hole + 1) & mask;
         while self.index[next] != NONE && next != hole {
             let start = self.places(self.pages[self.index[next] as usize].gref).next().unwrap_or(next);
-            // Whether it may stand in the hole: its search passes there before it comes to where it
-            // stands.
+            // An entry may move to the hole if its search passes there before its current place.
             if (next.wrapping_sub(start) & mask) >= (next.wrapping_sub(hole) & mask) {
                 self.index[hole] = self.index[next];
                 hole = next;
@@ -375,7 +375,7 @@ mod tests {
         assert!(!none.has(GrantRef(8)));
     }
 
-    /// References as a kernel gives them, and any.
+    /// Consecutive references, as a kernel allocates them, and random ones.
     #[test]
     fn all_pages_of_a_ring_find_a_place() {
         let mut x = 88_172_645_463_325_252u64;
@@ -446,8 +446,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map that knows no bounds: what is found is what was mapped, and there are
-        /// never too many.
+        /// Compares with an unbounded map: what is found was mapped, and there are never too many
+        /// pages.
         #[test]
         fn as_a_map_does(
             limit in 1usize..40,

@@ -1,5 +1,5 @@
-//! Pages that are granted for longer than a request: neither network nor block, and what persistent
-//! grants and gref mappings stand on.
+//! Pages that are granted for longer than a request, for network and block: persistent grants and
+//! gref mappings are built on this.
 //!
 //! ```text
 //!   back's end (store): pages of a peer that stay mapped
@@ -14,6 +14,6 @@ pub mod regions;
 
 pub use mapped_pages::{MappedPages, MappedStats};
 
-/// The key, of vifs and of disks, and the same in both directories: this end keeps to one page for
-/// each reference, or keeps such pages mapped.
+/// The key of vifs and disks, the same in both directories: the front never reuses a reference for
+/// another page, or the back keeps such pages mapped.
 pub const FEATURE_PERSISTENT: &str = "feature-persistent";

@@ -5,29 +5,29 @@
 //!   rings, lists, buffers, pages  <--take-- Regions (one back) --release--> the platform, when the vif is over
 //!                                 --put-->
 //! ```
-//! A back that closes and keeps its mappings must not get new pages at each turn, and what a
-//! platform says about a release does not help: Linux's gntalloc takes every page back, and the
-//! kernel keeps those that are in use, beyond any limit. So between two connections nothing is
-//! released. The next one gets the same pages with the same grants, zeroed; new ones are granted
-//! only where none of that size and access is there. Where there is no memory for those, as when a
-//! back takes more queues than the last, the idle ones are released, for a bounded number of pages
-//! in the vif's life. So a back can make us grant the pages of one connection with all of our
-//! requests, and that number of pages. Where rings of several pages are requested it may allow
-//! fewer each time, and each time half of them: less than twice as much.
+//! A back that closes without unmapping must not get new pages each time, and a platform's answer
+//! to a release proves nothing: Linux's gntalloc takes every page back, and the kernel keeps those
+//! in use, beyond any limit. So nothing is released between two connections. The next one gets the
+//! same pages with the same grants, zeroed; new ones are granted only if there are none of that
+//! size and access. If there is no memory for new ones, as when a back takes more queues than the
+//! last one, idle pages are released, for a bounded number of pages in the vif's life. So a back
+//! can make us grant the pages of one connection with all of our requests, plus that number of
+//! pages. If rings of several pages are requested, it may allow fewer each time, and each time half
+//! of them: less than twice as much.
 //!
-//! A page goes to no other back (a store has one for its life), and never with more access than it
-//! had: its grant stays as it is. A back sees in it only bytes that it was shown in the last
-//! connection. Where it still maps a page, it may write to it as soon as it is zeroed, before the
-//! vif is connected and after; but that is what any back may do to any page that it is granted. A
-//! front believes nothing that a ring says: its own indices are private and begin at 0, and each
-//! answer is copied once and checked against what was asked, however many hands wrote it. The worst
-//! is a fault or a damaged frame, of this vif.
+//! A page is never granted to another back (a store has one back for its life), nor with more
+//! access than before, since its grant does not change. A back sees in it only bytes that it was
+//! shown in the last connection. If it still maps a page, it may write to it as soon as it is
+//! zeroed, before and after the vif is connected; but any back may do that to any page that it is
+//! granted. A front believes nothing that a ring contains: its own indices are private and start at
+//! 0, and each answer is copied once and checked against what was asked, no matter who wrote it.
+//! The worst result is a fault or a damaged frame, of this vif.
 //!
-//! A platform that knows whether the back has a page, as a kernel does, can release idle ones when
-//! memory is short. Those that the back has stay, and are not used again.
+//! A platform that knows whether the back still uses a page, as a kernel does, can release idle
+//! ones when memory is short. Pages that the back still uses stay, and are not reused.
 //!
-//! Pages that no back knows of (a plan that memory was too short for) are released at once.
-//! Only before the first connection: references can be guessed, so later ones are put by like all
+//! Pages that no back knows of (of a plan for which memory was too short) are released at once, but
+//! only before the first connection: references can be guessed, so later ones are kept like all
 //! others.
 
 use crate::error::PlatformError;
@@ -39,15 +39,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-/// The region of a platform's grant pool.
+/// The region type of a platform's grant pool.
 pub type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 
-/// How pages are granted.
+/// When pages are granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granting {
     /// Once, at set-up.
     Standing,
-    /// For each frame, as an ordinary netfront does; standing where the platform cannot.
+    /// For each frame, as in an ordinary netfront; once at set-up if the platform cannot.
     PerFrame,
 }
 
@@ -57,17 +57,17 @@ pub struct Grants {
     refs: Box<[GrantRef]>,
     to: DomId,
     acc: Access,
-    /// Each page is granted while a frame is in it.
+    /// Each page is granted only while it has a frame.
     per_frame: bool,
 }
 
 impl Grants {
-    /// The first page's.
+    /// The grant of the first page.
     pub fn first(&self) -> GrantRef {
         self.refs.first().copied().unwrap_or(GrantRef::NONE)
     }
 
-    /// By page.
+    /// The grants by page.
     pub fn refs(&self) -> &[GrantRef] {
         &self.refs
     }
@@ -91,7 +91,7 @@ impl<P: Platform> Granted<P> {
         Ok(Self { region, grants: Grants { refs, to, acc, per_frame } })
     }
 
-    /// The memory, and its grants.
+    /// The memory and its grants.
     pub fn into_parts(self) -> (Region<P>, Grants) {
         (self.region, self.grants)
     }
@@ -101,7 +101,7 @@ impl<P: Platform> Granted<P> {
         Self { region, grants }
     }
 
-    /// Pages.
+    /// Number of pages.
     #[inline(always)]
     pub fn count(&self) -> usize {
         self.grants.refs.len()
@@ -113,12 +113,12 @@ impl<P: Platform> Granted<P> {
         &self.region
     }
 
-    /// The grants that there are, by page.
+    /// The existing grants, by page.
     pub fn refs(&self) -> &[GrantRef] {
         &self.grants.refs
     }
 
-    /// The grant of a page, made now where grants are per frame and it has none.
+    /// The grant of a page. It is made now if grants are per frame and it has none.
     #[inline(always)]
     pub fn grant(&mut self, p: &P, page: usize) -> Result<GrantRef, PlatformError> {
         let grants = &mut self.grants;
@@ -132,8 +132,8 @@ impl<P: Platform> Granted<P> {
         Ok(*gref)
     }
 
-    /// Ends a page's grant where grants are per frame. False: the peer still uses it, and the grant
-    /// stands.
+    /// Ends a page's grant if grants are per frame. False: the peer still uses it, and the grant
+    /// remains.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, page: usize) -> bool {
@@ -152,14 +152,14 @@ impl<P: Platform> Granted<P> {
         }
     }
 
-    /// Ends what grants per frame can be ended. True: none is left of them.
+    /// Ends the grants per frame that can be ended. True: none is left.
     fn settle_all(&mut self, p: &P) -> bool {
         let busy = (0..self.count()).filter(|&page| !self.settle(p, page)).count();
         busy == 0
     }
 
-    /// Ends all grants. While the peer still uses a page, and the platform says so, everything
-    /// comes back, with the grants that are left: try again.
+    /// Ends all grants. If the platform reports that the peer still uses a page, everything is
+    /// returned with the grants that are left: try again later.
     pub fn release(mut self, p: &P) -> Result<(), InUse<Self>> {
         if !self.settle_all(p) {
             return Err(InUse(self));
@@ -169,26 +169,27 @@ impl<P: Platform> Granted<P> {
     }
 }
 
-/// The pages of one vif that are not in use at present.
+/// The pages of one vif that are not in use.
 pub struct Regions<P: Platform> {
     to: DomId,
     kept: Vec<Granted<P>>,
-    /// Released, but for pages that the back still has: some of their grants have ended.
+    /// Regions that were released except for pages that the back still uses: some of their grants
+    /// have ended.
     spent: Vec<Granted<P>>,
-    /// The back may know of pages.
+    /// Whether the back may know of pages.
     exposed: bool,
-    /// Pages that may still be released for others.
+    /// Number of pages that may still be released to make room.
     spare: usize,
     may_make_room: bool,
 }
 
-/// Pages that one vif may release, in its life, to have others: a quarter of a grant table of
-/// version 1. Where the back kept them mapped, and the platform does not say so, that is what it
-/// costs at most, beside one connection and the plans that it tries.
+/// Number of pages that one vif may release in its life to make room for others: a quarter of a
+/// grant table of version 1. If the back kept them mapped, and the platform does not report it,
+/// that is the most memory it costs, besides that of one connection and of the plans that it tries.
 const SPARE_PAGES: usize = 8192;
 
 impl<P: Platform> Regions<P> {
-    /// None yet; all will be for domain `to`.
+    /// An empty store for domain `to`.
     pub fn new(to: DomId) -> Self {
         Self {
             to,
@@ -200,13 +201,14 @@ impl<P: Platform> Regions<P> {
         }
     }
 
-    /// The back.
+    /// The domain of the back.
     pub fn to(&self) -> DomId {
         self.to
     }
 
-    /// `n` pages, zeroed: such as the back had before, else new ones. Where memory is short,
-    /// standing ones may serve for those per frame, and more for fewer.
+    /// Takes `n` pages, zeroed: ones that the back had before, or else new ones. If memory is
+    /// short, pages with standing grants may be returned for grants per frame, and more pages than
+    /// asked for.
     pub fn take(
         &mut self,
         p: &P,
@@ -222,21 +224,21 @@ impl<P: Platform> Regions<P> {
             .or_else(|e| self.again(acc, n..=usize::MAX, false).ok_or(e))
     }
 
-    /// `n` standing pages, as [`take`](Self::take), and never more: for a ring, whose size both
-    /// ends find out by counting its pages.
+    /// Takes exactly `n` pages with standing grants, as [`take`](Self::take): for a ring, whose
+    /// size both ends derive from its number of pages.
     pub fn take_exactly(&mut self, p: &P, acc: Access, n: usize) -> Result<Granted<P>, PlatformError> {
         let again = self.again(acc, n..=n, false);
         again.map_or_else(|| Granted::new(p, self.to, acc, n, false), Ok)
     }
 
-    /// The smallest region of such a size.
+    /// The smallest kept region of a size in this range.
     fn again(&mut self, acc: Access, pages: RangeInclusive<usize>, per_frame: bool) -> Option<Granted<P>> {
         let fits = |granted: &Granted<P>| {
             let Grants { refs, acc: had, per_frame: was, .. } = &granted.grants;
             pages.contains(&refs.len()) && (*had, *was) == (acc, per_frame)
         };
         let mut fitting = self.kept.iter().enumerate().filter(|(_, granted)| fits(granted));
-        // Of one size any will do: there may be thousands of pages by themselves.
+        // Of one size any will do: there may be thousands of single pages.
         let (at, _) = match pages.start() == pages.end() {
             true => fitting.next(),
             false => fitting.min_by_key(|(_, granted)| granted.count()),
@@ -246,12 +248,12 @@ impl<P: Platform> Regions<P> {
         Some(granted)
     }
 
-    /// From now on the back may know of what was taken.
+    /// Notes that the back may know of the pages taken.
     pub fn mark_exposed(&mut self) {
         self.exposed = true;
     }
 
-    /// Pages that are not used any more.
+    /// Returns pages that are not used any more.
     pub fn put(&mut self, p: &P, mut granted: Granted<P>) {
         if self.exposed {
             let _ = granted.settle_all(p); // the others stand, and are posted as they are
@@ -261,14 +263,13 @@ impl<P: Platform> Regions<P> {
         }
     }
 
-    /// A connection begins: whether it may [make room](Self::make_room). One that may can do so
-    /// until it has its queues: a plan that is given up must not leave its pages in the way of the
-    /// next.
+    /// Starts a connection, which may or may not [make room](Self::make_room). It may until it has
+    /// its queues: the pages of a plan that was given up must not be in the way of the next.
     pub fn begin(&mut self) {
         self.may_make_room = self.spare > 0;
     }
 
-    /// Releases what is kept, for there is no memory for pages of other sizes.
+    /// Releases the kept pages, because there is no memory for pages of other sizes.
     pub fn make_room(&mut self, p: &P) {
         if self.may_make_room {
             self.spare = self.spare.saturating_sub(self.pages());
@@ -276,8 +277,8 @@ impl<P: Platform> Regions<P> {
         }
     }
 
-    /// The vif is over: ends all grants. A page that the back still uses stays, where the platform
-    /// says so; call this again.
+    /// The vif has ended: ends all grants. If the platform reports that the back still uses a page,
+    /// that stays; call this again.
     pub fn release(&mut self, p: &P) {
         self.spent = in_use(p, core::mem::take(&mut self.spent));
         let mut kept = in_use(p, core::mem::take(&mut self.kept));
@@ -287,27 +288,27 @@ impl<P: Platform> Regions<P> {
         self.spent.append(&mut kept);
     }
 
-    /// Releases what is kept, for others need memory. Only where the platform's answer is the
-    /// back's; what that still has is bounded as [room](Self::make_room) is.
+    /// Releases the kept pages because others need memory. Only call this if the platform reports
+    /// pages that the back uses; those are bounded as for [`make_room`](Self::make_room).
     pub fn release_idle(&mut self, p: &P) {
         if count(&self.spent) < SPARE_PAGES {
             self.release(p);
         }
     }
 
-    /// Pages that are kept.
+    /// Number of kept pages.
     pub fn pages(&self) -> usize {
         count(&self.kept) + count(&self.spent)
     }
 
-    /// Whether none are.
+    /// Whether no page is kept.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.spent.is_empty()
     }
 }
 
-/// Releases these, but for those that the peer uses, which stay in the memory that they have: none
-/// is taken where others need it.
+/// Releases these, except for those that the peer uses, which stay in their memory: nothing is
+/// allocated while memory is short.
 #[inline(never)]
 fn in_use<P: Platform>(p: &P, all: Vec<Granted<P>>) -> Vec<Granted<P>> {
     all.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect()

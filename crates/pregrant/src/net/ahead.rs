@@ -1,4 +1,4 @@
-//! Which cache lines are asked for before they are touched.
+//! Which cache lines are prefetched before they are accessed.
 //!
 //! ```text
 //!   frames of at most SHORT bytes   the lines of the whole batch, before its first copy
@@ -7,27 +7,29 @@
 //!   short, read from more buffers   nothing: lines come from the shared cache
 //!   than a private cache holds
 //! ```
-//! Of a data ring and of own pages 1024 bytes are asked for where they are read, or sent: places of
-//! a data ring follow each other, which the hardware sees, and own pages gained nothing by more.
+//! In data rings and in the guest's own pages only the first 1024 bytes are prefetched, for reading
+//! or sending: parts of a data ring follow each other, which the hardware's prefetcher detects, and
+//! own pages gained nothing from more.
 //!
-//! Lines that another core had must come exclusive before they are written, and a copy stops where
-//! each begins. The hardware sees neither the next buffer nor that it will be written: with a
-//! buffer for each slot a bare ring moves 1.5 times as many frames of 1500 bytes when the whole of
-//! the next frame but one is asked for, not its first 1024 bytes; `bench net --size 1500 --dir rx`
-//! has 1.5 to 1.9 times as many as without. A peer sets lengths, at most a page; a prefetch touches
-//! no memory and never faults.
+//! Lines that another core had must be fetched exclusively before they are written, and a copy
+//! stalls at the start of each buffer. The hardware predicts neither the next buffer nor that it
+//! will be written: with a buffer per slot, a bare ring moves 1.5 times as many frames of 1500
+//! bytes if all of the next frame but one is prefetched instead of its first 1024 bytes; `bench net
+//! --size 1500 --dir rx` has 1.5 to 1.9 times as many as without. A peer chooses the lengths, at
+//! most a page; a prefetch accesses no memory and never faults.
 
-/// Longer frames are asked for one by one.
+/// Longer frames are prefetched one by one.
 pub const SHORT: usize = 256;
 
-/// What a core's private cache holds: 1 to 2 MiB, and no one says which here.
+/// Assumed size of a core's private cache: 1 to 2 MiB is usual, and the actual size is not known
+/// here.
 const PRIVATE_BYTES: usize = 1 << 20;
 
-/// The same of a read from one of so many staging buffers. They go round: a frame's lines are in a
-/// private cache while that is larger than frames of this length in all buffers. Else they come
-/// from the shared one, which a whole batch at once is too much for. Without it to with it, by
-/// `bench net --path staging --size 256`: of 7168 buffers TX 1.37, RX 1.14; of 4096 1.12, 1.08; of
-/// 1024 0.98, 1.05; of 256 0.92, 0.99.
+/// The same for reading from one of `buffers` staging buffers, which are used in turn: a frame's
+/// lines are in a private cache while that is larger than frames of this length in all buffers.
+/// Otherwise they come from the shared cache, for which a whole batch at once is too much. Ratio of
+/// frames with to without it, by `bench net --path staging --size 256`: with 7168 buffers TX 1.37,
+/// RX 1.14; with 4096 1.12, 1.08; with 1024 0.98, 1.05; with 256 0.92, 0.99.
 #[inline(always)]
 pub const fn short_staged(buffers: usize) -> usize {
     match (PRIVATE_BYTES - 1).checked_div(buffers) {
@@ -36,11 +38,11 @@ pub const fn short_staged(buffers: usize) -> usize {
     }
 }
 
-/// So many frames before its own copy a long one is asked for.
+/// A long frame is prefetched this many frames before its own copy.
 pub const AHEAD: usize = 2;
 
-/// Of a piece in a data ring, or of own pages, so many bytes are asked for ahead; the hardware's
-/// own prefetcher has seen the rest coming by then.
+/// Number of bytes that are prefetched of a fragment in a data ring or own pages; by then the
+/// hardware's prefetcher has detected the stream.
 pub const AHEAD_BYTES: usize = 1024;
 
 #[cfg(test)]

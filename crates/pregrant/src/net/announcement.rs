@@ -20,9 +20,9 @@ const ICMP: usize = 24 + 8;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_RARP: u16 = 0x8035;
-/// ARP's question: who has the address? The station that asks is the answer (RFC 5227, 3).
+/// ARP's request, "who has the address?". Here the sender itself has it (RFC 5227, 3).
 const ASKS: u16 = 1;
-/// RARP's: which address does the station have?
+/// RARP's request, "which address does the station have?".
 const ASKS_REVERSE: u16 = 3;
 
 const PROTOCOL_ICMPV6: u8 = 58;
@@ -30,7 +30,7 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const IS_ROUTER: u8 = 0x80;
 const OVERRIDES: u8 = 0x20;
 const TARGET_LINK_ADDRESS: u8 = 2;
-/// ff02::1, as a hardware address and as itself.
+/// ff02::1, as a hardware address and as an IPv6 address.
 const ALL_NODES_MAC: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 const ALL_NODES: [u8; 16] = [0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
@@ -47,7 +47,7 @@ fn put_ethernet(frame: &mut [u8], to: MacAddr, from: MacAddr, ethertype: u16) {
 fn resolution(ethertype: u16, operation: u16, mac: MacAddr, target: MacAddr, ip: [u8; 4]) -> [u8; SHORTEST] {
     let mut frame = [0; SHORTEST];
     put_ethernet(&mut frame, MacAddr::BROADCAST, mac, ethertype);
-    // Ethernet with 6 bytes of address, IPv4 with 4.
+    // Ethernet with addresses of 6 bytes, IPv4 with 4.
     put(&mut frame, ETHERNET_LEN, &[0, 1, 8, 0, 6, 4]);
     put(&mut frame, ETHERNET_LEN + 6, &operation.to_be_bytes());
     put(&mut frame, ETHERNET_LEN + 8, &mac.0);
@@ -57,18 +57,19 @@ fn resolution(ethertype: u16, operation: u16, mac: MacAddr, target: MacAddr, ip:
     frame
 }
 
-/// Gratuitous ARP of an IPv4 address.
+/// Builds a gratuitous ARP request for an IPv4 address.
 pub fn arp(mac: MacAddr, ip: [u8; 4]) -> [u8; SHORTEST] {
     resolution(ETHERTYPE_ARP, ASKS, mac, MacAddr::default(), ip)
 }
 
-/// A reverse ARP request.
+/// Builds a reverse ARP request.
 pub fn rarp(mac: MacAddr) -> [u8; SHORTEST] {
     resolution(ETHERTYPE_RARP, ASKS_REVERSE, mac, mac, [0; 4])
 }
 
-/// Unsolicited neighbour advertisement of an IPv6 address, which overrides what others have noted.
-/// Of a `router` it says so: else hosts would take it off their list of routers (RFC 4861, 7.2.5).
+/// Builds an unsolicited neighbour advertisement of an IPv6 address, which overrides what others
+/// have cached. `router` sets the router flag: without it hosts would remove the address from their
+/// routers (RFC 4861, 7.2.5).
 pub fn neighbour_advertisement(mac: MacAddr, ip: [u8; 16], router: bool) -> [u8; ADVERTISEMENT] {
     const IP: usize = ETHERNET_LEN;
     const AT: usize = IP + 40;
@@ -76,7 +77,7 @@ pub fn neighbour_advertisement(mac: MacAddr, ip: [u8; 16], router: bool) -> [u8;
     put_ethernet(&mut frame, ALL_NODES_MAC, mac, ETHERTYPE_IPV6);
     frame[IP] = 0x60;
     put(&mut frame, IP + 4, &(ICMP as u16).to_be_bytes());
-    // Hop limit 255: it came through no router.
+    // Hop limit 255: the packet passed no router.
     put(&mut frame, IP + 6, &[PROTOCOL_ICMPV6, 255]);
     put(&mut frame, IP + 8, &ip);
     put(&mut frame, IP + 24, &ALL_NODES);
@@ -133,7 +134,7 @@ mod tests {
             assert_eq!((frame[54], frame[58]), (136, if router { 0xA0 } else { 0x20 }));
             assert_eq!((&frame[22..38], &frame[62..78]), (&ip[..], &ip[..]));
             assert_eq!((&frame[78..80], &frame[80..]), (&[2, 1][..], &MAC.0[..]));
-            // The sum of all with its checksum is that of nothing.
+            // The sum over everything including the checksum is that of an empty packet.
             let pseudo = [&frame[22..54], &[0, 0, 0, 32, 0, 0, 0, 58], &frame[54..]].concat();
             assert_eq!(checksum(&pseudo), 0);
         }

@@ -1,22 +1,22 @@
-//! The internet checksum (RFC 1071), and what netif leaves to be done with it (docs/protocol 2.7).
+//! The internet checksum (RFC 1071), and the checksum work that netif leaves (docs/protocol 2.7).
 //!
-//! A frame with `csum_blank` carries in its TCP or UDP checksum field the sum over the
-//! pseudo-header only. [`finish_blank`] adds the rest; [`make_blank`] goes back; [`verify`] says
-//! whether a finished one is right. A UDP checksum of 0 means that there is none, so a computed 0
-//! is sent as 0xFFFF.
+//! A frame with `csum_blank` has only the sum over the pseudo-header in its TCP or UDP checksum
+//! field. [`finish_blank`] adds the rest, [`make_blank`] reverts that, and [`verify`] checks a
+//! complete one. A UDP checksum of 0 means that there is none, so a computed 0 is sent as 0xFFFF.
 //!
-//! Sums are kept folded to 16 bits in a `u32`, so that a few of them may be added before [`fold`].
+//! Sums are kept folded to 16 bits in a `u32`, so that a few of them can be added before [`fold`].
 
 use super::headers::{HeaderFault, IpHeaders, IpVersion, PROTOCOL_UDP};
 
-/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last byte padded with
-/// zero. Below 0x1_0000. Sums of pieces add up when every piece but the last has an even length.
+/// The ones' complement sum of `bytes` as big-endian 16-bit words; an odd last byte is padded with
+/// zero. It is below 0x1_0000. The sums of parts can be added if every part but the last has an
+/// even length.
 pub fn sum(bytes: &[u8]) -> u32 {
-    // The sum does not depend on the byte order until its end (RFC 1071, 2B): little-endian words,
+    // The sum is independent of the byte order until its end (RFC 1071, 2B): little-endian words,
     // swapped once.
     let mut wide = 0u64;
     let mut words = bytes.chunks_exact(4);
-    // At most 2^32 words of 2^32: cannot overflow for any slice below 16 GiB.
+    // At most 2^32 words of 2^32: no overflow for any slice below 16 GiB.
     for w in &mut words {
         wide += u64::from(u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
     }
@@ -49,7 +49,7 @@ pub fn pseudo_v4(src: [u8; 4], dst: [u8; 4], protocol: u8, l4_len: u16) -> u32 {
     sum(&src) + sum(&dst) + u32::from(protocol) + u32::from(l4_len)
 }
 
-/// The sum over the pseudo-header of the packet in `frame`, as if its L4 part had `l4_len` bytes.
+/// The sum over the pseudo-header of the packet in `frame`, for an L4 part of `l4_len` bytes.
 pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, HeaderFault> {
     if headers.routed {
         return Err(HeaderFault::Unsupported);
@@ -63,7 +63,7 @@ pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, H
     Ok(sum(both) + u32::from(headers.protocol) + (len >> 16) + (len & 0xFFFF))
 }
 
-/// Stores a finished checksum for the summed packet.
+/// Stores the complete checksum for a sum.
 fn store_finished(frame: &mut [u8], at: usize, protocol: u8, total: u32) {
     let value = match !fold(total) {
         0 if protocol == PROTOCOL_UDP => 0xFFFF,
@@ -72,34 +72,33 @@ fn store_finished(frame: &mut [u8], at: usize, protocol: u8, total: u32) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Completes the checksum of a frame whose field holds the pseudo-header's sum. A frame that is
-/// refused is unchanged.
+/// Completes the checksum of a frame whose field has the pseudo-header's sum. On an error the frame
+/// is unchanged.
 pub fn finish_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;
-    // The field itself holds the pseudo-header's sum, so the sum over the L4 part is the whole of
-    // it.
+    // The field itself has the pseudo-header's sum, so the sum over the L4 part includes it.
     let total = sum(&frame[headers.l4_at..headers.end]);
     store_finished(frame, at, headers.protocol, total);
     Ok(())
 }
 
-/// Completes a checksum where its sender says that it is: over all bytes from `start` on, whose sum
-/// is stored `offset` bytes behind that, and which are whatever protocol's. What the field holds is
-/// part of the sum. A frame that is refused, for the field is not in it, is unchanged.
+/// Completes a checksum of any protocol at a given place: over all bytes from `start` on, stored at
+/// `offset` from there. The field's old value is part of the sum. If the field is outside of the
+/// frame, the frame is unchanged and this is an error.
 pub fn finish_at(frame: &mut [u8], start: usize, offset: usize) -> Result<(), HeaderFault> {
     let covered = frame.get(start..).ok_or(HeaderFault::Truncated)?;
     if covered.len() < offset + 2 {
         return Err(HeaderFault::Truncated);
     }
-    // 0 would mean to UDP that there is none, and no other protocol's reader tells them apart.
+    // For UDP a 0 would mean that there is none; for other protocols 0 and 0xFFFF are equivalent.
     let total = sum(covered);
     store_finished(frame, start + offset, PROTOCOL_UDP, total);
     Ok(())
 }
 
-/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means.
-/// A frame that is refused is unchanged.
+/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum, as `csum_blank` means.
+/// On an error the frame is unchanged.
 pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;
@@ -108,13 +107,14 @@ pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     Ok(())
 }
 
-/// Computes a TCP or UDP frame's checksum from nothing, whatever its field held.
+/// Computes a TCP or UDP frame's checksum, whatever its field had.
 pub fn fill(frame: &mut [u8]) -> Result<(), HeaderFault> {
     make_blank(frame)?;
     finish_blank(frame)
 }
 
-/// Whether the checksum of a TCP or UDP frame is right. A UDP datagram over IPv4 without one is.
+/// Whether the checksum of a TCP or UDP frame is right. A UDP datagram over IPv4 without a checksum
+/// counts as right.
 pub fn verify(frame: &[u8]) -> Result<bool, HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;

@@ -108,29 +108,29 @@ pub(super) fn max_queues<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     Ok(number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1))
 }
 
-/// How many queues a front has, of those that the back's own keys offer.
+/// Reads how many queues a front has, at most as many as the back's own keys offer.
 pub fn connected_queues<B: DeviceBus>(bus: &mut B) -> Result<u32, B::Error> {
     let most = max_queues(&mut OwnKeys(bus))?;
     nr_queues(bus, most)
 }
 
-/// What a front takes in one frame.
+/// The kinds of frames that a front takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxAccepts {
-    /// `feature-sg`: frames over several slots.
+    /// `feature-sg`: it takes frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`.
+    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
+    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// Not `feature-no-csum-offload`: IPv4 frames with blank checksums.
+    /// No `feature-no-csum-offload`: it takes IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`: the same for IPv6.
+    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
 }
 
 impl RxAccepts {
-    /// From the keys of a front's directory.
+    /// Reads the keys of a front's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
         Ok(Self {
             sg: flag(keys, "feature-sg")?,
@@ -142,16 +142,16 @@ impl RxAccepts {
     }
 }
 
-/// How a queue's events travel.
+/// The event channels of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChannelKeys {
-    /// `event-channel`: one for both rings.
+    /// `event-channel`: one channel for both rings.
     Single(EvtchnPort),
-    /// `event-channel-tx`, `event-channel-rx`.
+    /// `event-channel-tx`, `event-channel-rx`: a channel per ring.
     Split {
-        /// Requests and responses of the TX ring.
+        /// The channel of the TX ring.
         tx: EvtchnPort,
-        /// Of the RX ring.
+        /// The channel of the RX ring.
         rx: EvtchnPort,
     },
 }
@@ -174,7 +174,7 @@ pub struct QueueKeys {
 }
 
 impl QueueKeys {
-    /// A queue with rings of a page each, without what paths share.
+    /// A queue whose rings have one page each, without memory of paths.
     pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
         Self::of_rings(Vec::from([tx_ring]), Vec::from([rx_ring]), channels)
     }
@@ -208,12 +208,12 @@ pub(super) const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
 pub const MAPPED_PAGES: &str = "mapped-pages-max";
 pub(super) const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order or max-rx-ring-page-order";
 
-/// A front's control ring.
+/// The control ring of a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CtrlKeys {
-    /// `ctrl-ring-ref`.
+    /// `ctrl-ring-ref`: the grant reference of its page.
     pub ring: GrantRef,
-    /// `event-channel-ctrl`.
+    /// `event-channel-ctrl`: its event channel.
     pub channel: EvtchnPort,
 }
 
@@ -254,29 +254,29 @@ pub struct FrontRequest {
 /// change at any time.
 pub const REQUEST_MULTICAST: &str = "request-multicast-control";
 
-/// Whether a front asks for multicast control now.
+/// Reads whether a front asks for multicast control now.
 pub fn requests_multicast<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
     flag(keys, REQUEST_MULTICAST)
 }
 
-/// The front's key for bytes ahead of a frame's in its RX pages: it writes it, and then goes to
-/// state 7.
+/// The front's key for the number of bytes before the data in its RX pages. The front writes it and
+/// then enters state 7.
 pub const XDP_HEADROOM: &str = "xdp-headroom";
 
-/// Headroom at most: as much stays for bytes. What is asked for beyond is not given; the extra info
-/// says what is.
+/// Largest headroom, which leaves as much for data. A larger request gets this; the extra info has
+/// the actual value.
 pub const MAX_HEADROOM: u16 = 2048;
 
-/// The headroom that a front asks for now. Garbled means none.
+/// Reads the headroom that a front asks for. An invalid value means none.
 pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
     let asked = keys.text(XDP_HEADROOM)?.as_deref().and_then(decimal).unwrap_or(0);
     Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
-/// Whether a back that offers so many queues accepted memory that its front set up for frames, by
-/// its own directory.
+/// Whether a back with `max_queues` queues has accepted any frame memory of its front, by the keys
+/// in its own directory.
 pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
-    // The front says how many queues there are: check all places.
+    // Only the front's keys have the number of queues, so check all possible places.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
     let names = || PATH_KEYS.iter().filter_map(|keys| keys.directions);
     for key in queues.flat_map(|(i, n)| names().map(move |name| queue_prefix(i, n) + name)) {
@@ -288,23 +288,23 @@ pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<b
     Ok(false)
 }
 
-/// Names in the back's directory that belong to one connection.
+/// Whether a name in the back's directory belongs to one connection.
 pub fn of_back_connection(name: &str) -> bool {
     PATH_KEYS.iter().any(|keys| keys.active.contains(&name)) || name.starts_with("queue-")
 }
 
-/// Names in the back's directory that Linux's netback does not know. It neither writes over them
-/// nor removes them: they go before it is given the vif, or its fronts believe that it keeps what
-/// they say.
+/// Whether Linux's netback does not know a name in the back's directory. It would neither overwrite
+/// nor remove it, so the key must be removed before netback gets the vif, or its fronts would rely
+/// on it.
 pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER].contains(&name)
         || PATH_KEYS.iter().any(|keys| keys.offers.contains(&name))
 }
 
-/// Names in the front's directory that belong to one connection: a predecessor with other queues,
-/// channels or lists left them, and they would be taken for ours; so would promises of this front
-/// alone, which a successor that does not know the key would not keep.
+/// Whether a name in the front's directory belongs to one connection. A predecessor with other
+/// queues, channels or lists may have left it, and it would be taken for ours; or it is a promise
+/// of this front only, which a successor that does not know the key would not keep.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["tx-", "rx-", "ctrl-", "event-channel", "queue-", NUM_QUEUES, XDP_HEADROOM];
     let of_paths = PATH_KEYS.iter().flat_map(|keys| keys.front);

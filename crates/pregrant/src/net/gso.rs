@@ -1,4 +1,4 @@
-//! Segmentation in software: one large TCP frame into frames of at most `gso_size` bytes of
+//! Segmentation in software: cuts a large TCP frame into frames with at most `gso_size` bytes of
 //! payload.
 //!
 //! ```text
@@ -6,38 +6,38 @@
 //!   | headers | s |   | headers | s |   | headers | the rest |        Segments: written one by one
 //! ```
 //!
-//! [`Segments`] is a plan over the frame; the caller asks for each segment's length, finds room for
-//! it, and has it written there, so that a full queue costs no copy and a half-done frame can go on
-//! later. Each segment has its own length, IPv4 identification and header checksum, sequence number
-//! and finished TCP checksum. FIN and PSH stay on the last only, CWR on the first only.
+//! [`Segments`] is a plan: the caller asks for each segment's length, finds room for it, and lets
+//! it be written there, so that a full queue costs no copy and a frame can be continued later. Each
+//! segment has its own length, IPv4 identification and header checksum, sequence number and
+//! complete TCP checksum. FIN and PSH are only set in the last one, CWR only in the first.
 //!
-//! A peer chooses `gso_size` and every header byte. It can make a frame of 64 KiB into 1366
-//! segments and no more (sizes below [`MIN_GSO_SIZE`] are refused), each with headers of
-//! [`HEADERS_MAX`] bytes at most; everything else that is wrong is a [`HeaderFault`].
+//! A peer chooses `gso_size` and every header byte. It can cause at most 1366 segments from a frame
+//! of 64 KiB (sizes below [`MIN_GSO_SIZE`] are refused), each with at most [`HEADERS_MAX`] bytes of
+//! headers; everything else that is invalid is a [`HeaderFault`].
 
 use super::checksum;
 use super::headers::{HeaderFault, IpHeaders, IpVersion};
 use crate::port::{Arena, FrameDesc, Offload};
 use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// The least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), and TCP options
-/// take 40 of that at most; it sends with none below 48 (TCP_MIN_SND_MSS), as it does since small
-/// ones were used for attacks (CVE-2019-11479).
+/// Least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), of which TCP options
+/// use 40 at most; it sends none below 48 (TCP_MIN_SND_MSS), since small ones were used for attacks
+/// (CVE-2019-11479).
 pub const MIN_GSO_SIZE: u16 = 48;
-/// The longest headers that are copied into each segment: what Linux parses to set an IPv6
-/// checksum up (MAX_IPV6_HDR_LEN).
+/// The longest headers that are copied to each segment; Linux parses as much to set up an IPv6
+/// checksum (MAX_IPV6_HDR_LEN).
 pub const HEADERS_MAX: usize = 256;
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// How a frame is cut.
+/// The plan by which a frame is segmented.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<'a> {
     frame: &'a [u8],
     headers: IpHeaders,
-    /// Bytes of all headers: what each segment starts with.
+    /// Bytes of all headers, with which each segment starts.
     head_len: usize,
     mss: usize,
     count: usize,
@@ -46,7 +46,7 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// Plans the segmentation that `offload` asks for. The frame is checked here; writing cannot
+    /// Plans the segmentation for `offload`. The frame is checked here, so that writing cannot
     /// fail.
     pub fn plan(frame: &'a [u8], offload: Offload) -> Result<Self, HeaderFault> {
         if offload.gso_size < MIN_GSO_SIZE {
@@ -68,7 +68,7 @@ impl<'a> Segments<'a> {
         Ok(Self { frame, headers, head_len, mss, count, pseudo })
     }
 
-    /// Segments that come of it, at least 1.
+    /// Number of segments, at least 1.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -78,7 +78,7 @@ impl<'a> Segments<'a> {
         start..(start + self.mss).min(self.headers.end)
     }
 
-    /// Bytes of segment `i`, headers included. `i` is below [`Segments::count`].
+    /// Bytes of segment `i`, including headers. `i` must be below [`Segments::count`].
     pub fn len_of(&self, i: usize) -> usize {
         self.head_len + self.payload(i).len()
     }
@@ -88,8 +88,8 @@ impl<'a> Segments<'a> {
         self.count * self.head_len + self.headers.end - self.head_len
     }
 
-    /// Writes segment `i` into `out`, which has [`Segments::len_of`] bytes. Its checksums are
-    /// finished.
+    /// Writes segment `i` to `out`, which must have [`Segments::len_of`] bytes. Its checksums are
+    /// complete.
     pub fn write(&self, i: usize, out: &mut [u8]) {
         let h = &self.headers;
         out[..self.head_len].copy_from_slice(&self.frame[..self.head_len]);
@@ -98,7 +98,7 @@ impl<'a> Segments<'a> {
         let ip = &mut out[h.l2_len..];
         match h.version {
             IpVersion::V4 => {
-                // Lengths fit 16 bits: no segment is longer than the frame it was cut from.
+                // Lengths fit 16 bits, since no segment is longer than the original frame.
                 let total = ip.len() as u16;
                 ip[2..4].copy_from_slice(&total.to_be_bytes());
                 let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(i as u16);
@@ -129,10 +129,10 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Makes the checksum of frame `i`, a large segment whose sender says that it is finished, blank.
-/// There is no finished one: each segment needs its own, and segmentation starts from a
-/// blank one. Linux does the same, at both ends (`rx_gso_checksum_fixup`). A frame that is refused
-/// is to be dropped, as there.
+/// Makes the checksum of frame `i` blank, a large segment whose sender claims that it is complete.
+/// It cannot be: each segment needs its own, and segmentation starts from a blank one. Linux does
+/// the same at both ends (`rx_gso_checksum_fixup`). On an error the frame must be dropped, as in
+/// Linux.
 #[cold]
 pub fn blank_checksum(arena: &mut Arena, i: usize) -> Result<(), HeaderFault> {
     let FrameDesc { at, len, offload } = arena.desc(i);

@@ -1,5 +1,5 @@
-//! Where the headers of a frame are: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers,
-//! TCP, UDP.
+//! Finds the headers of a frame: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers, TCP,
+//! UDP.
 //!
 //! ```text
 //!   0         l2_len            l4_at          l4_at + tcp_len      end       frame.len()
@@ -7,10 +7,10 @@
 //!   | VLAN x2  | + ext headers   |               |                   |         |
 //! ```
 //!
-//! Only what checksums, segmentation and the switch need. The frame is a private copy, but its
-//! bytes are a peer's: every length in it is checked against what is there, the chain of extension
-//! headers and of tags is bounded, and nothing panics. A frame that is not understood is a
-//! [`HeaderFault`], which costs that frame and nothing else.
+//! It only finds what checksums, segmentation and the switch need. The frame is a private copy, but
+//! a peer chose its bytes: every length is checked, the chains of extension headers and of tags are
+//! bounded, and nothing panics. A frame that cannot be parsed is a [`HeaderFault`], which affects
+//! that frame only.
 
 use core::fmt;
 
@@ -30,31 +30,31 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// VLAN tags that are followed at most.
+/// Most VLAN tags that are parsed.
 const MAX_TAGS: usize = 2;
-/// IPv6 extension headers that are followed at most.
+/// Most IPv6 extension headers that are parsed.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Bytes of IP headers, at most, behind which Linux looks for the checksum (`MAX_IPV6_HDR_LEN`).
+/// Most bytes of IP headers after which Linux still finds the checksum (`MAX_IPV6_HDR_LEN`).
 const PLAIN_MAX: usize = 256;
 
 /// Why a frame's headers could not be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HeaderFault {
-    /// A header, or the packet that it announces, passes the frame's end.
+    /// A header, or the packet that it announces, exceeds the frame.
     Truncated,
-    /// A length or version field contradicts itself.
+    /// Length or version fields contradict each other.
     Malformed,
     /// Neither IPv4 nor IPv6.
     NotIp,
-    /// Neither TCP nor UDP, or not the one that was asked for.
+    /// Neither TCP nor UDP, or not the requested one.
     WrongProtocol,
-    /// A fragment: its L4 header covers more than this frame.
+    /// A fragment, whose L4 checksum covers more than this frame.
     Fragment,
-    /// More tags or extension headers than are followed, or one that changes the pseudo-header.
+    /// More tags or extension headers than are parsed, or one that changes the pseudo-header.
     Unsupported,
-    /// A segment size of 0 or absurdly small, or an unknown kind of segmentation.
+    /// A segment size of 0 or far too small, or an unknown kind of segmentation.
     BadSegmentSize,
 }
 
@@ -79,10 +79,10 @@ impl core::error::Error for HeaderFault {}
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// All ones.
+    /// The broadcast address, all ones.
     pub const BROADCAST: MacAddr = MacAddr([0xFF; 6]);
 
-    /// Whether it names a group (multicast, broadcast included).
+    /// Whether it is a group address (multicast or broadcast).
     #[inline(always)]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
@@ -102,7 +102,7 @@ impl fmt::Display for MacAddr {
     }
 }
 
-/// Destination and source of a frame; None when it is shorter than an Ethernet header.
+/// Destination and source of a frame. None: it is shorter than an Ethernet header.
 #[inline(always)]
 pub fn addresses(frame: &[u8]) -> Option<(MacAddr, MacAddr)> {
     let head = frame.first_chunk::<ETHERNET_LEN>()?;
@@ -111,7 +111,7 @@ pub fn addresses(frame: &[u8]) -> Option<(MacAddr, MacAddr)> {
     Some((mac(0), mac(6)))
 }
 
-/// Which IP a frame carries.
+/// The IP version of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IpVersion {
     /// IPv4.
@@ -120,28 +120,28 @@ pub enum IpVersion {
     V6,
 }
 
-/// Where the headers of an IP frame are. Every offset is inside the frame that was parsed.
+/// The offsets of an IP frame's headers. All are within the frame that was parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeaders {
     /// Bytes before the IP header: Ethernet and tags.
     pub l2_len: usize,
     /// Which IP.
     pub version: IpVersion,
-    /// First byte of the L4 header.
+    /// Offset of the L4 header.
     pub l4_at: usize,
-    /// One past the IP packet's last byte; what follows in the frame is Ethernet padding.
+    /// Offset after the IP packet's last byte. What follows in the frame is Ethernet padding.
     pub end: usize,
-    /// The protocol at `l4_at`.
+    /// The protocol of the L4 header.
     pub protocol: u8,
-    /// Whether it is a piece of a larger datagram, so that the L4 header is absent or covers more
-    /// than this frame.
+    /// Whether it is a fragment of a larger datagram, so that the L4 header is missing or covers
+    /// more than this frame.
     pub fragment: bool,
-    /// A routing header with segments left: the destination of the pseudo-header is not the IP
-    /// header's.
+    /// Whether there is a routing header with segments left, so that the destination in the
+    /// pseudo-header is not the IP header's.
     pub routed: bool,
 }
 
-/// Big-endian 16-bit field at `at`.
+/// The big-endian 16-bit field at `at`.
 #[inline(always)]
 pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
@@ -153,8 +153,8 @@ impl IpHeaders {
         Self::parse_head(frame, frame.len())
     }
 
-    /// The same for a frame of `len` bytes; `frame` has the first of them. Headers that are not all
-    /// there are truncated.
+    /// The same for a frame of `len` bytes, of which `frame` has the first. Headers that are not
+    /// all there count as truncated.
     pub fn parse_head(frame: &[u8], len: usize) -> Result<Self, HeaderFault> {
         let mut ethertype = be16(frame, 12).ok_or(HeaderFault::Truncated)?;
         let mut l2_len = ETHERNET_LEN;
@@ -174,8 +174,8 @@ impl IpHeaders {
         }
     }
 
-    /// Whether `head`, the first bytes of a frame of `len`, has all headers that a TCP or UDP
-    /// checksum, or segmentation, needs.
+    /// Whether `head`, the first bytes of a frame of `len`, contains all headers that a TCP or UDP
+    /// checksum or segmentation needs.
     pub fn are_in(head: &[u8], len: usize) -> bool {
         let l4_end = |headers: Self| match headers.protocol {
             PROTOCOL_TCP => headers.tcp_header_len(head).map(|tcp| headers.l4_at + tcp),
@@ -249,7 +249,7 @@ impl IpHeaders {
             if at > end {
                 return Err(HeaderFault::Truncated);
             }
-            // A later piece of a datagram carries no headers beyond this one.
+            // A later fragment of a datagram has no headers after this one.
             if fragment {
                 return Ok(Self {
                     l2_len,
@@ -265,9 +265,9 @@ impl IpHeaders {
         Err(HeaderFault::Unsupported)
     }
 
-    /// Whether netif can say of this packet that its checksum is blank, or that it is to be cut:
-    /// the flag names no place, so the one who reads it looks for an outermost TCP or UDP header
-    /// behind an Ethernet header without tags, as Linux's `skb_checksum_setup` does
+    /// Whether netif can express that this packet's checksum is blank, or that it must be
+    /// segmented: the flag has no offsets, so its reader expects an outermost TCP or UDP header
+    /// after an Ethernet header without tags, as Linux's `skb_checksum_setup` does
     /// (docs/protocol 2.7).
     #[inline]
     pub fn is_plain(&self) -> bool {
@@ -279,7 +279,7 @@ impl IpHeaders {
         self.end - self.l4_at
     }
 
-    /// Where the L4 checksum field of this TCP or UDP packet is. The field is inside the packet.
+    /// Offset of the L4 checksum field of this TCP or UDP packet, which is within the packet.
     pub fn checksum_at(&self) -> Result<usize, HeaderFault> {
         if self.fragment {
             return Err(HeaderFault::Fragment);
@@ -295,7 +295,7 @@ impl IpHeaders {
         Ok(self.l4_at + field)
     }
 
-    /// Bytes of the TCP header, options included.
+    /// Bytes of the TCP header, including options.
     pub fn tcp_header_len(&self, frame: &[u8]) -> Result<usize, HeaderFault> {
         if self.fragment {
             return Err(HeaderFault::Fragment);

@@ -1,9 +1,10 @@
-//! `mtu` of a vif, as the toolstack writes it at either end: one reading for both.
+//! The toolstack's key `mtu` of a vif, which is read the same way at either end.
 //!
-//! Invariant: what is none never ends a device. A key is passed over with a line, an empty one
+//! Invariant: an invalid value never ends a device. It is ignored with a log line, an empty one
 //! without.
 //!
-//! What a peer may do: a guest may write its own end's key, for itself. No back reads it.
+//! What a peer may do: a guest may write the key of its own end, for itself. No back reads that
+//! one.
 
 use crate::xenbus::{Device, DeviceError, KeyError, KeyValue};
 use crate::xenstore::{Client, Transport};
@@ -11,14 +12,14 @@ use crate::xenstore::{Client, Transport};
 /// The key.
 pub const KEY: &str = "mtu";
 
-/// Bytes of a packet: one that an interface can have.
+/// An MTU in bytes that an interface can have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mtu(u32);
 
 impl Mtu {
-    /// IPv4's least.
+    /// The least MTU of IPv4.
     pub const LEAST: u32 = 68;
-    /// What a frame has room for.
+    /// The largest MTU for which a frame has room.
     pub const MOST: u32 = 65_521;
 
     /// Bytes.
@@ -26,10 +27,11 @@ impl Mtu {
         self.0
     }
 
-    /// The MTU announced to a front: in its own directory, else in its back's.
+    /// The MTU announced to a front: in its own directory, or else in its back's.
     ///
     /// # Errors
-    /// The store's.
+    ///
+    /// Those of the store.
     pub fn announced_to_front<T: Transport>(
         front: &Device,
         xs: &mut Client<T>,
@@ -41,11 +43,11 @@ impl Mtu {
         }
     }
 
-    /// The value of a key `mtu`. One that is no MTU counts as absent, after `say` had it for a
-    /// line.
+    /// The value of a key `mtu`. An invalid one counts as absent, and `say` gets it for a log line.
     ///
     /// # Errors
-    /// The store's.
+    ///
+    /// Those of the store.
     pub fn or_pass_over(
         read: Result<Option<Self>, DeviceError>,
         say: impl FnOnce(&KeyError),

@@ -1,4 +1,4 @@
-//! The longest frame for a guest that takes one slot a frame, since its front does not write
+//! The longest frame for a guest that takes one slot per frame, because its front does not write
 //! `feature-sg` (docs/protocol 2.8).
 //!
 //! ```text
@@ -6,30 +6,30 @@
 //!   14 Ethernet, 4 or 8 of VLAN tags, 1500 packet      tags come on top
 //!   the RX staging buffers' length, a page at most     where the front has said by them that it has more
 //! ```
-//! A slot has a page, but many of these fronts give each frame a buffer for an MTU of 1500, and cut
-//! longer ones without an error. Linux's netback limits its interface's MTU for them.
+//! A slot has a page, but many of these fronts use a buffer for an MTU of 1500 per frame, and
+//! truncate longer ones without an error. Linux's netback limits its interface's MTU for them.
 //!
-//! What a guest may do: be such a guest. Who sends to it may send frames of any length: those that
-//! are too long are dropped and counted.
+//! What a guest may do: be such a guest. Others may send frames of any length to it: those that are
+//! too long are dropped and counted.
 
 use super::headers::{ETHERNET_LEN, ETHERTYPE_QINQ, ETHERTYPE_VLAN, be16};
 use crate::units::PAGE_SIZE;
 
-/// Bytes of a packet, where nothing says more.
+/// Bytes of a packet, unless a larger size is known.
 const MTU: usize = 1500;
 /// Bytes of a VLAN tag.
 const TAG_LEN: usize = 4;
-/// Tags that come on top.
+/// Number of tags that may come on top of that.
 const MAX_TAGS: usize = 2;
 
-/// See the module.
+/// The limits of such a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OneSlot {
     most: u32,
 }
 
 impl OneSlot {
-    /// Of a guest whose RX staging buffers have so many bytes, if it has any.
+    /// For a guest whose RX staging buffers, if it has any, have this many bytes.
     pub fn with_buffers(bytes: Option<u32>) -> Self {
         let buffers = bytes.map_or(0, |bytes| bytes as usize).min(PAGE_SIZE);
         Self { most: buffers.max(ETHERNET_LEN + MTU) as u32 }
@@ -40,7 +40,7 @@ impl OneSlot {
         self.most - ETHERNET_LEN as u32
     }
 
-    /// Whether it takes a frame of `len` bytes, which begins like this.
+    /// Whether it takes a frame of `len` bytes, whose first bytes are `head`.
     #[inline(always)]
     pub fn takes(self, len: usize, head: &[u8]) -> bool {
         len <= self.most as usize || self.takes_tagged(len, head)
@@ -71,7 +71,7 @@ mod tests {
                 assert!(plain.takes(len, &frame[..len]), "{len}, {tags:?}");
             }
             assert!(!plain.takes(most + 1, &frame[..most + 1]), "{tags:?}");
-            // The private part of a frame whose rest others lend.
+            // The private head of a zero-copy frame.
             assert!(plain.takes(most, &frame[..128]) && !plain.takes(9000, &frame[..128]));
         }
         assert!(!plain.takes(1515, &[]) && plain.takes(1514, &[]));

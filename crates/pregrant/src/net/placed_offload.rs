@@ -1,5 +1,5 @@
-//! The work left to be done on a frame, with its place, as virtio's header and Linux's skb name it;
-//! and as much of it as netif can say.
+//! Offload work on a frame with its offsets, as virtio's header and Linux's skb have them, and its
+//! conversion to what netif can express.
 //!
 //! ```text
 //!   csum_start ---------------------------------v    v-- csum_offset behind it
@@ -7,51 +7,52 @@
 //!
 //!   netif: a flag, and no place:   | Ethernet | IP | TCP or UDP .. | payload
 //! ```
-//! Who reads netif's flag looks for the outermost TCP or UDP header behind an untagged Ethernet
-//! header (docs/protocol 2.7). So who gets a frame with a place passes on what that place says of
-//! such a header, and does the rest itself: [`take`](PlacedOffload::take) finishes any other
-//! checksum where it is said to be, and a large segment behind a tag is to be cut
-//! ([`Taken::Uncut`]). A large segment in a tunnel is refused: to cut it needs the outer headers'
-//! rules too, and Linux gives none to a reader that did not ask (`TUN_F_UDP_TUNNEL_GSO`).
+//! A reader of netif's flag looks for the outermost TCP or UDP header after an untagged Ethernet
+//! header (docs/protocol 2.7). So the receiver of a frame with offsets passes on the work on such a
+//! header and does the rest itself: [`take`](PlacedOffload::take) completes any other checksum at
+//! the given place, and reports a large segment after a tag as one to be segmented
+//! ([`Taken::Uncut`]). A large segment in a tunnel is refused: segmenting it also needs the rules
+//! of the outer headers, and Linux passes none to a reader that did not ask for them
+//! (`TUN_F_UDP_TUNNEL_GSO`).
 //!
-//! What a peer may do: nothing here is a peer's word alone, but a nested guest, or a program with a
-//! packet socket, chooses each number: a place outside of the frame is refused, and one inside
-//! costs that frame two bytes.
+//! What a peer may do: no peer controls this alone, but a nested guest, or a program with a packet
+//! socket, chooses each number: an offset outside of the frame is refused, and one inside costs
+//! that frame two bytes.
 
 use super::checksum;
 use super::headers::{HeaderFault, IpHeaders};
 use crate::port::Offload;
 
-/// See the module.
+/// Offload work on a frame, with its offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PlacedOffload {
     /// The work.
     pub offload: Offload,
-    /// Of a blank checksum: the first byte that it covers.
+    /// For a blank checksum: offset of the first byte that it covers.
     pub csum_start: u16,
-    /// Of a blank checksum: its field's first byte, counted from `csum_start`.
+    /// For a blank checksum: offset of its field, counted from `csum_start`.
     pub csum_offset: u16,
 }
 
-/// A frame that was taken.
+/// The result of taking a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// netif can say what is left to be done.
+    /// netif can express the work that is left.
     Frame(Offload),
-    /// A large segment that is to be cut before it travels.
+    /// The frame is a large segment that must be segmented first.
     Uncut(Offload),
 }
 
 impl PlacedOffload {
-    /// Whether netif can say this of a frame of `len` bytes, of which `head` has the first: all
-    /// headers, where there are any.
+    /// Whether netif can express this for a frame of `len` bytes, of which `head` has the first,
+    /// including all headers if there are any.
     #[inline]
     pub fn is_plain(&self, head: &[u8], len: usize) -> bool {
         let Offload { csum_blank, gso_type, .. } = self.offload;
         !csum_blank && gso_type == 0 || self.outermost(head, len).is_some_and(|ip| ip.is_plain())
     }
 
-    /// The frame's headers, where the place is the outermost TCP or UDP header's.
+    /// The frame's headers, if the offsets are those of the outermost TCP or UDP header.
     fn outermost(&self, head: &[u8], len: usize) -> Option<IpHeaders> {
         let ip = IpHeaders::parse_head(head, len).ok()?;
         let start = usize::from(self.csum_start);
@@ -60,12 +61,13 @@ impl PlacedOffload {
         (is_named || !self.offload.csum_blank).then_some(ip)
     }
 
-    /// Takes a frame: finishes its checksum where netif cannot say that it is blank. Taken again
-    /// with what is left, it is the same.
+    /// Takes a frame: completes its checksum if netif cannot express that it is blank. Taking it
+    /// again with the work that is left changes nothing.
     ///
     /// # Errors
-    /// The place is outside of the frame, or it is a large segment whose place is not its outermost
-    /// TCP header's. The frame is unchanged.
+    ///
+    /// An offset is outside of the frame, or it is a large segment whose offsets are not those of
+    /// its outermost TCP header. The frame is unchanged.
     #[inline]
     pub fn take(&self, frame: &mut [u8]) -> Result<Taken, HeaderFault> {
         if self.is_plain(frame, frame.len()) {
@@ -81,7 +83,7 @@ impl PlacedOffload {
             return if is_outermost { Ok(Taken::Uncut(self.offload)) } else { Err(HeaderFault::Unsupported) };
         }
         checksum::finish_at(frame, self.csum_start.into(), self.csum_offset.into())?;
-        // Of the outermost checksum nothing is known where another was finished.
+        // If another checksum was completed, nothing is known about the outermost one.
         Ok(Taken::Frame(Offload { csum_ok: is_outermost, ..Offload::default() }))
     }
 }

@@ -1,33 +1,33 @@
-//! Plain counters, one set for each direction of a queue, the same at both ends.
+//! Counters of each direction of a queue, the same at both ends.
 //!
 //! ```text
 //!   DirStats    a reading                                 what a front counts in, and what is reported
 //!   LiveStats   what a back's queue adds to, in its worker --read()--> DirStats, in any thread, without a lock
 //! ```
-//! Of two counters that one thread reads while another adds, either may be ahead by a batch; none
-//! is ever half written.
+//! When one thread reads two counters while another adds to them, either may be ahead by a batch;
+//! none is ever half written.
 
 use super::path::PathName;
 use crate::platform::GrantOps;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How the frames of a batch were served, a bit for each, failed ones among them.
+/// How the frames of a batch were served: a bit per frame, including failed ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Served {
-    /// They took grant operations.
+    /// Frames that used grant operations.
     granted: u64,
-    /// By path.
+    /// For each path, the frames that it served.
     by: [u64; PathName::COUNT],
 }
 
 impl Served {
-    /// These took grant operations, unless [`note`](Self::note) says otherwise.
+    /// These frames used grant operations, unless [`note`](Self::note) says otherwise.
     #[inline(always)]
     pub(crate) fn by_grants(frames: u64) -> Self {
         Self { granted: frames, by: [0; PathName::COUNT] }
     }
 
-    /// These went by this path.
+    /// These frames were served by this path.
     #[inline(always)]
     pub(crate) fn note(&mut self, by: PathName, frames: u64) {
         self.granted &= if by.frame_cost().is_by_grants() { !0 } else { !frames };
@@ -40,13 +40,14 @@ impl Served {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds. By its one writer alone: this is a load and a store, and no locked operation.
+    /// Adds to the counter. Only its one writer may call it: it is a load and a store, not a locked
+    /// operation.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The same of a counter that says the most that there was.
+    /// The same for a counter that holds a maximum.
     #[inline(always)]
     pub fn raise(&self, most: u64) {
         if most > self.get() {
@@ -54,7 +55,7 @@ impl Counter {
         }
     }
 
-    /// The count.
+    /// The value.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -263,7 +264,7 @@ impl LiveStats {
 }
 
 impl LiveStats {
-    /// Counts the grant operations between two readings.
+    /// Adds the grant operations between two readings.
     #[inline(always)]
     pub(crate) fn add_grant_ops(&self, before: &GrantOps, after: &GrantOps) {
         self.copies.add(after.copies - before.copies);

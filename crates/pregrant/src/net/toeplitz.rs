@@ -1,34 +1,33 @@
-//! The Toeplitz hash: one number for each flow, under a key that the guest chose.
+//! The Toeplitz hash: a number per flow, under a key that the guest chose.
 //!
 //! ```text
 //!   key    |0|1|0|1|1|0|...          input bit i set: XOR in the 32 bits of the key that begin at bit i
 //!           '-- 32 --'
 //!            '-- 32 --'
 //! ```
-//! A table made from the key serves four input bits at once. Every input up to
-//! [`INPUT_MAX`] bytes and every key has a hash: nothing here can fail.
+//! A table made from the key handles four input bits at once. Every input of up to [`INPUT_MAX`]
+//! bytes and every key has a hash: nothing here can fail.
 
 use crate::array;
 use alloc::boxed::Box;
 
 /// Bytes of the longest input: two IPv6 addresses and two ports.
 pub const INPUT_MAX: usize = 36;
-/// Bytes of the longest key: what the last input bit needs.
+/// Bytes of the longest key, which the last input bit needs.
 pub const KEY_MAX: usize = INPUT_MAX + 4;
 
-/// A key, ready for use.
+/// A key with its precomputed table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Toeplitz {
-    /// By place of four input bits, and their value.
+    /// By position of four input bits, and by their value.
     table: Box<[[u32; 16]; INPUT_MAX * 2]>,
 }
 
 impl Toeplitz {
-    /// For a key; a shorter one goes on with zeroes.
+    /// Precomputes a key; a shorter one is padded with zeroes.
     pub fn new(key: &[u8; KEY_MAX]) -> Self {
         let mut table = array::filled::<_, { INPUT_MAX * 2 }>([0u32; 16]);
-        // The 32 bits of the key that begin at the bit under way, and the byte that comes into
-        // them.
+        // The 32 bits of the key from the current bit on, and the byte that is shifted in.
         let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
         for (place, values) in table.iter_mut().enumerate() {
             let coming = key[4 + place / 2] << (4 * (place % 2));
@@ -37,7 +36,7 @@ impl Toeplitz {
                 *w = window;
                 window = window << 1 | u32::from(coming >> (7 - bit) & 1);
             }
-            // Each value is one with a bit less, and that bit.
+            // Each value is one with a bit less, combined with that bit.
             for value in 1..16usize {
                 values[value] = values[value & (value - 1)] ^ windows[3 - value.trailing_zeros() as usize];
             }
@@ -45,7 +44,7 @@ impl Toeplitz {
         Self { table }
     }
 
-    /// The hash of `input`; bytes beyond [`INPUT_MAX`] do not count.
+    /// The hash of `input`; bytes beyond [`INPUT_MAX`] are ignored.
     pub fn hash(&self, input: &[u8]) -> u32 {
         let pairs = self.table.chunks_exact(2).zip(input);
         pairs.fold(0, |h, (t, &byte)| h ^ t[0][usize::from(byte >> 4)] ^ t[1][usize::from(byte & 15)])

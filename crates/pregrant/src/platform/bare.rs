@@ -1,14 +1,14 @@
-//! A guest without an operating system: what a unikernel or a firmware has to bring, and the
-//! platform that is made of it.
+//! A guest without an operating system: the calls that a unikernel or firmware must provide, and
+//! the platform built on them.
 //!
 //! ```text
 //!   yours:  Hypercalls   pages, the grant table's address, event channels, a clock      some 12 functions
 //!   here:   BareMetal    Platform over them: grants of version 1 (docs/protocol 8.1), pools, single frames
 //!   beside: xenstore::DomainRing, the way to xenstore
 //! ```
-//! It is a front's: it maps and copies nothing of others. Invariants: a page is zeroed before it is
-//! granted; a grant ends by one compare and exchange of its flags and domid, only while neither
-//! `reading` nor `writing` is set; pages whose grant stands are given back to no one.
+//! It serves fronts only: it does not map or copy others' memory. Invariants: a page is zeroed
+//! before it is granted; a grant ends by one compare-and-exchange of its flags and domid, only
+//! while neither `reading` nor `writing` is set; pages that are still granted are never freed.
 //!
 //! What a peer may do: keep a page mapped, and so its memory; send events at any rate.
 #![expect(unsafe_code, reason = "a guest's own pages and its grant table, where no operating system is")]
@@ -39,37 +39,37 @@ use spin::Mutex;
 /// this domain's table of version 1, mapped for as long as the program runs, and no one else writes
 /// to entries from [`GrantRef::FIRST_FREE`] on but Xen.
 pub unsafe trait Hypercalls: Send + Sync + 'static {
-    /// So many contiguous pages; None: there is no memory left.
+    /// Allocates `count` contiguous pages. None: there is no memory left.
     fn pages(&self, count: usize) -> Option<NonNull<u8>>;
-    /// Gives them back.
+    /// Frees such pages.
     fn free(&self, base: NonNull<u8>, count: usize);
     /// The guest's frame number of a page.
     fn frame(&self, page: NonNull<u8>) -> u32;
-    /// The grant table (`GNTTABOP_setup_table`, or `XENMAPSPACE_grant_table`), and its entries: 512
-    /// for each page of it.
+    /// The grant table (`GNTTABOP_setup_table` or `XENMAPSPACE_grant_table`) and the number of its
+    /// entries, 512 per page.
     fn grant_table(&self) -> (NonNull<u8>, usize);
-    /// `EVTCHNOP_alloc_unbound`; an error is Xen's, as a positive errno.
+    /// `EVTCHNOP_alloc_unbound`. An error is Xen's, as a positive errno.
     fn alloc_unbound(&self, to: DomId) -> Result<EvtchnPort, i32>;
-    /// `EVTCHNOP_bind_interdomain`. A front needs it for nothing but tests.
+    /// `EVTCHNOP_bind_interdomain`. A front needs it only in tests.
     fn bind_interdomain(&self, to: DomId, port: EvtchnPort) -> Result<EvtchnPort, i32>;
     /// `EVTCHNOP_close`.
     fn close(&self, port: EvtchnPort);
     /// `EVTCHNOP_send`.
     fn send(&self, port: EvtchnPort);
-    /// Appends the ports with an event, and masks each, until [`unmask`](Self::unmask): pending
-    /// bits of the shared info page, without those of xenstore's and the console's channel.
+    /// Appends the ports with an event, and masks each until [`unmask`](Self::unmask). It reads the
+    /// pending bits of the shared info page, except for the channels of xenstore and the console.
     fn take(&self, into: &mut Vec<EvtchnPort>);
-    /// Allows the next event of the port, and has it again if one came meanwhile.
+    /// Unmasks a port, and makes it pending again if an event came meanwhile.
     fn unmask(&self, port: EvtchnPort);
-    /// Sleeps until an event of any channel is pending, xenstore's too, or for so long
-    /// (`SCHEDOP_block`, or `SCHEDOP_poll` with a time). It may return early, and may poll.
+    /// Sleeps until an event of any channel is pending, including xenstore's, or `max` has passed
+    /// (`SCHEDOP_block`, or `SCHEDOP_poll` with a timeout). It may return early, and may poll.
     fn block(&self, max: Option<Duration>);
     /// Nanoseconds since some fixed moment.
     fn now_ns(&self) -> u64;
 }
 
-/// See the module. A clone is the same domain on another processor, and shares all with it, events
-/// too: one thread at a time waits.
+/// The platform. A clone is the same domain on another processor and shares everything, also
+/// events: only one thread at a time may wait.
 pub struct BareMetal<H> {
     domid: DomId,
     shared: Arc<Shared<H>>,
@@ -77,20 +77,20 @@ pub struct BareMetal<H> {
 
 struct Shared<H> {
     xen: H,
-    /// Entries of the table that grant nothing.
+    /// Free entries of the grant table.
     free: Mutex<Vec<GrantRef>>,
 }
 
 impl<H: Hypercalls> BareMetal<H> {
-    /// Domain `domid`, as xenstore says at the relative path `domid`. Once: all free entries of the
-    /// grant table are this value's.
+    /// Creates the platform for domain `domid`, whose number is at the relative xenstore path
+    /// `domid`. Call it once: it owns all free entries of the grant table.
     pub fn new(domid: DomId, xen: H) -> Self {
         let (_, entries) = xen.grant_table();
         let free = (GrantRef::FIRST_FREE.0..entries as u32).rev().map(GrantRef).collect();
         Self { domid, shared: Arc::new(Shared { xen, free: Mutex::new(free) }) }
     }
 
-    /// The kernel that it stands on.
+    /// The calls that it is built on.
     pub fn xen(&self) -> &H {
         &self.shared.xen
     }
@@ -103,7 +103,7 @@ impl<H> Clone for BareMetal<H> {
 }
 
 impl<H: Hypercalls> Shared<H> {
-    /// Flags and domid of an entry, and its frame.
+    /// The two words of an entry: flags with domid, and the frame.
     fn entry(&self, gref: GrantRef) -> [&AtomicU32; 2] {
         let (table, entries) = self.xen.grant_table();
         assert!((gref.0 as usize) < entries, "grant reference {gref:?} of a table of {entries}");
@@ -127,7 +127,7 @@ impl<H: Hypercalls> Shared<H> {
         Ok(gref)
     }
 
-    /// False: the peer uses the page.
+    /// Ends a grant. False: the peer uses the page.
     fn end(&self, gref: GrantRef) -> bool {
         let [head, _] = self.entry(gref);
         let mut seen = head.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl<H: Hypercalls> Shared<H> {
         false
     }
 
-    /// Zeroed pages, no grant of them yet.
+    /// Allocates zeroed pages that are not granted yet.
     fn region(self: &Arc<Self>, pages: usize) -> Result<BareRegion<H>, PlatformError> {
         let none = PlatformError { op: "allocate pages to grant", code: 12 };
         let base = Some(pages).filter(|n| *n > 0).and_then(|n| self.xen.pages(n)).ok_or(none)?;
@@ -155,8 +155,8 @@ impl<H: Hypercalls> Shared<H> {
     }
 }
 
-/// Pages of the guest, with their grants if [`GrantPool::alloc`] made them. One that is dropped
-/// instead of released stays granted, and its memory is lost.
+/// Pages of the guest, with their grants if [`GrantPool::alloc`] made them. A region that is
+/// dropped instead of released stays granted, and its memory is lost.
 pub struct BareRegion<H> {
     of: Arc<Shared<H>>,
     base: NonNull<u8>,
@@ -198,7 +198,7 @@ unsafe impl<H: Hypercalls> GrantPool for BareMetal<H> {
                     region.refs.push(granted);
                 }
                 Err(e) => {
-                    // No one knows of these grants: they end at once.
+                    // No peer knows these grants, so they end at once.
                     let _ = self.release(region);
                     return Err(e);
                 }
@@ -241,7 +241,7 @@ impl<H: Hypercalls> GrantTable for BareMetal<H> {
     }
 }
 
-/// No page of another domain: a front maps none.
+/// There are no maps of other domains: a front needs none.
 pub enum NoMap {}
 
 // SAFETY: there is no such value.
@@ -273,7 +273,7 @@ unsafe impl<H: Hypercalls> PeerMem for BareMetal<H> {
     }
 }
 
-/// An end of a channel; closed on drop.
+/// One end of an event channel, which is closed on drop.
 pub struct BareChan<H: Hypercalls> {
     of: Arc<Shared<H>>,
     port: EvtchnPort,

@@ -1,4 +1,4 @@
-//! Xen within one process: domains are values, grants are a table behind a lock, memory is the
+//! Xen within one process: domains are values, grants are a table behind a lock, memory is on the
 //! heap.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //!            --domain(5)--> LocalDomain
 //! ```
 //!
-//! For unit tests, Miri, fuzzing and examples: it needs no operating system service but threads,
-//! and it is as strict as the loopback (wrong domain, read-only, double unmap, revoke while
-//! mapped). A mapping is the granter's own memory, so one limit: a list can be mapped only if its
-//! pages are next to each other, as those of one allocation are.
+//! It serves unit tests, Miri, fuzzing and examples: it needs nothing of an operating system but
+//! threads, and is as strict as the loopback (wrong domain, read-only, double unmap, revoke while
+//! mapped). A mapping is the granter's own memory, so there is one limit: a list of pages can be
+//! mapped as one range only if the pages are adjacent, as those of one allocation are.
 #![expect(unsafe_code, reason = "the allocation that stands for a domain's pages")]
 
 use super::{
@@ -31,28 +31,28 @@ use std::vec::Vec;
 /// Counts of the whole machine since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LocalCounts {
-    /// Pieces of grant copies.
+    /// Grant copy operations.
     pub copies: u64,
     /// Pages mapped.
     pub maps: u64,
     /// Pages unmapped.
     pub unmaps: u64,
-    /// Events sent.
+    /// Notifications sent.
     pub notifications: u64,
     /// Grants that exist now.
     pub grants: usize,
-    /// Pages mapped now.
+    /// Pages that are mapped now.
     pub mapped: usize,
-    /// The most that were mapped at one time.
+    /// The most pages that were mapped at one time.
     pub most_mapped: usize,
     /// Channel ends that exist now.
     pub channels: usize,
-    /// Domains that are mapped as a whole now, by each map of them.
+    /// Maps of whole domains that exist now.
     pub wholes: usize,
 }
 
 impl LocalCounts {
-    /// Operations after `before`; and objects that exist now.
+    /// The operations since `before`, and the objects that exist now.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             copies: self.copies - before.copies,
@@ -64,7 +64,7 @@ impl LocalCounts {
     }
 }
 
-/// The machine.
+/// A machine with its domains.
 #[derive(Clone)]
 pub struct LocalXen {
     state: Arc<(Mutex<State>, Condvar)>,
@@ -79,15 +79,14 @@ struct State {
     channels: HashMap<(DomId, EvtchnPort), Channel>,
     next_port: u32,
     handles: u32,
-    /// Of domains whose frames have numbers: all of their memory.
+    /// The memory of domains with numbered frames.
     numbered: HashMap<DomId, Numbered>,
-    /// Grants that a domain may have, where that is bounded.
+    /// Limits of the number of grants, by domain.
     grants_most: HashMap<DomId, usize>,
     counts: LocalCounts,
-    /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much
-    /// of it.
+    /// Lists of earlier maps for reuse, so that mapping needs no allocation in the long run.
     spare: Vec<Vec<GrantRef>>,
-    /// Where the clock stands, if it was stopped.
+    /// The time, if the clock was stopped.
     clock_ns: Option<u64>,
 }
 
@@ -98,16 +97,16 @@ struct Grant {
     mapped: u32,
 }
 
-/// A domain's memory, whose frames have numbers.
+/// The memory of a domain with numbered frames.
 struct Numbered {
     pages: Pages,
-    /// By frame: it is some region's.
+    /// For each frame, whether a region has it.
     used: Vec<bool>,
-    /// No region has had a frame from this one on.
+    /// No region has ever had a frame from this one on.
     fresh: usize,
 }
 
-/// Frames of such a memory, until they are dropped.
+/// Frames of such a memory, which are freed on drop.
 struct Frames {
     xen: LocalXen,
     domid: DomId,
@@ -124,7 +123,7 @@ impl Drop for Frames {
 }
 
 struct Channel {
-    /// The handle that gets its events.
+    /// The handle that gets the events of this end.
     owner_handle: u32,
     remote_dom: DomId,
     remote: Option<EvtchnPort>,
@@ -132,7 +131,7 @@ struct Channel {
     masked: bool,
 }
 
-/// A piece of an allocation; the allocation lives while any piece does.
+/// A part of an allocation, which is freed with its last part.
 #[derive(Clone)]
 pub struct Pages {
     owner: Arc<Allocation>,
@@ -158,7 +157,7 @@ impl Drop for Allocation {
 }
 
 impl Pages {
-    /// Zeroed, page-aligned memory.
+    /// Allocates zeroed pages.
     pub fn new(pages: usize) -> Pages {
         let layout =
             Layout::from_size_align(pages.max(1) * PAGE_SIZE, PAGE_SIZE).expect("a sane number of pages");
@@ -192,19 +191,19 @@ impl Default for LocalXen {
 }
 
 impl LocalXen {
-    /// An empty machine.
+    /// Creates a machine without domains.
     pub fn new() -> Self {
         Self { state: Arc::default(), start: Instant::now() }
     }
 
-    /// A domain on it. Asking twice for the same number gives the same handle twice, as a clone is:
-    /// both get the domain's events, unless they are those of
-    /// [another](Platform::another).
+    /// A handle of a domain. A second call with the same number returns a handle that works like a
+    /// clone: both get the domain's events, except those of [another](Platform::another) handle's
+    /// channels.
     pub fn domain(&self, domid: u16) -> LocalDomain {
         LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
     }
 
-    /// Operations, and objects that exist now.
+    /// Counts of operations, and of the objects that exist now.
     pub fn counts(&self) -> LocalCounts {
         let s = self.lock();
         LocalCounts {
@@ -215,26 +214,26 @@ impl LocalXen {
         }
     }
 
-    /// Gives a domain, once, a memory of so many frames, with numbers: what it allocates from now
-    /// on is there, and a peer can map [all of it](PeerMem::whole). Without, its pages are the
-    /// heap's, so that Miri sees what is touched after its release.
+    /// Gives a domain, once, a memory of this many numbered frames: from now on it allocates there,
+    /// and a peer can map [all of it](PeerMem::whole). Without this, each allocation is separate,
+    /// so that Miri finds accesses after its release.
     pub fn number_frames(&self, domid: DomId, frames: usize) {
         let memory = || Numbered { pages: Pages::new(frames), used: std::vec![false; frames], fresh: 0 };
         self.lock().numbered.entry(domid).or_insert_with(memory);
     }
 
-    /// Lets a domain have so many grants and no more, those that it has included.
+    /// Limits the number of grants of a domain, including those that it has.
     pub fn limit_grants(&self, domid: DomId, most: usize) {
         self.lock().grants_most.insert(domid, most);
     }
 
-    /// Stops the machine's clock here; a test moves it by calling this again.
+    /// Stops the machine's clock at a time. Tests advance it by calling this again.
     pub fn stop_clock(&self, now_ns: u64) {
         self.lock().clock_ns = Some(now_ns);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A thread of a test that panicked has failed that test already.
+        // If a thread of a test panicked, the test has failed already.
         self.state.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -281,7 +280,7 @@ impl Clock for LocalDomain {
     }
 }
 
-/// A region with its grants, if any.
+/// A region with its grants, if it has any.
 #[derive(Clone)]
 pub struct LocalRegion {
     pages: Pages,
@@ -351,7 +350,7 @@ impl LocalDomain {
         }
     }
 
-    /// The grant `gref` of `of`, if it is this domain's to use in that way.
+    /// Finds the grant `gref` of `of`, if this domain may use it in this way.
     fn find<'a>(
         &self,
         s: &'a mut State,
@@ -426,9 +425,9 @@ impl GrantTable for LocalDomain {
 pub struct LocalMap {
     by: LocalDomain,
     of: DomId,
-    /// None: it is the whole domain.
+    /// The first grant. None: the whole domain is mapped.
     first: Option<GrantRef>,
-    /// The others.
+    /// The other grants.
     rest: Vec<GrantRef>,
     pages: Pages,
     write: bool,
@@ -509,7 +508,7 @@ unsafe impl PeerMem for LocalDomain {
     fn unmap(&self, done: &mut Vec<LocalMap>) {
         done.clear();
     }
-    /// Of the whole machine: a queue's figures are its own where one back runs at a time.
+    /// Counts of the whole machine, which are a queue's own only while one back runs at a time.
     fn grant_ops(&self) -> GrantOps {
         let LocalCounts { copies, maps, unmaps, .. } = self.xen.lock().counts;
         GrantOps { copies, maps, unmaps }
@@ -557,7 +556,7 @@ unsafe impl PeerMem for LocalDomain {
 pub struct LocalChan {
     by: LocalDomain,
     port: EvtchnPort,
-    /// Unless it was offered.
+    /// The peer's end; None if this end was offered.
     bound_to: Option<(DomId, EvtchnPort)>,
 }
 

@@ -1,4 +1,4 @@
-//! The services of a machine: memory granted and mapped, event channels, a clock.
+//! The services of a machine: granting and mapping of memory, event channels, a clock.
 //!
 //! ```text
 //!        front's side                                back's side
@@ -7,12 +7,12 @@
 //!   Events     offer                       Clock
 //! ```
 //!
-//! Two levels of granting, because with Linux's gntalloc an allocation *is* the grant: pools exist
-//! everywhere, per-frame grants where a program owns its grant table (loopback, bare metal).
-//! Mapping and copying take lists so that one system call and one flush serve a batch.
-//! Implementations: [`local`] (one process, for Miri, fuzzing and tests), and in `pregrant-host`
-//! the loopback Xen and Linux's `/dev/xen`. All pass one conformance suite. [`bare`] is for guests
-//! without an operating system.
+//! There are two levels of granting, because with Linux's gntalloc each allocation *is* a grant:
+//! pools exist everywhere, grants of single pages only where a program controls its grant table
+//! (loopback, bare metal). Mapping and copying take lists, so that one system call and one flush
+//! serve a batch. Implementations: [`local`] (one process, for Miri, fuzzing and tests), and in
+//! `pregrant-host` the loopback Xen and Linux's `/dev/xen`. All pass the same conformance suite.
+//! [`bare`] is for guests without an operating system.
 #![expect(unsafe_code, reason = "`unsafe trait` lines alone: a wrong implementation breaks memory safety")]
 
 use crate::burst_buffer::BurstBuffer;
@@ -27,56 +27,55 @@ pub mod bare;
 #[cfg(any(test, feature = "local"))]
 pub mod local;
 
-/// What the peer may do with granted memory.
+/// The peer's access to granted memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// `GTF_readonly`.
+    /// The peer may only read (`GTF_readonly`).
     ReadOnly,
-    /// Read and write.
+    /// The peer may read and write.
     ReadWrite,
 }
 
-/// A domain's machine, as one thread uses it: what both drivers are generic over. Resolved
-/// statically.
+/// A domain's machine, as one thread uses it. Both drivers are generic over it.
 ///
-/// Such a handle may move to another thread, and is used by one at a time. A second thread of the
-/// same process has a handle of its own ([`another`](Self::another)). Of what a handle gave,
-/// [maps](PeerMem::Map) and [ends](Events::Chan) may go to another thread: a map is used and
-/// unmapped there, an end is [adopted](Events::adopt) there.
+/// A handle may move to another thread, and only one thread at a time may use it. A second thread
+/// of the same process needs a handle of its own ([`another`](Self::another)). [Maps](PeerMem::Map)
+/// and [channel ends](Events::Chan) may move to another thread without their handle: a map is used
+/// and unmapped there, an end is [adopted](Events::adopt) there.
 pub trait Platform: Send + Sized + 'static {
-    /// Memory that this domain grants.
+    /// The type of the granting side.
     type Grants: GrantPool;
-    /// Memory of others that this domain reaches.
+    /// The type of the access to other domains' memory.
     type Peer: PeerMem;
-    /// Event channels.
+    /// The type of the event channels.
     type Events: Events;
-    /// Time.
+    /// The type of the clock.
     type Clock: Clock;
     /// This domain's number.
     fn domid(&self) -> DomId;
-    /// Memory that this domain grants.
+    /// The granting side: memory that this domain grants.
     fn grants(&self) -> &Self::Grants;
-    /// Memory of others.
+    /// The access to other domains' memory.
     fn peer(&self) -> &Self::Peer;
-    /// Event channels.
+    /// The event channels.
     fn events(&self) -> &Self::Events;
-    /// Time.
+    /// The clock.
     fn clock(&self) -> &Self::Clock;
-    /// Another handle of this domain, for another thread of this process, with event channel ends
-    /// of its own: each of the two gets events of those alone that it offered, bound or adopted
-    /// itself. Each counts what was asked of it.
+    /// Creates another handle of this domain, for another thread of this process, with event
+    /// channel ends of its own: each handle only gets events of ends that it offered, bound or
+    /// adopted itself. Each has its own counters.
     ///
-    /// As written here: a platform that serves one thread has none.
+    /// The default is an error, for platforms that serve one thread only.
     fn another(&self) -> Result<Self, PlatformError> {
         Err(PlatformError { op: "make a second handle of a platform for one thread", code: NOT_SUPPORTED })
     }
 }
 
-/// `EOPNOTSUPP`.
+/// The errno `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
-/// A grant that could not be revoked because the peer still uses it. The memory is kept and
-/// retried; it goes to no other peer.
+/// A grant that could not be revoked because the peer still uses it. The memory is kept to be tried
+/// again later, and is never granted to another peer.
 #[derive(Debug)]
 pub struct InUse<T>(pub T);
 
@@ -86,33 +85,34 @@ pub struct InUse<T>(pub T);
 /// For the implementor: a `Region` is `pages * 4096` bytes, contiguous, page aligned and zeroed,
 /// used by nothing else, until `release` returned `Ok`.
 pub unsafe trait GrantPool {
-    /// Granted (or grantable) memory.
+    /// Memory that is, or can be, granted.
     type Region: SharedBytes + Send;
-    /// Allocates `refs.len()` pages, zeroes them, grants each to `to`, and fills `refs`.
+    /// Allocates and zeroes `refs.len()` pages, grants each to `to`, and fills `refs` with the
+    /// grant references.
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Self::Region, PlatformError>;
-    /// Revokes all grants of the region and frees it. Where the peer still has a page mapped, the
-    /// region comes back and is to be retried later; or the platform takes it and keeps such pages
-    /// to itself (Linux's gntalloc), so that `Ok` does not say that the peer has let go.
+    /// Revokes all grants of the region and frees it. If the peer still has a page mapped, the
+    /// region is returned to be tried again later; or the platform keeps such pages itself (Linux's
+    /// gntalloc), so `Ok` does not prove that the peer has let go.
     fn release(&self, region: Self::Region) -> Result<(), InUse<Self::Region>>;
-    /// Which of this domain's frames the region's first page is, for a peer that has [all of
-    /// it](PeerMem::whole) mapped; the others follow. None: no peer can have.
+    /// The number of the frame that is the region's first page, for a peer that has [all
+    /// memory](PeerMem::whole) mapped; the other pages follow. None: a peer cannot map all memory.
     fn first_frame(&self, region: &Self::Region) -> Option<u32> {
         let _ = region;
         None
     }
-    /// Granting page by page, where the platform can.
+    /// The grants of single pages, if the platform supports them.
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = Self::Region>>;
 }
 
-/// The granting side, one frame at a time, over memory that stays the domain's own.
+/// Granting of single pages, in memory that stays the domain's own.
 pub trait GrantTable {
     /// Memory of this domain.
     type Region;
-    /// `pages` contiguous pages of the domain's own memory, zeroed, not granted to anybody. Given
-    /// back with [`GrantPool::release`].
+    /// Allocates `pages` contiguous zeroed pages that are not granted. Return them with
+    /// [`GrantPool::release`].
     fn pages(&self, pages: usize) -> Result<Self::Region, PlatformError>;
-    /// Grants page `page` of `region` to `to`. Writes domid and frame, then the flags with release
-    /// order.
+    /// Grants page `page` of `region` to `to`. It writes domid and frame, then the flags with
+    /// release order.
     fn grant(
         &self,
         to: DomId,
@@ -120,37 +120,37 @@ pub trait GrantTable {
         page: usize,
         acc: Access,
     ) -> Result<GrantRef, PlatformError>;
-    /// Ends a grant by the single atomic step of docs/protocol 8.1; `Err` means that the peer still
-    /// uses the page.
+    /// Ends a grant by the single atomic step of docs/protocol 8.1. `Err`: the peer still uses the
+    /// page.
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>>;
 }
 
-/// A list could not be mapped. Nothing of it stays mapped.
+/// A list of grants could not be mapped. None of them stays mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapError {
-    /// Which entry failed first, where the platform can tell.
+    /// The index of the first entry that failed, if the platform can tell.
     pub index: Option<usize>,
-    /// Why.
+    /// The status of that entry.
     pub status: GrantStatus,
 }
 
-/// One piece of a batched grant copy.
+/// One operation of a batched grant copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyOp {
-    /// The peer's page.
+    /// Grant reference of the peer's page.
     pub gref: GrantRef,
-    /// Start in the page; `offset + len <= 4096`.
+    /// Offset in the page; `offset + len <= 4096`.
     pub offset: u16,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u16,
-    /// Start in the local bytes.
+    /// Offset in the local bytes.
     pub at: u32,
-    /// Out: what became of it.
+    /// The result, which the platform sets.
     pub status: GrantStatus,
 }
 
 impl CopyOp {
-    /// A piece of no bytes, for a list that is filled later.
+    /// An operation of no bytes, for a list that is filled later.
     pub const NOTHING: Self =
         Self { gref: GrantRef::NONE, offset: 0, len: 0, at: 0, status: GrantStatus::GENERAL_ERROR };
 }
@@ -158,25 +158,25 @@ impl CopyOp {
 /// The local side of a batched grant copy, and its direction.
 #[derive(Debug)]
 pub enum LocalBytes<'a> {
-    /// The peer's bytes come here (guest TX).
+    /// Bytes are copied from the peer to here (guest TX).
     FromPeer(&'a mut [u8]),
-    /// These bytes go to the peer (guest RX).
+    /// Bytes are copied from here to the peer (guest RX).
     ToPeer(&'a [u8]),
 }
 
-/// A batch of pieces with local bytes of its own, one of several that are copied together.
+/// A batch with local bytes of its own, one of several that are copied in one request.
 #[derive(Debug)]
 pub struct CopyBatch<'a> {
     /// Its local side.
     pub local: LocalBytes<'a>,
-    /// Its pieces.
+    /// Its operations.
     pub ops: &'a mut [CopyOp],
 }
 
-/// Grant operations that the mapping side has asked for. Every figure only grows.
+/// Counts of grant operations that the mapping side has requested. They never decrease.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct GrantOps {
-    /// Pieces copied.
+    /// Copy operations.
     pub copies: u64,
     /// Pages mapped.
     pub maps: u64,
@@ -185,7 +185,7 @@ pub struct GrantOps {
 }
 
 impl GrantOps {
-    /// Adds what came between two readings.
+    /// Adds the difference of two readings.
     #[inline(always)]
     pub fn add_between(&mut self, before: &Self, after: &Self) {
         self.copies += after.copies - before.copies;
@@ -193,7 +193,7 @@ impl GrantOps {
         self.unmaps += after.unmaps - before.unmaps;
     }
 
-    /// All of them.
+    /// The sum of all counts.
     pub fn total(&self) -> u64 {
         self.copies + self.maps + self.unmaps
     }
@@ -206,11 +206,11 @@ impl GrantOps {
 /// frames of the whole domain, in their order, and stays valid until it is dropped or drained by
 /// `unmap`.
 pub unsafe trait PeerMem {
-    /// Mapped pages of a peer; unmapped on drop. A thread with another handle may use it, and unmap
-    /// it through that handle or by dropping it, while this one maps and unmaps others. Several
-    /// owners may share one; they are one thread's at a time.
+    /// Mapped pages of a peer, which are unmapped on drop. A thread with another handle may use a
+    /// map, and unmap it through that handle or by dropping it, while this handle maps and unmaps
+    /// others. Several owners may share a map; they must be on one thread at a time.
     type Map: SharedBytes + Send + Sync;
-    /// Maps a list of a peer's grants as one contiguous range, all or nothing.
+    /// Maps a list of a peer's grants as one contiguous range, all or none.
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Self::Map, MapError>;
     /// Maps all of domain `of`, which trusts this one, to be read and written: its frames in their
     /// order, from frame 0 on, as a map that stays whatever becomes of the domain. No grant is
@@ -226,14 +226,14 @@ pub unsafe trait PeerMem {
     }
     /// Unmaps all of `done` (which it drains); one flush for at most 32 pages.
     fn unmap(&self, done: &mut Vec<Self::Map>);
-    /// Copies a batch, in order, in one system call. Each op has its own status; `Err` only where
-    /// nothing could be tried. An op whose `at + len` passes the local bytes or whose page range is
-    /// wrong gets `bad_copy_arg`.
+    /// Copies a batch, in order, in one system call. Each operation has its own status; `Err` only
+    /// if none could be tried. An operation gets `bad_copy_arg` if its range exceeds the local
+    /// bytes or the page.
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
-    /// Copies several batches of one direction, in their order, in as few system calls as the
-    /// platform can do it. Otherwise as [`copy`](Self::copy), each for itself.
+    /// Copies several batches of one direction, in their order, with as few system calls as the
+    /// platform can. Otherwise it is like [`copy`](Self::copy) of each batch.
     ///
-    /// As written here: one after the other.
+    /// The default copies one batch after the other.
     fn copy_each(&self, of: DomId, batches: &mut [CopyBatch<'_>]) -> Result<(), PlatformError> {
         batches.iter_mut().try_for_each(|batch| {
             let local = match &mut batch.local {
@@ -243,64 +243,64 @@ pub unsafe trait PeerMem {
             self.copy(of, local, batch.ops)
         })
     }
-    /// Memory of `bytes` bytes, a multiple of the page size, for the local side of copies again and
-    /// again.
+    /// Allocates `bytes` bytes, a multiple of the page size, which will be the local side of many
+    /// copies.
     ///
-    /// As written here: the heap's, where a copy costs the same with any memory.
+    /// The default is on the heap, for platforms whose copies cost the same with any memory.
     fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
         BurstBuffer::lines(bytes)
     }
-    /// Operations requested through this handle. A map that is dropped counts with the handle that
-    /// made it, one that `unmap` drains with that handle. Read twice a batch: as cheap as three
-    /// loads.
+    /// Counts of the operations requested through this handle. A map that is dropped is counted by
+    /// the handle that made it, one that `unmap` drains by the handle that unmaps. A caller reads
+    /// it twice per batch, so it must be as cheap as three loads.
     fn grant_ops(&self) -> GrantOps;
 }
 
-/// Local event channel ends that fired.
+/// The local event channel ends that fired.
 #[derive(Debug, Default)]
 pub struct ReadySet {
-    /// Ends with an event since they were last unmasked.
+    /// Ends that had an event since they were last unmasked.
     pub ports: Vec<EvtchnPort>,
-    /// Others have one too, and which is not known: all are to be checked, and unmasked.
+    /// Events were lost, so further ends may have fired: all must be checked and unmasked.
     pub others: bool,
 }
 
-/// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always check the
-/// ring.
+/// Event channels (docs/protocol 8.2). Events are edges, may be merged, and may be spurious: always
+/// check the ring.
 pub trait Events {
-    /// One end; closed on drop. Several threads may [send](Self::notify) by one at a time.
+    /// One end, which is closed on drop. Several threads may [send](Self::notify) by one at a time.
     type Chan: Send + Sync;
-    /// Allocates an end for `to` to bind to (`EVTCHNOP_alloc_unbound`); the number goes into
-    /// xenstore.
+    /// Allocates an end for `to` to bind to (`EVTCHNOP_alloc_unbound`). Its number must be written
+    /// to xenstore.
     fn offer(&self, to: DomId) -> Result<(Self::Chan, EvtchnPort), PlatformError>;
-    /// Binds to the end that `to` offered (`EVTCHNOP_bind_interdomain`); also after a predecessor's
-    /// death. One event is pending at once afterwards.
+    /// Binds to the end that `to` offered (`EVTCHNOP_bind_interdomain`), also after a predecessor
+    /// died. One event is pending afterwards.
     fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Self::Chan, PlatformError>;
     /// Takes over an end that another handle of this domain [bound](Self::bind): it is closed
-    /// there, and bound here to the same end of the same peer. One event is pending at once
-    /// afterwards, for whatever the peer sent meanwhile; the old handle gets no more of it, but
-    /// perhaps once of what came before. The local number may be another one. An error leaves it
-    /// closed. An end that was offered cannot move: its number is the one that the peer knows.
+    /// there, and bound here to the same end of the peer. One event is pending afterwards, for
+    /// whatever the peer sent meanwhile. The old handle gets no further event, except perhaps one
+    /// from before. The local number may change. On an error the end stays closed. An end that was
+    /// offered cannot be adopted, since the peer knows its number.
     fn adopt(&self, chan: Self::Chan) -> Result<Self::Chan, PlatformError>;
-    /// This end's local number, as [`ReadySet`] names it.
+    /// The local number of this end, as in [`ReadySet`].
     fn local(&self, chan: &Self::Chan) -> EvtchnPort;
-    /// Sends.
+    /// Sends an event to the peer's end.
     fn notify(&self, chan: &Self::Chan);
-    /// Allows the next event of this end: called after the ring was drained and armed.
+    /// Unmasks this end for its next event. Call it after the ring was emptied and asks for events.
     fn unmask(&self, chan: &Self::Chan);
-    /// The same, where the event brought no work: a platform may slow such a peer down (Linux's
+    /// Unmasks an end whose event brought no work: a platform may throttle such a peer (Linux's
     /// late EOI).
     ///
-    /// As written here: it does not.
+    /// The default does not.
     fn unmask_spurious(&self, chan: &Self::Chan) {
         self.unmask(chan);
     }
-    /// Sleeps until an end fires or `max` has passed (None: for ever). `ready` is cleared first.
+    /// Sleeps until an end fires or `max` has passed (None: no timeout). It clears `ready` first.
     /// Each end that is reported is masked until [`unmask`](Self::unmask).
     fn wait(&self, ready: &mut ReadySet, max: Option<Duration>);
 }
 
-/// Monotonic time.
+/// A monotonic clock.
 pub trait Clock {
     /// Nanoseconds since some fixed moment.
     fn now_ns(&self) -> u64;

@@ -1,4 +1,4 @@
-//! Frames on their way from one guest to another whose payload is still in the sender's pages.
+//! Zero-copy frames between two guests: the payload is still in the sender's pages.
 //!
 //! ```text
 //!   sender's pages    [ payload ][ payload ]                      who lends: Lender
@@ -7,13 +7,14 @@
 //!                        '--------'--copy_to, one copy--> receiver's pages
 //!                              '--make_private--> its place in the arena, for who needs it there
 //! ```
-//! Invariants: what an arena has of a lent frame is its head, which has all headers, and room for
-//! the rest. The rest is read by [`Lender::read`] alone, in one call, for afterwards it may be
-//! gone; it is copied once, and never parsed. When the last is read, or dropped, the sender's
-//! requests may be answered ([`Lender::release`], by [`Loan`]'s end).
+//! Invariants: an arena has the head of such a frame, with all headers, and room for the rest. The
+//! rest is only read by [`Lender::read`], within one call, since it may be gone afterwards; it is
+//! copied once and never parsed. When the last frame was read or dropped, the sender's requests may
+//! be answered ([`Lender::release`], when the [`Loan`] is dropped).
 //!
 //! What a guest may do: as the sender, change payload while it is copied. As the receiver, have no
-//! slots: then frames become private ([`FramePort::rx_stands`](super::FramePort::rx_stands)).
+//! slots: then the frames are copied to private memory
+//! ([`FramePort::rx_stands`](super::FramePort::rx_stands)).
 
 use super::{Arena, Burst, FrameDesc, ZeroCopyBurst};
 use crate::shm::{Piece, SharedBytes};
@@ -21,47 +22,46 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 
-/// Payload that belongs at byte `at` of its burst's bytes.
+/// A fragment that belongs at byte `at` of its burst.
 #[derive(Clone, Copy, Debug)]
 pub struct LentPiece<'a> {
-    /// Where.
+    /// Its offset.
     pub at: u32,
-    /// The bytes.
+    /// Its bytes.
     pub piece: Piece<'a>,
 }
 
 impl LentPiece<'_> {
-    /// One past its last byte's place.
+    /// The offset after its last byte.
     #[inline(always)]
     fn end(&self) -> usize {
         self.at as usize + self.piece.len()
     }
 }
 
-/// The lender of some frames' payload.
+/// The owner of some frames' zero-copy payload.
 pub trait Lender: Send + Sync {
-    /// Calls `read` with it, in the order of its places: there is none for longer than that call.
+    /// Calls `read` with the fragments by their offsets. They are valid during that call only.
     fn read(&self, read: &mut dyn FnMut(&[LentPiece<'_>]));
-    /// No one reads it any more.
+    /// The payload is not read any more.
     fn release(&self);
 }
 
-/// Lent payload in the hands of its one reader; [released](Lender::release) when it is
-/// dropped.
+/// Zero-copy payload with its one reader. Dropping it [releases](Lender::release) the payload.
 pub struct Loan(Arc<dyn Lender>);
 
 impl Loan {
-    /// Its one reader.
+    /// Creates the handle of the one reader.
     pub fn new(payload: Arc<dyn Lender>) -> Self {
         Self(payload)
     }
 
-    /// As [`Lender::read`].
+    /// Calls [`Lender::read`].
     pub fn read(&self, mut read: impl FnMut(&[LentPiece<'_>])) {
         self.0.read(&mut read);
     }
 
-    /// Copies what belongs at byte `from` and behind to its place in `bytes`.
+    /// Copies the payload that belongs at byte `from` and after it to its place in `bytes`.
     pub fn copy_out(&self, from: usize, bytes: &mut [u8]) {
         self.read(|pieces| {
             for lent in pieces.iter().filter(|lent| lent.at as usize >= from) {
@@ -86,8 +86,8 @@ impl fmt::Debug for Loan {
 }
 
 impl Burst<'_> {
-    /// Copies the `len` bytes at `at`, wherever they are, to byte `place` of a peer's memory.
-    /// False: they pass its end, or are not there; some may be copied then.
+    /// Copies `len` bytes at `at`, wherever they are, to byte `place` of a peer's memory. False:
+    /// they exceed that memory, or are not there; a part may have been copied.
     #[inline(always)]
     #[must_use]
     pub fn copy_to(&self, at: usize, len: usize, to: &(impl SharedBytes + ?Sized), place: usize) -> bool {
@@ -126,20 +126,20 @@ impl Burst<'_> {
 }
 
 impl Arena {
-    /// Whether frames that are moved in may have payload that is [lent](Loan): its owner copies
-    /// them to a guest, and does nothing else with their payload.
+    /// Sets whether frames that are moved in may have [zero-copy](Loan) payload: the arena's owner
+    /// must only copy them to a guest, and must not read their payload otherwise.
     pub fn take_lent(&mut self, takes: bool) {
         self.takes_lent = takes;
     }
 
-    /// As [`take_lent`](Self::take_lent) said it last.
+    /// The setting of [`take_lent`](Self::take_lent).
     #[inline(always)]
     pub fn takes_lent(&self) -> bool {
         self.takes_lent
     }
 
-    /// As [`move_in_filled`](Self::move_in_filled), and some payload is not there but `lent`. Taken
-    /// at once where this arena takes none such.
+    /// As [`move_in_filled`](Self::move_in_filled), with zero-copy payload `lent`. If this arena
+    /// takes none, the payload is copied at once.
     pub fn move_in_lent(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc], lent: Option<Loan>) {
         self.move_in_filled(bytes, frames);
         self.lent = lent;
@@ -148,20 +148,20 @@ impl Arena {
         }
     }
 
-    /// What its frames have elsewhere.
+    /// The zero-copy payload of its frames.
     #[inline(always)]
     pub fn lent(&self) -> Option<&Loan> {
         self.lent.as_ref()
     }
 
-    /// Its frames are read.
+    /// Its frames were read: releases the payload.
     #[inline(always)]
     pub fn end_loan(&mut self) {
         self.lent = None;
     }
 
-    /// Copies what is lent of frame `first` and those behind it. Nothing is lent any more: of those
-    /// before it there are heads alone.
+    /// Copies the payload of frame `first` and of those after it, and releases all payload: of the
+    /// frames before it only the heads remain.
     #[cold]
     pub fn make_private(&mut self, first: usize) {
         if let Some(lent) = self.lent.take()
@@ -178,18 +178,18 @@ impl ZeroCopyBurst<'_> {
         self.arena.burst().frames
     }
 
-    /// The bytes that they are in.
+    /// The bytes of the frames.
     pub fn bytes(&self) -> &[u8] {
         self.arena.burst().bytes
     }
 
-    /// Whether that is the memory that the port [gave](super::FramePort::tx_room).
+    /// Whether these bytes are the memory that the port [provided](super::FramePort::tx_room).
     pub fn is_in_room(&self) -> bool {
         self.arena.moved_in
     }
 
-    /// As [`Arena::move_out`]: the memory that the port gave, with all heads. No byte of a frame is
-    /// to be asked for afterwards.
+    /// As [`Arena::move_out`]: the memory that the port provided, with all heads. Afterwards no
+    /// byte of a frame may be read through this burst.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         self.arena.move_out()
     }

@@ -1,49 +1,49 @@
-//! At the front: where received frames go.
+//! The receiver of frames at the front.
 //!
 //! ```text
 //!   memory of slots --take, once--> Arena: one byte area
 //!                               '-> a kernel's buffers: memory of each frame's own, in pieces or not
 //! ```
-//! What a peer may do: change bytes while they are copied. The copy is what counts, so a sink reads
-//! each piece once, and parses its own copy.
+//! What a peer may do: change bytes while they are copied. Only the copy counts, so a sink reads
+//! each fragment once, and parses its own copy.
 
 use super::{Arena, Offload, Token};
 use crate::shm::Piece;
 
-/// See the module.
+/// A receiver of frames.
 pub trait Sink {
-    /// Frames that it takes now, of whatever length; 0: none.
+    /// Number of frames that it takes now, of any length; 0: none.
     fn takes(&self) -> usize;
-    /// Takes a frame of `len` bytes, by a copy of each of its pieces, in their order. False: it
-    /// cannot, and has none of it; the frame stays on its ring.
+    /// Takes a frame of `len` bytes by copying its fragments, in order. False: it cannot, and has
+    /// copied nothing that counts; the frame stays on its ring.
     ///
-    /// A large segment may come with a checksum that is not blank: a sink that is no
-    /// [arena](Self::arena) has to cope with it (Linux: `rx_gso_checksum_fixup`).
+    /// A large segment may arrive with a checksum that is not blank: a sink that is no
+    /// [arena](Self::arena) must handle that (Linux: `rx_gso_checksum_fixup`).
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool;
-    /// The frame that was taken last is in its slot's buffer of so many `bytes`, from the
-    /// `offset`-th on: it can be [sent on](crate::net::front::RxHalf::send_on).
+    /// The frame that was taken last is in the buffer of `slot`, of `bytes` bytes, from `offset`
+    /// on. It can be [sent on](crate::net::front::RxHalf::send_on).
     #[inline(always)]
     fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
         let _ = (slot, offset, bytes);
     }
-    /// Itself, where it is an arena: many frames are filled and checked by one call there.
+    /// Itself, if it is an arena, which is filled and checked many frames at a time.
     #[inline(always)]
     fn arena(&mut self) -> Option<&mut Arena> {
         None
     }
 }
 
-/// A sink that can have a frame's payload where it is, in the pages that the back wrote to. It has
-/// references of its own to them, as a kernel's buffers do: a page is not freed under it.
+/// A sink that can take a frame's payload in place, in the pages that the back wrote to. It has its
+/// own references to the pages, as a kernel's buffers do, so a page is not freed under it.
 ///
-/// What a peer may do: change these bytes at any time, where it keeps the pages mapped. The head is
-/// a copy.
+/// What a peer may do: change these bytes at any time, if it keeps the pages mapped. The head is a
+/// copy.
 pub trait LentSink: Sink {
-    /// Whether it would have a frame of so many bytes, in so many pages, that way.
+    /// Whether it wants a frame of `len` bytes in `pages` pages in place.
     fn wants(&self, len: usize, pages: usize) -> bool;
-    /// Takes a frame: both parts of its `head` by a copy, `rest` by references. The first part has
-    /// all headers, and is private already. False: it has none of the rest; the frame is taken all
-    /// the same.
+    /// Takes a frame: both parts of its `head` by a copy, `rest` by reference. The first part has
+    /// all headers, and is private already. False: it took no reference to the rest, but the frame
+    /// counts as taken.
     fn take_lent<'a>(
         &mut self,
         len: usize,
@@ -51,7 +51,7 @@ pub trait LentSink: Sink {
         head: [Piece<'a>; 2],
         rest: impl Iterator<Item = Piece<'a>>,
     ) -> bool;
-    /// The last frame's pages come back by this.
+    /// The token by which the pages of the last frame come back.
     fn lent(&mut self, token: Token);
 }
 

@@ -1,43 +1,44 @@
-//! At the front: frames that are to be sent, wherever their bytes are.
+//! The frames that a front sends, wherever their bytes are.
 //!
 //! ```text
 //!   Burst: one byte area -------.
 //!   a kernel's buffer: pieces ---+--copy_to--> memory of a slot, once
 //! ```
-//! The sender asks for the lengths first, and then has each frame written to where it is sent from.
-//! A peer sees what is written there, and no more: it has no part in a source.
+//! The sender first asks for the lengths, then lets each frame be written to the memory that it is
+//! sent from. A peer only sees what is written there; it has no access to the source.
 
 use super::{Burst, FrameDesc, Offload};
 use crate::shm::PieceMut;
 
-/// One frame.
+/// One frame to be sent.
 #[allow(clippy::len_without_is_empty)] // an empty one is skipped
 pub trait Source: Copy {
-    /// Bytes, headers included, no FCS. 0: it was dropped on the way.
+    /// Number of bytes with headers, without FCS. 0: the frame was dropped.
     fn len(&self) -> usize;
-    /// Checksum and segmentation.
+    /// The checksum and segmentation work left.
     fn offload(&self) -> &Offload;
-    /// Copies its bytes, from the `at`-th on, to all of `to`, which is not longer than the rest.
+    /// Copies its bytes from offset `at` on until `to` is full. `to` must not be longer than the
+    /// rest.
     fn copy_to(&self, at: usize, to: PieceMut<'_>);
 }
 
-/// Frames, at most [`BURST_FRAMES`](super::BURST_FRAMES).
+/// A list of at most [`BURST_FRAMES`](super::BURST_FRAMES) frames.
 pub trait Frames: Copy {
-    /// One of them.
+    /// One frame of the list.
     type Frame<'a>: Source
     where
         Self: 'a;
-    /// How many.
+    /// Number of frames.
     fn count(&self) -> usize;
-    /// Frame `i`. None: there are not so many.
+    /// Frame `i`. None: there are fewer.
     fn get(&self, i: usize) -> Option<Self::Frame<'_>>;
-    /// The first `n`, or as many as there are, in their order.
+    /// The first `n` frames, or all if there are fewer, in order.
     fn first(&self, n: usize) -> impl Iterator<Item = Self::Frame<'_>>;
-    /// Without the first `n`, which exist.
+    /// The list without its first `n` frames, which must exist.
     fn skip(self, n: usize) -> Self;
 }
 
-/// A frame alone.
+/// A list of one frame.
 impl<S: Source> Frames for S {
     type Frame<'a>
         = Self
@@ -56,14 +57,14 @@ impl<S: Source> Frames for S {
     fn first(&self, n: usize) -> impl Iterator<Item = Self> {
         (n > 0).then_some(*self).into_iter()
     }
-    /// Itself: where it was sent, no one asks for the rest.
+    /// Returns itself: once the frame was sent, no one asks for the rest.
     #[inline(always)]
     fn skip(self, _n: usize) -> Self {
         self
     }
 }
 
-/// A frame in one piece, about which nothing is to be said.
+/// A contiguous frame without offloads.
 impl Source for &[u8] {
     #[inline(always)]
     fn len(&self) -> usize {

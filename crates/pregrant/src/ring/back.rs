@@ -1,4 +1,5 @@
-//! The back's end: takes requests, answers them; in order where its journal is a [`RedoPage`].
+//! The back's end of a ring: takes requests and answers them, in order if its journal is a
+//! [`RedoPage`].
 
 use super::crash::{self, Point};
 use super::journal::{Journal, Resumed, asked};
@@ -12,23 +13,23 @@ use core::marker::PhantomData;
 pub struct BackRing<K, M, J = RedoPage> {
     mem: M,
     size: u32,
-    /// Next request to take.
+    /// Index of the next request to take.
     req_cons: u32,
     /// The front's index, as last read and checked.
     req_prod: u32,
-    /// Next response to write. The page's copy is only ever stored, never read back.
+    /// Index of the next response. The copy in the shared page is only written, never read back.
     rsp_prod: u32,
     journal: Option<J>,
-    /// It was taken up by a record of it.
+    /// It was resumed from a record of this ring.
     is_recorded: bool,
     kind: PhantomData<K>,
 }
 
 impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
-    /// Takes a ring up: a fresh one (its journal cleared), one that an orderly predecessor left, or
-    /// (with its journal) one whose back died. The result says whether the front asked for the
-    /// answers that were replayed; a predecessor may also have died just before it notified: see
-    /// [`unnotified`](Self::unnotified) (docs/protocol 1.1, R5).
+    /// Attaches to a ring: a new one (whose journal was cleared), one that a predecessor left in
+    /// order, or, with its journal, one whose back died. The result says whether the front asked
+    /// for the answers that were replayed. A predecessor may also have died just before it notified
+    /// the front: see [`unnotified`](Self::unnotified) (docs/protocol 1.1, R5).
     pub fn attach(mem: M, mut journal: Option<J>) -> Result<(Self, Notify), PeerFault> {
         let resumed = match &mut journal {
             Some(journal) => journal.resume(&mem)?,
@@ -37,11 +38,12 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok((Self::attach_at(mem, journal, resumed)?, resumed.notify))
     }
 
-    /// Takes a ring up whose back keeps its `last` answer itself, together with what the request
-    /// changed: the index after it, and the answer. If a predecessor died before it published that
-    /// one, it is published now. Such a back answers one request at a time, in any order: `taken`
-    /// were taken then and not answered, and are not on the ring any more. They count as
-    /// [unanswered](Self::unanswered) here too, or not at all where the ring is not as it was kept.
+    /// Attaches to a ring whose back itself keeps its `last` answer together with what the request
+    /// changed: the ring index after that answer, and the answer. If a predecessor died before it
+    /// published the answer, it is published now. Such a back answers one request at a time, in any
+    /// order. `taken` requests were taken and not answered, and are no longer on the ring; they
+    /// count as [unanswered](Self::unanswered) here too, or not at all if the ring is not in the
+    /// state that was kept.
     pub fn attach_after(mem: M, last: (u32, K::Rsp), taken: u32) -> Result<(Self, Notify), PeerFault> {
         let old = mem.load(Word::RspProd);
         let (rsp_prod, rsp) = last;
@@ -63,13 +65,15 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok((ring, notify))
     }
 
-    /// Of a live ring that was just taken up: whether its front is to be notified. A predecessor
-    /// that published so many answers at once, at most, and then notified, may have died in
-    /// between. A front that waits for one of these may not have been notified, and is notified
-    /// now, perhaps once more. One that waits for an answer which is not there yet is not: it may
-    /// take any event for that answer. Nor is one that has checked since.
+    /// For a live ring that was just attached: whether its front must be notified. A predecessor
+    /// publishes at most `most` answers at once, then notifies, and may have died in between. A
+    /// front that waits for one of these answers may not have been notified, and is notified now,
+    /// perhaps a second time. A front that waits for an answer that does not exist yet is not
+    /// notified, because it may take any event for that answer; neither is one that has checked the
+    /// ring since.
     pub fn unnotified(&self, most: u32) -> Notify {
-        // Behind whatever was published now: as a publisher's own test.
+        // After the fence, as in the test of a publisher, so that it follows what was published
+        // now.
         self.mem.full_fence();
         let old = self.rsp_prod.wrapping_sub(most.min(self.size));
         Notify::test(old, self.rsp_prod, self.mem.load(Word::RspEvent))
@@ -91,17 +95,18 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         })
     }
 
-    /// Of a live ring that was just taken up: whether there is no record of it, and the next
-    /// request may have an answer over it that was not published. Answers are written in order, so
-    /// that no request has one where this says no. If it does, no one knows how far a predecessor
-    /// that was killed had come. The slot is read once more when it is taken; a guest that changes
-    /// it in between deceives itself alone.
+    /// For a live ring that was just attached: whether there is no record of it, and the next
+    /// request's slot may already hold an answer that was not published. Answers are written in
+    /// order, so if this is false no request has one; if it is true, it is unknown how far a killed
+    /// predecessor had come. The slot is read once more when the request is taken; a guest that
+    /// changes it in between harms only itself.
     pub fn is_doubtful(&self) -> bool {
         let asks = self.mem.load(Word::ReqProd) != self.rsp_prod;
         asks && !self.is_recorded && K::may_be_answered(&self.mem, self.rsp_prod)
     }
 
-    /// Requests that can be taken. Re-reads the front's index when fewer than `want` are cached.
+    /// Number of requests that can be taken. Reads the front's index again if fewer than `want` are
+    /// cached.
     #[inline(always)]
     pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
         let cached = self.req_prod.wrapping_sub(self.req_cons);
@@ -110,8 +115,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         }
         let req_prod = self.mem.load(Word::ReqProd);
         let n = req_prod.wrapping_sub(self.req_cons);
-        // A request that is taken and not answered still has its slot; and an index never goes
-        // back.
+        // A request that was taken and not answered still occupies its slot, and an index never
+        // goes back.
         if n > self.size - self.unanswered() || n < cached {
             return Err(PeerFault::ReqProdOverrun { req_prod, req_cons: self.req_cons, size: self.size });
         }
@@ -119,13 +124,13 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok(n)
     }
 
-    /// Asks for the slots of the next `n` requests, before the first is read.
+    /// Prefetches the slots of the next `n` requests, before the first is read.
     #[inline(always)]
     pub fn prefetch(&self, n: u32) {
         self.mem.prefetch(self.req_cons, n);
     }
 
-    /// Copies the request `ahead` places after the next one out of the ring. Call it once for each
+    /// Copies the request at `ahead` slots after the next one from the ring. Call it once for each
     /// request.
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Req {
@@ -138,21 +143,21 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         self.req_cons
     }
 
-    /// Counts `n` requests as taken.
+    /// Marks `n` requests as taken.
     #[inline(always)]
     pub fn consume(&mut self, n: u32) {
         debug_assert!(n <= self.req_prod.wrapping_sub(self.req_cons));
         self.req_cons = self.req_cons.wrapping_add(n);
     }
 
-    /// Requests taken and not answered.
+    /// Number of requests that were taken and not answered.
     #[inline(always)]
     pub fn unanswered(&self) -> u32 {
         self.req_cons.wrapping_sub(self.rsp_prod)
     }
 
-    /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for
-    /// room), and checks once more. True: there is work, do not sleep.
+    /// Call before sleeping: asks to be notified of the next request (or of the `more`-th, to wait
+    /// for room), then checks once more. True: there is work, do not sleep.
     pub fn final_check(&mut self, more: u32) -> Result<bool, PeerFault> {
         let want = more.max(1);
         if self.available(want)? >= want {
@@ -163,41 +168,41 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok(self.available(want)? >= want)
     }
 
-    /// The answers in slots that the front has not used again, with their indices, the oldest
-    /// first: also a predecessor's. The front can have changed them. Where they were never written,
-    /// they are what the ring began with.
+    /// The answers, also a predecessor's, in slots that the front has not reused, with their ring
+    /// indices, oldest first. The front may have changed them. Slots that were never written have
+    /// what the ring was initialised with.
     pub fn answers_left(&self) -> Vec<(u32, K::Rsp)> {
         let oldest = |mem: &M| mem.load(Word::ReqProd).wrapping_sub(self.size);
         let from = oldest(&self.mem);
-        // An index that no one can have; [`available`](Self::available) says so.
+        // An impossible index; [`available`](Self::available) reports the fault.
         let n = self.rsp_prod.wrapping_sub(from);
         if n > self.size {
             return Vec::new();
         }
         let read = |k: u32| (from.wrapping_add(k), K::read_rsp(&self.mem, from.wrapping_add(k)));
         let mut left: Vec<_> = (0..n).map(read).collect();
-        // Slots that the front took meanwhile have requests.
+        // Slots that the front has reused meanwhile hold requests.
         let taken = oldest(&self.mem).wrapping_sub(from).min(n);
         left.drain(..taken as usize);
         left
     }
 
-    /// Slots in the ring.
+    /// Number of slots.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Whether a journal is kept.
+    /// Whether there is a journal.
     pub fn has_journal(&self) -> bool {
         self.journal.is_some()
     }
 
-    /// The memory back, when the queue is closed.
+    /// Returns the memory when the queue is closed.
     pub fn into_mem(self) -> M {
         self.mem
     }
 
-    /// Writes these answers into the next slots, and publishes them.
+    /// Writes these answers to the next slots and publishes them.
     #[inline(always)]
     pub(super) fn publish<'a>(&mut self, rsps: impl ExactSizeIterator<Item = &'a K::Rsp>) -> Notify
     where
@@ -239,17 +244,18 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     }
 }
 
-/// Answers in request order (R1).
+/// Answers in the order of the requests (R1).
 impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> {
-    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only
-    /// (R2), and with a redo page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
+    /// Answers the oldest `rsps.len()` requests: first the redo page, then the slots, then the
+    /// index. Pass whole frames only (R2) and, with a redo page, at most
+    /// [`REDO_RECORDS`](super::REDO_RECORDS) answers.
     #[inline(always)]
     pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
         self.answer_frames(rsps, 0)
     }
 
-    /// The same, with which `frames` leave our hands: those of [`in_flight`](Self::in_flight) that
-    /// are answered so.
+    /// The same, and notes that `frames` of the frames [`in_flight`](Self::in_flight) are done with
+    /// these answers.
     #[inline(always)]
     pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
         debug_assert!(rsps.len() as u32 <= self.unanswered());
@@ -263,8 +269,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         self.publish(rsps.iter())
     }
 
-    /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave)
-    /// and not answered, and that the port holds `held` more for the guest (docs/protocol 1.1, R7).
+    /// Records for a successor that `frames` frames are in flight between ring and port and not
+    /// answered, and that the port holds `held` more for the guest (docs/protocol 1.1, R7).
     #[inline(always)]
     pub fn in_flight(&self, frames: u32, held: u32) {
         if let Some(redo) = &self.journal {
@@ -272,8 +278,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         }
     }
 
-    /// Tells a successor that the port is being asked for frames: no one knows how many it gave,
-    /// until the next [`in_flight`](Self::in_flight).
+    /// Records for a successor that the port is being asked for frames, so that the number of
+    /// frames in flight is unknown until the next [`in_flight`](Self::in_flight).
     #[inline(always)]
     pub fn asking(&self) {
         if let Some(redo) = &self.journal {
@@ -281,8 +287,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         }
     }
 
-    /// Frames that predecessors were moving when they ended; None: there is no redo page, so this
-    /// is unknown.
+    /// Frames that were in flight when predecessors ended. None: there is no redo page, so this is
+    /// unknown.
     pub fn inherited(&self) -> Option<InFlight> {
         self.journal.as_ref().map(RedoPage::inherited)
     }

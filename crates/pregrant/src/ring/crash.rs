@@ -1,33 +1,33 @@
-//! Where a back can be made to die, for tests of what its successor does (docs/protocol 1.1).
+//! Points at which a back can be made to die, for tests of its successor (docs/protocol 1.1).
 //!
 //! ```text
 //!   copies | after-copy | redo page | first answer | mid-frame | half of them | in-responses | all of them |
 //!   before-publish | rsp_prod | before-notify
 //!   a control request | before-record | half of the record | in-record | all of it | after-copy and so on
 //! ```
-//! `PREGRANT_CRASH=POINT[:N]` aborts the process there in its N-th batch of answers (counted from
-//! 1, over all rings). Without the feature `crash-points` nothing of it is compiled.
+//! `PREGRANT_CRASH=POINT[:N]` aborts the process at that point in its N-th batch of answers
+//! (counted from 1, over all rings). Without the feature `crash-points` this is not compiled.
 
-/// A point of [`BackRing::answer`](super::BackRing::answer), or of a change of control state.
+/// A point in [`BackRing::answer`](super::BackRing::answer), or in a change of control state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Point {
-    /// The control state has changed; nothing that outlives the process says so.
+    /// The control state has changed, and no record of that outlives the process.
     BeforeRecord,
     /// Half of the control record is written.
     InRecord,
-    /// The bytes are where they belong; nothing says so yet.
+    /// The bytes were copied to their place, and no record says so yet.
     AfterCopy,
-    /// One answer is written: inside of the first frame, if that has several slots.
+    /// One answer is written; if the first frame has several slots, this is within that frame.
     MidFrame,
     /// Half of the answers are written.
     InResponses,
-    /// All are written, the index is not.
+    /// All answers are written, and the index is not.
     BeforePublish,
-    /// The index is written, and the front sleeps.
+    /// The index is written, and the front has not been notified.
     BeforeNotify,
 }
 
-/// Dies here if that was asked for.
+/// Aborts here if `PREGRANT_CRASH` says so.
 #[cfg(not(feature = "crash-points"))]
 #[inline(always)]
 pub(crate) fn here(_: Point) {}

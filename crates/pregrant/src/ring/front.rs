@@ -1,4 +1,4 @@
-//! The front's end: asks, and takes the answers.
+//! The front's end of a ring: writes requests and takes the answers.
 
 use super::{Notify, RingKind, RingMem, Word};
 use crate::error::PeerFault;
@@ -9,15 +9,15 @@ use core::marker::PhantomData;
 pub struct FrontRing<K, M> {
     mem: M,
     size: u32,
-    /// Next request to write (`req_prod_pvt`).
+    /// Index of the next request to write (`req_prod_pvt`).
     req_prod_pvt: u32,
-    /// The index that the back was notified of.
+    /// The index that was published last.
     req_prod: u32,
-    /// Next response to take.
+    /// Index of the next response to take.
     rsp_cons: u32,
     /// The back's index, as last read and checked.
     rsp_prod: u32,
-    /// What the back has done wrong.
+    /// The fault of the back, once it has made one.
     fault: Option<PeerFault>,
     kind: PhantomData<K>,
 }
@@ -37,7 +37,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         }
     }
 
-    /// A front's end that starts at `index`, for tests past the wrap of the indices.
+    /// A front's end that starts at `index`, for tests of the wrap of the indices.
     pub fn starting_at(mem: M, index: u32) -> Self {
         mem.store(Word::ReqProd, index);
         mem.store(Word::RspProd, index);
@@ -55,13 +55,13 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         }
     }
 
-    /// Slots that can be filled now. A slot is free when its answer was taken.
+    /// Number of slots that can be filled now. A slot is free when its answer was taken.
     #[inline(always)]
     pub fn free(&self) -> u32 {
         self.size - self.req_prod_pvt.wrapping_sub(self.rsp_cons)
     }
 
-    /// Requests published or written whose answer was not taken.
+    /// Number of requests written whose answer was not taken.
     #[inline(always)]
     pub fn in_flight(&self) -> u32 {
         self.req_prod_pvt.wrapping_sub(self.rsp_cons)
@@ -73,7 +73,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         self.req_prod_pvt
     }
 
-    /// Writes a request into the next slot. The caller has seen that one is [`free`](Self::free).
+    /// Writes a request to the next slot. The caller has checked that one is [`free`](Self::free).
     #[inline(always)]
     pub fn push(&mut self, req: &K::Req) {
         debug_assert!(self.free() > 0);
@@ -81,9 +81,9 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         self.req_prod_pvt = self.req_prod_pvt.wrapping_add(1);
     }
 
-    /// Writes the request `ahead` places after the next one, without counting it: a batch is
-    /// written with this and counted by one [`advance`](Self::advance). The caller has seen that
-    /// `ahead` < [`free`](Self::free).
+    /// Writes a request at `ahead` slots after the next one without counting it: a batch is written
+    /// this way and counted by one [`advance`](Self::advance). The caller has checked that `ahead`
+    /// < [`free`](Self::free).
     #[inline(always)]
     pub fn write(&self, ahead: u32, req: &K::Req) {
         debug_assert!(ahead < self.free());
@@ -97,7 +97,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         self.req_prod_pvt = self.req_prod_pvt.wrapping_add(n);
     }
 
-    /// Shows the back all that was pushed.
+    /// Publishes all written requests to the back.
     #[inline(always)]
     pub fn publish(&mut self) -> Notify {
         let (old, new) = (self.req_prod, self.req_prod_pvt);
@@ -110,8 +110,8 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         Notify::test(old, new, self.mem.load(Word::ReqEvent))
     }
 
-    /// Answers that can be taken. Re-reads the back's index when fewer than `want` are cached. An
-    /// error: the back's fault, and the same one from then on.
+    /// Number of answers that can be taken. Reads the back's index again if fewer than `want` are
+    /// cached. An error is a fault of the back, and is returned by every later call too.
     #[inline(always)]
     pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
         let cached = self.rsp_prod.wrapping_sub(self.rsp_cons);
@@ -124,7 +124,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         let rsp_prod = self.mem.load(Word::RspProd);
         let in_flight = self.req_prod.wrapping_sub(self.rsp_cons);
         let n = rsp_prod.wrapping_sub(self.rsp_cons);
-        // Answers to things never asked, or an index that went backwards.
+        // Answers to requests that were never made, or an index that went backwards.
         if n > in_flight || n < cached {
             let rsp_cons = self.rsp_cons;
             return Err(self.fail(PeerFault::RspProdOverrun { rsp_prod, rsp_cons, in_flight }));
@@ -133,7 +133,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         Ok(n)
     }
 
-    /// An answer is wrong: those that were taken before it are not read again, and none behind it.
+    /// Records that an answer is invalid: from now on no answer is read.
     #[cold]
     pub fn fail(&mut self, fault: PeerFault) -> PeerFault {
         self.rsp_prod = self.rsp_cons;
@@ -141,13 +141,13 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         fault
     }
 
-    /// Asks for the slots of the next `n` answers, before the first is read.
+    /// Prefetches the slots of the next `n` answers, before the first is read.
     #[inline(always)]
     pub fn prefetch(&self, n: u32) {
         self.mem.prefetch(self.rsp_cons, n);
     }
 
-    /// Copies the answer `ahead` places after the next one out of the ring. Call it once for each
+    /// Copies the answer at `ahead` slots after the next one from the ring. Call it once for each
     /// answer.
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Rsp {
@@ -160,15 +160,16 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         self.rsp_cons
     }
 
-    /// Counts `n` answers as taken; their slots are free.
+    /// Marks `n` answers as taken, which frees their slots.
     #[inline(always)]
     pub fn consume(&mut self, n: u32) {
         debug_assert!(n <= self.rsp_prod.wrapping_sub(self.rsp_cons));
         self.rsp_cons = self.rsp_cons.wrapping_add(n);
     }
 
-    /// Before sleeping: asks to be notified when the `ahead`-th answer from here is there (1: the
-    /// next; more coalesces events), and checks once more. True: there is work, do not sleep.
+    /// Call before sleeping: asks to be notified when the `ahead`-th answer from here is published
+    /// (1: the next; a higher number coalesces events), then checks once more. True: there is work,
+    /// do not sleep.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         let want = ahead.max(1);
         if self.available(want)? >= want {
@@ -179,19 +180,20 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         Ok(self.available(want)? >= want)
     }
 
-    /// The index behind the last answer that the back has published, whether it was taken or not,
-    /// and published requests that have none. A back that lies has published none more.
+    /// The index after the last answer that the back has published, taken or not, and the number of
+    /// published requests without an answer. If the back's index is invalid, it counts as having
+    /// published none more.
     pub fn answers(&mut self) -> (u32, u32) {
         let n = self.available(u32::MAX).unwrap_or(0);
         (self.rsp_cons.wrapping_add(n), self.req_prod.wrapping_sub(self.rsp_cons).wrapping_sub(n))
     }
 
-    /// Slots in the ring.
+    /// Number of slots.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// The memory back, when the queue is closed.
+    /// Returns the memory when the queue is closed.
     pub fn into_mem(self) -> M {
         self.mem
     }

@@ -1,4 +1,4 @@
-//! The journal of a ring whose requests are answered in any order: a block device's
+//! The journal of a ring whose requests are answered in any order, such as a block device's
 //! (docs/protocol 1.1, "The journal by id").
 //!
 //! ```text
@@ -10,21 +10,23 @@
 //!   word 16..       a record for each slot of the ring: entry, its index, 4 words of the answer
 //!   then            an entry for each slot of the ring: 1 in use, its index, the request's words
 //! ```
-//! An answer overlays some other request, which may not be answered yet. So a request is copied
-//! here as it is taken: entry, then `taken`. A batch: `from`, records, `intent`, the ring's
-//! answers, its `rsp_prod`, and the entries are free.
+//! An answer is written over the slot of some other request, which may not be answered yet. So a
+//! request is copied to the journal when it is taken: first its entry, then `taken`. A batch of
+//! answers writes `from`, the records, `intent`, the ring's answers and its `rsp_prod`, and then
+//! frees the entries.
 //!
-//! Invariants: `from <= intent`, and `intent` is the ring's `rsp_prod` between batches; entries in
-//! use with an index before `taken` are the requests that no one answered, `taken - rsp_prod` of
-//! them. An entry is freed only for the index that its record names, so that a successor which
-//! frees it again frees no later request.
+//! Invariants: `from <= intent`, and between batches `intent` is the ring's `rsp_prod`. Entries in
+//! use with an index before `taken` are the unanswered requests, `taken - rsp_prod` of them. An
+//! entry is freed only for the index that its record names, so a successor that frees it again
+//! frees no later request.
 //!
-//! A successor does what its predecessor took once more ([`BackRing::pending`]): at least once
-//! towards the disk, once on the ring. Who wants writes to land once and in order waits for the old
-//! process's end before.
+//! A successor executes again what its predecessor took ([`BackRing::pending`]): at least once on
+//! the disk, exactly once on the ring. A back that needs writes to land once and in order first
+//! waits for the end of the old process.
 //!
-//! Private to the back's domain, as the redo page. What a front may do: move its ring's indices, or
-//! write over answers; then journal and ring disagree, and the ring cannot be taken up.
+//! The journal is private to the back's domain, like the redo page. What a front may do: move its
+//! ring's indices, or overwrite answers; then journal and ring disagree, and the ring cannot be
+//! resumed.
 
 use super::journal::{Journal, Resumed, asked};
 use super::redo_words::{RedoMem, RedoWords};
@@ -41,29 +43,29 @@ const TAKEN: usize = 3;
 const VERSION: usize = 4;
 const RECORDS: usize = 16;
 const KIND: RecordVersion = RecordVersion::new("journal", *b"PGI1", 1);
-/// Entry and index, then the answer.
+/// Words of a record: entry and index, then the answer.
 const RECORD_WORDS: usize = 2 + 4;
-/// In use and index, then the request.
+/// Words before the request in an entry: "in use", and the index.
 const ENTRY_HEAD: usize = 2;
 
-/// Words of a journal for a ring of `size` slots of `slot_words`.
+/// Words of the journal of a ring with `size` slots of `slot_words` words.
 pub const fn by_id_words(size: u32, slot_words: usize) -> usize {
     RECORDS + size as usize * (RECORD_WORDS + ENTRY_HEAD + slot_words)
 }
 
-/// A request that was taken: what answers it is given this back.
+/// A request that was taken. Its answer must come with this value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     entry: u32,
     index: u32,
 }
 
-/// See the module.
+/// A journal of a ring whose requests are answered in any order.
 #[derive(Debug)]
 pub struct ById<W = RedoWords> {
     words: W,
     size: u32,
-    /// Entries that are free.
+    /// Free entries.
     free: Vec<u32>,
 }
 
@@ -73,20 +75,21 @@ impl<W: RedoMem> ById<W> {
         Self { words, size, free: Vec::new() }
     }
 
-    /// Forgets all, for a new connection.
+    /// Clears the journal, for a new connection.
     pub fn clear(&self) {
         self.put(MAGIC, 0);
     }
 
-    /// Whether a back used it before, and no one cleared it since.
+    /// Whether a back has used the journal since it was last cleared.
     pub fn is_started(&self) -> bool {
         Self::check(&self.words) == Ok(true)
     }
 
-    /// The same of these words.
+    /// Checks whether a back has used the journal in these words.
     ///
     /// # Errors
-    /// One did whose journal cannot be read: its ring is not to be taken up.
+    ///
+    /// One has, and this version cannot read it: the ring must not be resumed.
     pub fn check(words: &W) -> Result<bool, UnknownRecord> {
         KIND.check(words.load(MAGIC, Ordering::Acquire), words.load(VERSION, Ordering::Acquire))
     }
@@ -107,7 +110,7 @@ impl<W: RedoMem> ById<W> {
         Self::record(self.size) + entry as usize * (ENTRY_HEAD + K::SLOT_WORDS)
     }
 
-    /// Frees the entry of a record, unless a later request has it.
+    /// Frees the entry of a record, unless it belongs to a later request by now.
     fn release<K: RingKind>(&mut self, taken: Taken) {
         let at = self.entry::<K>(taken.entry % self.size);
         if self.get(at) == 1 && self.get(at + 1) == taken.index {
@@ -124,7 +127,7 @@ impl<W: RedoMem> ById<W> {
         })
     }
 
-    /// The first connection's state: every entry free, nothing taken.
+    /// The state of a first connection: every entry is free, and no request is taken.
     fn restart<K: RingKind>(&mut self, rsp_prod: u32) {
         self.clear();
         (0..self.size).for_each(|entry| self.put(self.entry::<K>(entry), 0));
@@ -171,7 +174,8 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
         }
         let answered: Vec<Taken> = self.records(n).map(|(taken, _)| taken).collect();
         answered.into_iter().for_each(|taken| self.release::<K>(taken));
-        // Copied, and not counted as taken: they are on the ring still.
+        // Entries that were written and not counted in `taken`: their requests are still on the
+        // ring.
         for taken in self.in_use::<K>() {
             if (taken.index.wrapping_sub(req_cons) as i32) >= 0 {
                 self.put(self.entry::<K>(taken.entry), 0);
@@ -187,8 +191,8 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
 }
 
 impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
-    /// Requests that predecessors took and did not answer, oldest first: to be done before others
-    /// are taken.
+    /// Requests that predecessors took and did not answer, oldest first. They must be executed
+    /// before others are taken.
     pub fn pending(&self) -> Vec<(Taken, K::Req)> {
         let Some(journal) = self.journal() else { return Vec::new() };
         let req = |taken: Taken| {
@@ -201,15 +205,15 @@ impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
     }
 
     /// [Clears](ById::clear) the journal of a ring that is not served after all, so that no
-    /// successor believes it.
+    /// successor uses it.
     pub fn forget(&self) {
         if let Some(journal) = self.journal() {
             journal.clear();
         }
     }
 
-    /// Takes the next request, once [`available`](Self::available) says that there is one. None:
-    /// the ring cannot have it.
+    /// Takes the next request; [`available`](Self::available) must have returned at least 1. None:
+    /// the front has more requests in flight than the ring has slots.
     pub fn take(&mut self) -> Option<(Taken, K::Req)> {
         let index = self.req_cons();
         let slot = K::read_slot(self.mem(), index);
@@ -245,7 +249,7 @@ impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
                 K::rsp_words(rsp).iter().enumerate().for_each(|(i, word)| journal.put(at + 2 + i, *word));
             }
             journal.put(INTENT, from.wrapping_add(n));
-            // As in the redo page: the ring's slots must not rise above.
+            // As in the redo page, the writes to the ring's slots must not be moved before this.
             compiler_fence(Ordering::SeqCst);
         }
         let notify = self.publish(rsps.iter().map(|(_, rsp)| rsp));

@@ -1,48 +1,48 @@
-//! The content of slots, one type per ring of the protocol; and the access to a ring's words.
+//! The content of slots, with one type for each ring of the protocol, and the trait for access to a
+//! ring's words.
 
 use crate::wire::blkif::{self, Abi};
 use crate::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
-/// The four indices of the shared header (offsets 0, 4, 8, 12).
+/// The four indices of the shared header, at offsets 0, 4, 8 and 12.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Word {
-    /// Requests published (f).
+    /// Index after the last published request. The front writes it.
     ReqProd = 0,
-    /// "Notify me when `req_prod` passes this" (b).
+    /// The back wants to be notified when `req_prod` passes this. The back writes it.
     ReqEvent = 1,
-    /// Responses published (b).
+    /// Index after the last published response. The back writes it.
     RspProd = 2,
-    /// "Notify me when `rsp_prod` passes this" (f).
+    /// The front wants to be notified when `rsp_prod` passes this. The front writes it.
     RspEvent = 3,
 }
 
-/// A ring's words. Slots are addressed by free-running index and masked inside, so that no index
-/// can miss.
+/// The words of a ring. Slots are addressed by free-running index, which is masked here, so that
+/// every index is in range.
 pub trait RingMem {
     /// The content of a slot; its size is [`SLOT_WORDS`](RingKind::SLOT_WORDS).
     type Kind: RingKind;
-    /// Slots in the ring, a power of two; private, never read from the page.
+    /// Number of slots, a power of two. It is private and never read from the page.
     fn size(&self) -> u32;
     /// Loads an index with acquire order.
     fn load(&self, w: Word) -> u32;
     /// Stores an index with release order.
     fn store(&self, w: Word, v: u32);
-    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: the reader of a
-    /// slot here writes into it next, so that each line crosses between the cores once for each
-    /// direction.
+    /// Prefetches the cache lines of `n` slots from `idx` on for writing: the reader of a slot
+    /// writes its answer there next, so each line crosses between the cores once per direction.
     #[inline(always)]
     fn prefetch(&self, idx: u32, n: u32) {
         let _ = (idx, n);
     }
-    /// Reads the first `W` words of the slot at `idx`, relaxed. More than a slot has do not
+    /// Reads the first `W` words of the slot at `idx`, relaxed. More words than a slot has do not
     /// compile.
     fn read<const W: usize>(&self, idx: u32) -> [u32; W];
-    /// Writes the first `W` words of the slot at `idx`, relaxed. More than a slot has do not
+    /// Writes the first `W` words of the slot at `idx`, relaxed. More words than a slot has do not
     /// compile.
     fn write<const W: usize>(&self, idx: u32, words: [u32; W]);
-    /// The full fence between our store for the peer and the load of what it stored. The loom
-    /// tests have memory without it, to show that they find the wake-up that is lost then.
+    /// The full fence between our store for the peer and our load of the peer's store. Loom tests
+    /// use memory without it, to show that they find the lost wake-up.
     #[inline(always)]
     fn full_fence(&self) {
         crate::sync::fence(crate::sync::Ordering::SeqCst);
@@ -50,15 +50,15 @@ pub trait RingMem {
 }
 
 /// A ring's slot size, and how its requests and responses are read and written: each exactly once,
-/// as relaxed words.
+/// in relaxed words.
 pub trait RingKind {
-    /// Words of 4 bytes in a slot.
+    /// Number of 32-bit words in a slot.
     const SLOT_WORDS: usize;
-    /// A slot that the front writes.
+    /// The request, which the front writes.
     type Req: Copy;
-    /// A slot that the back writes.
+    /// The response, which the back writes.
     type Rsp: Copy + Default;
-    /// A response's words, as memory that outlives the back keeps it.
+    /// The words of a response in memory that outlives the back.
     type Record: Default + AsRef<[u32]> + AsMut<[u32]>;
     /// Reads the request at index `idx`.
     fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Req;
@@ -68,19 +68,19 @@ pub trait RingKind {
     fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Rsp;
     /// Writes the response at index `idx`; no byte more than the response has.
     fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &Self::Rsp);
-    /// Whether the slot at index `idx`, of a request that has no published answer, may have one
-    /// over it: a back may have died before it published that. Few requests look like it.
+    /// Whether the slot at index `idx`, whose request has no published answer, may hold an answer:
+    /// a back may have died before it published that. Few requests look like one.
     fn may_be_answered<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> bool {
         let _ = (m, idx);
         false
     }
-    /// The response as its record.
+    /// Encodes a response as a record.
     fn rsp_words(rsp: &Self::Rsp) -> Self::Record;
-    /// The response back from its record.
+    /// Decodes a record.
     fn rsp_from_words(words: Self::Record) -> Self::Rsp;
 }
 
-/// A kind of ring that is answered in any order.
+/// A kind of ring whose requests are answered in any order.
 pub trait AnyOrder: RingKind<Record = [u32; 4]> {
     /// A slot's words.
     type Slot: AsRef<[u32]> + AsMut<[u32]> + Copy;
@@ -88,7 +88,7 @@ pub trait AnyOrder: RingKind<Record = [u32; 4]> {
     const ZERO: Self::Slot;
     /// Reads the slot at index `idx`, once.
     fn read_slot<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Slot;
-    /// The request in it.
+    /// Decodes the request in a slot's words.
     fn req_from_slot(slot: &Self::Slot) -> Self::Req;
 }
 
@@ -126,7 +126,8 @@ impl RingKind for NetTx {
         m.write::<1>(idx, [rsp.to_word()]);
     }
     fn may_be_answered<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> bool {
-        // The answer's id and status are over the request's gref, and the request has its id still.
+        // An answer's id and status overwrite the request's gref, and the request's own id is still
+        // there.
         let [first, _, last] = m.read::<3>(idx);
         first as u16 == last as u16 && matches!((first >> 16) as i16, -2..=1)
     }
@@ -138,7 +139,7 @@ impl RingKind for NetTx {
     }
 }
 
-/// Slots of so many words, and answers of so many.
+/// Defines a ring kind with the given numbers of words per slot and per answer.
 macro_rules! netif {
     ($kind:ty, $slot:literal, $req:ty, $answer:literal, $rsp:ty, $may_be_answered:expr) => {
         impl RingKind for $kind {
@@ -176,20 +177,21 @@ macro_rules! netif {
     };
 }
 
-// Flags and a status, which is not 0, are over the request's gref: few of those are as large.
+// An answer's flags and status, which is not 0, overwrite the request's gref; few references are
+// that large.
 netif!(NetRx, 2, RxRequest, 2, RxResponse, |[_, flags_status]| {
     flags_status >> 16 != 0 && flags_status & 0xFFFF < 0x40
 });
-// Its answers are in the control page.
+// Its answers are kept in the control page.
 netif!(NetCtrl, 4, CtrlRequest, 3, CtrlResponse, |_| false);
 
-/// blkif's ring of a front that says `x86_64-abi` or `arm-abi`: slots of 112 bytes, responses
-/// of 16.
+/// blkif's ring of a front with the protocol `x86_64-abi` or `arm-abi`: slots of 112 bytes,
+/// responses of 16.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif64;
 
-/// blkif's ring of a front that says `x86_32-abi`, or on x86 nothing: slots of 108 bytes, responses
-/// of 12.
+/// blkif's ring of a front with the protocol `x86_32-abi`, or on x86 with none: slots of 108 bytes,
+/// responses of 12.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif32;
 

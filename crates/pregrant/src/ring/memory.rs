@@ -1,8 +1,8 @@
-//! The ring's words in shared pages. (A model has loom's cells in their place.)
+//! The ring's words in shared pages. (Models use loom's cells instead.)
 //!
-//! Invariant: what a ring's slots are is part of its memory's type ([`RingMem::Kind`]). So the size
-//! of a slot with which the number of slots was computed is the one with which each slot is found,
-//! and no index reaches past the pages.
+//! Invariant: the kind of a ring is part of its memory's type ([`RingMem::Kind`]). So the slot size
+//! that the number of slots was computed with is the one that slots are addressed with, and no
+//! index reaches past the pages.
 #![expect(unsafe_code, reason = "words of the ring's pages, at computed places")]
 
 use super::kind::{RingKind, RingMem, Word};
@@ -45,10 +45,11 @@ pub struct RingPages<K, S> {
 }
 
 impl<K: RingKind, S: SharedBytes> RingPages<K, S> {
-    /// A ring in `pages`; its size is the largest power of two of slots that fits.
+    /// A ring in `pages`, with the largest power of two of slots that fits.
     ///
     /// # Panics
-    /// There is no page, or they may not be written: both ends of a ring write into it.
+    ///
+    /// There is no page, or the pages are not writable: both ends of a ring write to it.
     pub fn new(pages: S) -> Self {
         const { assert!(K::SLOT_WORDS > 0 && K::SLOT_WORDS <= crate::PAGE_SIZE / 4, "a slot fits a page") };
         let size = ring_size(pages.len(), K::SLOT_WORDS * 4);
@@ -57,12 +58,12 @@ impl<K: RingKind, S: SharedBytes> RingPages<K, S> {
         Self { pages, size, kind: PhantomData }
     }
 
-    /// The pages back, when the ring is closed.
+    /// Returns the pages when the ring is closed.
     pub fn into_pages(self) -> S {
         self.pages
     }
 
-    /// Zeroes the page and sets both event indices to 1: the front does this once, the back never.
+    /// Zeroes the page and sets both event indices to 1. Only the front does this, once.
     pub fn init(&self) {
         self.pages.zero();
         self.store(Word::ReqEvent, 1);
@@ -107,8 +108,8 @@ impl<K: RingKind, S: SharedBytes> RingMem for RingPages<K, S> {
         while k < n {
             let slot = self.slot(idx.wrapping_add(k));
             for line in 0..lines_per_slot {
-                // Past the slot's last word it may be another's, or no one's: a prefetch touches
-                // nothing.
+                // Memory after the slot's last word may belong to another slot or be unmapped: a
+                // prefetch accesses nothing.
                 prefetchw(slot.wrapping_add(line * 16).cast());
             }
             k += slots_per_line;

@@ -1,4 +1,5 @@
-//! The shared ring: requests one way, responses the other, in the same slots (docs/protocol 1).
+//! The shared ring: requests in one direction and responses in the other, in the same slots
+//! (docs/protocol 1).
 //!
 //! ```text
 //!   page:  | req_prod | req_event | rsp_prod | rsp_event | pad to 64 | slot 0 | slot 1 | ... | slot N-1 |
@@ -8,15 +9,15 @@
 //!   BackRing:   available -> peek.. -> consume             answer => Notify        (sleep?) final_check
 //! ```
 //!
-//! Invariants: each side's own indices are private and only stored to the page; the peer's index is
-//! cached, re-read when fewer than wanted are cached, and checked in release builds; each slot is
-//! copied out once and the copy is validated. `N` is private too. Between publishing an index and
-//! reading the peer's event index, and between setting one's own event index and re-reading the
-//! peer's index, stands a full fence: acquire and release are not enough.
+//! Invariants: each side's own indices are private and only stored to the page. The peer's index is
+//! cached, read again when fewer requests than wanted are cached, and checked in release builds
+//! too. Each slot is copied once, and the copy is validated. The number of slots is private too. A
+//! full fence separates publishing an index from reading the peer's event index, and setting one's
+//! own event index from reading the peer's index again: acquire and release are not enough.
 //!
-//! What a peer may do: write any index or slot at any time. The worst is an index that is refused
-//! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never
-//! being woken.
+//! What a peer may do: write any index or slot at any time. The worst results are an index that is
+//! refused ([`PeerFault`](crate::PeerFault)), a slot whose content is refused, or never being
+//! woken.
 
 mod back;
 pub(crate) mod crash;
@@ -41,20 +42,20 @@ pub use redo_words::{REDO_BYTES, RedoMem, RedoWords};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a peer that sleeps is only woken by a notification"]
 pub enum Notify {
-    /// The peer's event index is in what was published: send an event.
+    /// The peer's event index is among the published indices: send an event.
     Yes,
-    /// The peer polls, or was notified before.
+    /// The peer polls, or was notified earlier.
     No,
 }
 
 impl Notify {
-    /// The test of docs/protocol 1: `event` is in `(old, new]`, in wrapping arithmetic.
+    /// The test of docs/protocol 1: whether `event` is in `(old, new]`, in wrapping arithmetic.
     #[inline(always)]
     pub fn test(old: u32, new: u32, event: u32) -> Notify {
         if new.wrapping_sub(event) < new.wrapping_sub(old) { Notify::Yes } else { Notify::No }
     }
 
-    /// True for [`Notify::Yes`].
+    /// Whether an event must be sent.
     #[inline(always)]
     pub fn wanted(self) -> bool {
         self == Notify::Yes

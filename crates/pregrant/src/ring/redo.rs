@@ -1,5 +1,5 @@
-//! The redo page: makes a batch of answers happen once, although a process dies in the middle
-//! (docs/protocol 1.1, R3).
+//! The redo page: makes a batch of answers happen exactly once, even if the process dies in the
+//! middle of it (docs/protocol 1.1, R3).
 //!
 //! ```text
 //!   word 0 intent   rsp_prod after the batch   (stored last, release: the records below are whole)
@@ -14,22 +14,22 @@
 //!   word 16..       the responses' words (two each on TX and RX), in ring order, at most REDO_RECORDS
 //! ```
 //!
-//! Order of a batch: copies done; `from` and records; `intent`; the ring's responses; the ring's
-//! `rsp_prod`. A successor that finds `from` at the ring's `rsp_prod` and `intent` ahead of it
-//! writes these records again and publishes.
+//! The order of a batch is: copies done; `from` and the records; `intent`; the ring's responses;
+//! the ring's `rsp_prod`. A successor that finds `from` equal to the ring's `rsp_prod` and `intent`
+//! ahead of it writes these records to the ring again and publishes them.
 //!
-//! Invariant between batches: `from <= intent == rsp_prod`. So while the next batch's records are
-//! half written, `from` is already `intent`, and a successor replays nothing; [`RedoPage::settle`]
-//! makes it true of whatever was in the page before.
+//! Invariant between batches: `from <= intent == rsp_prod`. So while the records of the next batch
+//! are half written, `from` is already `intent`, and a successor replays nothing.
+//! [`RedoPage::settle`] establishes this, whatever the page contained before.
 //!
-//! Words 3 to 10 are for R7, and nothing is replayed by them: a frame is in the back's hands from
-//! where the port gave it or is about to get it until the batch with its answer is intended. The
-//! frames that a successor finds there may reach the port twice (TX), or are lost (RX). Frames are
-//! counted with a batch, in the pair of words 4 to 8 that the batch before does not use, so that
-//! the pair whose index is the ring's counts right wherever the back died.
+//! Words 3 to 10 are for R7 and are not replayed. They count frames in flight: from when the port
+//! gave a frame, or is about to get it, until the `intent` of the batch with its answer is written.
+//! Frames that a successor finds there may reach the port twice (TX), or are lost (RX). A batch
+//! counts its frames in that pair of words 4 to 8 which the batch before did not use; the pair
+//! whose index is the ring's is right, wherever the back died.
 //!
-//! Private to the back's domain: no peer can write the page, but the ring's indices, with which it
-//! is compared, a peer can, and a predecessor may have died at any instruction.
+//! The page is private to the back's domain, so no peer can write it. But a peer can write the
+//! ring's indices, with which it is compared, and a predecessor may have died at any instruction.
 
 use super::Notify;
 use super::journal::{Journal, Resumed, asked};
@@ -40,7 +40,7 @@ use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::shm::SharedBytes;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Responses that one batch may have: the slots of a one-page ring.
+/// Most responses in one batch: the number of slots of a one-page ring.
 pub const REDO_RECORDS: usize = 256;
 
 const INTENT: usize = 0;
@@ -55,21 +55,21 @@ const VERSION: usize = 11;
 const RECORDS: usize = 16;
 const KIND: RecordVersion = RecordVersion::new("redo page", *b"PGR1", 1);
 
-/// The first word of record `k`.
+/// Index of the first word of record `k`.
 #[inline(always)]
 fn record<K: RingKind>(k: usize) -> usize {
     const { assert!(RECORDS + REDO_RECORDS * size_of::<K::Record>() / 4 <= REDO_BYTES / 4) };
     RECORDS + size_of::<K::Record>() / 4 * k
 }
 
-/// Frames that a back was moving when it ended.
+/// Frames that were in flight in a back when it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InFlight {
-    /// Frames that no one answered.
+    /// Number of frames without an answer.
     pub frames: u32,
-    /// It ended while it asked its port for frames: so many as a burst has may be lost besides.
+    /// It ended while it asked its port for frames, so up to a burst of frames may be lost besides.
     pub asking: bool,
-    /// Those of it and its predecessors, since the guest connected.
+    /// Such frames of it and all its predecessors since the guest connected.
     pub total: u32,
 }
 
@@ -79,10 +79,10 @@ pub struct RedoPage<W = RedoWords> {
     words: W,
     /// The pair of words that counts the last batch: 0 or 1.
     pair: usize,
-    /// Frames answered, as that pair says.
+    /// Number of answered frames, according to that pair.
     answered: u32,
     inherited: InFlight,
-    /// A predecessor wrote it, of the ring as it was found.
+    /// A predecessor wrote the page for the ring in its current state.
     is_of_ring: bool,
 }
 
@@ -99,22 +99,23 @@ impl<W: RedoMem> RedoPage<W> {
         Self { words, pair: 0, answered: 0, inherited: InFlight::default(), is_of_ring: false }
     }
 
-    /// Whether a predecessor used it.
+    /// Whether a predecessor used the page.
     ///
     /// # Errors
-    /// One did whose page cannot be read: its ring is not to be taken up.
+    ///
+    /// One did, and this version cannot read it: the ring must not be resumed.
     pub fn check(&self) -> Result<bool, UnknownRecord> {
         KIND.check(self.words.load(MAGIC, Ordering::Acquire), self.words.load(VERSION, Ordering::Acquire))
     }
 
-    /// Forgets all, for a new connection: its ring starts again, and what an old ring's batch left
-    /// must not be replayed.
+    /// Clears the page for a new connection: its ring starts again, and an old ring's batch must
+    /// not be replayed.
     pub fn clear(&self) {
         self.words.store(MAGIC, 0, Ordering::Release);
     }
 
-    /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to
-    /// replay.
+    /// Establishes the invariant at `rsp_prod`, in an order in which a crash never leaves anything
+    /// to replay.
     fn settle(&mut self, rsp_prod: u32) {
         self.inherit(rsp_prod);
         self.words.store(INTENT, rsp_prod, Ordering::Release);
@@ -123,8 +124,8 @@ impl<W: RedoMem> RedoPage<W> {
         self.words.store(MAGIC, KIND.magic, Ordering::Release);
     }
 
-    /// Sees what a predecessor had in its hands, and goes on with its counts. Who dies in here may
-    /// have it counted twice.
+    /// Reads what a predecessor had in flight, and continues its counts. If this process dies in
+    /// here, they may be counted twice.
     fn inherit(&mut self, rsp_prod: u32) {
         let get = |i: usize| self.words.load(i, Ordering::Relaxed);
         let used = self.check() == Ok(true);
@@ -152,12 +153,12 @@ impl<W: RedoMem> RedoPage<W> {
         (self.pair, self.answered, self.inherited) = (pair, answered, inherited);
     }
 
-    /// Frames that the predecessor was moving.
+    /// Frames that the predecessor had in flight.
     pub(super) fn inherited(&self) -> InFlight {
         self.inherited
     }
 
-    /// From now on these frames, and no others, are in our hands; `held` ones wait behind them.
+    /// Records that this many frames are in flight, and that the port holds `held` more.
     #[inline(always)]
     pub(super) fn in_flight(&self, frames: u32, held: u32) {
         self.words.store(HELD, held, Ordering::Relaxed);
@@ -165,14 +166,14 @@ impl<W: RedoMem> RedoPage<W> {
         self.words.store(ASKING, 0, Ordering::Release);
     }
 
-    /// From now on, and until [`in_flight`](Self::in_flight), no one knows.
+    /// Records that the number in flight is unknown until [`in_flight`](Self::in_flight).
     #[inline(always)]
     pub(super) fn asking(&self) {
         self.words.store(ASKING, 1, Ordering::Release);
     }
 
-    /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent.
-    /// With it, `frames` leave our hands.
+    /// Writes the records of a batch whose first answer has the index `from`, then the intent.
+    /// `frames` frames are no longer in flight then.
     #[inline(always)]
     pub(super) fn begin<K: RingKind>(&mut self, from: u32, rsps: &[K::Rsp], frames: u32) {
         debug_assert!(rsps.len() <= REDO_RECORDS);
@@ -188,13 +189,13 @@ impl<W: RedoMem> RedoPage<W> {
             }
         }
         self.words.store(INTENT, intent, Ordering::Release);
-        // Release keeps what stands above from sinking below; this keeps the ring's slots from
-        // rising above. Against one's own death the compiler is the only danger, as against a
-        // signal.
+        // Release keeps earlier writes from moving after this; the fence keeps the writes to the
+        // ring's slots from moving before it. For the crash of this very process only the
+        // compiler's order matters, as with a signal.
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Publishes what a predecessor intended, and gives the `rsp_prod` from which to go on.
+    /// Publishes what a predecessor intended, and returns the `rsp_prod` at which to resume.
     fn replay<M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
         let rsp_prod = mem.load(Word::RspProd);
         if self.check() != Ok(true) {
@@ -203,8 +204,8 @@ impl<W: RedoMem> RedoPage<W> {
         let (intent, from) =
             (self.words.load(INTENT, Ordering::Acquire), self.words.load(FROM, Ordering::Relaxed));
         let n = intent.wrapping_sub(from);
-        // Records half written by a predecessor that died before its intent, or a batch that was
-        // published.
+        // The records are half written, because the predecessor died before its intent, or the
+        // batch was published.
         if from != rsp_prod || n == 0 || n as usize > REDO_RECORDS {
             return Ok((rsp_prod, Notify::No));
         }

@@ -1,6 +1,7 @@
-//! The redo page's words in memory: pages that outlive the process, or what a test records.
+//! The redo page's words in memory: pages that outlive the process, or a test that records the
+//! stores.
 //!
-//! Invariant: no number of a word reaches past the page, whatever is asked.
+//! Invariant: no word index reaches past the page.
 #![expect(unsafe_code, reason = "words of the redo page, at computed places")]
 
 use crate::shm::SharedBytes;
@@ -10,12 +11,12 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a redo page (at most three words for each record and a line of header).
+/// Bytes of a redo page: at most three words per record, and a header of one cache line.
 pub const REDO_BYTES: usize = 4096;
 
-/// A journal's words, in fours of bytes. Every store of a back that its successor may find goes
-/// through here or through [`RingMem`](super::RingMem), so that a test which stands behind both
-/// sees them all in their order.
+/// The 32-bit words of a journal. Every store of a back that its successor may read goes through
+/// this trait or through [`RingMem`](super::RingMem), so a test that implements both sees all
+/// stores in their order.
 pub trait RedoMem {
     /// Loads word `i`.
     fn load(&self, i: usize, order: Ordering) -> u32;
@@ -23,10 +24,11 @@ pub trait RedoMem {
     fn store(&self, i: usize, value: u32, order: Ordering);
 }
 
-/// A redo page's words in memory that outlives the process; `BYTES` of them, a power of two.
+/// A redo page's words in memory that outlives the process. There are `BYTES` bytes, a power of
+/// two.
 pub struct RedoWords<const BYTES: usize = REDO_BYTES> {
     base: NonNull<AtomicU32>,
-    /// Owner of the memory, kept mapped until the words are dropped.
+    /// Owner of the memory, which stays mapped until the words are dropped.
     _owner: Box<dyn Any + Send>,
 }
 
@@ -34,7 +36,7 @@ pub struct RedoWords<const BYTES: usize = REDO_BYTES> {
 unsafe impl<const BYTES: usize> Send for RedoWords<BYTES> {}
 
 impl<const BYTES: usize> RedoWords<BYTES> {
-    /// The first `BYTES` of `memory`; None when it is shorter, or may not be written.
+    /// The words in the first `BYTES` of `memory`. None: it is shorter, or not writable.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
         const { assert!(BYTES.is_power_of_two()) };
         if memory.len() < BYTES || !memory.is_writable() {

@@ -32,9 +32,9 @@ pub const OP_WRITE_BARRIER: u8 = 2;
 pub const OP_FLUSH_DISKCACHE: u8 = 3;
 /// `BLKIF_OP_DISCARD`.
 pub const OP_DISCARD: u8 = 5;
-/// `BLKIF_OP_INDIRECT`: the real op stands beside it.
+/// `BLKIF_OP_INDIRECT`: the actual operation is in another field.
 pub const OP_INDIRECT: u8 = 6;
-/// `BLKIF_DISCARD_SECURE`: the flag of a discard whose data must be gone for good.
+/// `BLKIF_DISCARD_SECURE`: the data must not be recoverable afterwards.
 pub const DISCARD_SECURE: u8 = 0x1;
 
 /// `BLKIF_RSP_OKAY`.
@@ -50,12 +50,12 @@ pub const SEGMENTS_MAX: usize = 11;
 pub const INDIRECT_PAGES_MAX: usize = 8;
 /// Segments in one indirect page.
 pub const SEGMENTS_PER_INDIRECT_PAGE: usize = crate::PAGE_SIZE / Segment::SIZE;
-/// Bytes of the sectors that requests count in.
+/// Bytes of a sector as requests count them, whatever the disk's sector size.
 pub const SECTOR_BYTES: usize = 512;
 /// Sectors of a page; a segment's last sector is below it.
 pub const SECTORS_PER_PAGE: u8 = (crate::PAGE_SIZE / SECTOR_BYTES) as u8;
 
-/// Words of the longest slot. With [`Abi::X86_32`] the last one is not part of the slot.
+/// Words of the longest slot. With [`Abi::X86_32`] a slot has one word fewer.
 pub const SLOT_WORDS_MAX: usize = 28;
 
 const _: () = assert!(SEGMENTS_PER_INDIRECT_PAGE == 512 && SECTORS_PER_PAGE == 8);
@@ -64,19 +64,19 @@ const _: () = assert!(SEGMENTS_PER_INDIRECT_PAGE == 512 && SECTORS_PER_PAGE == 8
 /// xen/include/public/io/protocols.h.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Abi {
-    /// `u64` aligned to 8: x86_64, and both kinds of Arm.
+    /// `u64` is aligned to 8: x86_64, and both kinds of Arm.
     X86_64,
-    /// `u64` aligned to 4.
+    /// `u64` is aligned to 4: 32-bit x86.
     X86_32,
 }
 
 impl Abi {
-    /// Of a front that does not say, as Linux's and QEMU's backs take it: on x86 the 32-bit layout,
-    /// also for a guest of 64 bits.
+    /// The layout assumed if a front does not write `protocol`, as in Linux's and QEMU's backs: on
+    /// x86 the 32-bit layout, even for a 64-bit guest.
     pub const UNSAID: Self =
         if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { Self::X86_32 } else { Self::X86_64 };
 
-    /// From the front's key `protocol`; `None` for a layout that is not served.
+    /// Parses the front's key `protocol`. `None`: a layout that is not supported.
     pub fn from_protocol(value: &[u8]) -> Option<Self> {
         match value {
             b"x86_64-abi" | b"arm-abi" => Some(Self::X86_64),
@@ -84,7 +84,7 @@ impl Abi {
             _ => None,
         }
     }
-    /// As a front on x86 writes that key.
+    /// The value of that key for a front on x86.
     pub const fn protocol(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-abi",
@@ -103,7 +103,7 @@ impl Abi {
     pub const fn response_words(self) -> usize {
         4 - self.words_less()
     }
-    /// By how many words everything behind the first one is lower than with [`Abi::X86_64`].
+    /// By how many words all fields after the first word move down, compared with [`Abi::X86_64`].
     const fn words_less(self) -> usize {
         match self {
             Self::X86_64 => 0,
@@ -114,7 +114,7 @@ impl Abi {
 
 const _: () = assert!(Abi::X86_64.slot_bytes() == 112 && Abi::X86_32.slot_bytes() == 108);
 
-/// One piece of a data page, in sectors of 512 bytes.
+/// One contiguous part of a data page, in sectors of 512 bytes.
 ///
 /// C: `struct blkif_request_segment`, xen/include/public/io/blkif.h. Little-endian. 8 bytes.
 ///
@@ -131,7 +131,7 @@ const _: () = assert!(Abi::X86_64.slot_bytes() == 112 && Abi::X86_32.slot_bytes(
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Segment {
-    /// Granted page.
+    /// Grant reference of the page.
     pub gref: u32,
     /// First sector in the page.
     pub first_sect: u8,
@@ -146,19 +146,19 @@ impl Segment {
     /// Bytes of a segment.
     pub const SIZE: usize = 8;
 
-    /// From two little-endian words.
+    /// Decodes two little-endian words.
     pub const fn from_words(w: [u32; 2]) -> Self {
         Self { gref: w[0], first_sect: w[1] as u8, last_sect: (w[1] >> 8) as u8 }
     }
-    /// To two little-endian words; the pad is zero.
+    /// Encodes two little-endian words; the pad is zero.
     pub const fn to_words(self) -> [u32; 2] {
         [self.gref, self.first_sect as u32 | (self.last_sect as u32) << 8]
     }
-    /// From an entry of an indirect page.
+    /// Decodes an entry of an indirect page.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self { gref: u32::from_le_bytes([b[0], b[1], b[2], b[3]]), first_sect: b[4], last_sect: b[5] }
     }
-    /// To an entry of an indirect page; the pad is zero.
+    /// Encodes an entry of an indirect page; the pad is zero.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let g = self.gref.to_le_bytes();
         [g[0], g[1], g[2], g[3], self.first_sect, self.last_sect, 0, 0]
@@ -175,7 +175,7 @@ impl Segment {
     }
 }
 
-/// Frontend asks for a transfer whose segments are in the slot, or for a flush.
+/// The frontend asks for a transfer whose segments are in the slot, or for a flush.
 ///
 /// C: `struct blkif_request`, xen/include/public/io/blkif.h. Little-endian. 112 bytes, \[108 with
 /// x86_32\].
@@ -194,17 +194,17 @@ impl Segment {
 /// Every field is peer data. `nr_segments` is as sent: use [`RwRequest::segments`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RwRequest {
-    /// `operation`.
+    /// The operation, one of `OP_*`.
     pub op: u8,
-    /// Segments that count.
+    /// Number of entries of `seg` that are used.
     pub nr_segments: u8,
-    /// The disk's number.
+    /// The disk's number, which no one checks.
     pub handle: u16,
-    /// Chosen by the front.
+    /// An identifier that the front chose.
     pub id: u64,
     /// First sector on the disk, in 512 bytes.
     pub sector: u64,
-    /// Pieces of pages.
+    /// The segments, of which the first `nr_segments` are used.
     pub seg: [Segment; SEGMENTS_MAX],
 }
 
@@ -220,7 +220,7 @@ impl RwRequest {
     }
 }
 
-/// Frontend says that it does not need the data of some sectors any more.
+/// The frontend says that it does not need the data of some sectors any more.
 ///
 /// C: `struct blkif_request_discard`, xen/include/public/io/blkif.h. Little-endian. 32 bytes \[28\]
 /// of the slot.
@@ -238,9 +238,9 @@ impl RwRequest {
 pub struct DiscardRequest {
     /// [`DISCARD_SECURE`] or 0.
     pub flag: u8,
-    /// The disk's number.
+    /// The disk's number, which no one checks.
     pub handle: u16,
-    /// Chosen by the front.
+    /// An identifier that the front chose.
     pub id: u64,
     /// First sector, in 512 bytes.
     pub sector: u64,
@@ -248,7 +248,7 @@ pub struct DiscardRequest {
     pub nr_sectors: u64,
 }
 
-/// Frontend asks for a transfer whose segments are in pages of their own.
+/// The frontend asks for a transfer whose segments are in pages of their own.
 ///
 /// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 bytes
 /// \[56\] of the slot.
@@ -266,17 +266,17 @@ pub struct DiscardRequest {
 /// `feature-max-indirect-segments`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IndirectRequest {
-    /// `indirect_op`: the real operation.
+    /// `indirect_op`: the actual operation.
     pub op: u8,
     /// Segments over all pages.
     pub nr_segments: u16,
-    /// The disk's number.
+    /// The disk's number, which no one checks.
     pub handle: u16,
-    /// Chosen by the front.
+    /// An identifier that the front chose.
     pub id: u64,
     /// First sector on the disk, in 512 bytes.
     pub sector: u64,
-    /// Pages of segments.
+    /// Grant references of the pages with the segments.
     pub grefs: [u32; INDIRECT_PAGES_MAX],
 }
 
@@ -302,24 +302,24 @@ impl IndirectRequest {
 /// Peer data, read once into this copy. [`Request::Other`] is answered with [`RSP_EOPNOTSUPP`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Ops 0 to 3.
+    /// A transfer or a flush: operations 0 to 3.
     ReadWrite(RwRequest),
-    /// [`OP_DISCARD`].
+    /// A discard, [`OP_DISCARD`].
     Discard(DiscardRequest),
-    /// [`OP_INDIRECT`].
+    /// An indirect transfer, [`OP_INDIRECT`].
     Indirect(IndirectRequest),
-    /// Any other op. Only what an answer needs is kept.
+    /// Any other operation. Only what its answer needs is kept.
     Other {
-        /// The op as sent.
+        /// The operation.
         op: u8,
-        /// Chosen by the front.
+        /// An identifier that the front chose.
         id: u64,
     },
 }
 
 impl Request {
-    /// From the slot's little-endian words. With [`Abi::X86_32`] the slot has one word less, and
-    /// the last word given is not checked.
+    /// Decodes a slot's little-endian words. With [`Abi::X86_32`] the slot has one word fewer, and
+    /// the last word passed is ignored.
     pub const fn from_words(abi: Abi, w: &[u32; SLOT_WORDS_MAX]) -> Self {
         let [op, second, h0, h1] = w[0].to_le_bytes();
         let high = u16::from_le_bytes([h0, h1]);
@@ -362,7 +362,7 @@ impl Request {
         }
     }
 
-    /// To the slot's little-endian words; what the request does not use is zero.
+    /// Encodes a slot's little-endian words; those that the request does not use are zero.
     pub const fn to_words(&self, abi: Abi) -> [u32; SLOT_WORDS_MAX] {
         let mut w = [0; SLOT_WORDS_MAX];
         let id_at = 2 - abi.words_less();
@@ -406,7 +406,7 @@ impl Request {
         w
     }
 
-    /// The id that the answer carries.
+    /// The request's id, which its answer must carry.
     pub const fn id(&self) -> u64 {
         match self {
             Self::ReadWrite(r) => r.id,
@@ -417,7 +417,7 @@ impl Request {
     }
 }
 
-/// Backend says how one request ended.
+/// The backend's result of one request.
 ///
 /// C: `struct blkif_response`, xen/include/public/io/blkif.h. Little-endian. 16 bytes \[12\].
 ///
@@ -434,21 +434,22 @@ impl Request {
 /// flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Response {
-    /// The request's id.
+    /// The id of the request.
     pub id: u64,
-    /// `operation`: the request's.
+    /// The operation of the request.
     pub op: u8,
     /// `BLKIF_RSP_*`.
     pub status: i16,
 }
 
 impl Response {
-    /// From the slot's first words. Both ABIs agree on the fields; [`Abi::X86_32`] lacks the last
-    /// word, a pad.
+    /// Decodes a slot's first words. Both ABIs have the same fields; [`Abi::X86_32`] lacks the last
+    /// word, which is a pad.
     pub const fn from_words(w: [u32; 4]) -> Self {
         Self { id: w[0] as u64 | (w[1] as u64) << 32, op: w[2] as u8, status: (w[2] >> 16) as i16 }
     }
-    /// To the slot's first words; write [`Abi::response_words`] of them. Pads are zero (XSA-216).
+    /// Encodes a slot's first words, of which [`Abi::response_words`] must be written. Pads are
+    /// zero (XSA-216).
     pub const fn to_words(self) -> [u32; 4] {
         [self.id as u32, (self.id >> 32) as u32, self.op as u32 | (self.status as u16 as u32) << 16, 0]
     }

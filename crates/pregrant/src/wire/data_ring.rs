@@ -17,36 +17,37 @@
 
 use super::WireError;
 
-/// Offset of `in_cons`: bytes that the front took. Written by the front.
+/// Offset of `in_cons`: bytes that the front has consumed. Written by the front.
 pub const IN_CONS: usize = 0;
-/// Offset of `in_prod`: bytes that the back put. Written by the back.
+/// Offset of `in_prod`: bytes that the back has produced. Written by the back.
 pub const IN_PROD: usize = 4;
-/// Offset of `in_error`: a negative errno, and the direction ends. Written by the back.
+/// Offset of `in_error`: a negative errno, which ends the direction. Written by the back.
 pub const IN_ERROR: usize = 8;
-/// Offset of `out_cons`: bytes that the back took. Written by the back.
+/// Offset of `out_cons`: bytes that the back has consumed. Written by the back.
 pub const OUT_CONS: usize = 64;
-/// Offset of `out_prod`: bytes that the front put. Written by the front.
+/// Offset of `out_prod`: bytes that the front has produced. Written by the front.
 pub const OUT_PROD: usize = 68;
-/// Offset of `out_error`: a negative errno, and the direction ends. Written by the **back**.
+/// Offset of `out_error`: a negative errno, which ends the direction. Written by the **back**.
 pub const OUT_ERROR: usize = 72;
 /// Offset of `ring_order`: log2 of the number of data pages. Written by the front before the page
 /// is shared.
 pub const RING_ORDER: usize = 128;
-/// Offset of `ref[]`: the data pages' grants, 2^order of them, `u32` each. Written as `ring_order`
-/// is.
+/// Offset of `ref[]`: the grant references of the data pages, 2^order of them, `u32` each. Written
+/// by the front before the page is shared.
 pub const REFS: usize = 132;
-/// References that fit behind [`REFS`].
+/// Number of references that fit in the page after [`REFS`].
 pub const REFS_MAX: usize = (crate::PAGE_SIZE - REFS) / 4;
-/// Least order: one page for each direction.
+/// Smallest order: one page per direction.
 pub const ORDER_MIN: u32 = 1;
-/// Most that an index page can hold references for.
+/// Largest order whose references fit in an index page.
 pub const ORDER_MAX: u32 = REFS_MAX.ilog2();
 
 const _: () = assert!(REFS_MAX == 991 && ORDER_MAX == 9);
 
-/// Bytes of each direction's half.
+/// Bytes of one direction's half.
 ///
 /// # Errors
+///
 /// [`WireError::DataRingOrder`] unless the order is in [`ORDER_MIN`]`..=`[`ORDER_MAX`].
 pub const fn half_bytes(order: u32) -> Result<u32, WireError> {
     if order < ORDER_MIN || order > ORDER_MAX {
@@ -55,10 +56,11 @@ pub const fn half_bytes(order: u32) -> Result<u32, WireError> {
     Ok(1 << (order + 11))
 }
 
-/// Bytes that wait in a half of `half_bytes`: from 0 to all of it.
+/// Number of bytes waiting in a half of `half_bytes` bytes.
 ///
 /// # Errors
-/// [`WireError::DataRingIndex`] when the indices claim more than the half holds.
+///
+/// [`WireError::DataRingIndex`] if the indices claim more than the half holds.
 pub const fn queued(prod: u32, cons: u32, half_bytes: u32) -> Result<u32, WireError> {
     let queued = prod.wrapping_sub(cons);
     if queued > half_bytes {

@@ -1,60 +1,59 @@
-//! Errors in a peer's bytes, as text that names the field and the value.
+//! Errors in a peer's data. Their text names the field and the value.
 
 use core::fmt;
 
-/// Why bytes of a peer were refused. The peer lied or is broken: nothing here is the platform's
-/// fault.
+/// Why a peer's data was refused. The peer is broken or hostile; the platform is not at fault.
 ///
-/// It names the field and the value that was found; who reports it adds the domain, the device and
-/// the remedy.
+/// The text names the field and the value that was found; the caller that reports it adds the
+/// domain, the device and the remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WireError {
     /// An extra info of type 0 or of an unknown type.
     ExtraType {
-        /// The type as sent.
+        /// The type that the peer sent.
         found: u8,
     },
     /// A GSO extra info with segments of 0 bytes, or of a type other than TCPv4 and TCPv6.
     Gso {
-        /// Bytes in a segment, as sent.
+        /// Bytes per segment that the peer sent.
         size: u16,
-        /// The type as sent.
+        /// The GSO type that the peer sent.
         gso_type: u8,
     },
     /// A block request with no segments where it needs some, or with more than are allowed.
     BlkSegments {
-        /// The number as sent.
+        /// The number of segments that the peer sent.
         found: u16,
-        /// The most allowed.
+        /// The largest number allowed.
         max: u16,
     },
     /// A block segment that ends before it starts, or passes the end of its page.
     BlkSectors {
-        /// The first sector as sent.
+        /// The first sector that the peer sent.
         first: u8,
-        /// The last sector as sent.
+        /// The last sector that the peer sent.
         last: u8,
     },
     /// A data ring of a size that the index page cannot describe.
     DataRingOrder {
-        /// log2 of the pages, as read.
+        /// The order that was read: log2 of the number of pages.
         found: u32,
-        /// The least and the most allowed.
+        /// The smallest and the largest order allowed.
         allowed: [u32; 2],
     },
     /// A data ring's indices are further apart than the ring is long.
     DataRingIndex {
-        /// The producer's index as read.
+        /// The producer's index that was read.
         prod: u32,
-        /// The consumer's index as read.
+        /// The consumer's index that was read.
         cons: u32,
     },
     /// A xenstore header announces more payload than a message may have.
     XsTooLong {
-        /// Bytes announced.
+        /// Payload bytes that the header announces.
         len_bytes: u32,
-        /// The most allowed.
+        /// The largest number of payload bytes allowed.
         max_bytes: usize,
     },
 }

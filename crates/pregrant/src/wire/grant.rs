@@ -17,21 +17,21 @@
 use core::fmt;
 use core::mem::offset_of;
 
-/// `GTF_invalid`: nothing is granted.
+/// `GTF_invalid`: the entry grants nothing.
 pub const GTF_INVALID: u16 = 0;
-/// `GTF_permit_access`: the domain may map or copy.
+/// `GTF_permit_access`: the domain may map or copy the page.
 pub const GTF_PERMIT_ACCESS: u16 = 1;
-/// `GTF_accept_transfer`: the domain may give a page.
+/// `GTF_accept_transfer`: the domain may transfer a page to the guest.
 pub const GTF_ACCEPT_TRANSFER: u16 = 2;
 /// `GTF_transitive`, version 2: the grant names another domain's grant.
 pub const GTF_TRANSITIVE: u16 = 3;
-/// `GTF_type_mask`: the bits of the four above.
+/// `GTF_type_mask`: the bits of the type.
 pub const GTF_TYPE_MASK: u16 = 3;
-/// `GTF_readonly`: the domain may not write. Written by the guest.
+/// `GTF_readonly`: the domain may not write to the page. Written by the guest.
 pub const GTF_READONLY: u16 = 0x4;
-/// `GTF_reading`: in use for reading. Written by Xen.
+/// `GTF_reading`: the page is in use for reading. Written by Xen.
 pub const GTF_READING: u16 = 0x8;
-/// `GTF_writing`: in use for writing. Written by Xen.
+/// `GTF_writing`: the page is in use for writing. Written by Xen.
 pub const GTF_WRITING: u16 = 0x10;
 /// `GTF_PWT`: cache attribute, x86.
 pub const GTF_PWT: u16 = 0x20;
@@ -39,7 +39,7 @@ pub const GTF_PWT: u16 = 0x20;
 pub const GTF_PCD: u16 = 0x40;
 /// `GTF_PAT`: cache attribute, x86.
 pub const GTF_PAT: u16 = 0x80;
-/// `GTF_sub_page`, version 2: only a part of the page, and only for copies.
+/// `GTF_sub_page`, version 2: only a part of the page is granted, and only for copies.
 pub const GTF_SUB_PAGE: u16 = 0x100;
 /// `GTF_transfer_committed`, for [`GTF_ACCEPT_TRANSFER`]. Written by Xen.
 pub const GTF_TRANSFER_COMMITTED: u16 = 0x4;
@@ -50,14 +50,16 @@ pub const GTF_TRANSFER_COMPLETED: u16 = 0x8;
 pub const V1_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV1::SIZE;
 /// Entries of version 2 in a page of the table.
 pub const V2_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV2::SIZE;
-/// `u16` statuses of version 2 in a page; bits [`GTF_READING`] and [`GTF_WRITING`].
+/// Number of `u16` statuses of version 2 in a page; they use the bits [`GTF_READING`] and
+/// [`GTF_WRITING`].
 pub const V2_STATUS_PER_PAGE: usize = crate::PAGE_SIZE / 2;
-/// `GNTTAB_NR_RESERVED_ENTRIES`: references that Xen's tools keep: 0 console, 1 xenstore.
+/// `GNTTAB_NR_RESERVED_ENTRIES`: references reserved for Xen's tools (0 is the console, 1
+/// xenstore).
 pub const RESERVED_ENTRIES: u32 = 8;
 
 const _: () = assert!(V1_PER_PAGE == 512 && V2_PER_PAGE == 256 && V2_STATUS_PER_PAGE == 2048);
 
-/// Guest lets one domain use one page.
+/// An entry by which a guest grants one page to one domain.
 ///
 /// C: `struct grant_entry_v1`, xen/include/public/grant_table.h. Little-endian. 8 bytes.
 ///
@@ -75,11 +77,11 @@ const _: () = assert!(V1_PER_PAGE == 512 && V2_PER_PAGE == 256 && V2_STATUS_PER_
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct GrantEntryV1 {
-    /// `GTF_*`.
+    /// The flags `GTF_*`.
     pub flags: u16,
-    /// Who may use the page.
+    /// The domain that may use the page.
     pub domid: u16,
-    /// Number of the page in the guest.
+    /// Frame number of the page in the guest.
     pub frame: u32,
 }
 
@@ -90,24 +92,25 @@ impl GrantEntryV1 {
     /// Bytes of an entry.
     pub const SIZE: usize = 8;
 
-    /// From the entry's two little-endian words; the first is the one that Xen exchanges.
+    /// Decodes the entry's two little-endian words, of which Xen exchanges the first.
     pub const fn from_words(w: [u32; 2]) -> Self {
         Self { flags: w[0] as u16, domid: (w[0] >> 16) as u16, frame: w[1] }
     }
-    /// To the entry's two little-endian words.
+    /// Encodes the entry's two little-endian words.
     pub const fn to_words(self) -> [u32; 2] {
         [self.flags as u32 | (self.domid as u32) << 16, self.frame]
     }
-    /// Whether Xen says that the page is mapped or being copied: it must not be used again.
+    /// Whether Xen has marked the page as mapped or being copied, so that it must not be reused.
     pub const fn in_use(self) -> bool {
         self.flags & (GTF_READING | GTF_WRITING) != 0
     }
 }
 
-/// Guest lets one domain use one page, a part of it, or what another domain granted.
+/// An entry by which a guest grants to one domain a page, a part of a page, or another domain's
+/// grant.
 ///
-/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. Usage is
-/// recorded apart, in the status pages.
+/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. Use is
+/// recorded separately, in the status pages.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4     5   |  6     7  |  8    9   10   11 | 12   13   14   15 |
@@ -125,37 +128,37 @@ impl GrantEntryV1 {
 /// As [`GrantEntryV1`]. `page_off + length` may point past the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantEntryV2 {
-    /// The whole page; also how entries of the types invalid and transfer are read.
+    /// A whole page. Entries of the types invalid and transfer are decoded to this, too.
     Full {
-        /// `GTF_*`.
+        /// The flags `GTF_*`.
         flags: u16,
-        /// Who may use the page.
+        /// The domain that may use the page.
         domid: u16,
-        /// Number of the page in the guest.
+        /// Frame number of the page in the guest.
         frame: u64,
     },
-    /// [`GTF_PERMIT_ACCESS`] with [`GTF_SUB_PAGE`].
+    /// A part of a page: [`GTF_PERMIT_ACCESS`] with [`GTF_SUB_PAGE`].
     SubPage {
-        /// `GTF_*`.
+        /// The flags `GTF_*`.
         flags: u16,
-        /// Who may use the page.
+        /// The domain that may use the page.
         domid: u16,
-        /// Start of the part, bytes.
+        /// Offset of the part in bytes.
         page_off: u16,
-        /// Bytes of the part.
+        /// Length of the part in bytes.
         length: u16,
-        /// Number of the page in the guest.
+        /// Frame number of the page in the guest.
         frame: u64,
     },
-    /// [`GTF_TRANSITIVE`].
+    /// Another domain's grant: [`GTF_TRANSITIVE`].
     Transitive {
-        /// `GTF_*`.
+        /// The flags `GTF_*`.
         flags: u16,
-        /// Who may use it.
+        /// The domain that may use the grant.
         domid: u16,
-        /// Whose grant it is.
+        /// The domain that made the grant.
         trans_domid: u16,
-        /// That domain's reference.
+        /// The grant reference in that domain.
         gref: u32,
     },
 }
@@ -164,7 +167,7 @@ impl GrantEntryV2 {
     /// Bytes of an entry.
     pub const SIZE: usize = 16;
 
-    /// From the entry's four little-endian words; the flags say which form it is.
+    /// Decodes the entry's four little-endian words; the flags select the variant.
     pub const fn from_words(w: [u32; 4]) -> Self {
         let (flags, domid) = (w[0] as u16, (w[0] >> 16) as u16);
         let frame = w[2] as u64 | (w[3] as u64) << 32;
@@ -176,7 +179,8 @@ impl GrantEntryV2 {
             _ => Self::Full { flags, domid, frame },
         }
     }
-    /// To the entry's four little-endian words. `flags` is written as given: it must say the form.
+    /// Encodes the entry's four little-endian words. `flags` is written unchanged and must match
+    /// the variant.
     pub const fn to_words(self) -> [u32; 4] {
         match self {
             Self::Full { flags, domid, frame } => {
@@ -195,10 +199,10 @@ impl GrantEntryV2 {
     }
 }
 
-/// How one map, unmap or copy ended. C: `GNTST_*`, xen/include/public/grant_table.h.
+/// The result of one map, unmap or copy operation. C: `GNTST_*`, xen/include/public/grant_table.h.
 ///
-/// A raw number, because Xen may add to them; each operation of a batch has its own, and a batch
-/// that "worked" may hold failed ones.
+/// It is a raw number, because Xen may add statuses. Each operation of a batch has its own, so a
+/// hypercall that succeeds may contain failed operations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub struct GrantStatus(pub i16);
@@ -233,18 +237,19 @@ impl GrantStatus {
     /// `GNTST_no_space`.
     pub const NO_SPACE: Self = Self(-13);
 
-    /// Whether the operation did what was asked.
+    /// Whether the operation succeeded.
     pub const fn is_okay(self) -> bool {
         self.0 == Self::OKAY.0
     }
-    /// `Ok` when the operation did what was asked.
+    /// `Ok` if the operation succeeded.
     ///
     /// # Errors
+    ///
     /// The status itself.
     pub const fn check(self) -> Result<(), Self> {
         if self.is_okay() { Ok(()) } else { Err(self) }
     }
-    /// Xen's name, and what it means in plain words; `None` for a number that Xen does not define.
+    /// Xen's name of the status and its meaning. `None`: Xen does not define the number.
     const fn meaning(self) -> Option<(&'static str, &'static str)> {
         Some(match self {
             Self::OKAY => ("okay", "done"),

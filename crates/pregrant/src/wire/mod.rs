@@ -1,5 +1,5 @@
-//! Wire structs: bytes or ring words to plain structs, and back. No I/O, no `unsafe`, no
-//! allocation.
+//! Wire structs: ring words or bytes are decoded to plain structs, and encoded from them. No I/O,
+//! no `unsafe`, no allocation.
 //!
 //! ```text
 //!   shared memory --copied once--> [u32; N] or [u8; N] --from_words/parse--> plain struct --checked--> used

@@ -21,7 +21,7 @@
 use super::WireError;
 use core::mem::offset_of;
 
-/// Frontend asks the backend to send one fragment of a frame.
+/// A request by which the frontend asks the backend to send one fragment of a frame.
 ///
 /// C: `struct netif_tx_request`, xen/include/public/io/netif.h. Little-endian. 12 bytes.
 ///
@@ -43,15 +43,15 @@ use core::mem::offset_of;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct TxRequest {
-    /// Granted page.
+    /// Grant reference of the page.
     pub gref: u32,
-    /// Start of the fragment in the page, bytes.
+    /// Offset of the fragment in the page, in bytes.
     pub offset: u16,
-    /// `NETTXF_*`.
+    /// The flags `NETTXF_*`.
     pub flags: u16,
-    /// Chosen by the front, comes back in the response.
+    /// An identifier that the front chose; the response repeats it.
     pub id: u16,
-    /// First slot: bytes of the whole frame. Later slots: bytes of this fragment.
+    /// In the first slot the bytes of the whole frame, in later slots the bytes of this fragment.
     pub size: u16,
 }
 
@@ -60,7 +60,7 @@ const _: () = assert!(offset_of!(TxRequest, offset) == 4 && offset_of!(TxRequest
 const _: () = assert!(offset_of!(TxRequest, id) == 8 && offset_of!(TxRequest, size) == 10);
 
 impl TxRequest {
-    /// From the slot's three little-endian words.
+    /// Decodes the slot's three little-endian words.
     #[inline(always)]
     pub const fn from_words(w: [u32; 3]) -> Self {
         Self {
@@ -71,14 +71,15 @@ impl TxRequest {
             size: (w[2] >> 16) as u16,
         }
     }
-    /// To the slot's three little-endian words.
+    /// Encodes the slot's three little-endian words.
     #[inline(always)]
     pub const fn to_words(self) -> [u32; 3] {
         [self.gref, self.offset as u32 | (self.flags as u32) << 16, self.id as u32 | (self.size as u32) << 16]
     }
 }
 
-/// Backend gives back one TX slot, one response per slot consumed, extras included.
+/// A response by which the backend returns one TX slot; each slot consumed has one, also for
+/// extras.
 ///
 /// C: `struct netif_tx_response`, xen/include/public/io/netif.h. Little-endian. 4 bytes.
 ///
@@ -96,28 +97,28 @@ impl TxRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct TxResponse {
-    /// The request's id (meaningless when `status` is [`RSP_NULL`]).
+    /// The request's id (meaningless if `status` is [`RSP_NULL`]).
     pub id: u16,
-    /// `NETIF_RSP_*`.
+    /// The result, one of `NETIF_RSP_*`.
     pub status: i16,
 }
 
 const _: () = assert!(size_of::<TxResponse>() == 4 && offset_of!(TxResponse, status) == 2);
 
 impl TxResponse {
-    /// From the slot's first word.
+    /// Decodes the slot's first word.
     #[inline(always)]
     pub const fn from_word(w: u32) -> Self {
         Self { id: w as u16, status: (w >> 16) as i16 }
     }
-    /// To the slot's first word.
+    /// Encodes the slot's first word.
     #[inline(always)]
     pub const fn to_word(self) -> u32 {
         self.id as u32 | (self.status as u16 as u32) << 16
     }
 }
 
-/// Frontend gives the backend one page to put received bytes into.
+/// A request by which the frontend gives the backend one page for received bytes.
 ///
 /// C: `struct netif_rx_request`, xen/include/public/io/netif.h. Little-endian. 8 bytes.
 ///
@@ -133,28 +134,28 @@ impl TxResponse {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct RxRequest {
-    /// Chosen by the front.
+    /// An identifier that the front chose.
     pub id: u16,
-    /// Granted page, writable.
+    /// Grant reference of the page, which must be writable.
     pub gref: u32,
 }
 
 const _: () = assert!(size_of::<RxRequest>() == RX_SLOT_BYTES && offset_of!(RxRequest, gref) == 4);
 
 impl RxRequest {
-    /// From the slot's two little-endian words.
+    /// Decodes the slot's two little-endian words.
     #[inline(always)]
     pub const fn from_words(w: [u32; 2]) -> Self {
         Self { id: w[0] as u16, gref: w[1] }
     }
-    /// To the slot's two little-endian words; the pad is zero.
+    /// Encodes the slot's two little-endian words; the pad is zero.
     #[inline(always)]
     pub const fn to_words(self) -> [u32; 2] {
         [self.id as u32, self.gref]
     }
 }
 
-/// Backend says what it put into one page of the front.
+/// A response that says what the backend put into one page of the front.
 ///
 /// C: `struct netif_rx_response`, xen/include/public/io/netif.h. Little-endian. 8 bytes.
 ///
@@ -175,11 +176,11 @@ impl RxRequest {
 pub struct RxResponse {
     /// The request's id.
     pub id: u16,
-    /// Start of the bytes in the page, bytes.
+    /// Offset of the data in the page, in bytes.
     pub offset: u16,
-    /// `NETRXF_*`.
+    /// The flags `NETRXF_*`.
     pub flags: u16,
-    /// Bytes in this slot when >= 0, else `NETIF_RSP_*`.
+    /// Bytes in this slot if not negative, else one of `NETIF_RSP_*`.
     pub status: i16,
 }
 
@@ -187,12 +188,12 @@ const _: () = assert!(size_of::<RxResponse>() == RX_SLOT_BYTES && offset_of!(RxR
 const _: () = assert!(offset_of!(RxResponse, flags) == 4 && offset_of!(RxResponse, status) == 6);
 
 impl RxResponse {
-    /// From the slot's two little-endian words.
+    /// Decodes the slot's two little-endian words.
     #[inline(always)]
     pub const fn from_words(w: [u32; 2]) -> Self {
         Self { id: w[0] as u16, offset: (w[0] >> 16) as u16, flags: w[1] as u16, status: (w[1] >> 16) as i16 }
     }
-    /// To the slot's two little-endian words.
+    /// Encodes the slot's two little-endian words.
     #[inline(always)]
     pub const fn to_words(self) -> [u32; 2] {
         [self.id as u32 | (self.offset as u32) << 16, self.flags as u32 | (self.status as u16 as u32) << 16]
@@ -208,26 +209,26 @@ pub const RSP_DROPPED: i16 = -2;
 /// `NETIF_RSP_NULL`: the slot carried an extra info.
 pub const RSP_NULL: i16 = 1;
 
-/// `NETTXF_csum_blank`: the checksum field holds the pseudo header's sum; the end that sends the
-/// frame on finishes it.
+/// `NETTXF_csum_blank`: the checksum field holds only the pseudo header's sum; the end that sends
+/// the frame on must complete it.
 pub const TXF_CSUM_BLANK: u16 = 0x1;
 /// `NETTXF_data_validated`: the data was verified, or comes straight from this host.
 pub const TXF_DATA_VALIDATED: u16 = 0x2;
 /// `NETTXF_more_data`: the frame goes on in a further data slot.
 pub const TXF_MORE_DATA: u16 = 0x4;
-/// `NETTXF_extra_info`: the next slot is an [`Extra`].
+/// `NETTXF_extra_info`: an [`Extra`] is in the next slot.
 pub const TXF_EXTRA_INFO: u16 = 0x8;
 /// `NETTXF_staging_buffer`, not in Xen's header (docs/protocol 3.5): `gref` is a staging buffer's
-/// global id. Means nothing unless it was negotiated.
+/// global id. It has no meaning unless negotiated.
 pub const TXF_STAGING_BUFFER: u16 = 0x10;
-/// `NETTXF_data_ring`, ours (docs/protocol 4.5): `gref` is a place in the queue's data ring. Means
-/// nothing unless it was negotiated.
+/// `NETTXF_data_ring`, ours (docs/protocol 4.5): `gref` is a position in the queue's data ring. It
+/// has no meaning unless negotiated.
 pub const TXF_DATA_RING: u16 = 0x20;
-/// `NETTXF_foreign`, ours (docs/protocol 4.6): `gref` is a frame of the guest. Means nothing unless
-/// it was negotiated.
+/// `NETTXF_foreign`, ours (docs/protocol 4.6): `gref` is a frame number of the guest. It has no
+/// meaning unless negotiated.
 pub const TXF_FOREIGN: u16 = 0x40;
-/// Of an RX request's `gref`, ours (docs/protocol 4.6): the rest is a frame of the guest. No grant
-/// reference is so large.
+/// A bit of an RX request's `gref`, ours (docs/protocol 4.6): the other bits are a frame number of
+/// the guest. No grant reference is that large.
 pub const RX_FOREIGN: u32 = 0x8000_0000;
 /// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
 pub const RXF_DATA_VALIDATED: u16 = 0x1;
@@ -237,7 +238,8 @@ pub const RXF_CSUM_BLANK: u16 = 0x2;
 pub const RXF_MORE_DATA: u16 = 0x4;
 /// `NETRXF_extra_info`.
 pub const RXF_EXTRA_INFO: u16 = 0x8;
-/// `NETRXF_gso_prefix`: old form of GSO, one slot without data ahead of the frame. Never written.
+/// `NETRXF_gso_prefix`: an old form of GSO, with a slot without data before the frame. It is never
+/// written.
 pub const RXF_GSO_PREFIX: u16 = 0x10;
 
 /// `NETRXF_data_ring`, ours (docs/protocol 4.5): the bytes are in the queue's data ring, at 64
@@ -267,7 +269,7 @@ pub const GSO_TYPE_TCPV6: u8 = 2;
 /// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`, as in a hash extra's `algorithm`.
 pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 
-/// One end tells the other something about a frame that its slots have no room for.
+/// Information about a frame that its slots have no room for, sent by either end.
 ///
 /// C: `struct netif_extra_info`, xen/include/public/io/netif.h. Little-endian. 8 bytes; on a TX
 /// ring 4 bytes of padding follow.
@@ -291,29 +293,30 @@ pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 /// headroom pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extra {
-    /// `XEN_NETIF_EXTRA_TYPE_GSO`.
+    /// `XEN_NETIF_EXTRA_TYPE_GSO`: the frame must be segmented.
     Gso {
-        /// Bytes of payload in each segment (MSS), never 0.
+        /// Bytes of payload per segment (MSS), never 0.
         size: u16,
         /// [`GSO_TYPE_TCPV4`] or [`GSO_TYPE_TCPV6`].
         gso_type: u8,
     },
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`: the front wants frames to this group address.
     McastAdd([u8; 6]),
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`: the front does not want frames to this group address any
+    /// more.
     McastDel([u8; 6]),
-    /// `XEN_NETIF_EXTRA_TYPE_HASH`.
+    /// `XEN_NETIF_EXTRA_TYPE_HASH`: the frame's hash.
     Hash {
         /// Index 0..=3 of the hash type, not a mask.
         hash_type: u8,
-        /// [`HASH_ALGORITHM_TOEPLITZ`].
+        /// The algorithm, [`HASH_ALGORITHM_TOEPLITZ`].
         algorithm: u8,
-        /// The value.
+        /// The hash value.
         value: u32,
     },
-    /// Linux's `XEN_NETIF_EXTRA_TYPE_XDP`.
+    /// Linux's `XEN_NETIF_EXTRA_TYPE_XDP`: the front asks for headroom.
     Xdp {
-        /// Bytes before the data in each slot.
+        /// Bytes of headroom before the data in each slot.
         headroom: u16,
     },
 }
@@ -322,11 +325,12 @@ impl Extra {
     /// Bytes of an extra info, without the padding of a TX slot.
     pub const SIZE: usize = 8;
 
-    /// From a slot's first two words; the `bool` is MORE: one more extra info follows.
+    /// Decodes a slot's first two words. The `bool` is MORE: another extra info follows.
     ///
     /// # Errors
+    ///
     /// [`WireError::ExtraType`] for type 0 or an unknown one, [`WireError::Gso`] for segments of 0
-    /// bytes or unless TCPv4 or TCPv6. Both close the device.
+    /// bytes or a type other than TCPv4 and TCPv6. Both close the device.
     pub const fn parse(words: [u32; 2]) -> Result<(Extra, bool), WireError> {
         let [w0, w1] = words;
         let (a, b) = (w0.to_le_bytes(), w1.to_le_bytes());
@@ -347,7 +351,7 @@ impl Extra {
         Ok((extra, a[1] & EXTRA_FLAG_MORE != 0))
     }
 
-    /// To a slot's first two words; `more` says that one more extra info follows.
+    /// Encodes a slot's first two words; `more` says that another extra info follows.
     pub const fn to_words(self, more: bool) -> [u32; 2] {
         let flags = if more { EXTRA_FLAG_MORE } else { 0 };
         match self {
@@ -367,15 +371,16 @@ impl Extra {
         }
     }
 
-    /// From the three words of a TX slot; the last one is padding and not checked.
+    /// Decodes the three words of a TX slot; the last one is padding and is ignored.
     ///
     /// # Errors
+    ///
     /// As [`Extra::parse`].
     pub const fn parse_tx(words: [u32; 3]) -> Result<(Extra, bool), WireError> {
         Self::parse([words[0], words[1]])
     }
 
-    /// To the three words of a TX slot; the padding is zero.
+    /// Encodes the three words of a TX slot; the padding is zero.
     pub const fn to_tx_words(self, more: bool) -> [u32; 3] {
         let [w0, w1] = self.to_words(more);
         [w0, w1, 0]
@@ -394,20 +399,20 @@ pub const TX_SLOT_BYTES: usize = 12;
 /// Bytes of an RX slot.
 pub const RX_SLOT_BYTES: usize = 8;
 
-/// `XEN_NETIF_NR_SLOTS_MIN`: data slots of one frame that every back accepts, extra infos not
-/// counted.
+/// `XEN_NETIF_NR_SLOTS_MIN`: data slots per frame that every back accepts, extra infos not counted.
 pub const NR_SLOTS_MIN: usize = 18;
-/// Data slots from which a TX frame is dropped: 19 are tolerated, 20 and 21 answered with
-/// [`RSP_ERROR`].
+/// Least number of data slots with which a TX frame is dropped: 19 are tolerated, 20 and 21
+/// answered with [`RSP_ERROR`].
 pub const DROP_SLOTS: usize = 20;
-/// Data slots from which a TX frame closes the device (Linux's `fatal_skb_slots`, which is 20,
-/// counts otherwise).
+/// Least number of data slots with which a TX frame closes the device (Linux's `fatal_skb_slots`,
+/// which is 20, is counted differently).
 pub const FATAL_SLOTS: usize = 22;
-/// Most bytes of a frame, Ethernet header included, FCS not.
+/// Most bytes of a frame, including the Ethernet header and without FCS.
 pub const MAX_FRAME: usize = 65535;
-/// Least bytes of a frame: an Ethernet header. Also what a front must put into the first slot.
+/// Least bytes of a frame: an Ethernet header. A front must also put at least this into the first
+/// slot.
 pub const MIN_FRAME: usize = 14;
-/// Most multicast addresses that Linux's back keeps for a front.
+/// Most multicast addresses that Linux's back stores for a front.
 pub const MCAST_LIST_MAX: usize = 64;
 
 const _: () = assert!(NR_SLOTS_MIN < DROP_SLOTS && DROP_SLOTS < FATAL_SLOTS);

@@ -22,7 +22,7 @@ use core::mem::offset_of;
 /// Bytes of a control slot.
 pub const SLOT_BYTES: usize = 16;
 
-/// Frontend asks the backend for a change of its configuration.
+/// The frontend asks the backend for a change of its configuration.
 ///
 /// C: `struct xen_netif_ctrl_request`, xen/include/public/io/netif.h. Little-endian. 16 bytes.
 ///
@@ -39,11 +39,11 @@ pub const SLOT_BYTES: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct CtrlRequest {
-    /// Chosen by the front.
+    /// An identifier that the front chose.
     pub id: u16,
-    /// `type`: see [`CtrlType::from_raw`].
+    /// The type, see [`CtrlType::from_raw`].
     pub msg_type: u16,
-    /// Arguments.
+    /// The arguments, by type.
     pub data: [u32; 3],
 }
 
@@ -51,17 +51,17 @@ const _: () = assert!(size_of::<CtrlRequest>() == SLOT_BYTES);
 const _: () = assert!(offset_of!(CtrlRequest, msg_type) == 2 && offset_of!(CtrlRequest, data) == 4);
 
 impl CtrlRequest {
-    /// From the slot's four little-endian words.
+    /// Decodes the slot's four little-endian words.
     pub const fn from_words(w: [u32; 4]) -> Self {
         Self { id: w[0] as u16, msg_type: (w[0] >> 16) as u16, data: [w[1], w[2], w[3]] }
     }
-    /// To the slot's four little-endian words.
+    /// Encodes the slot's four little-endian words.
     pub const fn to_words(self) -> [u32; 4] {
         [self.id as u32 | (self.msg_type as u32) << 16, self.data[0], self.data[1], self.data[2]]
     }
 }
 
-/// Backend answers one control request.
+/// The backend answers one control request.
 ///
 /// C: `struct xen_netif_ctrl_response`, xen/include/public/io/netif.h. Little-endian. 12 bytes.
 ///
@@ -79,13 +79,13 @@ impl CtrlRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct CtrlResponse {
-    /// The request's id.
+    /// The id of the request.
     pub id: u16,
-    /// The request's type.
+    /// The type of the request.
     pub msg_type: u16,
     /// See [`CtrlStatus::from_raw`].
     pub status: u32,
-    /// The answer.
+    /// The result, by type.
     pub data: u32,
 }
 
@@ -93,15 +93,15 @@ const _: () = assert!(size_of::<CtrlResponse>() == 12);
 const _: () = assert!(offset_of!(CtrlResponse, status) == 4 && offset_of!(CtrlResponse, data) == 8);
 
 impl CtrlResponse {
-    /// From the slot's first three little-endian words.
+    /// Decodes the slot's first three little-endian words.
     pub const fn from_words(w: [u32; 3]) -> Self {
         Self { id: w[0] as u16, msg_type: (w[0] >> 16) as u16, status: w[1], data: w[2] }
     }
-    /// To the slot's first three little-endian words.
+    /// Encodes the slot's first three little-endian words.
     pub const fn to_words(self) -> [u32; 3] {
         [self.id as u32 | (self.msg_type as u32) << 16, self.status, self.data]
     }
-    /// The answer to `request`.
+    /// Builds the response to `request`.
     pub const fn to(request: &CtrlRequest, status: CtrlStatus, data: u32) -> Self {
         Self { id: request.id, msg_type: request.msg_type, status: status.raw(), data }
     }
@@ -110,43 +110,47 @@ impl CtrlResponse {
 crate::numbered! {
     /// The type of a control request. C: `XEN_NETIF_CTRL_TYPE_*`, xen/include/public/io/netif.h.
     ///
-    /// The words after each name are `data[0]`, `data[1]`, `data[2]`.
+    /// Each variant lists its arguments `data[0]`, `data[1]` and `data[2]`.
     CtrlType: u16 {
         /// `XEN_NETIF_CTRL_TYPE_INVALID`. Always answered with [`CtrlStatus::NotSupported`].
         Invalid = 0,
-        /// Which of `HASH_TYPE_*` the back can compute.
+        /// Asks which of `HASH_TYPE_*` the back can compute. Arguments: none.
         GetHashFlags = 1,
-        /// Mask of `HASH_TYPE_*`; 0 turns hashing off.
+        /// Sets the hash types. Arguments: mask of `HASH_TYPE_*`; 0 turns hashing off.
         SetHashFlags = 2,
-        /// Gref, bytes: the key; 0 bytes clear it.
+        /// Sets the key. Arguments: grant reference, length in bytes; a length of 0 clears it.
         SetHashKey = 3,
-        /// How many entries a mapping may have.
+        /// Asks how many entries a mapping may have. Arguments: none.
         GetHashMappingSize = 4,
-        /// Entries; 0 means "hash modulo queues".
+        /// Sets the size of the mapping. Arguments: number of entries; 0 means "hash modulo queues".
         SetHashMappingSize = 5,
-        /// Gref, count, first: `u32` queue numbers.
+        /// Writes entries of the mapping. Arguments: grant reference of a list of `u32` queue
+        /// numbers, their count, index of the first.
         SetHashMapping = 6,
-        /// 0 none, 1 Toeplitz.
+        /// Sets the algorithm. Arguments: 0 is none, 1 is Toeplitz.
         SetHashAlgorithm = 7,
-        /// Queue: how many grants the back would keep mapped for it, at most.
+        /// Asks how many grants the back would keep mapped for a queue. Arguments: queue.
         GetGrefMappingSize = 8,
-        /// Queue, gref of the list, count: map all, or none.
+        /// Adds grants to be kept mapped, all of them or none. Arguments: queue, grant reference of
+        /// the list, count.
         AddGrefMapping = 9,
-        /// Queue, gref of the list, count: unmap those that are added and idle.
+        /// Unmaps those of the grants that were added and are not in use. Arguments: queue, grant
+        /// reference of the list, count.
         DelGrefMapping = 10,
     }
 }
 
 crate::numbered! {
-    /// How a control request ended. C: `XEN_NETIF_CTRL_STATUS_*`, xen/include/public/io/netif.h.
+    /// The result of a control request. C: `XEN_NETIF_CTRL_STATUS_*`,
+    /// xen/include/public/io/netif.h.
     CtrlStatus: u32 {
-        /// Done.
+        /// The request was carried out.
         Success = 0,
         /// The back does not know the type.
         NotSupported = 1,
         /// An argument is out of range, or a list cannot be read.
         InvalidParameter = 2,
-        /// The key or the mapping is longer than the back keeps.
+        /// The key or the mapping is longer than the back supports.
         BufferOverflow = 3,
     }
 }
@@ -196,11 +200,11 @@ pub const HASH_ALGORITHM_TOEPLITZ: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct GrefEntry {
-    /// `ref`: the grant.
+    /// `ref`: the grant reference.
     pub gref: u32,
     /// [`GREF_READONLY`] or 0.
     pub flags: u16,
-    /// See [`CtrlStatus`].
+    /// The result, see [`CtrlStatus`].
     pub status: u16,
 }
 
@@ -210,16 +214,16 @@ const _: () = assert!(offset_of!(GrefEntry, status) == GrefEntry::STATUS_OFFSET)
 
 /// `XEN_NETIF_CTRLF_GREF_readonly`: map for reading (TX); without it, for writing too (RX).
 pub const GREF_READONLY: u16 = 0x1;
-/// Entries of the one list page, the most that a request may name.
+/// Most entries that a request may name: those of one list page.
 pub const GREF_LIST_MAX: usize = crate::PAGE_SIZE / GrefEntry::SIZE;
 
 impl GrefEntry {
     /// Bytes of an entry.
     pub const SIZE: usize = 8;
-    /// Where in an entry the back writes its `status`.
+    /// Offset of `status`, which the back writes, in an entry.
     pub const STATUS_OFFSET: usize = 6;
 
-    /// From an entry's bytes.
+    /// Decodes an entry's bytes.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self {
             gref: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
@@ -227,7 +231,7 @@ impl GrefEntry {
             status: u16::from_le_bytes([b[6], b[7]]),
         }
     }
-    /// To an entry's bytes.
+    /// Encodes an entry's bytes.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let (g, f, s) = (self.gref.to_le_bytes(), self.flags.to_le_bytes(), self.status.to_le_bytes());
         [g[0], g[1], g[2], g[3], f[0], f[1], s[0], s[1]]

@@ -13,7 +13,7 @@
 //! What the peer may do: change all of it at any time. [`crate::ring`] reads and checks; this file
 //! only names.
 
-/// Bytes ahead of the first slot.
+/// Bytes before the first slot.
 pub const HEADER_BYTES: usize = 64;
 /// Offset of `req_prod`: requests published. Written by the front.
 pub const REQ_PROD: usize = 0;
@@ -25,11 +25,11 @@ pub const RSP_PROD: usize = 8;
 pub const RSP_EVENT: usize = 12;
 /// Offset of the private bytes: zero, never read.
 pub const PRIVATE: usize = 16;
-/// The front's first value of both event indices: notify at the very first.
+/// The initial value of both event indices, which the front writes: notify at the first index.
 pub const EVENT_INIT: u32 = 1;
 
-/// How many slots a ring of `bytes` bytes has: the largest power of two that fits behind the
-/// header. 0 when not even one fits.
+/// The number of slots in a ring of `bytes` bytes: the largest power of two that fits after the
+/// header. 0 if not even one fits.
 ///
 /// C: `__RING_SIZE`, xen/include/public/io/ring.h.
 pub const fn ring_size(bytes: usize, slot_bytes: usize) -> u32 {
@@ -41,8 +41,8 @@ pub const fn ring_size(bytes: usize, slot_bytes: usize) -> u32 {
         return 0;
     }
     let log2 = fit.ilog2();
-    // An index has 32 bits and differences must not be ambiguous: more slots than 2^31 cannot be
-    // distinguished.
+    // An index has 32 bits, and differences of indices must be unambiguous, so at most 2^31 slots
+    // can be distinguished.
     if log2 > 31 { 1 << 31 } else { 1 << log2 }
 }
 
@@ -52,8 +52,8 @@ mod tests {
     use crate::PAGE_SIZE;
     use crate::wire::{blkif::Abi, netif, netif_ctrl};
 
-    /// The table of docs/protocol 1: slot bytes, slots that would fit one page, slots of 1, 2, 4,
-    /// 8, 16 pages.
+    /// The table of docs/protocol 1: bytes of a slot, slots that would fit in one page, number of
+    /// slots with 1, 2, 4, 8 and 16 pages.
     #[test]
     fn sizes_are_those_of_the_protocol() {
         let rows: [(usize, usize, &[u32]); 6] = [

@@ -1,4 +1,4 @@
-//! The list of buffers that a front grants before the data comes (docs/protocol 3.2).
+//! The list of buffers that a front grants before any data is sent (docs/protocol 3.2).
 //!
 //! ```text
 //!   list page(s), at most 512 entries each     data pages
@@ -16,9 +16,9 @@
 //! What the peer may do: write anything, and change it after it was read. Copy the pages once,
 //! check the copy, and take all of it or nothing.
 
-/// One staging buffer: which granted page, and where in it.
+/// One staging buffer: its granted page and its offset there.
 ///
-/// C: none, the layout is the RFC's of 2016. Little-endian, **packed**. 8 bytes.
+/// C: none, the layout is that of the RFC of 2016. Little-endian, **packed**. 8 bytes.
 ///
 /// ```text
 /// |  0     1  |  2    3    4    5  |  6     7  |
@@ -34,9 +34,9 @@
 pub struct StagingEntry {
     /// The entry's number in the list.
     pub id: u16,
-    /// Granted page, or 0 at the end of the list.
+    /// Grant reference of the page, or 0 at the end of the list.
     pub gref: u32,
-    /// Start of the buffer in the page, bytes.
+    /// Offset of the buffer in the page, in bytes.
     pub offset: u16,
 }
 
@@ -51,10 +51,10 @@ const _: () = assert!(size_of::<StagingEntry>() == StagingEntry::SIZE);
 impl StagingEntry {
     /// Bytes of an entry.
     pub const SIZE: usize = 8;
-    /// The entry that a front writes behind the last buffer, if the page has room.
+    /// The entry that a front writes after the last buffer, if the page has room.
     pub const TERMINATOR: Self = Self { id: 0, gref: 0, offset: 0 };
 
-    /// From an entry's bytes.
+    /// Decodes an entry's bytes.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self {
             id: u16::from_le_bytes([b[0], b[1]]),
@@ -62,7 +62,7 @@ impl StagingEntry {
             offset: u16::from_le_bytes([b[6], b[7]]),
         }
     }
-    /// To an entry's bytes.
+    /// Encodes an entry's bytes.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let (i, g, o) = (self.id.to_le_bytes(), self.gref.to_le_bytes(), self.offset.to_le_bytes());
         [i[0], i[1], g[0], g[1], g[2], g[3], o[0], o[1]]

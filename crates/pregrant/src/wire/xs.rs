@@ -18,19 +18,20 @@ use core::fmt;
 /// Most bytes of payload in one message. C: `XENSTORE_PAYLOAD_MAX`,
 /// xen/include/public/io/xs_wire.h.
 pub const PAYLOAD_MAX: usize = 4096;
-/// Most bytes of an absolute path, NUL not counted. C: `XENSTORE_ABS_PATH_MAX`.
+/// Most bytes of an absolute path, without the NUL. C: `XENSTORE_ABS_PATH_MAX`.
 pub const ABS_PATH_MAX: usize = 3072;
-/// Most bytes of a path relative to the domain's home, NUL not counted. C: `XENSTORE_REL_PATH_MAX`.
+/// Most bytes of a path relative to the domain's home, without the NUL. C: `XENSTORE_REL_PATH_MAX`.
 pub const REL_PATH_MAX: usize = 2048;
 /// The `tx_id` of a request outside any transaction. C: `XBT_NULL`, xen/tools/include/xenstore.h.
 pub const TX_NONE: u32 = 0;
 /// The `req_id` of every watch event.
 pub const WATCH_EVENT_REQ_ID: u32 = 0;
 
-/// The bit of `GET_FEATURE` for a third string in `WATCH`, the depth. C:
+/// The bit of `GET_FEATURE` for an optional third string of `WATCH`, the depth. C:
 /// `XENSTORE_SERVER_FEATURE_WATCHDEPTH`.
 ///
-/// The other bits (1, 2 and 8) are about ring pages and `DOMID_ANY`, which nothing here offers.
+/// The other bits (1, 2 and 8) are about ring pages and `DOMID_ANY`, which this server does not
+/// offer.
 pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
 
 /// The header of each xenstore message.
@@ -52,7 +53,7 @@ pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
 /// Every field is peer data. Call [`Header::payload_len`] before reading on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// `type`: see [`MsgType::from_raw`].
+    /// The type, see [`MsgType::from_raw`].
     pub msg_type: u32,
     /// The request that this belongs to.
     pub req_id: u32,
@@ -66,7 +67,7 @@ impl Header {
     /// Bytes of a header on the wire.
     pub const SIZE: usize = 16;
 
-    /// From the message's first 16 bytes.
+    /// Decodes the message's first 16 bytes.
     pub const fn from_bytes(b: [u8; Self::SIZE]) -> Self {
         Self {
             msg_type: u32::from_le_bytes([b[0], b[1], b[2], b[3]]),
@@ -76,7 +77,7 @@ impl Header {
         }
     }
 
-    /// To the message's first 16 bytes.
+    /// Encodes the message's first 16 bytes.
     pub const fn to_bytes(self) -> [u8; Self::SIZE] {
         let (t, r, x, l) = (
             self.msg_type.to_le_bytes(),
@@ -87,10 +88,11 @@ impl Header {
         [t[0], t[1], t[2], t[3], r[0], r[1], r[2], r[3], x[0], x[1], x[2], x[3], l[0], l[1], l[2], l[3]]
     }
 
-    /// How many bytes of payload to read next.
+    /// Number of payload bytes that follow.
     ///
     /// # Errors
-    /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the stream cannot be followed any further,
+    ///
+    /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the rest of the stream cannot be parsed, so
     /// close it.
     pub const fn payload_len(self) -> Result<usize, WireError> {
         if self.len_bytes as usize > PAYLOAD_MAX {
@@ -102,7 +104,7 @@ impl Header {
 
 const _: () = assert!(size_of::<Header>() == Header::SIZE);
 
-/// Numbers and C names from one table, so that they cannot differ.
+/// Defines numbers and C names in one table, so that they cannot differ.
 macro_rules! xen_numbers {
     ($(#[$outer:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal, $c:literal;)* }) => {
         crate::numbered! {
@@ -126,7 +128,8 @@ macro_rules! xen_numbers {
 xen_numbers! {
     /// The type of a message. C: `enum xsd_sockmsg_type`, xen/include/public/io/xs_wire.h.
     ///
-    /// `|` below is a NUL byte. 20 was removed from the protocol and stays unknown.
+    /// Each variant shows its payload, in which `|` is a NUL byte. 20 was removed from the protocol
+    /// and counts as unknown.
     MsgType {
         /// A command to the server itself.
         Control = 0, "XS_CONTROL";
@@ -136,31 +139,31 @@ xen_numbers! {
         Read = 2, "XS_READ";
         /// `path|`, answered by permissions, each with a NUL.
         GetPerms = 3, "XS_GET_PERMS";
-        /// `path|token|`.
+        /// Sets a watch: `path|token|`.
         Watch = 4, "XS_WATCH";
-        /// `path|token|`.
+        /// Removes a watch: `path|token|`.
         Unwatch = 5, "XS_UNWATCH";
-        /// `|`, answered by `id|`.
+        /// Starts a transaction: `|`, answered by `id|`.
         TransactionStart = 6, "XS_TRANSACTION_START";
-        /// `T|` to commit, `F|` to give up.
+        /// Ends a transaction: `T|` commits, `F|` discards.
         TransactionEnd = 7, "XS_TRANSACTION_END";
-        /// A new domain's ring page and channel.
+        /// Introduces a domain, with its ring page and event channel.
         Introduce = 8, "XS_INTRODUCE";
-        /// `domid|`: forget a domain.
+        /// Releases a domain: `domid|`.
         Release = 9, "XS_RELEASE";
-        /// `domid|`, answered by `path|`.
+        /// Asks for a domain's home: `domid|`, answered by `path|`.
         GetDomainPath = 10, "XS_GET_DOMAIN_PATH";
         /// `path|value`; the value has no NUL.
         Write = 11, "XS_WRITE";
-        /// `path|`.
+        /// Creates a node: `path|`.
         Mkdir = 12, "XS_MKDIR";
-        /// `path|`, with all below it.
+        /// Removes a node and all below it: `path|`.
         Rm = 13, "XS_RM";
-        /// `path|perm|+`.
+        /// Sets permissions: `path|perm|+`.
         SetPerms = 14, "XS_SET_PERMS";
-        /// `path|token|`, sent by the server alone.
+        /// `path|token|`, which only the server sends.
         WatchEvent = 15, "XS_WATCH_EVENT";
-        /// An error's name and a NUL, sent by the server alone; see [`Errno`].
+        /// An error's name and a NUL, which only the server sends; see [`Errno`].
         Error = 16, "XS_ERROR";
         /// `domid|`, answered by `T|` or `F|`.
         IsDomainIntroduced = 17, "XS_IS_DOMAIN_INTRODUCED";
@@ -172,11 +175,11 @@ xen_numbers! {
         ResetWatches = 21, "XS_RESET_WATCHES";
         /// `path|offset|`, answered by a generation and a part of the children's names.
         DirectoryPart = 22, "XS_DIRECTORY_PART";
-        /// The server's features.
+        /// Asks for the server's features.
         GetFeature = 23, "XS_GET_FEATURE";
-        /// The features that a domain may use.
+        /// Sets the features that a domain may use.
         SetFeature = 24, "XS_SET_FEATURE";
-        /// A quota's value.
+        /// Asks for the value of a quota.
         GetQuota = 25, "XS_GET_QUOTA";
         /// Changes a quota.
         SetQuota = 26, "XS_SET_QUOTA";
@@ -191,19 +194,19 @@ crate::named! {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     Errno {
-        /// Malformed request, path or transaction end.
+        /// The request, a path or the end of a transaction is malformed.
         Einval = "EINVAL",
         /// The domain lacks the permission.
         Eacces = "EACCES",
-        /// The same watch exists.
+        /// The watch exists already.
         Eexist = "EEXIST",
-        /// Is a directory.
+        /// The node is a directory. This server never sends it.
         Eisdir = "EISDIR",
         /// No such node.
         Enoent = "ENOENT",
         /// The server is out of memory.
         Enomem = "ENOMEM",
-        /// A quota is used up.
+        /// A quota is exceeded.
         Enospc = "ENOSPC",
         /// The server failed.
         Eio = "EIO",
@@ -213,22 +216,23 @@ crate::named! {
         Enosys = "ENOSYS",
         /// The tree is read-only.
         Erofs = "EROFS",
-        /// In use.
+        /// The node is in use.
         Ebusy = "EBUSY",
-        /// The transaction met a conflict: do all of it again.
+        /// The transaction conflicts with another change: repeat all of it.
         Eagain = "EAGAIN",
         /// The domain is connected already.
         Eisconn = "EISCONN",
-        /// Too long for one message; for a directory use [`MsgType::DirectoryPart`].
+        /// The reply would be too long for one message; for a directory use
+        /// [`MsgType::DirectoryPart`].
         E2big = "E2BIG",
-        /// Not allowed for this domain.
+        /// The operation is not allowed for this domain.
         Eperm = "EPERM",
     }
 }
 
 impl Errno {
-    /// From the payload of an [`MsgType::Error`] reply, with or without its NUL; `None` for any
-    /// other bytes.
+    /// Parses the payload of an [`MsgType::Error`] reply, with or without its NUL. `None`: it is no
+    /// error name.
     pub fn from_payload(payload: &[u8]) -> Option<Self> {
         let name = payload.strip_suffix(b"\0").unwrap_or(payload);
         Self::ALL.into_iter().find(|e| e.name().as_bytes() == name)

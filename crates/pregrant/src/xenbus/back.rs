@@ -1,22 +1,21 @@
-//! The back's end of one device, whatever its class: from keys and states to a live connection, and
-//! back.
+//! The back's end of a device of any class: from keys and states to a live connection, and back.
 //!
 //! ```text
 //!   toolstack: 1 --offer--> 2 InitWait --front at 4: connect--> 4 Connected
 //!                    ^                                              | front at 5, or a fault: disconnect
 //!                    +-- front again at 1 (reconnect) -- 6 Closed <-- 5 <--+     a class that serves on at 5: front at 6
 //! ```
-//! [`Back`] has the handshake, once for all classes; a [`BackDevice`] has what a class makes of it:
-//! which keys it writes, what it maps and binds. A device that stands at 4 at both ends when this
-//! process starts was left by a predecessor, in good order ([`Back::detach`]) or not:
-//! [`Back::reattach`] goes on with its live rings, and the front sees nothing but a pause
-//! (docs/protocol 1.1). One that a predecessor closed stays closed until its front comes down
+//! [`Back`] has the handshake, which is the same for all classes; a [`BackDevice`] has what depends
+//! on the class: the keys that it writes, and what it maps and binds. A device that is in state 4
+//! at both ends when this process starts was left by a predecessor, orderly ([`Back::detach`]) or
+//! not: [`Back::reattach`] resumes its live rings, and the front notices only a pause
+//! (docs/protocol 1.1). A device that a predecessor closed stays closed until its front restarts
 //! ([`Back::inherit`]).
 //!
-//! Every step is taken in [`Back::step`], which the owner calls when a watch fired; none runs on
-//! the data path. What a front may do: write any keys, in any order, change state at any time,
-//! vanish. The worst is a device that closes with a line that names what was wrong; nothing stays
-//! mapped or bound.
+//! Every step is taken in [`Back::step`], which the owner calls when a watch fires; none runs on
+//! the data path. What a front may do: write any keys in any order, change its state at any time,
+//! disappear. The worst result is a device that closes with an error that names the cause; nothing
+//! stays mapped or bound.
 
 use super::bus::DeviceBus;
 use super::connect_error::ConnectError;
@@ -29,33 +28,33 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::{Deref, DerefMut};
 
-/// The back's key in which a script reports its result: empty, "connected" or "error".
+/// The back's key in which a hotplug script reports its result: empty, "connected" or "error".
 pub const HOTPLUG_STATUS: &str = "hotplug-status";
 
-/// Memory that outlives this process, and is this device's: by name, of so many bytes at least.
-/// None: there is to be none.
+/// Returns memory of this device that outlives the process, by name and least number of bytes.
+/// None: there is none.
 pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn SharedBytes + Send>>;
 
 /// How a connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// New rings: what is kept of old ones is cleared, and the front gets what was accepted.
+    /// With new rings: records of old ones are cleared, and the accepted features are written.
     Fresh,
-    /// A predecessor's rings: what is kept of them is replayed, what was offered then still
-    /// holds. Nothing is written, but for what changed while no one was there to say so.
+    /// With a predecessor's rings: records of them are replayed, and its offer still holds. Nothing
+    /// is written to xenstore, except for changes since the predecessor ended.
     Reattach,
 }
 
-/// The arguments of a class when its front is connected.
+/// What a class gets to connect a device.
 pub struct Connect<'a> {
     /// How it begins.
     pub begin: Begin,
-    /// Its last back is the kernel's, which ended in good order.
+    /// The previous back was the kernel's, which ended in good order.
     pub of_kernel: bool,
-    /// Pages that it may have mapped (XSA-300).
+    /// Most pages that it may have mapped (XSA-300).
     pub page_limit: usize,
-    /// Of these, pages that it may take so that they do not come back before it closes, unless it
-    /// cannot work without them. It does not hold for what a predecessor took.
+    /// Of these, most pages that it may use until it closes without releasing them, unless it
+    /// cannot work with fewer. It does not apply to what a predecessor used.
     pub lasting: usize,
     /// Memory that outlives the process.
     pub kept: KeptMemory<'a>,
@@ -66,8 +65,8 @@ pub struct Connect<'a> {
 pub enum Changed<'a> {
     /// One of the [front's keys](ClassRules::front_keys), perhaps.
     FrontKeys,
-    /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second check
-    /// sees what the first may have missed.
+    /// The front's state is 7, or 4 after 7. Linux writes the key between the two, so the second
+    /// check finds what the first may have missed.
     Reconfigured,
     /// This one of the [own keys](ClassRules::own_keys).
     Own(&'a str),
@@ -76,9 +75,9 @@ pub enum Changed<'a> {
 /// The result of an orderly end, for the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Drained {
-    /// Frames or answers that were delivered at the last moment.
+    /// Frames or answers that were delivered at the end.
     pub delivered: usize,
-    /// Those that found no room, and are lost with this process.
+    /// Frames or answers for which there was no room, and that are lost with this process.
     pub lost: usize,
 }
 
@@ -153,14 +152,14 @@ pub struct PageShare {
 
 /// A class of devices, as the back's end of one needs it.
 pub trait BackDevice {
-    /// Where it runs.
+    /// The platform that it runs on.
     type Platform: Platform;
     /// Its ports, which may hold something for the guest.
     type Ports: ?Sized;
     /// The handshake's rules.
     const RULES: ClassRules;
 
-    /// Writes what this back can do, and removes what is left of an old connection: in one
+    /// Writes what this back offers, and removes what is left of an old connection, in one
     /// transaction.
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error>;
     /// Reads the front's keys, maps, binds, and publishes what was accepted. After an error nothing
@@ -177,9 +176,9 @@ pub trait BackDevice {
     /// Answers what was taken from the guest, and delivers what was taken from `ports` and what
     /// that holds while there is room: before [`disconnect`](Self::disconnect), in good order.
     fn drain(&mut self, p: &Self::Platform, ports: &mut Self::Ports) -> Drained;
-    /// Lets go of rings, pages and channels.
+    /// Releases rings, pages and channels.
     fn disconnect(&mut self, p: &Self::Platform);
-    /// Checks what changed; only while it is connected.
+    /// Handles a change; it is only called while the device is connected.
     fn changed<B: DeviceBus>(
         &mut self,
         p: &Self::Platform,
@@ -192,18 +191,19 @@ pub trait BackDevice {
     fn allow_pages(&mut self, p: &Self::Platform, share: PageShare);
 }
 
-/// A device as a predecessor left it.
+/// The state in which a predecessor left a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PreviousState {
-    /// Nothing that matters.
+    /// There is nothing to resume.
     Nothing,
-    /// Rings that may be live: for [`Back::reattach`].
+    /// The rings may be live: call [`Back::reattach`].
     Connected,
-    /// It closed the device, or was about to. With what it said of the reason, if there was one.
+    /// The predecessor closed the device, or was about to; with the reason that it reported, if
+    /// any.
     Closed(Option<String>),
 }
 
-/// A front's state in which its rings may be live.
+/// Whether a front in this state may have live rings.
 fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
     matches!(front, XenbusState::Connected | XenbusState::Reconfiguring)
         || D::RULES.handshake == Handshake::Confirmed && front == XenbusState::Initialised
@@ -213,44 +213,45 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 /// The result of [`Back::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BackStep {
-    /// Nothing to do until the next watch event.
+    /// There is nothing to do until the next watch event.
     Waiting,
     /// It must close, and [workers have its queues](Connection::HandedOut): get them back and call
     /// again.
     Recall,
-    /// It is live now.
+    /// The device has become live.
     Connected,
     /// Its front closes it, and it is live until the front has: [`ClassRules::serves_closing`].
     Closing,
-    /// It is live no longer; the front may come back.
+    /// The device is not live any more; the front may come back.
     Closed,
     /// The toolstack wants the device gone, and it is closed: forget it.
     Removed,
 }
 
-/// One device of domain `of`: its handshake, around what its class makes of it.
+/// One device of domain `of`: the handshake around a class's device.
 pub struct Back<D> {
     of: DomId,
     handle: u32,
     state: XenbusState,
-    /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected
-    /// again, it must come down first.
+    /// It was closed from this end, by this process or a predecessor. A front that stays in state 4
+    /// is not connected again; it must restart first.
     shut: bool,
-    /// It is connected, and its front does not know.
+    /// It is connected, and the front was not informed yet.
     unsaid: bool,
-    /// The store has a reason for which the device is closed.
+    /// xenstore has a reason why the device is closed.
     reported: bool,
-    /// Closed for good: [`step`](Self::step) goes to 6 and no further.
+    /// It closes for good: [`step`](Self::step) goes to 6 and no further.
     ending: bool,
-    /// Not connected before the toolstack's script has said that the remote side is ready.
+    /// It is not connected before the toolstack's script has reported that the remote side is
+    /// ready.
     awaits_hotplug: bool,
-    /// Not connected for now.
+    /// It is not connected for now.
     paused: bool,
-    /// A driver of the kernel's served it until now.
+    /// A driver of the kernel served it until now.
     of_kernel: bool,
-    /// Pages that it may have mapped.
+    /// Most pages that it may have mapped.
     page_limit: usize,
-    /// Of these, those that do not come back.
+    /// Of these, the most that it may keep until it closes.
     lasting: usize,
     device: D,
 }
@@ -271,7 +272,7 @@ impl<D> DerefMut for Back<D> {
 }
 
 impl<D: BackDevice> Back<D> {
-    /// A device that the toolstack created; nothing is written yet.
+    /// A device that the toolstack created. It writes nothing yet.
     pub fn around(device: D, of: DomId, handle: u32) -> Self {
         Self {
             of,
@@ -290,15 +291,15 @@ impl<D: BackDevice> Back<D> {
         }
     }
 
-    /// Before [`inherit`](Self::inherit): the kernel's driver serves it until now. A predecessor of
-    /// ours that died at state 2 connected no one; netback may have.
+    /// Before [`inherit`](Self::inherit): the kernel's driver served it until now. This matters in
+    /// state 2, in which a predecessor of ours has connected no front, but netback may have.
     pub fn take_from_kernel(&mut self) {
         self.of_kernel = true;
     }
 
-    /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script
-    /// of the toolstack's makes the remote side ready (docs/protocol 2.10). Call
-    /// [`step`](Self::step) when that key changes.
+    /// From now on the front is only connected when [`HOTPLUG_STATUS`] is "connected": a script of
+    /// the toolstack prepares the remote side (docs/protocol 2.10). Call [`step`](Self::step) when
+    /// that key changes.
     pub fn await_hotplug(&mut self) {
         self.awaits_hotplug = true;
     }
@@ -309,14 +310,14 @@ impl<D: BackDevice> Back<D> {
         self.paused = paused;
     }
 
-    /// Pages that later connects may have mapped: those that it needs, and those that stay mapped
-    /// since they were seen.
+    /// Limits the mapped pages of later connects: those that they need, and those that they keep
+    /// mapped.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
     }
 
-    /// Of these, pages that do not come back before it closes; what is wanted beyond that is
-    /// refused, and the device does without.
+    /// Limits, of these, the pages that are kept until the device closes. What is requested beyond
+    /// that is refused, and the device works without.
     pub fn limit_lasting(&mut self, pages: usize) {
         self.lasting = pages;
     }
@@ -326,7 +327,7 @@ impl<D: BackDevice> Back<D> {
         self.device.connection() != Connection::None
     }
 
-    /// The guest.
+    /// The guest's domain.
     pub fn front(&self) -> DomId {
         self.of
     }
@@ -336,19 +337,19 @@ impl<D: BackDevice> Back<D> {
         self.handle
     }
 
-    /// Our own state.
+    /// The back's own state.
     pub fn state(&self) -> XenbusState {
         self.state
     }
 
-    /// Checks a predecessor's state first. A device that the predecessor closed, for a fault or by
-    /// request, stays closed.
+    /// Reads a predecessor's state. Call it first. A device that the predecessor closed, for a
+    /// fault or on request, stays closed.
     pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<PreviousState, B::Error> {
         match bus.own_state()? {
-            // 8 is 4 with a request of the front's granted.
+            // State 8 is 4 after a granted reconfiguration.
             XenbusState::Connected | XenbusState::Reconfigured => Ok(PreviousState::Connected),
-            // Linux's netback with live rings, after it was bound again: its last unbinding took
-            // the key, for which its 4 waits ever since.
+            // Linux's netback with live rings, after it was bound again: its last unbinding removed
+            // the key for which it waits before it enters 4.
             XenbusState::InitWait
                 if self.of_kernel
                     && bus.own_text(HOTPLUG_STATUS)?.is_none()
@@ -356,8 +357,8 @@ impl<D: BackDevice> Back<D> {
             {
                 Ok(PreviousState::Connected)
             }
-            // A front that is in use goes on with its rings after its 5, or after the toolstack's
-            // in our directory. A back that closes for a fault says why before it says 5.
+            // A front that is in use keeps its rings after its own 5, or after the toolstack's 5 in
+            // our directory. A back that closes for a fault writes the reason before it writes 5.
             XenbusState::Closing
                 if D::RULES.serves_closing
                     && is_connected::<D>(bus.peer_state()?)
@@ -376,29 +377,29 @@ impl<D: BackDevice> Back<D> {
         }
     }
 
-    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said
-    /// [`PreviousState::Connected`], before the first [`step`](Self::step). True: it is live, a
-    /// front that may not have been notified of the last answers was notified, and the owner polls
-    /// before it arms (R5). Writes nothing but a 4 that was never said (and a disk's length, where
-    /// it grew meanwhile), so that the front does not react; whatever was advertised and accepted
-    /// then is so now. False: there is nothing to take up, step as ever.
+    /// Resumes a predecessor's connection, if [`inherit`](Self::inherit) returned
+    /// [`PreviousState::Connected`]. Call it before the first [`step`](Self::step). True: the
+    /// device is live; a front that may have missed the notification of the last answers was
+    /// notified, and the owner must poll before it sleeps (R5). It writes nothing but a 4 that was
+    /// never written (and a disk's length if that grew meanwhile), so the front does not react, and
+    /// the predecessor's offer stays valid. False: there is nothing to resume; use `step` as usual.
     ///
-    /// A channel that a process held until just now may not be free yet: when
-    /// [`ConnectError::is_too_early`], call it again for a second. After any other error call
-    /// [`close`](Self::close).
+    /// A channel that another process held until just now may not be free yet: if
+    /// [`ConnectError::is_too_early`], call this again for up to a second. After any other error
+    /// call [`close`](Self::close).
     pub fn reattach<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
         bus: &mut B,
         kept: KeptMemory<'_>,
     ) -> Result<bool, ConnectError<B::Error>> {
-        // From here on the store and this end agree; a front that left meanwhile is followed by
-        // `step`.
+        // From here on xenstore and this end agree; `step` follows a front that left meanwhile.
         let own = bus.own_state().map_err(ConnectError::Keys)?;
         let front = bus.peer_state().map_err(ConnectError::Keys)?;
         self.state = match own {
             XenbusState::Reconfigured => own,
-            // The toolstack writes 5 over a 4; it is ours where our front has said it.
+            // The toolstack writes 5 over a 4. It is the back's own 5 if the front has entered it,
+            // too.
             XenbusState::Closing if !matches!(front, XenbusState::Initialised | XenbusState::Connected) => {
                 own
             }
@@ -434,17 +435,18 @@ impl<D: BackDevice> Back<D> {
         Ok(())
     }
 
-    /// Stops in good order without closing: [drains](BackDevice::drain), lets go, writes nothing.
-    /// State 4 stays, for a successor to [`reattach`](Self::reattach).
+    /// Stops in good order without closing: [drains](BackDevice::drain) and releases everything,
+    /// and writes nothing to xenstore. State 4 stays, for a successor to
+    /// [`reattach`](Self::reattach).
     pub fn detach(&mut self, p: &D::Platform, ports: &mut D::Ports) -> Drained {
         let drained = self.device.drain(p, ports);
         self.device.disconnect(p);
         drained
     }
 
-    /// Begins to close for good, in good order: drains as [`detach`](Self::detach) does, lets go,
-    /// and says 5. [`step`](Self::step) then follows the front to 6, and no further. A device that
-    /// is not connected stays as it is.
+    /// Begins to close for good, in good order: drains as [`detach`](Self::detach) does, releases
+    /// everything, and enters 5. [`step`](Self::step) then follows the front to 6, and no further.
+    /// A device that is not connected keeps its state.
     pub fn end<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -468,7 +470,7 @@ impl<D: BackDevice> Back<D> {
         Ok(())
     }
 
-    /// Checks the front's state and takes what steps it allows. After an error call
+    /// Reads the front's state and takes the steps that it allows. After an error call
     /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(
         &mut self,
@@ -481,8 +483,8 @@ impl<D: BackDevice> Back<D> {
         Ok(came_to)
     }
 
-    /// As [`step`](Self::step), but a front that is connected does not see it yet, and may not
-    /// send: make what its frames go to, then [say it](Self::say_connected).
+    /// As [`step`](Self::step), but a connected front is not informed yet and may not send: prepare
+    /// the receiver of its frames, then call [`say_connected`](Self::say_connected).
     pub fn step_unsaid<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -494,8 +496,8 @@ impl<D: BackDevice> Back<D> {
         for _ in 0..STEPS_AT_ONCE {
             let front = bus.peer_state().map_err(ConnectError::Keys)?;
             let online = bus.online().map_err(ConnectError::Keys)?;
-            // A toolstack that asks for the end waits for 6, and may have written 5 over ours,
-            // whatever the front says.
+            // A toolstack that wants the device gone waits for 6, and may have written 5 over our
+            // state, whatever the front's is.
             if !online
                 && self.state == S::Closed
                 && bus.own_state().map_err(ConnectError::Keys)? == S::Closing
@@ -503,11 +505,11 @@ impl<D: BackDevice> Back<D> {
                 bus.set_state(S::Closed).map_err(ConnectError::Keys)?;
             }
             self.shut &= is_connected::<D>(front);
-            // A device that the toolstack removes goes all the same.
+            // A device that the toolstack removes goes in any case.
             if self.shut && online {
                 return Ok(came_to);
             }
-            // The front may go on with its rings: they are the next back's, though the toolstack
+            // The front may keep its rings, which belong to the next back, although the toolstack
             // wants the device gone.
             if self.ending && D::RULES.serves_closing && front == S::Closing {
                 return Ok(came_to);
@@ -569,7 +571,7 @@ impl<D: BackDevice> Back<D> {
         Ok(came_to) // the front's state changed meanwhile, and there is an event that says so
     }
 
-    /// Says state 4, if it is to be said.
+    /// Writes state 4, if that is due.
     pub fn say_connected<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         if core::mem::take(&mut self.unsaid) && self.is_connected() {
             bus.set_state(XenbusState::Connected)?;
@@ -578,8 +580,8 @@ impl<D: BackDevice> Back<D> {
         Ok(())
     }
 
-    /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants
-    /// it. The text goes to the store, where `xenstore-ls` shows it.
+    /// Closes from this end, after a fault or an error, or because the toolstack or the operator
+    /// wants it. The text goes to xenstore, where `xenstore-ls` shows it.
     pub fn close<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -589,7 +591,7 @@ impl<D: BackDevice> Back<D> {
         self.device.disconnect(p);
         self.shut = true;
         self.reported |= why.is_some();
-        // The state matters more than the text: it is written even where the text has no place.
+        // The state matters more than the text: it is written even if the text cannot be.
         let said = why.map_or(Ok(()), |text| bus.report(text));
         if self.state != XenbusState::Closed {
             self.state = XenbusState::Closing;

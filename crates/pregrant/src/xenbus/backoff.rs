@@ -1,25 +1,25 @@
-//! The pauses between a front's restarts.
+//! The pauses between restarts of a front.
 //!
 //! ```text
 //!   begin: AT_ONCE in a row, then one each EACH          a front that is left alone earns them back
 //! ```
-//! What a back may do: cycle its states without end. Each turn costs the front a set-up and some
-//! requests to xenstore; no more than two a second.
+//! What a back may do: cycle through its states without end. Each cycle costs the front a set-up
+//! and some xenstore requests, so there are at most two per second.
 
-/// Connections that may begin in a row.
+/// Number of connections that may begin without a pause.
 const AT_ONCE: u64 = 8;
-/// The cost of one, in nanoseconds.
+/// Nanoseconds until one more may begin.
 const EACH_NS: u64 = 500_000_000;
 
-/// The turns of one device.
+/// The restarts of one device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Backoff {
-    /// When every turn that was taken is earned back.
+    /// The time at which all restarts have been earned back.
     settled_ns: u64,
 }
 
 impl Backoff {
-    /// Takes a turn; `Err` says when there will be one.
+    /// Accounts for a restart. `Err`: it must wait until this time.
     pub fn begin(&mut self, now_ns: u64) -> Result<(), u64> {
         let from = self.settled_ns.saturating_sub((AT_ONCE - 1) * EACH_NS);
         if now_ns < from {
@@ -48,7 +48,7 @@ mod tests {
             now = start + turn * EACH_NS;
             assert_eq!(backoff.begin(now), Ok(()));
         }
-        // Left alone it earns all of them back, and no more.
+        // After a long time it may begin [`AT_ONCE`] times again, and no more.
         now += 1000 * EACH_NS;
         assert_eq!((0..20).filter(|_| backoff.begin(now).is_ok()).count() as u64, AT_ONCE);
     }

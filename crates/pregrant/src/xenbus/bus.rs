@@ -1,4 +1,4 @@
-//! The part of xenbus that a device needs: its own state and keys, and its peer's. Implemented by a
+//! What a device needs of xenbus: its own state and keys, and its peer's. It is implemented for a
 //! device on xenstore ([`Device`]), and by plain maps in tests.
 
 use super::key_source::{KeySource, Pairs};
@@ -9,30 +9,30 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// One end of a device: [`KeySource`] reads the peer's directory, the rest is here.
+/// One end of a device. [`KeySource`] reads the peer's directory; the rest is here.
 pub trait DeviceBus: KeySource {
-    /// The peer's `state`; Unknown when it is missing or garbled.
+    /// The peer's `state`; Unknown if it is missing or invalid.
     fn peer_state(&mut self) -> Result<XenbusState, Self::Error>;
-    /// Our own `state`, as the store has it: what a predecessor left.
+    /// Our own `state` in xenstore, which a predecessor may have written.
     fn own_state(&mut self) -> Result<XenbusState, Self::Error>;
-    /// A key of our own directory; None when it is not there.
+    /// A key of our own directory. None: it does not exist.
     fn own_text(&mut self, key: &str) -> Result<Option<String>, Self::Error>;
     /// Writes our own `state`.
     fn set_state(&mut self, state: XenbusState) -> Result<(), Self::Error>;
-    /// Writes keys into our own directory, and removes those names in it (first level) that are
-    /// `stale` and not among the keys: all in one transaction.
+    /// Writes keys to our own directory, and removes those names in it (first level) that are
+    /// `stale` and not among the keys, in one transaction.
     fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), Self::Error>;
-    /// A key of our own directory that is 0 when the toolstack wants the device gone (`online`).
+    /// Whether the toolstack wants the device to stay (`online` in our own directory).
     fn online(&mut self) -> Result<bool, Self::Error>;
-    /// Says in the store why this end gives up (`error/device/...`); its peer may read it.
+    /// Writes why this end gives up to `error/device/...`, which its peer may read.
     fn report(&mut self, text: &str) -> Result<(), Self::Error>;
-    /// The last value there, of this process or a predecessor.
+    /// The text that is there, from this process or a predecessor.
     fn reported(&mut self) -> Result<Option<String>, Self::Error>;
-    /// Takes it back: the device works.
+    /// Removes the text, since the device works.
     fn recant(&mut self) -> Result<(), Self::Error>;
 }
 
-/// The own directory's keys, read as if they were a peer's: what a predecessor advertised.
+/// The own directory's keys, read like a peer's: what a predecessor advertised.
 pub struct OwnKeys<'a, B>(pub &'a mut B);
 
 impl<B: DeviceBus> KeySource for OwnKeys<'_, B> {
@@ -45,10 +45,10 @@ impl<B: DeviceBus> KeySource for OwnKeys<'_, B> {
     }
 }
 
-/// One end of a device over a connection to xenstore: the connection serves many devices, so it is
-/// lent for a step.
+/// One end of a device over a connection to xenstore. The connection serves many devices, so it is
+/// only borrowed for a step.
 pub struct StoreBus<'a, T> {
-    /// Which device, which end.
+    /// The device and the end.
     pub device: &'a Device,
     /// The connection.
     pub xs: &'a mut Client<T>,

@@ -1,7 +1,7 @@
-//! Why a device is not connected, in words that name the front's key.
+//! Why a device is not connected, with the name of the front's key.
 //!
-//! What a front may do: cause any of these, again and again. The owner of the device limits what is
-//! logged.
+//! What a front may do: cause any of these, again and again. The owner of the device limits the log
+//! lines.
 
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::MapError;
@@ -11,58 +11,58 @@ use crate::wire::grant::GrantStatus;
 use alloc::string::String;
 use core::fmt;
 
-/// A failure while a device was connected. The device is closed; others go on.
+/// An error while a device was being connected. The device is closed; others continue.
 #[derive(Debug)]
 pub enum ConnectError<E> {
-    /// Keys: missing, garbled, or the store failed. Says path, key and remedy itself.
+    /// A key is missing or invalid, or xenstore failed. The text has path, key and remedy.
     Keys(E),
     /// A grant of the front could not be mapped.
     Map {
-        /// Which key named it, below the front's directory.
+        /// The key that named it, below the front's directory.
         key: String,
         /// The guest.
         of: DomId,
-        /// The grant.
+        /// The grant reference.
         gref: GrantRef,
-        /// Why.
+        /// The reason.
         error: MapError,
     },
     /// A channel of the front could not be bound.
     Bind {
-        /// Which key named it, below the front's directory.
+        /// The key that named it, below the front's directory.
         key: String,
         /// The guest.
         of: DomId,
-        /// The front's end.
+        /// The front's port.
         port: EvtchnPort,
-        /// Why.
+        /// The reason.
         error: PlatformError,
     },
-    /// A ring cannot be taken up.
+    /// The rings cannot be attached.
     Ring(PeerFault),
-    /// The rings alone pass what this back maps of one guest.
+    /// The rings alone exceed the pages that this back maps of one guest.
     TooManyPages(TooManyPages),
     /// The toolstack names no backing yet: the front waits, and no one did anything wrong.
     NotYet,
     /// The backing of the device is unavailable: which, and why.
     Unready(String),
-    /// The backing of the device is unavailable now, and is awaited: another has it; or it is
-    /// absent, and a guest is connected to it. Who, or why, in words.
+    /// The backing of the device is not available now, and the device waits for it: another user
+    /// has it, or it is absent while a guest is connected to it. The user or the reason, in words.
     Busy(String),
-    /// A feature that a predecessor accepted, and the front uses, cannot be accepted again: which,
+    /// A feature that a predecessor accepted, and the front uses, is not available any more: which,
     /// and why.
     Lost(String),
-    /// A predecessor kept a record that this program cannot read. Nothing was served: the device
-    /// is to be left for a back that can.
+    /// A predecessor left a record that this program cannot read. Nothing was served, and the
+    /// device must be left for a back that can read it.
     Unknown(UnknownRecord),
 }
 
-/// A guest asks to have more mapped than this back allows it (XSA-300).
+/// A guest would exceed the pages that this back maps of it (XSA-300).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyPages {
-    /// Pages that would be mapped.
+    /// Number of pages that would be mapped.
     pub asked: usize,
-    /// Pages that are left to this device of the guest's bound.
+    /// Number of pages that are left of the guest's limit for this device.
     pub left: usize,
 }
 
@@ -112,12 +112,12 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
 }
 
 impl<E> ConnectError<E> {
-    /// Whether the channel may be free in a moment: its last owner is dying.
+    /// Whether the channel may be free soon, because its last owner is dying.
     pub fn is_too_early(&self) -> bool {
         matches!(self, Self::Bind { error, .. } if error.is_of_no_end() && !error.is_of_no_domain())
     }
 
-    /// Whether the guest has ended: no one's fault.
+    /// Whether the guest has ended, so that no one is at fault.
     pub fn is_of_ended_guest(&self) -> bool {
         match self {
             Self::Bind { error, .. } => error.is_of_no_domain(),

@@ -1,13 +1,12 @@
-//! One end of a device: its own directory, the peer's, and what is done with them.
+//! One end of a device: its own directory, the peer's, and operations on them.
 //!
 //! ```text
 //!   front  own  /local/domain/<fd>/device/vif/<h>         peer  /local/domain/<bd>/backend/vif/<fd>/<h>
 //!   back   own  /local/domain/<bd>/backend/vif/<fd>/<h>   peer  /local/domain/<fd>/device/vif/<h>
 //! ```
-//! Holds paths only: the connection is given to each call, since one connection serves many
-//! devices.
+//! It holds paths only: the connection is passed to each call, since it serves many devices.
 //!
-//! What the peer may do: write anything into its directory, at any time, or remove it. Values go
+//! What the peer may do: write anything to its directory at any time, or remove it. Values go
 //! through [`KeyValue`]; a directory that cannot be read counts as gone.
 
 use super::key::{DeviceError, KeyError, KeyValue};
@@ -22,54 +21,54 @@ use core::time::Duration;
 
 /// The key that both ends watch.
 pub(crate) const STATE: &str = "state";
-/// A back's key: 1, and 0 once the toolstack wants the device gone.
+/// The back's key that is 1, and 0 once the toolstack wants the device gone.
 pub const ONLINE: &str = "online";
 
-/// The kind of device, by the name that paths have of it.
+/// A class of devices, by its name in xenstore paths.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Class(&'static str);
 
 impl Class {
-    /// A network interface.
+    /// Network interfaces.
     pub const VIF: Self = Self("vif");
-    /// A disk.
+    /// Disks.
     pub const VBD: Self = Self("vbd");
 
-    /// A class that this crate does not know: a path's component.
+    /// A class that this crate does not know, by its name in paths.
     pub const fn new(name: &'static str) -> Self {
         Self(name)
     }
 
-    /// The path's component.
+    /// The name in paths.
     pub const fn name(self) -> &'static str {
         self.0
     }
 }
 
-/// Which end.
+/// One of the two ends of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// The guest's.
+    /// The front, in the guest.
     Front,
-    /// The driver domain's.
+    /// The back, in the driver domain.
     Back,
 }
 
-/// A device, as both ends and the toolstack know it.
+/// The identity of a device for both ends and the toolstack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId {
-    /// Its kind.
+    /// Its class.
     pub class: Class,
-    /// The guest.
+    /// The guest's domain.
     pub front: DomId,
     /// The driver domain.
     pub back: DomId,
-    /// The number among the guest's devices of this kind.
+    /// Its number among the guest's devices of this class.
     pub handle: u32,
 }
 
 impl DeviceId {
-    /// The directory below a domain's home.
+    /// The directory of an end, relative to its domain's home.
     fn below_home(&self, side: Side) -> String {
         let (class, handle) = (self.class.name(), self.handle);
         match side {
@@ -91,17 +90,17 @@ impl DeviceId {
         path::join(&path::home(self.domid(side)), &self.below_home(side))
     }
 
-    /// The guest's directory.
+    /// The front's directory.
     pub fn front_dir(&self) -> String {
         self.dir(Side::Front)
     }
 
-    /// The driver domain's directory.
+    /// The back's directory.
     pub fn back_dir(&self) -> String {
         self.dir(Side::Back)
     }
 
-    /// Where an end leaves the reason for which it failed.
+    /// The path where an end writes why it failed.
     pub fn error_path(&self, side: Side) -> String {
         format!("{}/error/{}/error", path::home(self.domid(side)), self.below_home(side))
     }
@@ -123,7 +122,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// The end of a device whose domains are known.
+    /// The given end of a device whose domains are known.
     pub fn new(id: DeviceId, side: Side) -> Self {
         let (own_dir, peer_dir) = match side {
             Side::Front => (id.front_dir(), id.back_dir()),
@@ -132,27 +131,27 @@ impl Device {
         Self { id, side, own_dir, peer_dir }
     }
 
-    /// The front's end of a guest's own device: asks xenstore who the guest is and where its back
-    /// is.
+    /// The front's end of one of the guest's own devices. Reads from xenstore which domain this is,
+    /// and where the back is.
     pub fn front<T: Transport>(xs: &mut Client<T>, class: Class, handle: u32) -> Result<Self, DeviceError> {
         let front = own_domid(xs)?;
-        // The toolstack, domain 0, writes these.
+        // The toolstack in domain 0 writes these keys.
         let key = format!("{}/device/{}/{handle}/backend-id", path::home(front), class.name());
         let back = required(&key, read_key(xs, &key, DomId(0))?, DomId(0))?;
         Ok(Self::new(DeviceId { class, front, back, handle }, Side::Front))
     }
 
-    /// Which device.
+    /// The identity of the device.
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// Which end.
+    /// The end.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// The own directory.
+    /// The directory of this end.
     pub fn own_dir(&self) -> &str {
         &self.own_dir
     }
@@ -162,7 +161,7 @@ impl Device {
         &self.peer_dir
     }
 
-    /// The own domain.
+    /// The domain of this end.
     pub fn domid(&self) -> DomId {
         self.id.domid(self.side)
     }
@@ -175,7 +174,7 @@ impl Device {
         })
     }
 
-    /// A key that the peer wrote; `None` when it did not.
+    /// Reads a key of the peer. `None`: it does not exist.
     pub fn get<V: KeyValue, T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -184,7 +183,7 @@ impl Device {
         read_key(xs, &path::join(&self.peer_dir, key), self.peer_domid())
     }
 
-    /// A key that the peer must have written.
+    /// Reads a key that the peer must have written.
     pub fn require<V: KeyValue, T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -194,8 +193,8 @@ impl Device {
         required(&at, read_key(xs, &at, self.peer_domid())?, self.peer_domid())
     }
 
-    /// A key in the own directory, which the toolstack wrote or this end did; `None` when there is
-    /// none.
+    /// Reads a key of this end's directory, which the toolstack or this end wrote. `None`: it does
+    /// not exist.
     pub fn get_own<V: KeyValue, T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -204,20 +203,21 @@ impl Device {
         read_key(xs, &path::join(&self.own_dir, key), DomId(0))
     }
 
-    /// Writes a key in the own directory.
+    /// Writes a key in this end's directory.
     pub fn set<T: Transport>(&self, xs: &mut Client<T>, key: &str, value: &str) -> Result<(), XsError> {
         xs.write(&path::join(&self.own_dir, key), value)
     }
 
-    /// Removes a key in the own directory. A missing one is no error.
+    /// Removes a key in this end's directory. A missing key is no error.
     pub fn unset<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
         xs.rm(&path::join(&self.own_dir, key))
     }
 
-    /// Writes several keys in the own directory, so that the peer sees all of them or none.
+    /// Writes several keys in this end's directory in one transaction, so that the peer sees all of
+    /// them or none.
     ///
-    /// Fails with `ENOENT` when the toolstack removed the directory meanwhile, rather than make it
-    /// again.
+    /// It fails with `ENOENT`, instead of creating the directory again, if the toolstack has
+    /// removed it.
     pub fn set_in_transaction<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -229,8 +229,8 @@ impl Device {
         })
     }
 
-    /// As [`set_in_transaction`](Self::set_in_transaction), and removes what is `stale` among the
-    /// own directory's names.
+    /// As [`set_in_transaction`](Self::set_in_transaction), and also removes the names in this
+    /// end's directory that are `stale`.
     pub fn replace_in_transaction<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -245,60 +245,59 @@ impl Device {
         })
     }
 
-    /// The own state.
+    /// Reads this end's state.
     pub fn state<T: Transport>(&self, xs: &mut Client<T>) -> Result<XenbusState, XsError> {
         read_state(xs, &self.own_dir)
     }
 
-    /// The peer's state. [`XenbusState::Unknown`] when its directory is gone or has no state.
+    /// Reads the peer's state. [`XenbusState::Unknown`]: its directory is gone or has no state.
     pub fn peer_state<T: Transport>(&self, xs: &mut Client<T>) -> Result<XenbusState, XsError> {
         read_state(xs, &self.peer_dir)
     }
 
-    /// Does the toolstack want the device to stay? Backs have the key. Where no one wrote one,
-    /// no one wants the device gone.
+    /// Whether the toolstack wants the device to stay. Only backs have the key; if it is missing,
+    /// the device stays.
     pub fn online<T: Transport>(&self, xs: &mut Client<T>) -> Result<bool, XsError> {
         let value = unless_gone(xs.read(&path::join(&self.own_dir, ONLINE)))?;
         Ok(value.is_none_or(|v| v == b"1"))
     }
 
-    /// Writes the own state, unless the toolstack removed the directory: then it fails with
-    /// `ENOENT`, rather than leave a ghost of the device.
+    /// Writes this end's state. It fails with `ENOENT` if the toolstack has removed the directory,
+    /// instead of creating a part of it again.
     pub fn set_state<T: Transport>(&self, xs: &mut Client<T>, state: XenbusState) -> Result<(), XsError> {
         self.set_in_transaction(xs, &[(STATE, state.digit())])
     }
 
-    /// Tells the user why the device does not work, and begins to take it down.
+    /// Reports to the user why the device does not work, and begins to close it.
     pub fn fail<T: Transport>(&self, xs: &mut Client<T>, text: &str) -> Result<(), XsError> {
-        // A guest may have no place for the text; the state matters more.
+        // The guest may not be allowed to write the text; the state matters more.
         let reported = xs.write(&self.id.error_path(self.side), text);
         self.set_state(xs, XenbusState::Closing)?;
         reported
     }
 
-    /// Watches the peer's state. The watch fires once right away, whether anything changed or not.
+    /// Watches the peer's state. The watch fires once at once.
     pub fn watch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         self.watch_peer_key(xs, STATE)
     }
 
-    /// No more.
+    /// Ends that watch.
     pub fn unwatch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         self.unwatch_peer_key(xs, STATE)
     }
 
-    /// Asks for an event whenever this key of the peer's changes, beside its state. Watching twice
-    /// is no error.
+    /// Watches this key of the peer, besides its state. Watching twice is no error.
     pub fn watch_peer_key<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
         watch(xs, &path::join(&self.peer_dir, key))
     }
 
-    /// Asks for an event when the own directory is taken away, and whenever the own state changes.
-    /// Watching twice is no error.
+    /// Watches for the removal of this end's directory and for changes of its state. Watching twice
+    /// is no error.
     pub fn watch_own<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         watch(xs, &path::join(&self.own_dir, STATE))
     }
 
-    /// No more.
+    /// Ends the watch of a key.
     pub fn unwatch_peer_key<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
         let path = path::join(&self.peer_dir, key);
         match xs.unwatch(&path, &path) {
@@ -307,19 +306,19 @@ impl Device {
         }
     }
 
-    /// Is this event one that [`Device::watch_peer_key`] asked for?
+    /// Whether this event is from [`Device::watch_peer_key`].
     pub fn is_peer_key_event(&self, event: &WatchEvent, key: &str) -> bool {
         event.token.strip_prefix(&self.peer_dir).and_then(|rest| rest.strip_prefix('/')) == Some(key)
     }
 
-    /// Is this event the one that [`Device::watch_peer`] asked for?
+    /// Whether this event is from [`Device::watch_peer`].
     pub fn is_peer_event(&self, event: &WatchEvent) -> bool {
         self.is_peer_key_event(event, STATE)
     }
 
-    /// Waits until the peer's state is one that the test wants, and gives it; gives the last one
-    /// seen when that does not happen in time (`None`: for ever). Call [`Device::watch_peer`]
-    /// before. Other watches' events are kept.
+    /// Waits until `wanted` accepts the peer's state, and returns it; on timeout returns the last
+    /// state seen (`None`: no timeout). Call [`Device::watch_peer`] first. Events of other watches
+    /// are kept.
     pub fn wait_peer<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -343,7 +342,7 @@ impl Device {
     }
 }
 
-/// The domain that a connection speaks for: the toolstack wrote it into its home.
+/// The domain of a connection, which the toolstack wrote to the domain's home.
 pub fn own_domid<T: Transport>(xs: &mut Client<T>) -> Result<DomId, DeviceError> {
     let text = xs.read("domid")?;
     let domid = core::str::from_utf8(&text).ok().and_then(DomId::parse);
@@ -355,8 +354,8 @@ fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState
     Ok(XenbusState::parse(value.as_deref()))
 }
 
-/// Who may not read a removed directory's parent gets `EACCES`, not `ENOENT`: both mean
-/// gone.
+/// A client that may not read a removed directory's parent gets `EACCES` instead of `ENOENT`: both
+/// mean that it is gone.
 fn unless_gone(read: Result<alloc::vec::Vec<u8>, XsError>) -> Result<Option<alloc::vec::Vec<u8>>, XsError> {
     match read {
         Ok(value) => Ok(Some(value)),

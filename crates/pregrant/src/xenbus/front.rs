@@ -1,19 +1,19 @@
-//! Where the front's end of one device stands, whatever its class: its state and its restarts.
+//! The state of a front's end of a device of any class, and its restarts.
 //!
 //! ```text
 //!   watch fires --> the class' step:   peer's state --next--> nothing to do, or wait until begins_at_ns
 //!                                                     '-----> a state: the class does what it stands for --enter--> written; once more
 //! ```
-//! [`state`] decides, [`Backoff`] says how often; a class has the steps: which keys it writes, what
-//! it grants.
+//! [`state`] decides the next state and [`Backoff`] the pauses; a class provides the steps: the
+//! keys that it writes, and what it grants.
 //!
-//! A back's `online` is 0 once the toolstack wants the device gone. A front that is closed then
-//! does not restart, and one that is [in use](Front::set_in_use) says Closing (5) and goes on
-//! with its rings until it is not, or until the back has closed.
+//! A back's `online` is 0 once the toolstack wants the device gone. Then a front that is closed
+//! does not restart, and one that is [in use](Front::set_in_use) enters Closing (5) and keeps its
+//! rings until it is not in use any more, or the back has closed.
 //!
-//! What a back may do: write any state at any time. A front follows it down each time, and
-//! restarts after a pause. Or hold a front that is in use at Closing, and not serve it: so it may
-//! at Connected.
+//! What a back may do: write any state at any time. A front closes each time, and restarts after a
+//! pause. It can also hold a front that is in use in Closing without serving it, as it can in
+//! Connected.
 
 use super::backoff::Backoff;
 use super::bus::DeviceBus;
@@ -23,14 +23,14 @@ use super::state::{self, Handshake, Reaction, XenbusState};
 use crate::error::PlatformError;
 use core::fmt;
 
-/// A step failed. The device is to be closed.
+/// A step failed, and the device must be closed.
 #[derive(Debug)]
 pub enum FrontError<E> {
-    /// Keys: missing, garbled, or the store failed.
+    /// A key is missing or invalid, or xenstore failed.
     Keys(E),
-    /// No memory, grant or channel to be had.
+    /// Memory, a grant or a channel could not be allocated.
     Platform(PlatformError),
-    /// The back cannot do what this front cannot do without: in words.
+    /// The back lacks a feature that this front requires; named in words.
     Lacks(&'static str),
 }
 
@@ -50,7 +50,7 @@ impl<E> From<PlatformError> for FrontError<E> {
     }
 }
 
-/// See the module.
+/// The state of a front.
 #[derive(Debug)]
 pub struct Front {
     state: XenbusState,
@@ -58,22 +58,23 @@ pub struct Front {
     reconnect: bool,
     backoff: Backoff,
     begins_at_ns: Option<u64>,
-    /// It does not close just because the toolstack asks for that.
+    /// It does not close just because the toolstack asks for it.
     in_use: bool,
-    /// The toolstack has asked, and it is in use: at Closing with its rings.
+    /// The toolstack has asked while it was in use: it is in Closing and keeps its rings.
     stays: bool,
 }
 
 impl Front {
-    /// Of a device whose toolstack's state is 1. `reconnect`: it restarts after a close.
+    /// For a device in state 1, as the toolstack created it. `reconnect`: it restarts after a
+    /// close.
     pub fn new(handshake: Handshake, reconnect: bool) -> Self {
         let (state, backoff) = (XenbusState::Initialising, Backoff::default());
         Self { state, handshake, reconnect, backoff, begins_at_ns: None, in_use: false, stays: false }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's) left the device:
-    /// what is connected is brought down first, what is closed begins again. Before the first
-    /// [`next`](Self::next), and only for one that reconnects.
+    /// Continues where a predecessor in this domain (a front that died, or the kernel's) left the
+    /// device: a connected device is closed first, and a closed one begins again. Call it before
+    /// the first [`next`](Self::next), and only for a front that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         use XenbusState as S;
         match bus.own_state()? {
@@ -87,7 +88,7 @@ impl Front {
         Ok(())
     }
 
-    /// Our own state.
+    /// The front's own state.
     pub fn state(&self) -> XenbusState {
         self.state
     }
@@ -97,26 +98,26 @@ impl Front {
         self.reconnect
     }
 
-    /// When it wants to be asked again for the [next](Self::next) state, by the clock of that;
-    /// None: it does not wait.
+    /// The time, on the clock of [`next`](Self::next), at which to call that again. None: it does
+    /// not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.begins_at_ns
     }
 
-    /// Whether somebody uses the device, who would lose data: see the module.
+    /// Sets whether the device has a user who would lose data if it closed.
     pub fn set_in_use(&mut self, in_use: bool) {
         self.in_use = in_use;
     }
 
-    /// Whether it is at Closing and goes on with its rings, since it is in use.
+    /// Whether it is in Closing and keeps its rings, because it is in use.
     pub fn stays(&self) -> bool {
         self.stays
     }
 
-    /// The state to [enter](Self::enter), where the back is in this one. None: nothing is to be
-    /// done now.
+    /// The state to [enter](Self::enter), given the back's state. None: there is nothing to do now.
     ///
     /// # Errors
+    ///
     /// The back's directory cannot be read.
     pub fn next<B: DeviceBus>(
         &mut self,
@@ -145,7 +146,7 @@ impl Front {
         Ok(Some(next).filter(|_| self.begins_at_ns.is_none()))
     }
 
-    /// Writes it: what it stands for is done. Once closed, the keys that are `stale` without a
+    /// Writes a state whose step is done. Once closed, the keys that are `stale` without a
     /// connection are removed.
     pub fn enter<B: DeviceBus>(
         &mut self,
@@ -154,8 +155,8 @@ impl Front {
         stale: fn(&str) -> bool,
     ) -> Result<(), B::Error> {
         if next == XenbusState::Closed {
-            // The next front of this device may be one that knows nothing of our keys, and removes
-            // none. Where the toolstack took the directory, the keys are gone too.
+            // The next front of this device may not know our keys, so it would not remove them. If
+            // the toolstack removed the directory, they are gone, too.
             let _ = bus.publish(&Pairs::new(), stale);
         }
         bus.set_state(next)?;
@@ -163,7 +164,7 @@ impl Front {
         Ok(())
     }
 
-    /// Begins to close from this end, for good, and says why.
+    /// Begins to close from this end, for good, and reports why.
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         (self.reconnect, self.begins_at_ns) = (false, None);
         (self.in_use, self.stays) = (false, false);
@@ -175,14 +176,15 @@ impl Front {
         reported
     }
 
-    /// Begins to close from this end, to reconnect as after any close; one that does not reconnect
-    /// is over.
+    /// Begins to close from this end, in order to reconnect as after any close. A front that does
+    /// not reconnect ends.
     pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.state = XenbusState::Closing;
         bus.set_state(XenbusState::Closing)
     }
 
-    /// The toolstack took the device away, directories and all: closed, without a word to anybody.
+    /// The toolstack removed the device with its directories: it counts as closed, and nothing is
+    /// written.
     pub fn removed(&mut self) {
         (self.state, self.begins_at_ns, self.stays) = (XenbusState::Closed, None, false);
     }
@@ -193,7 +195,7 @@ fn is_unwanted<B: DeviceBus>(bus: &mut B) -> Result<bool, B::Error> {
     Ok(bus.text(ONLINE)?.and_then(|text| decimal(&text)) == Some(0))
 }
 
-/// Whether a back in this state has let go of what a front granted it, or is to.
+/// Whether a back in this state has released what the front granted, or will.
 pub fn lets_go(back: XenbusState) -> bool {
     matches!(back, XenbusState::Closing | XenbusState::Closed | XenbusState::Unknown)
 }

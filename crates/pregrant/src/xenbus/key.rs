@@ -1,6 +1,6 @@
-//! Keys of a device as typed values. The peer wrote a key's value, or no one did: it is parsed
-//! strictly, and a value that does not fit becomes an error that names everything needed to find
-//! the mistake.
+//! A device's keys as typed values. A key is written by the peer, or missing, so it is parsed
+//! strictly. A value that is invalid becomes an error that names everything needed to find the
+//! mistake.
 
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenstore::XsError;
@@ -8,15 +8,15 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// A value that a key can have.
+/// A type of value that a key can have.
 pub trait KeyValue: Sized {
-    /// A valid value, for a user who wrote an invalid one.
+    /// A description of valid values, for the user who wrote an invalid one.
     const EXPECTED: &'static str;
-    /// From the key's text.
+    /// Parses the key's text.
     fn parse(text: &str) -> Option<Self>;
 }
 
-/// Decimal digits and nothing else: no sign, no space.
+/// Parses decimal digits only: no sign, no space.
 fn decimal<T: core::str::FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
@@ -66,7 +66,7 @@ impl KeyValue for [u8; 6] {
         let mut mac = [0; 6];
         let mut parts = text.trim_end_matches('\0').split(':');
         for byte in &mut mac {
-            // One digit will do, as Linux's netfront has it.
+            // A part may have one digit, as in Linux's netfront.
             let digits = |p: &&str| matches!(p.len(), 1 | 2) && p.bytes().all(|b| b.is_ascii_hexdigit());
             let part = parts.next().filter(digits)?;
             *byte = u8::from_str_radix(part, 16).ok()?;
@@ -75,12 +75,12 @@ impl KeyValue for [u8; 6] {
     }
 }
 
-/// A key that is missing or has a value of no use.
+/// A key that is missing or has an invalid value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyError {
-    /// The key, with its whole path.
+    /// The full path of the key.
     pub path: String,
-    /// The value there, shortened and escaped; `None` when there is no such key.
+    /// The value, truncated and escaped; `None` if there is no such key.
     pub seen: Option<String>,
     /// The expected value.
     pub expected: &'static str,
@@ -88,14 +88,14 @@ pub struct KeyError {
     pub writer: DomId,
 }
 
-/// Characters of a wrong value that are shown.
+/// Most characters of an invalid value that are shown.
 const SHOWN_CHARS: usize = 64;
 
 impl KeyError {
-    /// For a value as it came from xenstore.
+    /// For a value as read from xenstore.
     pub fn new(path: &str, seen: Option<&[u8]>, expected: &'static str, writer: DomId) -> Self {
-        // The peer chose the bytes: none may reach a terminal as it is, nor more than a line of
-        // them.
+        // The peer chose these bytes: they must not reach a terminal unescaped, nor fill more than
+        // a line.
         let seen = seen.map(|bytes| {
             let mut shown: String =
                 bytes.iter().take(SHOWN_CHARS).flat_map(|b| b.escape_ascii()).map(char::from).collect();
@@ -121,13 +121,13 @@ impl fmt::Display for KeyError {
 
 impl core::error::Error for KeyError {}
 
-/// Why something about a device's directories failed.
+/// An error in the use of a device's directories.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// xenstore refused or is gone.
+    /// xenstore refused the operation, or is gone.
     Store(XsError),
-    /// A key is of no use.
+    /// A key is missing or invalid.
     Key(KeyError),
 }
 
@@ -154,8 +154,8 @@ impl fmt::Display for DeviceError {
 
 impl core::error::Error for DeviceError {}
 
-/// Feeds the values that a message names back to the parser; returns how many. One behind "below"
-/// must be refused, the one before it taken.
+/// Parses the values that a message names as examples; returns how many. A value after "below" must
+/// be refused, and the one before it accepted.
 #[cfg(test)]
 pub(crate) fn examples<V: KeyValue>() -> usize {
     let is_example = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());

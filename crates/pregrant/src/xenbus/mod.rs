@@ -1,4 +1,4 @@
-//! xenbus: how the two ends of a device meet, over xenstore.
+//! xenbus: how the two ends of a device connect through xenstore.
 //!
 //! ```text
 //!  toolstack       /local/domain/7/device/vif/0        /local/domain/0/backend/vif/7/0
@@ -7,14 +7,14 @@
 //!  front              rings, channels, state=4            │
 //!  back                                                   state=4 (Connected)
 //! ```
-//! Each end writes its own directory and watches the other's `state`. [`state`] has the states and
-//! what each end does about the other's; [`device`] one end's directories, with keys that are
-//! parsed as hostile ([`key_source`]); [`bus`] what a driver of any class sees of both; [`back`]
-//! the back's end of a device of any class, and [`front`] where its front's stands; [`toolstack`]
-//! the part that makes and removes both directories.
+//! Each end writes its own directory and watches the other's `state`. [`state`] defines the states
+//! and how each end reacts to the other's; [`device`] has one end's directories, with keys that are
+//! parsed as hostile ([`key_source`]); [`bus`] is the interface to both for a driver of any class;
+//! [`back`] is the back's end of a device of any class, and [`front`] the state of a front's;
+//! [`toolstack`] creates and removes both directories.
 //!
-//! Which keys a device has is not here, but for those of [rings and queues](ring_keys), which all
-//! classes write alike: see `net::features` for vifs, `blk::features` for disks.
+//! The keys of a class are defined elsewhere: `net::features` for vifs and `blk::features` for
+//! disks. Only those of [rings and queues](ring_keys), which are common to all classes, are here.
 
 pub mod back;
 pub mod backoff;

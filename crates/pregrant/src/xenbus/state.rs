@@ -1,54 +1,55 @@
-//! The states of a device's two ends, and what each end does next (docs/protocol 2.10).
+//! The states of a device's two ends, and the reaction of each end to the other's
+//! (docs/protocol 2.10).
 //!
 //! ```text
 //!   back   1 ──► 2 ─────────────► 4 ──► 5 ──► 6 ──► 2 ...      one legal step at a time
 //!   front  1 ────────► (3) ──► 4 ──────► 5 ──► 6 ──► 1 ...      3: block only
 //! ```
-//! Both ends are pure functions of "my state" and "the peer's state". An end that follows them
-//! comes to rest whatever the other writes, in whatever order: the peer may write anything, also
-//! garbage, also nothing.
+//! Both reactions are pure functions of "my state" and "the peer's state". An end that follows them
+//! comes to rest whatever the peer writes, in whatever order, including garbage and nothing.
 
 use core::fmt;
 
 crate::numbered! {
-    /// C: `enum xenbus_state`, xen/include/public/io/xenbus.h.
+    /// The state of one end. C: `enum xenbus_state`, xen/include/public/io/xenbus.h.
     #[derive(PartialOrd, Ord, Default)]
     XenbusState: u8 {
-        /// No such key, or nothing that is a state.
+        /// The key is missing, or has no valid state.
         #[default]
         Unknown = 0,
-        /// Made by the toolstack; this end has not started, or starts again.
+        /// The toolstack created the device; this end has not started, or starts again.
         Initialising = 1,
-        /// Back: the features are written, the front may go on.
+        /// Back: its features are written, and the front may continue.
         InitWait = 2,
-        /// Front: rings and channels are written (block waits here for the back).
+        /// Front: its rings and channels are written (a block front waits here for the back).
         Initialised = 3,
-        /// In service.
+        /// The device is in service.
         Connected = 4,
-        /// Coming down.
+        /// This end is closing.
         Closing = 5,
-        /// Down.
+        /// This end is closed.
         Closed = 6,
-        /// Front: wants something changed while connected.
+        /// Front: it wants a change while connected.
         Reconfiguring = 7,
-        /// Back: changed it.
+        /// Back: it has made the change.
         Reconfigured = 8,
     }
 }
 
 impl XenbusState {
-    /// From a `state` key as the peer wrote it. Missing and garbled are [`XenbusState::Unknown`].
+    /// Parses a `state` key as the peer wrote it. A missing or invalid key is
+    /// [`XenbusState::Unknown`].
     ///
-    /// Both ends have to see the same state, so what Linux reads is what counts
+    /// Both ends must see the same state, so this follows what Linux reads
     /// (`xenbus_read_driver_state`: `%d` of the kernel's sscanf, on text that ends at its first
-    /// NUL): space before the number, a minus and zeros in front, anything behind; an overflow
-    /// wraps. A number that is no state is Unknown.
+    /// NUL): it accepts spaces before the number, a minus, leading zeros, and anything after it; an
+    /// overflow wraps. A number that is no state is Unknown.
     pub fn parse(value: Option<&[u8]>) -> Self {
         let number = value.and_then(scan_decimal);
         number.and_then(|n| Self::from_raw(u8::try_from(n).ok()?)).unwrap_or_default()
     }
 
-    /// As the key has it.
+    /// The value of the key.
     pub const fn digit(self) -> &'static str {
         match self {
             Self::Unknown => "0",
@@ -64,9 +65,9 @@ impl XenbusState {
     }
 }
 
-/// The number that the kernel's `sscanf(text, "%d", &n)` finds; None where it finds none.
+/// The number that the kernel's `sscanf(text, "%d", &n)` finds. None: it finds none.
 fn scan_decimal(text: &[u8]) -> Option<i32> {
-    // The kernel's isspace takes Latin-1's hard space too.
+    // The kernel's isspace includes the no-break space of Latin-1.
     let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r' | 0xa0);
     let start = text.iter().position(|b| !is_space(b))?;
     let (minus, digits) = match &text[start..] {
@@ -74,7 +75,7 @@ fn scan_decimal(text: &[u8]) -> Option<i32> {
         digits => (false, digits),
     };
     let len = digits.iter().take_while(|b| b.is_ascii_digit()).count();
-    // It is cut to an int from 64 bits, which wrap: the same as wrapping all the way.
+    // The kernel truncates a wrapping 64-bit number to an int, which equals wrapping in 32 bits.
     let fold = |n: i32, digit: &u8| n.wrapping_mul(10).wrapping_add(i32::from(digit - b'0'));
     let n = digits[..len].iter().fold(0, fold);
     (len > 0).then_some(if minus { n.wrapping_neg() } else { n })
@@ -86,40 +87,40 @@ impl fmt::Display for XenbusState {
     }
 }
 
-/// An end's step for its peer's state.
+/// The next step of an end, given its peer's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Reaction {
-    /// Nothing, until the peer's state changes.
+    /// Nothing until the peer's state changes.
     Stay,
-    /// Do what the state stands for, write it, and ask again.
+    /// Do what the state requires, write it, and ask again.
     Enter(XenbusState),
     /// Back only: the device is over; release everything and forget it.
     Remove,
 }
 
-/// Steps that an end takes in one go at most: more than there are between any two states, so that
-/// only a peer that changes its own state all the time gets there.
+/// Most steps of an end in one call: more than between any two states, so that only a peer that
+/// keeps changing its state reaches it.
 pub const STEPS_AT_ONCE: u32 = 8;
 
-/// When a device's front tells the back of its rings.
+/// When a device's front publishes its rings to the back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Handshake {
-    /// Net: the front goes to 4 at once.
+    /// Net: the front enters 4 at once.
     Direct,
-    /// Block: the front goes to 3, and to 4 when the back is there.
+    /// Block: the front enters 3, and 4 when the back is connected.
     Confirmed,
 }
 
-/// The back's next state on the way from `own` to `target`, one legal step at a time; `None` when
-/// it is there, or when there is no way.
+/// The back's next state from `own` towards `target`, one legal step at a time. `None`: it is
+/// there, or there is no way.
 pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
     use XenbusState::*;
     if own == target {
         return None;
     }
     match (own, target) {
-        // A device that never began needs no taking down.
+        // A device that never connected need not be closed.
         (Unknown | Initialising, InitWait | Connected | Closing) => Some(InitWait),
         (Unknown | Initialising, Closed) => Some(Closed),
         (Closed, InitWait | Connected) => Some(InitWait),
@@ -133,22 +134,22 @@ pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
     }
 }
 
-/// A back's knowledge of its device beside both ends' states.
+/// What a back knows of its device besides both states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackView {
-    /// When its front tells of its rings.
+    /// When its front publishes its rings.
     pub handshake: Handshake,
-    /// The toolstack wants the device to stay: no `online` other than 1 was written.
+    /// The toolstack wants the device to stay: `online` has no value other than 1.
     pub online: bool,
-    /// The front's rings are mapped and served. A disk's are so at Closing, too, while its front
-    /// has not closed.
+    /// The front's rings are mapped and served. A disk's are so in Closing, too, until its front
+    /// has closed.
     pub in_service: bool,
 }
 
-/// The step of a back.
+/// The next step of a back.
 ///
-/// Once the toolstack wants the device gone it only comes down: rings that are in service stay so
-/// until their front closes, and nothing is offered or connected any more, whatever a front writes.
+/// Once the toolstack wants the device gone, it only closes: rings in service stay so until their
+/// front closes, and nothing is offered or connected any more, whatever a front writes.
 pub fn back(own: XenbusState, front: XenbusState, view: BackView) -> Reaction {
     use XenbusState::*;
     let BackView { handshake, online, in_service } = view;
@@ -157,39 +158,40 @@ pub fn back(own: XenbusState, front: XenbusState, view: BackView) -> Reaction {
     }
     let is_up = matches!(own, Connected | Reconfigured) || own == Closing && in_service;
     let target = match front {
-        // Nothing of the front's is in use: there is nothing to wait for.
+        // Nothing of the front is in use, so there is nothing to wait for.
         _ if !online && !is_up => Closed,
         Initialising if !online => Closed,
         Initialising => InitWait,
-        // The front goes on with its rings.
+        // The front keeps using its rings.
         Connected if own == Closing && in_service => {
             return if online { Reaction::Enter(Connected) } else { Reaction::Stay };
         }
         Connected => Connected,
         Initialised if handshake == Handshake::Confirmed => Connected,
-        // NetBSD's xennet says so before it has a key, and writes keys at our 2.
+        // NetBSD's xennet enters 3 before it writes any key, and writes keys when we are in 2.
         Initialised if matches!(own, Unknown | Initialising | Closed) => InitWait,
-        // Only one that is connected is reconfigured.
+        // Only a connected device can be reconfigured.
         Reconfiguring if matches!(own, Connected | Reconfigured) => Reconfigured,
         Closing => Closing,
-        // With online the front may come back; without, or when it is gone, the device is over.
+        // With `online` the front may come back; otherwise, or if the front is gone, the device is
+        // over.
         Closed | Unknown => Closed,
         InitWait | Initialised | Reconfiguring | Reconfigured => return Reaction::Stay,
     };
-    // A front that closes has no interest in one that is down already.
+    // A closing front does not care about a back that is closed already.
     if target == Closing && own == Closed {
         return Reaction::Stay;
     }
     back_step(own, target).map_or(Reaction::Stay, Reaction::Enter)
 }
 
-/// The step of a front. `reconnect`: begin again after a close, as Linux's netfront does not.
+/// The next step of a front. `reconnect`: begin again after a close, unlike Linux's netfront.
 pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnect: bool) -> Reaction {
     use XenbusState::*;
     let down = |own| match own {
         Closed => Reaction::Stay,
         Closing => Reaction::Enter(Closed),
-        // Nothing was announced to the back yet.
+        // Nothing was published to the back yet.
         Initialising | Unknown => Reaction::Enter(Closed),
         _ => Reaction::Enter(Closing),
     };
@@ -198,17 +200,17 @@ pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnec
             Handshake::Direct => Connected,
             Handshake::Confirmed => Initialised,
         }),
-        // NetBSD's xbdback is there when it has its disk, and takes a front's rings when it sees
+        // NetBSD's xbdback connects when it has its disk, and takes a front's rings when it sees
         // them.
         (Connected, Initialising) if handshake == Handshake::Confirmed => Reaction::Enter(Initialised),
         // The back waits for a front: begin again.
         (InitWait | Closed, Closed) if reconnect => Reaction::Enter(Initialising),
-        // Between our 3 or 4 and its own 4 a back still shows 2.
+        // Between our 3 or 4 and its own 4 a back is still in 2.
         (InitWait, _) => Reaction::Stay,
         (Connected, Initialised) => Reaction::Enter(Connected),
         (Reconfigured, Reconfiguring) => Reaction::Enter(Connected),
         (Connected | Reconfigured | Reconfiguring | Initialised | Initialising, _) => Reaction::Stay,
-        // A back that is closed may be about to open: wait for it.
+        // A closed back may be about to begin: wait for it.
         (Closed, Initialising) => Reaction::Stay,
         (Closing | Closed | Unknown, own) => down(own),
     }
@@ -226,7 +228,8 @@ mod tests {
         for state in XenbusState::ALL {
             assert_eq!(XenbusState::parse(Some(state.digit().as_bytes())), state);
         }
-        // As libxenstore's callers write it who count the NUL, and what else `%d` takes.
+        // As callers of libxenstore write it that include the NUL, and other forms that `%d`
+        // accepts.
         let fours = [
             &b"4\0"[..],
             b"4\0garbage",
@@ -246,7 +249,7 @@ mod tests {
         for four in fours {
             assert_eq!(XenbusState::parse(Some(four)), Connected, "{}", four.escape_ascii());
         }
-        // A plus is no number to the kernel, nor a NUL or a minus before the space.
+        // The kernel does not accept a plus, or a NUL or a minus before the space.
         let garbled = [
             &b""[..],
             b" ",
@@ -275,8 +278,8 @@ mod tests {
         BackView { handshake: Handshake::Direct, online, in_service }
     }
 
-    /// All states that a back goes through until it rests. Its rings are in service from 4 on, and
-    /// until it says anything else; with `on` also at 5, as long as its front is there.
+    /// All states that a back goes through until it rests. Its rings are in service from 4 on until
+    /// it enters any other state; with `on` also in 5, while its front is there.
     fn walk_serving(
         (mut own, mut in_service): (XenbusState, bool),
         front: XenbusState,
@@ -300,7 +303,7 @@ mod tests {
         }
     }
 
-    /// The same of a vif that is in service where it says so.
+    /// The same for a vif that is in service in its own state.
     fn walk(own: XenbusState, front: XenbusState, online: bool) -> (Vec<XenbusState>, Reaction) {
         let in_service = matches!(own, Connected | Reconfigured);
         walk_serving((own, in_service), front, (Handshake::Direct, online, false))
@@ -314,10 +317,10 @@ mod tests {
         assert_eq!(walk(Closing, Closed, true), ([Closed].into(), Reaction::Stay));
         assert_eq!(walk(Closing, Closed, false), ([Closed].into(), Reaction::Remove));
         assert_eq!(walk(Closed, Initialising, true), ([InitWait].into(), Reaction::Stay));
-        // A front that starts again without closing gets a whole new round.
+        // A front that starts again without closing gets a whole new handshake.
         assert_eq!(walk(Connected, Initialising, true), ([Closing, Closed, InitWait].into(), Reaction::Stay));
         assert_eq!(walk(Initialising, Connected, true), ([InitWait, Connected].into(), Reaction::Stay));
-        // A front that is gone.
+        // The front is gone.
         assert_eq!(walk(Connected, Unknown, true), ([Closing, Closed].into(), Reaction::Remove));
         assert_eq!(walk(Connected, Reconfiguring, true), ([Reconfigured].into(), Reaction::Stay));
         assert_eq!(walk(Reconfigured, Connected, true), ([Connected].into(), Reaction::Stay));
@@ -339,13 +342,13 @@ mod tests {
             assert_eq!(disk(Closing, Closing, online), ([].into(), Reaction::Stay));
             assert_eq!(disk(Closing, Closed, online), ([Closed].into(), gone));
             assert_eq!(disk(Closing, Unknown, online), ([Closed].into(), Reaction::Remove));
-            // The toolstack's 5 was never seen, or the front is in use and does not say so.
+            // The front never saw the toolstack's 5, or is in use and does not announce it.
             assert_eq!(disk(Connected, Connected, online), ([].into(), Reaction::Stay));
         }
-        // It goes on after all, if the toolstack does not want the disk gone.
+        // It continues after all, if the toolstack does not want the disk gone.
         assert_eq!(disk(Closing, Connected, true), ([Connected].into(), Reaction::Stay));
         assert_eq!(disk(Closing, Connected, false), ([].into(), Reaction::Stay));
-        // One that begins again, or with new rings, has closed.
+        // A front that begins again, or with new rings, has closed.
         let again_states = [Closed, InitWait, Connected];
         assert_eq!(disk(Closing, Initialising, true), (again_states[..2].into(), Reaction::Stay));
         assert_eq!(disk(Closing, Initialised, true), (again_states.into(), Reaction::Stay));
@@ -399,15 +402,15 @@ mod tests {
         assert_eq!(block(Initialising, InitWait), Reaction::Enter(Initialised));
         assert_eq!(block(Initialised, InitWait), Reaction::Stay);
         assert_eq!(block(Initialised, Connected), Reaction::Enter(Connected));
-        // A back may be there first. A vif's cannot: its front's 4 would say that the back may
-        // begin.
+        // A block back may be connected first. A vif's back cannot: its front's 4 is what lets it
+        // connect.
         assert_eq!(block(Initialising, Connected), Reaction::Enter(Initialised));
         assert_eq!(net(Initialising, Connected), Reaction::Stay);
     }
 
     #[test]
     fn any_two_states_lead_to_service() {
-        // From wherever both stand, taking turns, both come to 4: nothing deadlocks.
+        // From any two states, with alternate steps, both ends reach 4: there is no deadlock.
         for handshake in [Handshake::Direct, Handshake::Confirmed] {
             for (f, b) in XenbusState::ALL.into_iter().flat_map(|f| XenbusState::ALL.map(|b| (f, b))) {
                 let (mut own, mut peer) = (f, b);
@@ -454,7 +457,7 @@ mod tests {
             let handshake = if serves_on { Handshake::Confirmed } else { Handshake::Direct };
             for (front, online) in fronts {
                 let front = XenbusState::ALL[front];
-                // Once it is over, nothing but the toolstack begins it again.
+                // Once it is over, only the toolstack begins it again.
                 over &= !online;
                 loop {
                     let reaction = back(own, front, BackView { handshake, online, in_service });

@@ -1,4 +1,4 @@
-//! The toolstack's part: makes the two directories of a device, as libxl does, and removes them.
+//! The toolstack's part: creates the two directories of a device, as libxl does, and removes them.
 //!
 //! ```text
 //!   /local/domain/<fd>/device/vif/<h>        owner fd, bd may read     backend, backend-id, handle, mac, state=1
@@ -16,26 +16,26 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// A network interface to make.
+/// A network interface to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vif<'a> {
-    /// Which.
+    /// Its identity.
     pub id: DeviceId,
-    /// The guest's address.
+    /// The guest's MAC address.
     pub mac: [u8; 6],
-    /// More keys for the guest's directory, such as `mtu` and `trusted`.
+    /// Further keys for the front's directory, such as `mtu` and `trusted`.
     pub front_keys: &'a [(&'a str, &'a str)],
-    /// More keys for the driver domain's directory, such as `bridge` and `script`.
+    /// Further keys for the back's directory, such as `bridge` and `script`.
     pub back_keys: &'a [(&'a str, &'a str)],
 }
 
 impl<'a> Vif<'a> {
-    /// One without further keys.
+    /// A vif without further keys.
     pub fn new(front: DomId, back: DomId, handle: u32, mac: [u8; 6]) -> Self {
         Self { id: DeviceId { class: Class::VIF, front, back, handle }, mac, front_keys: &[], back_keys: &[] }
     }
 
-    /// Makes both directories, in place of what is there. Needs a connection of domain 0.
+    /// Creates both directories, replacing existing ones. It needs a connection of domain 0.
     pub fn create<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         let [a, b, c, d, e, f] = self.mac;
         let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
@@ -52,29 +52,29 @@ impl<'a> Vif<'a> {
     }
 }
 
-/// A disk to make.
+/// A disk to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vbd<'a> {
-    /// Which; its handle is the number of a block device.
+    /// Its identity; the handle is the number of a block device.
     pub id: DeviceId,
-    /// Its name in the guest's kernel: `xvda`.
+    /// Its name in the guest's kernel, such as `xvda`.
     pub name: &'a str,
-    /// The image that the back is to open: `params`.
+    /// The image that the back should open, for `params`.
     pub params: &'a str,
     /// Whether the guest may write.
     pub writable: bool,
-    /// More keys for the driver domain's directory, such as `script`.
+    /// Further keys for the back's directory, such as `script`.
     pub back_keys: &'a [(&'a str, &'a str)],
 }
 
 impl<'a> Vbd<'a> {
-    /// A writable one without further keys: number `handle`, which is called `name`.
+    /// A writable disk without further keys, with number `handle` and name `name`.
     pub fn new(front: DomId, back: DomId, (handle, name): (u32, &'a str), params: &'a str) -> Self {
         let id = DeviceId { class: Class::VBD, front, back, handle };
         Self { id, name, params, writable: true, back_keys: &[] }
     }
 
-    /// Makes both directories, in place of what is there. Needs a connection of domain 0.
+    /// Creates both directories, replacing existing ones. It needs a connection of domain 0.
     pub fn create<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         let device_type = ("device-type", "disk".into());
         let front = [
@@ -101,7 +101,7 @@ impl<'a> Vbd<'a> {
 
 type Keys<'k, 'v> = (&'k [(&'v str, String)], &'k [(&'v str, &'v str)]);
 
-/// Makes both directories with these keys, and the states last.
+/// Creates both directories with these keys, and writes the states last.
 fn make<T: Transport>(
     xs: &mut Client<T>,
     id: &DeviceId,
@@ -123,8 +123,8 @@ fn make<T: Transport>(
     })
 }
 
-/// Asks the back to take the device down for good: `online` 0 and state 5, unless it is at 6 (as
-/// libxl does). When both ends are closed, call [`remove`].
+/// Asks the back to remove the device for good: `online` 0 and state 5, unless it is in 6 (as libxl
+/// does). When both ends are closed, call [`remove`].
 pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
     xs.transaction(|t| {
         let back = id.back_dir();
@@ -138,7 +138,7 @@ pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Resul
     })
 }
 
-/// Removes both directories, what the ends left about errors, and the directories above that are
+/// Removes both directories, the errors that the ends reported, and the directories above that are
 /// empty then.
 pub fn remove<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
     xs.transaction(|t| {
@@ -153,7 +153,7 @@ pub fn remove<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsE
 }
 
 /// The devices of a class for which a domain has backs, from its `backend` directory. Names that
-/// are no numbers are passed over.
+/// are no numbers are skipped.
 pub fn backs_of<T: Transport>(
     xs: &mut Client<T>,
     back: DomId,
@@ -179,7 +179,7 @@ fn list<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<Vec<String>, XsEr
     }
 }
 
-/// An empty directory for one end, that end's own and readable by the other.
+/// Creates an empty directory for one end, which owns it, readable by the other end.
 fn make_dir<T: Transport>(t: &mut Transaction<'_, T>, id: &DeviceId, side: Side) -> Result<String, XsError> {
     let dir = id.dir(side);
     let (owner, reader) = match side {
@@ -188,7 +188,8 @@ fn make_dir<T: Transport>(t: &mut Transaction<'_, T>, id: &DeviceId, side: Side)
     };
     t.rm_if_there(&dir)?;
     if side == Side::Back {
-        // The driver domain keeps and lists what is below; a guest only reaches its own device.
+        // The driver domain owns and lists what is below; a guest only has access to its own
+        // device.
         let top = path::join(&path::home(id.back), "backend");
         if t.read_if_there(&top)?.is_none() {
             t.mkdir(&top)?;
@@ -200,8 +201,8 @@ fn make_dir<T: Transport>(t: &mut Transaction<'_, T>, id: &DeviceId, side: Side)
     Ok(dir)
 }
 
-/// Removes a directory, and each above it that is empty then, up to but without the second level
-/// below `home`.
+/// Removes a directory, and each one above it that is empty then, down to the second level below
+/// `home`, which stays.
 fn remove_with_empty_above<T: Transport>(
     t: &mut Transaction<'_, T>,
     dir: &str,

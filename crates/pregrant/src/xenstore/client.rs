@@ -1,19 +1,19 @@
-//! The client: one request at a time over a stream of bytes, watch events in between.
+//! The client: one request at a time over a stream of bytes, with watch events in between.
 //!
 //! ```text
 //!   client.read(path) ──► request ──► Transport::send
 //!                         reply   ◄── Transport::recv ──┬── reply to this request  ──► the caller
 //!                                                       └── watch event            ──► queue ──► next_event
 //! ```
-//! Works over a socket to xenstored and over `/dev/xen/xenbus` alike.
+//! It works over a socket to xenstored and over `/dev/xen/xenbus`.
 //!
-//! xenstore itself is trusted with the keys that it keeps, but not with memory: lengths are checked
-//! before anything is reserved, and an answer that the protocol does not allow ends the
-//! connection's use. A writer below a watched node chooses the paths of its events, so one
-//! event waits for each watch, whatever was changed: it names the watched node when there were
-//! several. Only where no one but us and the toolstack writes ([`Client::watch_each`]) each path
-//! waits, up to a bound. The *values* come from other domains: parse them as hostile, see
-//! [`crate::xenbus::device`].
+//! xenstore itself is trusted with the keys that it stores, but not with memory: lengths are
+//! checked before anything is allocated, and an answer that violates the protocol ends the use of
+//! the connection. A domain that writes below a watched node chooses the paths of its events, so
+//! only one event per watch is kept, whatever was changed: if there were several it names the
+//! watched node. Only where this process and the toolstack are the only writers
+//! ([`Client::watch_each`]) is each path kept, up to a limit. The *values* come from other domains:
+//! parse them as hostile, see [`crate::xenbus::device`].
 
 use super::codec::{self, Parser};
 use super::error::{Cause, Operation, XsError};
@@ -29,33 +29,33 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-/// A stream of bytes to xenstore and back.
+/// A stream of bytes to and from xenstore.
 pub trait Transport {
-    /// Why it failed. A closed connection is an error too.
+    /// The error of a failed transfer. A closed connection is an error, too.
     type Error: fmt::Display;
 
-    /// Sends all of it. A message always comes whole, since `/dev/xen/xenbus` wants it so.
+    /// Sends all bytes. They are always whole messages, as `/dev/xen/xenbus` requires.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Takes what came, at least one byte, and waits for it as long as `wait`, for ever when it
-    /// is `None`. `Ok(0)`: nothing came in that time.
+    /// Receives at least one byte, and waits for it up to `wait` (`None`: no timeout). `Ok(0)`:
+    /// nothing came in that time.
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error>;
 }
 
-/// Something at or below a watched node changed: check again.
+/// A watched node, or a node below it, has changed: read it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
-    /// The node that changed; relative if the watch was. Right after [`Client::watch`] the watched
-    /// node itself.
+    /// The node that changed, as a relative path if the watch has one. Right after
+    /// [`Client::watch`] it is the watched node itself.
     pub path: String,
-    /// The token that the watch was set with.
+    /// The token of the watch.
     pub token: String,
 }
 
-/// Events of one watch of [`Client::watch_each`] that wait at most; then one of the watched node
-/// stands for all.
+/// Most events of one watch of [`Client::watch_each`] that are kept; beyond that, one for the
+/// watched node replaces all.
 const EACH_MAX: usize = 256;
-/// How often a transaction is tried before its conflict is the caller's.
+/// How often a transaction is tried before its conflict is returned to the caller.
 const TRANSACTION_ATTEMPTS: u32 = 1000;
 /// How often a long directory is read again because it changed meanwhile.
 const DIRECTORY_ATTEMPTS: u32 = 100;
@@ -64,11 +64,11 @@ const DIRECTORY_ATTEMPTS: u32 = 100;
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Watch {
     path: String,
-    /// Each path of an event waits, not the watched node's alone.
+    /// Each changed path is kept, instead of the watched node's only.
     each: bool,
 }
 
-/// An event that no one has taken yet, and the path of its watch.
+/// An event that was not taken yet, and the path of its watch.
 #[derive(Debug)]
 struct Waiting {
     event: WatchEvent,
@@ -77,22 +77,22 @@ struct Waiting {
 
 /// A connection to xenstore.
 ///
-/// The domain that it speaks for is known to the server; a path without a slash in front is
+/// The server knows the domain of the connection. A path that does not begin with a slash is
 /// relative to that domain's home.
 #[derive(Debug)]
 pub struct Client<T> {
     transport: T,
     input: Parser,
     events: VecDeque<Waiting>,
-    /// By token, as it was set.
+    /// The watches by token, as they were set.
     watches: BTreeMap<String, Vec<Watch>>,
     last_req_id: u32,
-    /// Set once the stream cannot be followed any more.
+    /// Set once the stream cannot be parsed any more.
     lost: bool,
 }
 
 impl<T: Transport> Client<T> {
-    /// Over a connected transport.
+    /// Uses a connected transport.
     pub fn new(transport: T) -> Self {
         Self {
             transport,
@@ -104,8 +104,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The transport, to wait for it together with other things. When it has something to read,
-    /// call [`Client::next_event`] with a wait of zero until it gives nothing.
+    /// The transport, to wait for it together with other descriptors. When it is readable, call
+    /// [`Client::next_event`] with a wait of zero until it returns `None`.
     pub fn transport(&self) -> &T {
         &self.transport
     }
@@ -115,22 +115,22 @@ impl<T: Transport> Client<T> {
         self.outside().read(path)
     }
 
-    /// The value of a node, or nothing when there is no such node.
+    /// The value of a node. `None`: there is no such node.
     pub fn read_if_there(&mut self, path: &str) -> Result<Option<Vec<u8>>, XsError> {
         self.outside().read_if_there(path)
     }
 
-    /// Sets the value of a node, and makes it where it is missing.
+    /// Sets the value of a node, which is created if it does not exist.
     pub fn write(&mut self, path: &str, value: impl AsRef<[u8]>) -> Result<(), XsError> {
         self.outside().write(path, value)
     }
 
-    /// Makes a node, if it is missing.
+    /// Creates a node, if it does not exist.
     pub fn mkdir(&mut self, path: &str) -> Result<(), XsError> {
         self.outside().mkdir(path)
     }
 
-    /// Removes a node and all below it. A missing node is no error, a missing node above it is.
+    /// Removes a node and all below it. A missing node is no error; a missing parent is.
     pub fn rm(&mut self, path: &str) -> Result<(), XsError> {
         self.outside().rm(path)
     }
@@ -140,20 +140,20 @@ impl<T: Transport> Client<T> {
         self.outside().directory(path)
     }
 
-    /// Who may do what with a node.
+    /// The permissions of a node.
     pub fn get_perms(&mut self, path: &str) -> Result<Vec<Permission>, XsError> {
         self.outside().get_perms(path)
     }
 
-    /// Says who may do what with a node; the first entry is the owner and the default.
+    /// Sets the permissions of a node. The first entry is the owner and the default.
     pub fn set_perms(&mut self, path: &str, perms: &[Permission]) -> Result<(), XsError> {
         self.outside().set_perms(path, perms)
     }
 
-    /// Does several things at once: all of them become visible together, or none.
+    /// Makes several changes in one transaction: all become visible together, or none.
     ///
-    /// `body` runs again when another change came in between, so it must have no other effects.
-    /// When it fails, nothing is changed.
+    /// `body` runs again if it conflicts with another change, so it must have no other effects. If
+    /// it fails, nothing is changed.
     pub fn transaction<R>(
         &mut self,
         mut body: impl FnMut(&mut Transaction<'_, T>) -> Result<R, XsError>,
@@ -180,20 +180,20 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Watches changes at and below a node. The watch fires once right away, whether anything
-    /// changed or not. One event waits to be taken: of several changes it names the watched node.
+    /// Watches a node and all below it. The watch fires once at once. At most one event is kept; if
+    /// there were several changes it names the watched node.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, false)
     }
 
-    /// The same, and each changed node is named by an event of its own: for a node below which no
-    /// peer may write. Where very many wait, one that names the watched node stands for all.
+    /// The same, but each changed node has an event of its own. Use it for a node below which no
+    /// peer may write. If very many are waiting, one for the watched node replaces them.
     pub fn watch_each(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, true)
     }
 
     fn set_watch(&mut self, path: &str, token: &str, each: bool) -> Result<(), XsError> {
-        // First of all: Linux may give the first event before its reply.
+        // This comes first, since Linux may deliver the first event before the reply.
         let of_token = self.watches.entry(token.into()).or_default();
         let known = of_token.iter().any(|w| w.path == path);
         if !known {
@@ -206,7 +206,7 @@ impl<T: Transport> Client<T> {
         set
     }
 
-    /// Takes a watch back, with its event that waits.
+    /// Ends a watch, and drops its waiting events.
     pub fn unwatch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.watch_request(Operation::Unwatch, MsgType::Unwatch, path, token)?;
         self.forget_watch(path, token);
@@ -223,7 +223,7 @@ impl<T: Transport> Client<T> {
         self.events.retain(|w| w.event.token != token || w.watched != path);
     }
 
-    /// Takes all watches back, and gives up all transactions.
+    /// Ends all watches and transactions.
     pub fn reset_watches(&mut self) -> Result<(), XsError> {
         self.request(Operation::ResetWatches, "", TX_NONE, MsgType::ResetWatches, &[b"\0"])?;
         self.watches.clear();
@@ -231,25 +231,23 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Whether an event came already, beside a reply: nothing of it is left to be read from the
-    /// transport, so nothing there wakes for it. Ask before you sleep.
+    /// Whether an event has arrived already, together with a reply. It is not in the transport any
+    /// more, so the transport's descriptor does not wake for it: check this before you sleep.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || self.input.has_message()
     }
 
-    /// Events that were read and that no one has taken yet.
+    /// Number of events that have arrived and were not taken.
     pub fn nr_waiting(&self) -> usize {
         self.events.len()
     }
 
-    /// The next event of any watch; `None` when none came in that time (`wait` of `None`: for
-    /// ever).
+    /// The next event of any watch. `None`: none came in that time (`wait` of `None`: no timeout).
     pub fn next_event(&mut self, wait: Option<Duration>) -> Result<Option<WatchEvent>, XsError> {
         self.next_event_where(wait, |_| true)
     }
 
-    /// The next event that the test wants; the others stay for those that
-    /// wait for them.
+    /// The next event that `wanted` accepts; the others stay for later calls.
     pub fn next_event_where(
         &mut self,
         wait: Option<Duration>,
@@ -282,20 +280,20 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Makes a domain known, with the page and the channel of its own ring to xenstore. Domain 0
+    /// Introduces a domain, with the page and the channel of its own ring to xenstore. Domain 0
     /// only.
     pub fn introduce(&mut self, domid: DomId, gfn: u64, channel: EvtchnPort) -> Result<(), XsError> {
         let body = format!("{}\0{gfn}\0{}\0", domid.0, channel.0);
         self.request(Operation::Introduce, "", TX_NONE, MsgType::Introduce, &[body.as_bytes()]).map(drop)
     }
 
-    /// Forgets a domain. Domain 0 only.
+    /// Releases a domain. Domain 0 only.
     pub fn release(&mut self, domid: DomId) -> Result<(), XsError> {
         let domid = format!("{}\0", domid.0);
         self.request(Operation::Release, "", TX_NONE, MsgType::Release, &[domid.as_bytes()]).map(drop)
     }
 
-    /// Is a domain known?
+    /// Whether a domain is introduced.
     pub fn is_domain_introduced(&mut self, domid: DomId) -> Result<bool, XsError> {
         let domid = format!("{}\0", domid.0);
         let operation = Operation::IsDomainIntroduced;
@@ -329,7 +327,7 @@ impl<T: Transport> Client<T> {
         self.request(operation, path, TX_NONE, kind, &parts).map(drop)
     }
 
-    /// Sends a request and waits for its reply's payload. Events that come first are kept.
+    /// Sends a request and waits for its reply's payload. Events that arrive first are kept.
     fn request(
         &mut self,
         operation: Operation,
@@ -357,7 +355,7 @@ impl<T: Transport> Client<T> {
         loop {
             let Some(message) = self.receive(operation, path, None)? else { continue };
             let header = message.header;
-            // Linux answers WATCH and UNWATCH in its own driver, and without the request's number.
+            // Linux answers WATCH and UNWATCH in its own driver, without the request's number.
             let unnumbered = header.req_id == 0 && matches!(kind, MsgType::Watch | MsgType::Unwatch);
             match MsgType::from_raw(header.msg_type) {
                 Some(MsgType::WatchEvent) => {
@@ -378,7 +376,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The next message; `None` when nothing came in that time.
+    /// The next message. `None`: nothing came in that time.
     fn receive(
         &mut self,
         operation: Operation,
@@ -411,11 +409,12 @@ impl<T: Transport> Client<T> {
         event.ok_or_else(|| self.lose(Operation::NextEvent, "", "a malformed watch event"))
     }
 
-    /// The watch that an event is of. None: it was taken back.
+    /// The watch of an event. None: it was ended.
     fn watch_of(&self, event: &WatchEvent) -> Option<&Watch> {
         let of_token = self.watches.get(&event.token)?;
         let at_or_above = |w: &&Watch| path::levels_below(&event.path, &w.path).is_some();
-        // When a node above the watched one goes, xenstoreds differ in how they name it.
+        // When a node above the watched one is removed, implementations of xenstored differ in how
+        // they name it.
         of_token.iter().filter(at_or_above).max_by_key(|w| w.path.len()).or(of_token.first())
     }
 
@@ -449,7 +448,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// Requests that belong together, see [`Client::transaction`].
+/// A transaction, see [`Client::transaction`].
 #[derive(Debug)]
 pub struct Transaction<'a, T> {
     client: &'a mut Client<T>,
@@ -486,7 +485,7 @@ impl<T: Transport> Transaction<'_, T> {
         self.on_node(Operation::Rm, MsgType::Rm, path, &[]).map(drop)
     }
 
-    /// As [`Client::rm`], and a missing node above is no error either.
+    /// As [`Client::rm`], but a missing parent is no error.
     pub fn rm_if_there(&mut self, path: &str) -> Result<(), XsError> {
         match self.rm(path) {
             Err(e) if e.is_not_found() => Ok(()),
@@ -523,8 +522,8 @@ impl<T: Transport> Transaction<'_, T> {
         self.on_node(Operation::SetPerms, MsgType::SetPerms, path, &[&list]).map(drop)
     }
 
-    /// A directory that does not fit one message: part after part, from the start again if it
-    /// changed meanwhile.
+    /// Reads a directory that does not fit in one message, part by part, and from the start again
+    /// if it changed meanwhile.
     fn directory_in_parts(&mut self, path: &str) -> Result<Vec<u8>, XsError> {
         let operation = Operation::Directory;
         for _ in 0..DIRECTORY_ATTEMPTS {
@@ -570,6 +569,6 @@ impl<T: Transport> Transaction<'_, T> {
     }
 }
 
-// No unsafe code here, and too slow for Miri.
+// There is no unsafe code here, and the tests are too slow for Miri.
 #[cfg(all(test, not(miri)))]
 mod tests;

@@ -1,18 +1,18 @@
-//! Messages out of a stream of bytes, and into one.
+//! Decodes messages from a stream of bytes, and encodes them.
 //!
 //! ```text
 //! push("..."), push("...")  ->  | header | payload | header | pay   ->  next() -> Message, Message, None
 //! ```
-//! The stream may be cut anywhere; the same messages come out. A peer may announce any length:
-//! [`Parser::next`] fails before any memory is reserved for it, and goes on failing, since the
-//! stream cannot be followed any more.
+//! The stream may be cut anywhere; the same messages result. A peer may announce any length:
+//! [`Parser::next`] fails before any memory is allocated for it, and keeps failing, since the
+//! stream cannot be parsed any further.
 
 use crate::wire::WireError;
 use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX};
 use alloc::vec::Vec;
 
-/// A buffer that was emptied keeps this much room; more is given back, since a peer that once
-/// filled it may sit idle for ever.
+/// An emptied buffer keeps this much capacity. More is freed, since a peer that once filled it may
+/// then be idle for ever.
 pub const KEPT_BYTES: usize = 16 * 1024;
 
 /// Empties a buffer, see [`KEPT_BYTES`].
@@ -26,39 +26,40 @@ pub fn empty(buffer: &mut Vec<u8>) {
 /// One whole message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// The header as it came.
+    /// The header as it was received.
     pub header: Header,
-    /// As many bytes as the header says.
+    /// As many bytes as the header announced.
     pub payload: Vec<u8>,
 }
 
-/// Collects bytes until whole messages are there.
+/// Collects bytes until they are whole messages.
 #[derive(Default, Debug)]
 pub struct Parser {
     bytes: Vec<u8>,
-    /// Bytes at the front of `bytes` that were given out.
+    /// Bytes at the start of `bytes` that were returned already.
     taken: usize,
 }
 
 impl Parser {
-    /// An empty one.
+    /// A parser without bytes.
     pub const fn new() -> Self {
         Self { bytes: Vec::new(), taken: 0 }
     }
 
-    /// Bytes that came and were not given out. At most what was pushed: the caller bounds it.
+    /// Number of bytes that were not returned yet. It is at most what was pushed: the caller limits
+    /// it.
     pub fn buffered_bytes(&self) -> usize {
         self.bytes.len() - self.taken
     }
 
-    /// Whether a whole message came and was not given out, or one that is too long.
+    /// Whether a whole message has arrived, or one that is too long.
     pub fn has_message(&self) -> bool {
         let rest = &self.bytes[self.taken..];
         let Some((head, body)) = rest.split_first_chunk::<{ Header::SIZE }>() else { return false };
         Header::from_bytes(*head).payload_len().map_or(true, |len_bytes| len_bytes <= body.len())
     }
 
-    /// More of the stream.
+    /// Appends more of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.taken > 0 {
             self.bytes.drain(..self.taken);
@@ -67,10 +68,11 @@ impl Parser {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message; `None` when more bytes are needed.
+    /// The next whole message. `None`: more bytes are needed.
     ///
     /// # Errors
-    /// [`WireError::XsTooLong`] when the next message announces more than 4096 bytes. Close the
+    ///
+    /// [`WireError::XsTooLong`] if the next message announces more than 4096 bytes. Close the
     /// connection.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends and then goes on would mislead")]
     pub fn next(&mut self) -> Result<Option<Message>, WireError> {
@@ -89,9 +91,9 @@ impl Parser {
     }
 }
 
-/// Appends a message whose payload is the parts one after another.
+/// Appends a message whose payload is the concatenated `parts`.
 ///
-/// The caller sees to it that they are [`PAYLOAD_MAX`] bytes at most.
+/// The caller ensures that they have at most [`PAYLOAD_MAX`] bytes.
 pub fn encode(out: &mut Vec<u8>, msg_type: u32, req_id: u32, tx_id: u32, parts: &[&[u8]]) {
     let len_bytes: usize = parts.iter().map(|p| p.len()).sum();
     debug_assert!(len_bytes <= PAYLOAD_MAX);
@@ -102,14 +104,14 @@ pub fn encode(out: &mut Vec<u8>, msg_type: u32, req_id: u32, tx_id: u32, parts: 
     }
 }
 
-/// Appends the reply that says that a request failed.
+/// Appends the reply to a request that failed.
 pub fn encode_error(out: &mut Vec<u8>, request: &Header, errno: Errno) {
     let parts = [errno.name().as_bytes(), b"\0"];
     encode(out, MsgType::Error.raw(), request.req_id, request.tx_id, &parts);
 }
 
-/// The strings of a payload in which each ends in a NUL. `None` when the last one does not, or
-/// there is none.
+/// The strings of a payload, each of which ends with a NUL. `None`: the last one does not, or there
+/// is none.
 pub fn strings(payload: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     Some(payload.strip_suffix(b"\0")?.split(|&b| b == 0))
 }
@@ -125,13 +127,13 @@ pub fn exactly<const N: usize>(payload: &[u8]) -> Option<[&[u8]; N]> {
     (count == N).then_some(found)
 }
 
-/// A string with its NUL, and whatever bytes follow.
+/// A string with its NUL, and the bytes after it.
 pub fn string_and_rest(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     let nul = payload.iter().position(|&b| b == 0)?;
     Some((&payload[..nul], &payload[nul + 1..]))
 }
 
-/// An unsigned number in decimal text. Signs, spaces and overflow are refused.
+/// Parses an unsigned decimal number. Signs, spaces and overflow are refused.
 pub fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;

@@ -1,15 +1,15 @@
-//! A guest kernel's way to xenstore: the page that it shares with xenstored, and an event channel
+//! A guest kernel's connection to xenstore: a page shared with xenstored, and an event channel
 //! (docs/protocol 8.4).
 //!
 //! ```text
 //!   req[1024]@0   rsp[1024]@1024   req_cons@2048  req_prod@2052  rsp_cons@2056  rsp_prod@2060
 //!   Client --send--> req --event--> xenstored --> rsp --event--> recv --> Client
 //! ```
-//! Two streams of bytes. Invariant: `req_prod` and `rsp_cons` are this end's own, and not read
-//! again.
+//! The page has two streams of bytes. Invariant: `req_prod` and `rsp_cons` belong to this end, and
+//! are never read back.
 //!
-//! What the other end may do: write any index. A distance above 1024 ends the connection's use; it
-//! moves no byte outside of the page.
+//! What the other end may do: write any index. A distance above 1024 ends the use of the
+//! connection; no byte outside of the page is accessed.
 
 use super::Transport;
 use crate::shm::SharedBytes;
@@ -26,16 +26,16 @@ const REQ_PROD: usize = 2052;
 const RSP_CONS: usize = 2056;
 const RSP_PROD: usize = 2060;
 
-/// The event channel that goes with the page.
+/// The event channel of the page.
 pub trait StoreChannel {
     /// Sends an event to xenstored.
     fn notify(&mut self);
-    /// Sleeps until an event of the channel came, at most so long (None: for ever). It may return
-    /// early; it returns what is left of the time (of None: None).
+    /// Sleeps until an event of the channel, at most for `max` (None: no timeout). It may return
+    /// early. Returns the time that is left (None if `max` was None).
     fn wait(&mut self, max: Option<Duration>) -> Option<Duration>;
 }
 
-/// See the module.
+/// A connection by a shared page.
 pub struct DomainRing<S, B> {
     page: S,
     channel: B,
@@ -43,16 +43,16 @@ pub struct DomainRing<S, B> {
     rsp_cons: u32,
 }
 
-/// Xenstored, or the page, cannot be used any more.
+/// Why xenstored, or the page, cannot be used any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DomainRingError {
-    /// The page is shorter than a page.
+    /// The memory is shorter than a page.
     Short,
-    /// Its indices are more than 1024 bytes apart.
+    /// The indices are more than 1024 bytes apart.
     Indices {
-        /// The writer's.
+        /// The producer's index.
         prod: u32,
-        /// The reader's.
+        /// The consumer's index.
         cons: u32,
     },
 }
@@ -72,8 +72,8 @@ impl fmt::Display for DomainRingError {
 impl core::error::Error for DomainRingError {}
 
 impl<S: SharedBytes, B: StoreChannel> DomainRing<S, B> {
-    /// Over the page that the start info or `HVM_PARAM_STORE_PFN` names. A boot loader may have
-    /// used it before: this goes on where it stopped.
+    /// Uses the page that the start info or `HVM_PARAM_STORE_PFN` names. If a boot loader has used
+    /// it before, this continues from there.
     pub fn new(page: S, channel: B) -> Result<Self, DomainRingError> {
         let index = |at| page.load_u32(at).ok_or(DomainRingError::Short);
         let (req_prod, rsp_cons) = (index(REQ_PROD)?, index(RSP_CONS)?);
@@ -85,15 +85,15 @@ impl<S: SharedBytes, B: StoreChannel> DomainRing<S, B> {
         &mut self.channel
     }
 
-    /// The other end's index, as it is now.
+    /// The other end's current index.
     fn index(&self, at: usize) -> Result<u32, DomainRingError> {
         let index = self.page.load_u32(at).ok_or(DomainRingError::Short)?;
-        // Bytes below it are read, or written over, after it.
+        // Bytes before that index are accessed only after it was read.
         fence(Ordering::SeqCst);
         Ok(index)
     }
 
-    /// Publishes an own index behind what was done before it.
+    /// Publishes an index of this end, after the accesses before it.
     fn publish(&mut self, at: usize, index: u32) -> Result<(), DomainRingError> {
         fence(Ordering::SeqCst);
         if !self.page.store_u32(at, index) {
@@ -104,13 +104,13 @@ impl<S: SharedBytes, B: StoreChannel> DomainRing<S, B> {
     }
 }
 
-/// Bytes between two indices.
+/// Number of bytes between two indices.
 fn distance(prod: u32, cons: u32) -> Result<u32, DomainRingError> {
     let used = prod.wrapping_sub(cons);
     if used <= RING { Ok(used) } else { Err(DomainRingError::Indices { prod, cons }) }
 }
 
-/// How many of `most` bytes from `index` on lie in one piece.
+/// Of `most` bytes from `index` on: the offset, and how many are contiguous.
 fn run(index: u32, most: usize) -> (usize, usize) {
     let at = (index % RING) as usize;
     (at, most.min(RING as usize - at))
@@ -153,7 +153,7 @@ impl<S: SharedBytes, B: StoreChannel> Transport for DomainRing<S, B> {
             if buf.is_empty() || left == Some(Duration::ZERO) {
                 return Ok(0);
             }
-            // Events without bytes do not prolong it.
+            // Events without bytes do not extend the wait.
             left = self.channel.wait(left);
         }
     }

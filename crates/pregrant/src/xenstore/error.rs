@@ -6,82 +6,81 @@ use alloc::string::String;
 use core::fmt;
 
 crate::named! {
-    /// The operation of the client.
+    /// An operation of the client.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[non_exhaustive]
     Operation {
-        /// Reading a value.
+        /// It read a value.
         Read = "read",
-        /// Writing a value.
+        /// It wrote a value.
         Write = "write",
-        /// Creating a node without a value.
+        /// It created a node without a value.
         Mkdir = "mkdir",
-        /// Removing a node and what is below it.
+        /// It removed a node and all below it.
         Rm = "rm",
-        /// Listing the children of a node.
+        /// It listed the children of a node.
         Directory = "directory",
-        /// Reading permissions.
+        /// It read permissions.
         GetPerms = "get permissions",
-        /// Changing permissions.
+        /// It changed permissions.
         SetPerms = "set permissions",
-        /// Setting a watch.
+        /// It set a watch.
         Watch = "watch",
-        /// Taking a watch back.
+        /// It ended a watch.
         Unwatch = "unwatch",
-        /// Taking all watches back.
+        /// It ended all watches.
         ResetWatches = "reset watches",
-        /// Waiting for a watch to fire.
+        /// It waited for an event of a watch.
         NextEvent = "next watch event",
-        /// Opening a transaction.
+        /// It started a transaction.
         TransactionStart = "transaction start",
-        /// Closing a transaction.
+        /// It ended a transaction.
         TransactionEnd = "transaction end",
-        /// Asking where a domain's home is.
+        /// It asked for a domain's home.
         GetDomainPath = "get domain path",
-        /// Making a domain known.
+        /// It introduced a domain.
         Introduce = "introduce",
-        /// Forgetting a domain.
+        /// It released a domain.
         Release = "release",
-        /// Asking whether a domain is known.
+        /// It asked whether a domain is introduced.
         IsDomainIntroduced = "is domain introduced",
     }
 }
 
-/// Why the operation failed.
+/// Why an operation failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// xenstore refused.
+    /// xenstore refused it.
     Refused(Errno),
-    /// The path is not legal; nothing was sent.
+    /// The path is invalid; nothing was sent.
     BadPath(PathError),
-    /// The message would be longer than xenstore takes; nothing was sent.
+    /// The message would be longer than xenstore accepts; nothing was sent.
     TooLong {
         /// Bytes of payload.
         len_bytes: usize,
     },
-    /// A NUL byte in a token; nothing was sent.
+    /// A token contains a NUL byte; nothing was sent.
     NulInToken,
-    /// The connection broke; the transport's own words.
+    /// The connection broke; the transport's error text.
     Connection(String),
-    /// xenstore answered something that the protocol does not allow. The connection is of no use
-    /// any more.
+    /// xenstore's answer violates the protocol. The connection cannot be used any more.
     BadReply(&'static str),
 }
 
-/// A failed operation on xenstore.
+/// An operation on xenstore that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct XsError {
     /// The operation.
     pub operation: Operation,
-    /// On which path, as the caller named it; empty where the operation has none.
+    /// The path, as the caller passed it; empty if the operation has none.
     pub path: String,
-    /// Why it failed.
+    /// The cause.
     pub cause: Cause,
 }
 
 impl XsError {
-    /// The error that xenstore named, if it was xenstore that refused.
+    /// The error that xenstore returned, if xenstore refused the operation.
     pub fn errno(&self) -> Option<Errno> {
         match self.cause {
             Cause::Refused(errno) => Some(errno),
@@ -89,7 +88,7 @@ impl XsError {
         }
     }
 
-    /// Is it only that there is no such node?
+    /// Whether the node does not exist.
     pub fn is_not_found(&self) -> bool {
         self.errno() == Some(Errno::Enoent)
     }
@@ -116,7 +115,7 @@ impl fmt::Display for XsError {
 
 impl core::error::Error for XsError {}
 
-/// The meaning of an error for a user, with the remedy where there is one.
+/// The meaning of an error for a user, with a remedy if there is one.
 fn meaning(errno: Errno) -> &'static str {
     match errno {
         Errno::Enoent => "no such node, domain or transaction",

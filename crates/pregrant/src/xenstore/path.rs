@@ -1,13 +1,13 @@
-//! Paths: which are legal, and how to take them apart.
+//! Paths: which are valid, and how to split them.
 //!
 //! ```text
 //! /local/domain/7/device/vif/0/state     absolute
 //!                 device/vif/0/state     relative: to the home of the domain that asks, /local/domain/7
 //! @releaseDomain                         special: names an occasion, not a node
 //! ```
-//! Legal bytes are `A-Z a-z 0-9 - / _ @`; no empty component, no slash at the end (but for `/`
-//! itself); 3072 bytes absolute, 2048 relative. A path that passed [`check`] is therefore ASCII,
-//! and cutting it anywhere is safe.
+//! Valid bytes are `A-Z a-z 0-9 - / _ @`. A path has no empty component and no slash at its end
+//! (except for `/` itself), and at most 3072 bytes if absolute, 2048 if relative. A path that
+//! passed [`check`] is ASCII, so cutting it anywhere is safe.
 
 use crate::units::DomId;
 use crate::wire::xs::{ABS_PATH_MAX, REL_PATH_MAX};
@@ -17,37 +17,37 @@ use core::fmt;
 
 /// The two special paths: a domain appeared, a domain went away.
 pub const SPECIAL: [&str; 2] = [INTRODUCE_DOMAIN, RELEASE_DOMAIN];
-/// Watched to learn of new domains.
+/// The path to watch for new domains.
 pub const INTRODUCE_DOMAIN: &str = "@introduceDomain";
-/// Watched to learn of domains that went away.
+/// The path to watch for domains that went away.
 pub const RELEASE_DOMAIN: &str = "@releaseDomain";
 
-/// Why a path is not legal.
+/// Why a path is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathError {
-    /// No byte at all.
+    /// It is empty.
     Empty,
-    /// Longer than its kind allows.
+    /// It is longer than allowed.
     TooLong {
-        /// Bytes in the path.
+        /// Number of bytes in the path.
         len_bytes: usize,
-        /// Bytes allowed.
+        /// Number of bytes allowed.
         max_bytes: usize,
     },
-    /// A byte that paths may not have.
+    /// It has a byte that paths must not have.
     BadByte {
         /// The byte.
         byte: u8,
-        /// Its position.
+        /// Its offset.
         at: usize,
     },
-    /// Two slashes in a row.
+    /// It has two slashes in a row.
     EmptyComponent {
-        /// Position of the second slash.
+        /// Offset of the second slash.
         at: usize,
     },
-    /// A slash at the end of a path other than `/`.
+    /// It ends with a slash and is not `/`.
     TrailingSlash,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for PathError {
 
 impl core::error::Error for PathError {}
 
-/// Is this the name of a legal node, absolute or relative?
+/// Checks whether this is a valid path of a node, absolute or relative.
 pub fn check(path: &[u8]) -> Result<&str, PathError> {
     let max_bytes = if path.first() == Some(&b'/') { ABS_PATH_MAX } else { REL_PATH_MAX };
     if path.is_empty() {
@@ -89,17 +89,17 @@ pub fn check(path: &[u8]) -> Result<&str, PathError> {
     if path.len() > 1 && path.ends_with(b"/") {
         return Err(PathError::TrailingSlash);
     }
-    // All bytes are ASCII by now.
+    // All bytes are ASCII here.
     core::str::from_utf8(path)
         .map_err(|e| PathError::BadByte { byte: path[e.valid_up_to()], at: e.valid_up_to() })
 }
 
-/// Does the path start at the root?
+/// Whether the path begins at the root.
 pub fn is_absolute(path: &str) -> bool {
     path.starts_with('/')
 }
 
-/// Does it name an occasion and not a node?
+/// Whether it is one of the special paths, which name no node.
 pub fn is_special(path: &str) -> bool {
     path.starts_with('@')
 }
@@ -109,7 +109,7 @@ pub fn home(domid: DomId) -> String {
     format!("/local/domain/{}", domid.0)
 }
 
-/// `below` under `base`. Either may be the root or empty.
+/// The path `below` under `base`. Either may be the root or empty.
 pub fn join(base: &str, below: &str) -> String {
     match (base, below) {
         (base, "" | "/") => String::from(base),
@@ -123,8 +123,8 @@ pub fn resolve(path: &str, domid: DomId) -> String {
     if is_absolute(path) { String::from(path) } else { join(&home(domid), path) }
 }
 
-/// Whether a node may have this absolute path: what stands behind a domain's home, or at all
-/// outside of one, has at most 2048 bytes, as in Xen's xenstored (its quota `path-max`).
+/// Whether a node may have this absolute path: the part below a domain's home, or all of it outside
+/// of one, has at most 2048 bytes, as in Xen's xenstored (its quota `path-max`).
 pub fn has_room(absolute: &str) -> bool {
     let behind_home = || {
         let (domid, behind) = absolute.strip_prefix("/local/domain/")?.split_once('/')?;
@@ -133,7 +133,7 @@ pub fn has_room(absolute: &str) -> bool {
     absolute.len() <= ABS_PATH_MAX && behind_home().unwrap_or(absolute.len()) <= REL_PATH_MAX
 }
 
-/// The node above; `None` above the root.
+/// The parent of a node; `None` for the root.
 pub fn parent(path: &str) -> Option<&str> {
     if path == "/" {
         return None;
@@ -155,12 +155,12 @@ pub fn components(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|c| !c.is_empty())
 }
 
-/// The path, then each node above it up to and including the root.
+/// The path, then each of its ancestors up to and including the root.
 pub fn self_and_ancestors(path: &str) -> impl Iterator<Item = &str> {
     core::iter::successors(Some(path), |p| parent(p))
 }
 
-/// How many levels `path` is below `top`: 0 for the same node, `None` when it is elsewhere.
+/// The number of levels from `top` down to `path`: 0 for the same node, `None` if it is elsewhere.
 pub fn levels_below(path: &str, top: &str) -> Option<usize> {
     if path == top {
         return Some(0);

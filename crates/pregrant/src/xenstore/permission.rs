@@ -1,9 +1,10 @@
 //! Who may read and write a node.
 //!
 //! A node has a list of permissions, each a letter and a domain: `n0`, `r7`. The first entry is
-//! special: its domain *owns* the node and may do anything, and its letter is what all domains get
-//! that the rest of the list does not name. Domain 0 may always do anything. A domain may also act
-//! for one other, its *target* (a device model for its guest), and then counts as that domain too.
+//! special: its domain *owns* the node and may do anything, and its letter applies to all domains
+//! that are not in the rest of the list. Domain 0 may always do anything. A domain may also act for
+//! one other domain, its *target* (a device model for its guest), and then counts as that domain,
+//! too.
 
 use crate::units::DomId;
 use alloc::format;
@@ -14,18 +15,18 @@ use core::fmt;
 /// A domain's access to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// `n`.
+    /// No access (`n`).
     None,
-    /// `r`.
+    /// It may read (`r`).
     Read,
-    /// `w`: write only.
+    /// It may write, but not read (`w`).
     Write,
-    /// `b`.
+    /// It may read and write (`b`).
     Both,
 }
 
 impl Access {
-    /// The letter on the wire.
+    /// The letter of the access.
     pub const fn letter(self) -> char {
         match self {
             Self::None => 'n',
@@ -35,7 +36,7 @@ impl Access {
         }
     }
 
-    /// From the letter on the wire.
+    /// Parses the letter of an access.
     pub const fn from_letter(letter: u8) -> Option<Self> {
         match letter {
             b'n' => Some(Self::None),
@@ -46,45 +47,45 @@ impl Access {
         }
     }
 
-    /// May it read?
+    /// Whether it allows reading.
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::Both)
     }
 
-    /// May it write?
+    /// Whether it allows writing.
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Both)
     }
 }
 
-/// One entry of a node's list.
+/// One entry of a node's permissions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Permission {
-    /// The domain that the entry is about.
+    /// The domain of the entry.
     pub domid: DomId,
-    /// Its access; in the first entry, that of all unnamed domains.
+    /// Its access; in the first entry, that of all domains without an entry.
     pub access: Access,
 }
 
 impl Permission {
-    /// An entry.
+    /// An entry for `domid`.
     pub const fn new(access: Access, domid: DomId) -> Self {
         Self { domid, access }
     }
 
-    /// From the wire, without its NUL: a letter and a decimal number.
+    /// Parses an entry without its NUL: a letter and a decimal number.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (&letter, digits) = text.split_first()?;
         Some(Self { access: Access::from_letter(letter)?, domid: parse_domid(digits)? })
     }
 
-    /// A list from the wire: entries, each with a NUL. `None` if any is malformed or there is none.
+    /// Parses a list of entries, each with a NUL. `None`: an entry is malformed, or there is none.
     pub fn parse_list(payload: &[u8]) -> Option<Vec<Self>> {
         let body = payload.strip_suffix(b"\0")?;
         body.split(|&b| b == 0).map(Self::parse).collect()
     }
 
-    /// A list for the wire.
+    /// Encodes a list of entries.
     pub fn list_to_bytes(list: &[Self]) -> Vec<u8> {
         let text: String = list.iter().map(|p| format!("{p}\0")).collect();
         text.into_bytes()
@@ -97,7 +98,7 @@ impl fmt::Display for Permission {
     }
 }
 
-/// A domain's number in decimal text, as all of xenstore's messages have it. Signs and spaces are
+/// Parses a domain's number, a decimal number in all messages of xenstore. Signs and spaces are
 /// refused.
 pub fn parse_domid(digits: &[u8]) -> Option<DomId> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {

@@ -9,7 +9,6 @@ use pregrant::platform::local::LocalDomain;
 
 const WRITE: Ask<'_> = Ask::Write { sector: 0, bytes: &[7; 512] };
 
-/// Asks by one queue.
 fn by(
     world: &mut World,
     front: &mut FrontVbd<LocalDomain>,

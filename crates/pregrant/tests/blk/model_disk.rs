@@ -21,11 +21,9 @@ pub struct Inside {
     pub broken: Option<String>,
     /// What tells it from others.
     pub identity: Option<String>,
-    /// What reads see.
     pub cache: Vec<u8>,
     /// What a loss of power leaves.
     pub platter: Vec<u8>,
-    /// Its requests, in order.
     pub log: Vec<(IoOp, u64, u64)>,
     /// By queue: what was not done yet, and what was and is to be reported.
     lanes: Vec<Lane>,

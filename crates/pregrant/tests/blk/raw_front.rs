@@ -10,11 +10,9 @@ use pregrant::wire::blkif::{Abi, Request, Response, RwRequest, Segment};
 use pregrant::xenbus::back::BackStep;
 use pregrant::xenbus::key_source::flag;
 
-/// See the module.
 pub struct RawFront<K> {
     pub mem: RingPages<K, LocalRegion>,
     ring: LocalRegion,
-    /// The ring's grant.
     pub ring_ref: GrantRef,
     /// Its pages, and their grants.
     pub pages: LocalRegion,
@@ -58,7 +56,6 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         Self { mem, ring, ring_ref: ring_ref[0], pages, refs, chan, req_prod: 0, rsp_cons: 0 }
     }
 
-    /// The ring's memory.
     pub fn ring(&self) -> LocalRegion {
         self.ring.clone()
     }

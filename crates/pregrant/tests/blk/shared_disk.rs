@@ -12,7 +12,6 @@ use pregrant::blk::disk::{Disk, DiskFigures, Done, Image, Io, OpenError, Opening
 use pregrant::error::PlatformError;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What a disk does.
 pub trait Model: Send + 'static {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
     fn identity(&self) -> Option<String> {
@@ -28,7 +27,6 @@ pub trait Model: Send + 'static {
     fn start(&mut self, lane: usize);
     fn complete(&mut self, lane: usize, done: &mut Vec<Done>);
     fn wait(&mut self, lane: usize) -> bool;
-    /// A way is dropped.
     fn end(&mut self, lane: usize);
 }
 

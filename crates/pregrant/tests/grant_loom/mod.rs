@@ -26,7 +26,6 @@ mod sync {
 }
 
 const PERMIT: u32 = 1;
-/// A status: claimed.
 const CLAIMED: u64 = 1 << 56;
 
 /// An entry, its status, and the page.

@@ -51,7 +51,6 @@ struct Queue {
     rsp_cons: u32,
 }
 
-/// See the module.
 pub struct BlkGuest {
     back: BackVbd<LocalDomain>,
     disk: ModelDisk,
@@ -243,7 +242,6 @@ impl BlkGuest {
         (op, id)
     }
 
-    /// A request without segments.
     fn put_bare(&mut self, i: usize, op: u8, id: u64) -> (u8, u64) {
         let queue = &mut self.queues[i];
         let at = queue.req_prod;

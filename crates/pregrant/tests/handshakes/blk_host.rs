@@ -35,7 +35,6 @@ struct Queue {
     kept: BTreeMap<u32, LocalMap>,
 }
 
-/// See the module.
 pub struct BlkHost {
     front: FrontVbd<LocalDomain>,
     config: FrontConfig,

@@ -88,12 +88,10 @@ pub struct Made {
     pub back_keys: Keys,
 }
 
-/// See the module.
 pub struct Machine {
     pub xen: LocalXen,
     pub guest: LocalDomain,
     pub host: LocalDomain,
-    /// Which end is ours.
     ours: Device,
     /// The connection of the domain that has it.
     own: Client<LocalLink>,
@@ -101,7 +99,6 @@ pub struct Machine {
     their_dir: &'static str,
     our_dir: &'static str,
     their: Client<LocalLink>,
-    /// Domain 0's.
     toolstack: Client<LocalLink>,
     /// What our end wrote into its `state`, since the script checked last.
     states: Vec<XenbusState>,

@@ -20,7 +20,6 @@ const LINUX_FLAT: Step = Commit(&[
     ("feature-ipv6-csum-offload", "1"),
 ]);
 
-/// And for two.
 const LINUX_TWO: Step = Commit(&[
     ("multi-queue-num-queues", "2"),
     ("queue-0/tx-ring-ref", "{tx0}"),

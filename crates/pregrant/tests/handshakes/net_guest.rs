@@ -72,7 +72,6 @@ struct Queue {
     rsp_cons: [u32; 2],
 }
 
-/// See the module.
 pub struct NetGuest {
     back: BackVif<LocalDomain>,
     queues: Vec<Queue>,

@@ -33,7 +33,6 @@ struct Queue {
     req_cons: [u32; 2],
 }
 
-/// See the module.
 pub struct NetHost {
     front: FrontVif<LocalDomain>,
     queues: Vec<Queue>,

@@ -24,7 +24,6 @@ impl<M: SharedBytes> Page<M> {
         Self { memory, slot_bytes, slots: 1 << slots }
     }
 
-    /// As `SHARED_RING_INIT` leaves it.
     pub fn init(&self) {
         self.memory.zero();
         self.store(REQ_EVENT, 1);

@@ -15,11 +15,8 @@ use std::collections::BTreeMap;
 pub enum Step {
     /// Keys, each by itself, in this order.
     Write(Keys),
-    /// Keys in one transaction.
     Commit(Keys),
-    /// Removes its own keys.
     Remove(&'static [&'static str]),
-    /// Its `state`, by itself.
     State(u8),
     /// Waits for one of the first states; any that is not among those or the second makes it give
     /// up.
@@ -43,7 +40,6 @@ pub enum Step {
     Close,
 }
 
-/// What a front grants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     pub queues: usize,
@@ -58,7 +54,6 @@ pub struct Grant {
 /// read-only.
 pub const ONE: Grant = Grant { queues: 1, order: 0, other: false, read_only: true };
 
-/// What travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Io {
     /// Net: frames of one slot. Block: short writes and reads, and a flush.
@@ -66,9 +61,7 @@ pub enum Io {
     /// Net: frames over several slots. Block: requests of many segments. Until the rings' indices
     /// have passed their end.
     Many,
-    /// Block: an indirect request.
     Indirect,
-    /// Block: reads alone.
     Read,
     /// Block: a barrier and a flush of the same id at once (Mini-OS, OVMF).
     BarrierAndFlush,
@@ -82,7 +75,6 @@ pub enum Io {
 pub trait Pair {
     /// Our driver checks the store once.
     fn step(&mut self, m: &mut Machine);
-    /// Our driver closes.
     fn close(&mut self, m: &mut Machine);
     /// Makes rings, and names what stands for their grants and channels.
     fn grant(&mut self, _: &mut Machine, _: Grant) -> Vec<(String, u32)> {
@@ -97,7 +89,6 @@ pub trait Pair {
     fn end(&mut self, m: &mut Machine);
 }
 
-/// Plays a table.
 pub fn play(m: &mut Machine, pair: &mut impl Pair, back_dir: &str, steps: &[Step]) {
     let mut names = BTreeMap::new();
     for (k, step) in steps.iter().enumerate() {

@@ -17,7 +17,6 @@ use proptest::prelude::*;
 use rig::model::{Slot, TxModel};
 use rig::{GUEST, HOST, Rig, TestPort, Way};
 
-/// Where a fragment is.
 #[derive(Clone, Copy, Debug)]
 enum Src {
     Staged,

@@ -48,7 +48,6 @@ struct Game {
     /// For keys and tables: the back may read it, no more.
     page: LocalRegion,
     page_ref: u32,
-    /// What outlives a back.
     kept: Pages,
     back: Option<(CtrlRing<LocalDomain>, SharedControl)>,
     req_prod: u32,

@@ -37,7 +37,6 @@ use rig::raw_back::{Rx, Tx};
 use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TxGame, Way, byte, release_half};
 use std::collections::VecDeque;
 
-/// Halves of 8 KiB.
 const ORDER: u32 = 2;
 const HALF: usize = 8192;
 const WAY: Way = Way::DataRing(ORDER);

@@ -89,9 +89,7 @@ enum List {
     Rx(usize, usize),
     /// These, and behind them this reference.
     And(usize, usize, Odd),
-    /// This reference alone.
     One(Odd),
-    /// One page, twice.
     Twice,
     /// Four pages, in a list that cannot be written to.
     ReadOnly,

@@ -55,7 +55,6 @@ struct Stand {
     made: u64,
     /// The last one that a hook saw.
     seen: Option<u64>,
-    /// As hooks left them.
     sent: Vec<Vec<u8>>,
     said: HookStats,
 }

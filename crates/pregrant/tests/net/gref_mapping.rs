@@ -28,7 +28,6 @@ pub const SUCCESS: u32 = 0;
 const NOT_SUPPORTED: u32 = 1;
 pub const INVALID: u32 = 2;
 
-/// What outlives a back.
 #[derive(Clone)]
 pub struct Kept {
     pub control: Pages,

@@ -28,7 +28,6 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
-/// What outlives a back.
 struct Survives<K> {
     ring: LocalRegion,
     redo: Pages,

@@ -183,7 +183,6 @@ pub fn bytes_of(g: &TxGame, fragments: &[(usize, u16, u16)]) -> Vec<u8> {
     fragments.iter().flat_map(|&(page, at, len)| g.content(page, at as usize, len as usize)).collect()
 }
 
-/// Until nothing moves.
 pub fn run(g: &mut TxGame, rig: &Rig, port: &mut dyn FramePort) -> Result<(), PeerFault> {
     while g.back.poll(&rig.host, GUEST, &g.chans.1, port, &mut g.arena, &g.control)? == Polled::More {}
     Ok(())

@@ -368,7 +368,6 @@ fn a_failing_grant_behind_extras_fails_its_own_slot() {
     }
 }
 
-/// [`refused`] for some ways.
 fn only_on(ways: &[Way], make: impl Fn(&TxGame) -> Played, expect: &[i16]) {
     for &way in ways {
         let rig = Rig::new();

@@ -47,7 +47,6 @@ impl Own {
         Self { pair: Pair::around(front, back, usize::MAX, equip), number: 0 }
     }
 
-    /// The pool is announced.
     fn new(front: FrontConfig, back: VifConfig, pages: usize) -> Self {
         let mut own = Self::unasked(front, back, pages);
         own.turns();
@@ -85,7 +84,6 @@ impl Own {
         assert!(!self.pair.front.is_held(at / PAGE_SIZE));
     }
 
-    /// What the back takes.
     fn took(&mut self, q: usize) -> Vec<Vec<u8>> {
         let mut port = TestPort::default();
         while self.pair.back.poll_tx(&self.pair.h, q, &mut port, &mut Arena::new()).expect("good frames")
@@ -543,8 +541,8 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
     }
 }
 
-/// One that closes, and another one: the same memory, new grants; what the first keeps mapped stays
-/// granted and takes a place.
+/// One back closes and another connects: it gets the same memory with new grants; pages that the
+/// first keeps mapped stay granted and use up room.
 #[test]
 fn the_pages_are_announced_to_another_back_again() {
     let mut own = Own::new(announcing(), entries(POOL + 32), 100);
@@ -603,7 +601,7 @@ struct Lying {
 }
 
 impl Lying {
-    /// It says that it has room for so many beside the pool, and that it took the pool.
+    /// A back that offers room for `room` pages besides the pool, and has accepted the pool.
     fn new(room: u32) -> Self {
         let mut own = Own::unasked(announcing(), entries(0), 100);
         let raw = RawRing::of(&mut own.pair);
@@ -614,7 +612,6 @@ impl Lying {
         lying
     }
 
-    /// Answers the next request.
     fn answer(&mut self, status: u32, data: u32) {
         let request = self.raw.request(self.asked);
         self.raw.answer(self.asked, (request.id, request.msg_type, status, data));
@@ -622,7 +619,6 @@ impl Lying {
         self.own.pair.front.turn(&self.own.pair.g).expect("what was asked");
     }
 
-    /// The request: its list.
     fn list(&self, msg_type: pregrant::wire::netif_ctrl::CtrlType) -> (u32, Vec<GrefEntry>) {
         let request = self.raw.request(self.asked);
         assert_eq!(request.msg_type, msg_type.raw());
@@ -649,7 +645,7 @@ impl Lying {
         self.own.pair.front.turn(&self.own.pair.g).expect("what was asked");
     }
 
-    /// Pages are in the table, as it says, and others are wanted: the DEL that is asked then.
+    /// A front whose pages fill the table and that wants others: with the DEL that it must send.
     fn filled(room: usize) -> (Self, Vec<GrefEntry>) {
         let mut lying = Self::new(room as u32);
         lying.own.each(0..room);
@@ -753,7 +749,7 @@ fn a_page_that_is_not_given_back_is_asked_for_so_often_and_kept() {
     }
 }
 
-/// An answer to what was not asked is a fault; one that comes again says nothing.
+/// An answer without a request is a fault; an event without an answer is not.
 #[test]
 fn an_answer_that_was_not_asked_closes_the_vif() {
     let (good, twice, other, early) = (0, 1, 2, 3);

@@ -12,7 +12,7 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{PathConfig, PathName};
 use pregrant::port::FramePort;
 
-/// A back that keeps so many pages of a vif mapped, and says so.
+/// A back that announces that it keeps this many pages of a vif mapped.
 fn keeps(pages: u32) -> VifConfig {
     let paths = PathConfig {
         persistent: pages as usize / 2,
@@ -24,7 +24,7 @@ fn keeps(pages: u32) -> VifConfig {
     VifConfig { features, paths, ..VifConfig::default() }
 }
 
-/// A front that wants so many pages each way.
+/// A front that wants this many pages per direction.
 fn wants(path: PathName, pages: u32) -> FrontConfig {
     FrontConfig {
         staging: Buffers::NONE,
@@ -121,7 +121,8 @@ fn a_back_says_what_each_of_its_paths_has_room_for() {
     assert_eq!((says(100, 0), says(0, 300), says(0, 0)), (200, 300, 0));
 }
 
-/// A table that takes fewer than the back said: the front begins again, with a page for each slot.
+/// The table takes fewer pages than the back announced: the front begins again, with a page per
+/// slot.
 #[test]
 fn a_front_whose_pages_are_not_all_taken_begins_again_with_fewer() {
     let short = VifConfig { paths: PathConfig { gref_mapping: 600, ..keeps(896).paths }, ..keeps(896) };

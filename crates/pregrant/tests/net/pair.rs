@@ -9,7 +9,6 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
 
-/// See the module.
 pub struct Pair {
     pub xen: LocalXen,
     pub g: LocalDomain,
@@ -30,7 +29,7 @@ impl Pair {
         Self::on(LocalXen::new(), requested, served)
     }
 
-    /// On a machine of the test's own.
+    /// On a machine that the test provides.
     pub fn on(xen: LocalXen, requested: FrontConfig, served: VifConfig) -> Self {
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
@@ -43,7 +42,8 @@ impl Pair {
         connect((g, front, fb), (h, back, bb));
     }
 
-    /// A frame of this length each way, on queue 0; the guest's has so many slots.
+    /// Moves a frame of this length in each direction on queue 0; the guest's takes this many
+    /// slots.
     pub fn exchange(&mut self, len: usize, slots: u32) {
         let Self { g, h, front, back, .. } = self;
         let (mut port, mut arena) = (TestPort::default(), Arena::new());

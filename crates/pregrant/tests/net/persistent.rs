@@ -18,7 +18,7 @@ use pregrant::xenbus::BackDevice;
 use rig::bus::{MapBus, connect, device};
 use rig::{GUEST, HOST, TestPort};
 
-/// One vif with both ends on one machine.
+/// A vif with both ends on one machine.
 struct Pair {
     xen: LocalXen,
     g: LocalDomain,
@@ -79,7 +79,8 @@ impl Pair {
         pair
     }
 
-    /// So many frames of `len` bytes each way, each checked; what that took.
+    /// Moves this many frames of `len` bytes in each direction and checks each. Returns what that
+    /// cost.
     fn exchange(&mut self, frames: usize, len: usize) -> LocalCounts {
         let before = self.xen.counts();
         let bytes = |k: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + k) as u8).collect() };

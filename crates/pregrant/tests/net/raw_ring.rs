@@ -82,7 +82,7 @@ impl RawRing {
         answers
     }
 
-    /// What stands in the `k`-th list.
+    /// The statuses in the `k`-th list.
     pub fn statuses(&self, k: usize, n: usize) -> Vec<u16> {
         let status = |at: usize| {
             let mut entry = [0; GrefEntry::SIZE];

@@ -20,7 +20,7 @@ fn segment(v6: bool, blank: bool) -> Vec<u8> {
     tagged(0, v6, blank)
 }
 
-/// The same behind so many VLAN tags.
+/// The same behind this many VLAN tags.
 fn tagged(tags: u8, v6: bool, blank: bool) -> Vec<u8> {
     let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let (from, to) = ([10, 0, 0, 1], [10, 0, 0, 2]);

@@ -320,8 +320,8 @@ fn held_frames_stay_as_they_came() {
     }
 }
 
-/// With everything held the ring is empty; the first page that comes back is posted without another
-/// frame.
+/// While the consumer has everything, the ring is empty; the first page that comes back is posted
+/// without another frame.
 #[test]
 fn a_ring_that_ran_dry_goes_on_when_a_page_comes_back() {
     let mut pair = Pair::new(config(true, 0), false);

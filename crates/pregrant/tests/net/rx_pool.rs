@@ -27,7 +27,6 @@ fn bytes(number: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where TCP's header begins.
 const TCP_AT: usize = 34;
 
 /// The headers ahead of such a protocol's, in a frame of `len` bytes: Ethernet and IPv4.
@@ -45,7 +44,7 @@ fn header(protocol: u8, len: usize) -> [u8; TCP_AT] {
 struct Skbs {
     /// The bytes that were copied, and the token of those that were not.
     frames: Vec<(Vec<u8>, Option<Token>)>,
-    /// It has no memory for the next one.
+    /// Allocation of the next page fails.
     fails: bool,
 }
 
@@ -99,7 +98,6 @@ struct Game {
     port: TestPort,
     given: usize,
     taken: usize,
-    /// By number.
     held: Vec<(usize, Token, Vec<u8>)>,
 }
 
@@ -133,7 +131,7 @@ impl Game {
         }
     }
 
-    /// So many frames for the guest; how many of them it has by reference.
+    /// Delivers this many frames to the guest; returns how many of them it has by reference.
     fn frames(&mut self, n: usize) -> usize {
         let before = self.held.len();
         for _ in 0..n {
@@ -307,8 +305,8 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
     }
 }
 
-/// One that has references of its own is asked about each frame once, however many it has, and of
-/// however many queues that are gone.
+/// A consumer with references of its own is asked about each frame once, however many frames it
+/// has, also of queues that are gone.
 #[test]
 fn a_consumer_is_asked_about_each_frame_once() {
     let front = FrontVif::new(rig::HOST, growing(512), true);
@@ -390,8 +388,8 @@ fn with_too_many_queues_out_frames_are_copied() {
     game.pair.close();
 }
 
-/// With too many pages in the guest's hands a new connection has frames copied, until some are
-/// back.
+/// While the guest holds too many pages, frames of a new connection are copied, until some pages
+/// are back.
 #[test]
 fn with_too_many_pages_out_frames_are_copied() {
     let front = FrontVif::new(rig::HOST, growing(896), true);
@@ -414,8 +412,8 @@ fn with_too_many_pages_out_frames_are_copied() {
     game.pair.close();
 }
 
-/// Behind a shrink the back has as many pages as it may keep, and the pool grows once it has
-/// answered.
+/// After a shrink the back has as many pages as it may keep, and the pool can grow once the back
+/// has answered.
 #[test]
 fn the_pool_grows_when_the_back_has_let_go() {
     let mut game = Game::new(growing(512), entries(768));
@@ -476,8 +474,8 @@ fn a_frame_of_one_slot_is_handed_on_behind_its_head() {
     }
 }
 
-/// Of TCP the payload stays; all else is copied, wherever its head is, and so is each frame of a
-/// back that is not trusted.
+/// Only the payload of TCP stays in place; everything else is copied, wherever its head is, and so
+/// is each frame of an untrusted back.
 #[test]
 fn what_a_stack_may_write_to_is_copied() {
     const TCP: u8 = 6;

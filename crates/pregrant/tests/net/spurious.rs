@@ -55,7 +55,6 @@ impl Sink for Lens {
     }
 }
 
-/// How a half receives.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Arena,

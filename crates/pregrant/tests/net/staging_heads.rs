@@ -207,8 +207,8 @@ fn back(heads: bool) -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, VifConfig { paths, ..VifConfig::default() })
 }
 
-/// One frame of 300 bytes; which of its first bytes the front takes from where is seen by what the
-/// buffers held before.
+/// Sends one frame of 300 bytes. The previous content of the buffers shows from where the front
+/// took its first bytes.
 fn one_comes(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),

@@ -19,13 +19,13 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TxRequest};
 use proptest::prelude::*;
 
-/// A back that offers so many pages for longer lists.
+/// A back that offers this many pages for longer lists.
 fn offers(max_pages: u32) -> VifConfig {
     let staging = Offer { max_pages, ..Offer::all() };
     VifConfig { features: BackFeatures { staging, ..BackFeatures::default() }, ..VifConfig::default() }
 }
 
-/// A front that wants so many buffers of `len` bytes each way.
+/// A front that wants this many buffers of `len` bytes per direction.
 fn wants(len: u32, buffers: u32) -> FrontConfig {
     let len = DataLen::new(len);
     FrontConfig { staging: Buffers { buffers, ..Buffers::of(len, len) }, ..FrontConfig::default() }

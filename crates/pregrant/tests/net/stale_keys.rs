@@ -27,10 +27,10 @@ use pregrant::xenbus::key_source::{KeySource, Pairs};
 use rig::bus::{MapBus, connect, device};
 use rig::{GUEST, HOST, TestPort};
 
-/// One end as Linux's: it writes its own keys, knows nothing of ours, and removes none.
+/// An end like Linux's: it writes its own keys, does not know ours, and removes none.
 struct Kernel(MapBus);
 
-/// Those of ours that the kernel's drivers do not write.
+/// Whether it is one of our keys that the kernel's drivers do not write.
 fn is_ours(key: &str) -> bool {
     key == "feature-persistent" || key.contains("staging-grants") || key.ends_with("-ring-page-order")
 }

@@ -117,7 +117,7 @@ fn staged(len: u32) -> FrontConfig {
     FrontConfig { staging: Buffers::of(len, len), ..FrontConfig::default() }
 }
 
-/// By each path that ordinary frames go by; between such frames, and more than the ring has slots.
+/// On each path for ordinary frames, between such frames, and more than the ring has slots.
 #[test]
 fn a_frame_is_its_head_and_its_pieces() {
     let gref_mapping = FrontConfig { gref_mapping: true, ..ordinary() };

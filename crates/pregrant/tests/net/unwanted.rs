@@ -65,8 +65,8 @@ fn a_vif_that_is_to_go_stays_gone_with_a_front_that_reconnects() {
     }
 }
 
-/// One who closed for a fault, whose front never came down: the toolstack's daemon takes its
-/// directory at 6.
+/// A back that closed for a fault while its front stayed: the toolstack's daemon removes its
+/// directory at state 6.
 #[test]
 fn a_vif_that_was_closed_for_a_fault_is_over_though_its_front_stands_at_4() {
     let xen = LocalXen::new();

@@ -27,7 +27,7 @@ fn back(features: BackFeatures) -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() })
 }
 
-/// A guest whose n-th allocation fails, and which has so many pages.
+/// A guest with this many pages, whose n-th allocation fails.
 struct Failing {
     domain: LocalDomain,
     left: Cell<u32>,

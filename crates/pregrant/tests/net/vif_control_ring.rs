@@ -206,11 +206,11 @@ fn what_a_front_set_outlives_its_back() {
 /// The state of a request when a back died.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Died {
-    /// None was asked, since the last answer was taken.
+    /// No request was made since the last answer was taken.
     Before,
-    /// It is on the ring.
+    /// The request is on the ring.
     Asked,
-    /// Its answer is, and perhaps no event was sent for it.
+    /// Its answer is on the ring, perhaps without an event.
     Answered,
 }
 

@@ -26,9 +26,8 @@ fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
     (front, h, fb, bb)
 }
 
-/// Linux's netback takes the key away when it is unbound, and waits for it before it says 4 when it
-/// is bound again; its rings are live all the while. A successor goes on with them,
-/// and says 4.
+/// Linux's netback removes the key when it is unbound; when it is bound again, it waits for the key
+/// before it enters 4, while its rings stay live. A successor resumes them, and enters 4.
 #[test]
 fn live_rings_at_state_2_are_taken_up() {
     let (_guest, h, fb, mut bb) = left_by_a_back();
@@ -48,8 +47,8 @@ fn live_rings_at_state_2_are_taken_up() {
     }
 }
 
-/// With the key there, a script is at work, or was; with a front that is not at 4 there is nothing
-/// to take up.
+/// If the key exists, a script is or was at work; while the front is not in state 4 there is
+/// nothing to resume.
 #[test]
 fn state_2_is_else_the_beginning() {
     let (_guest, h, fb, mut bb) = left_by_a_back();

@@ -48,8 +48,7 @@ impl Pair {
         Self { g, h, front, back, port: TestPort::default(), arena: Arena::new(), buses: (fb, bb) }
     }
 
-    /// The back does all that there is to do, takes the events of its past, and finds that it may
-    /// sleep.
+    /// Lets the back do all its work and take its old events, until it may sleep.
     fn fall_asleep(&mut self) {
         let Self { h, back, port, arena, .. } = self;
         while back.poll_ctrl(h) == Ok(Polled::More) {}

@@ -296,7 +296,7 @@ fn queues_share_a_rate_and_none_starves() {
     let _ = &pair.fb;
 }
 
-/// Its worker sleeps until the window's end; what a queue at another worker does then must not
+/// Its worker sleeps until the end of the window; what a queue on another worker does then must not
 /// leave it asleep.
 #[test]
 fn a_queue_that_waits_for_credit_is_checked_when_it_was_said() {

@@ -25,7 +25,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Answers of one run.
 const ANSWERS: usize = 8;
 type Answers = [[u32; 2]; ANSWERS];
 

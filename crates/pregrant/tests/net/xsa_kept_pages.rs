@@ -70,9 +70,9 @@ unsafe impl GrantPool for Gntalloc {
 struct Hoarder {
     host: LocalDomain,
     bus: MapBus,
-    /// By reference: the mapping, and whether it may write there.
+    /// By reference: the mapping, and whether it is writable.
     maps: BTreeMap<u32, (LocalMap, bool)>,
-    /// Whether it says yes to staging lists.
+    /// Whether it accepts staging lists.
     accepts: bool,
 }
 
@@ -106,7 +106,7 @@ impl Hoarder {
         }
     }
 
-    /// Pages in which four such bytes stand in a row.
+    /// Number of pages that contain this byte four times in a row.
     fn pages_with(&self, byte: u8) -> usize {
         let mut page = vec![0; PAGE_SIZE];
         let mut shows = |map: &LocalMap| {
@@ -126,7 +126,7 @@ impl Hoarder {
 const SENT: u8 = 0xA7;
 const SCRAWL: u8 = 0xB9;
 
-/// One turn: 2, 4, 5, 6, with frames sent in between. `check`: all of memory is read.
+/// One cycle of states 2, 4, 5, 6, with frames in between. `check`: all memory is read.
 fn turn<P: Platform>(
     p: &P,
     front: &mut FrontVif<P>,
@@ -229,8 +229,8 @@ fn spare(limit: usize) -> usize {
     8192 + 12 * limit
 }
 
-/// The same where memory is short, so that plans are tried and given up, and what is idle is
-/// released for others: the limit, and a number that does not grow.
+/// The same with little memory, so that plans are tried and given up, and idle pages are released
+/// for others: the number of pages stays within the limit and does not grow.
 #[test]
 fn xsa_396_a_back_that_cycles_where_memory_is_short_gets_what_there_is() {
     let all = offers();
@@ -256,8 +256,8 @@ fn xsa_396_a_back_that_cycles_where_memory_is_short_gets_what_there_is() {
     }
 }
 
-/// Where memory is short a front that comes back to an honest back gets what a new one would,
-/// however many queues the last one had.
+/// With little memory, a front that returns to an honest back gets what a new front would, however
+/// many queues the last connection had.
 #[test]
 fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
     for limit in [775, 800, 1024] {

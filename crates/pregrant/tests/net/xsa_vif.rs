@@ -63,7 +63,7 @@ impl Pair {
         );
     }
 
-    /// One frame each way on queue 0.
+    /// Moves one frame in each direction on queue 0.
     fn frames_pass(&self, front: &mut FrontVif<LocalDomain>, back: &mut BackVif<LocalDomain>) {
         let mut burst = Arena::new();
         assert!(burst.push(&[7; 900], Offload::default()));
@@ -137,7 +137,7 @@ fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// One mapping or one binding of a driver domain fails.
+/// A driver domain in which one mapping or one binding fails.
 struct FailsOnce {
     maps_till_failure: Cell<u32>,
     binds_till_failure: Cell<u32>,
@@ -237,7 +237,6 @@ fn xsa_374_a_fault_and_a_disconnect_twice_over() {
     pair.assert_empty("after two faults");
 }
 
-/// How a device ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     FrontCloses,
@@ -476,8 +475,8 @@ fn xsa_396_a_back_that_keeps_pages_gets_the_same_ones_again() {
     pair.assert_empty("after the end");
 }
 
-/// Where memory is short a front gives up what it kept for the next connection, but for what such a
-/// back still has mapped; that is in no later connection.
+/// With little memory a front releases what it kept for the next connection, except for pages that
+/// the back still has mapped, which no later connection gets.
 #[test]
 fn xsa_396_idle_pages_are_given_up_but_for_those_that_a_back_keeps() {
     let mut pair = Pair::new();

@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Where an end's reports are: a store has them in another directory.
+/// The key of an end's error report, which in xenstore is in another directory.
 const REPORT: &str = "error";
 
 pub type Dir = Rc<RefCell<BTreeMap<String, String>>>;

@@ -46,16 +46,15 @@ pub const HOST: DomId = DomId(1);
 /// Slots of a ring of one page, hence ids and staging buffers of a direction.
 pub const SLOTS: u32 = 256;
 
-/// How the bytes travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     Copy,
     Map,
-    /// From and to pages that stay mapped, at most so many.
+    /// Pages that stay mapped in both directions, at most this many.
     Persistent(usize),
     /// Through staging buffers of this data length.
     Staging(u32),
-    /// The same, and the head of a longer frame too.
+    /// The same, with the head of a longer frame in a buffer, too.
     Heads(u32),
     /// Through staging buffers of 4096 bytes, and the first slot of a longer frame too.
     FirstSlots,
@@ -79,13 +78,12 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// And what needs a front that fills buffers with the heads of longer frames, as ours does, or puts
-/// frames into a data ring: one that is full soon and has no room for long frames, and one that has
-/// room for a few of them; or names frames.
+/// The ways that need a front like ours, which fills buffers with the heads of longer frames, or
+/// puts frames into a data ring, also one that is soon full.
 pub const OWN_WAYS: [Way; 6] =
     [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
 
-/// Of a guest that can be mapped as a whole: two queues' worth.
+/// Frames of a guest that can be mapped as a whole: enough for two queues.
 pub const FRAMES: usize = 2048;
 
 impl Way {
@@ -136,7 +134,7 @@ impl Rig {
         (front, back)
     }
 
-    /// The same, and the page's grant.
+    /// The same, with the grant of the page.
     pub fn ring_and_ref<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>, GrantRef) {
         let mut refs = [GrantRef::NONE];
         let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
@@ -159,7 +157,7 @@ impl Rig {
         self.stage_some(way, acc, first_id, SLOTS)
     }
 
-    /// The same, so many of them.
+    /// The same for this many buffers.
     pub fn stage_some(&self, way: Way, acc: Access, first_id: u16, n: u32) -> Option<Staged> {
         let len = way.data_len()?;
         let mut area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, n, first_id)
@@ -193,7 +191,7 @@ impl Rig {
         Some((area, path))
     }
 
-    /// Whether the guest is to be mapped as a whole; before it allocates.
+    /// Whether the guest must be mapped as a whole. Call it before the guest allocates.
     pub fn numbers_frames(&self, way: Way) -> bool {
         if way == Way::Foreign {
             self.xen.number_frames(GUEST, FRAMES);
@@ -238,7 +236,6 @@ impl Rig {
         Some(self.some_pages(SLOTS, acc, granting))
     }
 
-    /// So many.
     pub fn some_pages(&self, n: u32, acc: Access, granting: Granting) -> OrdinaryPages<LocalDomain> {
         OrdinaryPages::new(&self.guest, &mut Regions::new(HOST), acc, n, granting).expect("ordinary pages")
     }
@@ -307,7 +304,7 @@ impl Rig {
         self.tx_model_by(Self::path(way, buffers, Access::ReadOnly).into(), area, start, pages)
     }
 
-    /// The same, by these paths.
+    /// The same for these paths.
     pub fn tx_model_by(
         &self,
         chain: Chain<LocalDomain>,
@@ -345,7 +342,7 @@ impl Rig {
         self.rx_model_by(Self::path(way, buffers, Access::ReadWrite).into(), area, start, accepts)
     }
 
-    /// The same, by these paths.
+    /// The same for these paths.
     pub fn rx_model_by(
         &self,
         chain: Chain<LocalDomain>,
@@ -419,7 +416,6 @@ pub struct TxEnds {
     pub back: TxQueue<LocalDomain>,
     pub front_chan: LocalChan,
     pub back_chan: LocalChan,
-    /// Of its data ring.
     pub index: Option<Granted<LocalDomain>>,
 }
 
@@ -437,7 +433,6 @@ pub struct RxEnds {
     pub back: RxQueue<LocalDomain>,
     pub front_chan: LocalChan,
     pub back_chan: LocalChan,
-    /// Of its data ring.
     pub index: Option<Granted<LocalDomain>>,
 }
 
@@ -465,12 +460,10 @@ pub struct TxGame {
     /// What the back handed on.
     pub port: TestPort,
     pub arena: Arena,
-    /// What the front set.
     pub control: SharedControl,
 }
 
 impl TxGame {
-    /// Polls until nothing moves.
     pub fn run(&mut self) -> Result<(), PeerFault> {
         let chan = &self.chans.1;
         while self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena, &self.control)?
@@ -507,7 +500,6 @@ pub struct RxGame {
     pub area: Option<StagingArea<LocalDomain>>,
     /// The frames that the back must deliver.
     pub port: TestPort,
-    /// What the front set.
     pub control: SharedControl,
 }
 
@@ -536,7 +528,6 @@ pub struct TestPort {
     pub gives: VecDeque<Frame>,
     /// Takes payload where it is, and copies it itself.
     pub lent: bool,
-    /// Has no room.
     pub full: bool,
 }
 

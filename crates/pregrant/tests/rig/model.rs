@@ -25,56 +25,29 @@ use std::fmt;
 pub enum ModelFault {
     /// `rsp_prod` passes what was asked, or went backwards.
     Overrun {
-        /// As read.
         rsp_prod: u32,
         /// Requests without an answer.
         in_flight: u32,
     },
     /// `rsp_prod` stops inside a frame.
-    MidFrame {
-        /// As read.
-        rsp_prod: u32,
-    },
+    MidFrame { rsp_prod: u32 },
     /// The answer is for another request that is in flight.
     OutOfOrder {
-        /// Which answer.
         index: u32,
         /// The id of the request in this place.
         expected: u16,
-        /// The id answered.
         found: u16,
     },
     /// The answer is for a request that was answered before, or never made.
-    NotInFlight {
-        /// Which answer.
-        index: u32,
-        /// The id answered.
-        found: u16,
-    },
+    NotInFlight { index: u32, found: u16 },
     /// A slot that held an extra info is not answered with NULL.
-    NotNull {
-        /// Which answer.
-        index: u32,
-        /// Its status.
-        status: i16,
-    },
+    NotNull { index: u32, status: i16 },
     /// A data slot is answered with a status that netif does not have.
-    BadStatus {
-        /// Which answer.
-        index: u32,
-        /// Its status.
-        status: i16,
-    },
+    BadStatus { index: u32, status: i16 },
     /// An answer wrote bytes of the slot that are the front's.
-    SlotTouched {
-        /// Which answer.
-        index: u32,
-    },
+    SlotTouched { index: u32 },
     /// The back has nothing more to say, and requests are without an answer.
-    Missing {
-        /// How many.
-        in_flight: u32,
-    },
+    Missing { in_flight: u32 },
 }
 
 impl fmt::Display for ModelFault {
@@ -102,10 +75,9 @@ impl fmt::Display for ModelFault {
 
 impl core::error::Error for ModelFault {}
 
-/// One TX slot to be played.
+/// A TX slot to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// A data slot.
     Data(TxRequest),
     /// A slot with an extra info, or what pretends to be one.
     Extra([u32; 3]),
@@ -130,7 +102,6 @@ fn start<M: RingMem>(mem: &M, index: u32) {
     mem.store(Word::RspProd, index);
 }
 
-/// Plays TX requests.
 pub struct TxModel<M> {
     mem: M,
     req_prod: u32,
@@ -140,12 +111,12 @@ pub struct TxModel<M> {
 }
 
 impl<M: RingMem<Kind = NetTx>> TxModel<M> {
-    /// Over a ring whose page was just initialised.
+    /// Uses a ring whose page was just initialised.
     pub fn new(mem: M) -> Self {
         Self::starting_at(mem, 0)
     }
 
-    /// Over an initialised ring whose indices start at `index`, to play past their wrap.
+    /// Uses an initialised ring whose indices start at `index`, to test their wrap.
     pub fn starting_at(mem: M, index: u32) -> Self {
         start(&mem, index);
         Self { mem, req_prod: index, rsp_cons: index, frames: VecDeque::new() }
@@ -192,7 +163,7 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         self.req_prod
     }
 
-    /// The back's index, as it stands.
+    /// The back's current index.
     pub fn rsp_prod(&self) -> u32 {
         self.mem.load(Word::RspProd)
     }
@@ -257,17 +228,16 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
     }
 }
 
-/// One frame that a back delivered.
+/// A frame that a back delivered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RxFrame {
     /// Answers of its data slots.
     pub slots: Vec<RxResponse>,
-    /// Its extra infos.
     pub extras: Vec<Extra>,
 }
 
 impl RxFrame {
-    /// Whether a slot says that the frame failed.
+    /// Whether a slot reports that the frame failed.
     pub fn failed(&self) -> bool {
         self.slots.iter().any(|s| s.status < 0)
     }
@@ -278,7 +248,6 @@ impl RxFrame {
     }
 }
 
-/// Posts RX requests.
 pub struct RxModel<M> {
     mem: M,
     req_prod: u32,
@@ -288,12 +257,12 @@ pub struct RxModel<M> {
 }
 
 impl<M: RingMem<Kind = NetRx>> RxModel<M> {
-    /// Over a ring whose page was just initialised.
+    /// Uses a ring whose page was just initialised.
     pub fn new(mem: M) -> Self {
         Self::starting_at(mem, 0)
     }
 
-    /// Over an initialised ring whose indices start at `index`, to post past their wrap.
+    /// Uses an initialised ring whose indices start at `index`, to test their wrap.
     pub fn starting_at(mem: M, index: u32) -> Self {
         start(&mem, index);
         Self { mem, req_prod: index, rsp_cons: index, posted: VecDeque::new() }

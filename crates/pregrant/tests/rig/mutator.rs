@@ -9,9 +9,7 @@ const ROUNDS: usize = 200_000;
 /// Counts of the two outcomes of a race: a test that has seen one of them alone has seen no race.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcomes {
-    /// The peer was slower.
     pub before: usize,
-    /// The peer was faster.
     pub after: usize,
 }
 
@@ -25,8 +23,8 @@ impl Outcomes {
     }
 }
 
-/// Plays `least` rounds, and goes on until both outcomes were seen. Miri, to which a round is long,
-/// plays one and asks for nothing: it is there to validate the accesses.
+/// Plays `least` rounds, and continues until both outcomes were seen. Miri, for which a round is
+/// long, plays one and requires nothing: it only validates the accesses.
 pub fn until_both(least: usize, mut round: impl FnMut(&mut Outcomes)) {
     let mut seen = Outcomes::default();
     if cfg!(miri) {

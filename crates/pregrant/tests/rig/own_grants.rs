@@ -49,7 +49,6 @@ impl<G: GrantPool + Send + 'static> Platform for OwnGrants<G> {
 
 /// What a test makes of a domain's allocations and of grants of single frames.
 pub trait FrameRules {
-    /// Before memory is allocated.
     fn allocates(&self) {}
     /// Whether the next frame is granted.
     fn may_grant(&self) -> Result<(), PlatformError>;

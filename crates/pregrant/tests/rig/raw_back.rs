@@ -61,7 +61,7 @@ impl Tx {
     pub fn new(way: Way) -> Self {
         Self::with(way, SLOTS)
     }
-    /// Where there are staging buffers, so many of them.
+    /// A back with this many staging buffers, if the way has any.
     pub fn with(way: Way, buffers: u32) -> Self {
         let rig = Rig::new();
         let (front_ring, ring) = rig.ring::<NetTx>();
@@ -101,7 +101,7 @@ impl Rx {
     pub fn new(way: Way) -> Self {
         Self::with_spare(way, 0)
     }
-    /// With so many pages more than slots.
+    /// A back whose front has this many pages more than slots.
     pub fn with_spare(way: Way, spare: u32) -> Self {
         let rig = Rig::new();
         let (front_ring, ring) = rig.ring::<NetRx>();

@@ -19,7 +19,6 @@ pub trait Rules {
     fn may_bind(&self) -> Result<(), PlatformError> {
         Ok(())
     }
-    /// A channel is unmasked.
     fn unmasks(&self, is_spurious: bool) {
         let _ = is_spurious;
     }

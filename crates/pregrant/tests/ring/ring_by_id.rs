@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 const JOURNAL: usize = 8192;
 type Words = RedoWords<JOURNAL>;
 
-/// A request by number; its id says which.
+/// Request number `n`, which is also its id.
 fn req(n: u32) -> Request {
     let seg = core::array::from_fn(|i| Segment { gref: n ^ i as u32, first_sect: 1, last_sect: 5 });
     let (id, sector) = (u64::from(n) | 7 << 40, u64::from(!n));
@@ -91,7 +91,6 @@ impl RedoMem for Recorded<Words> {
 
 type Back<K> = BackRing<K, Recorded<RingPages<K, Pages>>, ById<Recorded<Words>>>;
 
-/// All words of both.
 type Image = (Vec<u32>, Vec<u32>);
 
 impl Survives {

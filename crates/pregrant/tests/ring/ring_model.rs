@@ -63,7 +63,7 @@ fn pair<K: Sample>(pages: usize, start: u32) -> (Front<K>, Back<K>, Pages) {
     (front, back, memory)
 }
 
-/// One step; numbers are cut down to what is allowed at that moment.
+/// One step; numbers are reduced to what is allowed at that moment.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Push(u32),
@@ -95,7 +95,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Where the indices start: at 0, where signs change, and shortly before the wrap.
+/// Initial indices: 0, around the change of sign, and shortly before the wrap.
 fn start() -> impl Strategy<Value = u32> {
     prop_oneof![1 => Just(0u32), 1 => Just(i32::MAX as u32), 4 => (0u32..600).prop_map(|n| u32::MAX - n)]
 }
@@ -107,15 +107,13 @@ fn page_count() -> impl Strategy<Value = usize> {
 /// A producer's index as the consumer knows it, and when the consumer wants to be woken.
 #[derive(Debug)]
 struct Direction {
-    /// Published entries.
     published: u64,
-    /// As the consumer last read it.
+    /// The index as the consumer last read it.
     seen: u64,
-    /// Taken by the consumer.
     taken: u64,
     /// "Notify me when `published` passes this."
     event: u64,
-    /// The consumer sleeps until so many are published.
+    /// The consumer sleeps until this many are published.
     asleep_until: Option<u64>,
 }
 
@@ -151,11 +149,9 @@ impl Direction {
     }
 }
 
-/// A ring, modelled simply.
 #[derive(Debug)]
 struct Model {
     size: u64,
-    /// Pushed and not published.
     pushed: u64,
     requests: Direction,
     responses: Direction,

@@ -123,10 +123,8 @@ impl RedoMem for Recorded<RedoWords> {
     }
 }
 
-/// A back under test.
 type Back<K> = BackRing<K, Recorded<RingPages<K, Pages>>, RedoPage<Recorded<RedoWords>>>;
 
-/// All words of both.
 #[derive(Clone, PartialEq, Eq)]
 struct Words {
     ring: Vec<u32>,
@@ -225,12 +223,10 @@ enum Old {
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// Where the indices start.
     start: u32,
     old: Old,
     /// Answered in full before the batch in which the back dies.
     earlier: u32,
-    /// Answers of that batch.
     batch: u32,
     /// Requests after it.
     later: u32,

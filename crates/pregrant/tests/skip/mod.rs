@@ -3,8 +3,8 @@
 
 use std::fmt::Display;
 
-/// Says why a test does nothing: on a desk. With `CI=true` it fails the test, for there everything
-/// is to be had.
+/// Prints why a test is skipped on a developer's machine. With `CI=true` it fails the test, because
+/// CI has everything.
 #[track_caller]
 pub fn skip(why: impl Display) {
     assert!(
@@ -14,8 +14,8 @@ pub fn skip(why: impl Display) {
     println!("skipped: {why}");
 }
 
-/// The same of what only another kernel has, a module of it: CI cannot install that, so nothing
-/// fails there. Real Xen in QEMU has it.
+/// The same for a module that only another kernel has: CI cannot install that, so it never fails.
+/// The rig with real Xen has it.
 #[allow(dead_code)] // most tests need no such thing
 pub fn skip_for_kernel(why: impl Display) {
     println!("skipped: {why}");

@@ -20,8 +20,8 @@ use std::sync::OnceLock;
 /// Random values of each struct in each direction.
 const CASES: usize = 3000;
 
-/// One struct: the C name, and Rust's two directions. Fields stand in the order of the C program's
-/// list.
+/// One struct: its C name, and Rust's encoding and decoding. The fields are in the order of the C
+/// program's list.
 struct Layout {
     name: &'static str,
     /// Makes random bytes such that they are this struct and no other.

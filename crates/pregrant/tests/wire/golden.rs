@@ -19,7 +19,6 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     w
 }
 
-/// Words as bytes.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
@@ -238,7 +237,7 @@ fn grant_entry_v2() {
     }
 }
 
-/// `tail` behind the bytes that both ABIs share; in the 64-bit one 4 bytes of padding stand
+/// Puts `tail` after the bytes that both ABIs share; the 64-bit one has 4 bytes of padding in
 /// between.
 fn blk_slot(abi: Abi, head: [u8; 4], tail: &[u8]) -> Vec<u8> {
     let mut slot = head.to_vec();
@@ -397,7 +396,7 @@ fn xenstore_header() {
     assert_eq!(plain.to_bytes(), golden);
 }
 
-/// These two are read and written field by field, so their offsets are all there is.
+/// These two are read and written field by field, so their offsets describe them completely.
 #[test]
 fn headers_that_are_shared() {
     let ring = [ring::REQ_PROD, ring::REQ_EVENT, ring::RSP_PROD, ring::RSP_EVENT, ring::PRIVATE];

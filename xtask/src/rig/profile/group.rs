@@ -3,7 +3,7 @@
 //! By names, the first rule that fits: the kernel's modules say what they are, and so do the
 //! beginnings of most of its functions.
 
-/// Its name, as a table has it.
+/// The name of a group in tables.
 pub(super) type Group = &'static str;
 
 pub(super) const OTHERS: Group = "other processes";
@@ -13,7 +13,6 @@ const OUR_COPIES: Group = "its copies";
 const REST: Group = "the kernel's rest";
 const XEN_REST: Group = "Xen's rest";
 
-/// Of a module, all.
 const MODULES: [(&str, Group); 13] = [
     ("xen_netback", "netback"),
     ("xen_netfront", "netfront"),
@@ -161,7 +160,6 @@ const KERNEL: &[(Group, &str)] = &[
     ),
 ];
 
-/// The same for Xen's.
 const XEN: &[(Group, &str)] = &[
     (
         "Xen's grants and copies",

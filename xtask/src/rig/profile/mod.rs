@@ -32,7 +32,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use table::Counted;
 
-/// Readings of a row.
 const READINGS: usize = 4;
 /// Functions of Xen's that the plugin finds: where it begins to run another domain, and none.
 const SWITCH: &str = "context_switch";

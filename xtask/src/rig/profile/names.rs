@@ -12,14 +12,12 @@ use std::process::{Command, Stdio};
 /// Addresses of processes are below.
 const PROCESSES_END: u64 = 1 << 47;
 
-/// Where a function begins.
 pub(super) struct Symbol {
     pub(super) at: u64,
     pub(super) name: String,
     pub(super) group: Group,
 }
 
-/// By address.
 pub(super) struct Symbols(Vec<Symbol>);
 
 impl Symbols {
@@ -44,7 +42,7 @@ pub(super) struct Names {
     pub(super) xen: Symbols,
     pub(super) kernel: Symbols,
     pub(super) ours: Symbols,
-    /// With each kind of back.
+    /// The symbols of a guest with each kind of back.
     pub(super) guests: BTreeMap<String, Symbols>,
 }
 
@@ -79,8 +77,8 @@ fn lines_of_xen(rig: &Rig<'_>) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Where a function of Xen's begins; its name is whole, since what the compiler splits off
-/// (`.cold`) is elsewhere.
+/// The address of a function of Xen by its full name, since parts that the compiler splits off
+/// (`.cold`) are elsewhere.
 pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String> {
     let lines = lines_of_xen(rig)?;
     let found = code_symbols(&lines).find(|(_, name)| *name == function);
@@ -105,14 +103,14 @@ pub(super) fn of_program(program: &Path) -> Result<Symbols, String> {
     if symbols.0.is_empty() { Err(format!("{} has no symbols", program.display())) } else { Ok(symbols) }
 }
 
-/// Those of dom0's kernel, from lines "ADDRESS NAME", and the module in brackets if it is in one,
-/// that are packed by gzip, in base64.
+/// The symbols of dom0's kernel, from gzipped lines in base64 of the form "ADDRESS NAME", with a
+/// module's name in brackets.
 pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
     let text = unpacked(packed).ok_or("dom0 did not print the names of its kernel, or not all")?;
     Ok(Symbols::new(text.lines().filter_map(kernel_symbol)))
 }
 
-/// Of a guest with dom0's kernel, and modules of its own elsewhere.
+/// The symbols of a guest with dom0's kernel and modules at other addresses.
 pub(super) fn of_guest(dom0s: &str, modules: &str) -> Result<Symbols, String> {
     let (kernel, modules) = unpacked(dom0s)
         .zip(unpacked(modules))
@@ -142,7 +140,7 @@ fn unpacked(packed: &str) -> Option<String> {
     is_whole.then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Of nm's lines, those of code.
+/// The code symbols among the lines of nm.
 fn code_symbols(text: &str) -> impl Iterator<Item = (u64, &str)> {
     text.lines().filter_map(|line| {
         let mut words = line.splitn(3, ' ');
@@ -154,7 +152,7 @@ fn code_symbols(text: &str) -> impl Iterator<Item = (u64, &str)> {
 /// The part of a program with its code.
 pub(super) struct Code {
     pub(super) offset: u64,
-    /// As its symbols have it.
+    /// The address according to its symbols.
     pub(super) at: u64,
     pub(super) len: u64,
 }

@@ -20,9 +20,9 @@ pub(super) struct Row {
     pub(super) by: String,
     pub(super) frames: f64,
     pub(super) bytes_a_frame: f64,
-    /// Of dom0, a frame, as Xen accounts for them.
+    /// Dom0's CPU time per frame, as Xen accounts it.
     pub(super) accounted: f64,
-    /// The same of the guest; 0: its sender polled, and nothing was to be counted.
+    /// The guest's CPU time per frame; 0: its sender polled, so it was not counted.
     pub(super) accounted_guest: f64,
 }
 
@@ -56,9 +56,9 @@ impl Row {
 #[derive(Default)]
 pub(super) struct Said {
     pub(super) rows: Vec<Row>,
-    /// Of the kernel's functions: packed, in base64.
+    /// The names of the kernel's functions, gzipped, in base64.
     pub(super) names: String,
-    /// Of a guest's modules with each kind of back: the same.
+    /// The same for a guest's modules with each kind of back.
     pub(super) guest_names: BTreeMap<String, String>,
     /// A line of /proc/PID/maps for each kind of back.
     code_maps: Vec<(String, String)>,

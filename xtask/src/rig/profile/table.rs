@@ -10,10 +10,8 @@ const NETBACK: &str = "netback";
 /// Functions that a table shows.
 const TOP: usize = 25;
 
-/// A row, by function.
 pub(super) struct Counted {
     pub(super) row: Row,
-    /// Instructions a frame.
     pub(super) functions: BTreeMap<(Group, String), f64>,
 }
 
@@ -34,7 +32,7 @@ fn backs(rows: &[Counted]) -> Vec<&str> {
     rows.iter().map(|c| c.row.by.as_str()).filter(|by| seen.insert(*by)).collect()
 }
 
-/// For each kind of back a table of groups, and one of what is more than netback's.
+/// For each kind of back a table of groups, and a table of what exceeds netback's.
 pub(super) fn of_groups(rows: &[Counted]) -> String {
     let mut text = String::new();
     for by in backs(rows) {
@@ -64,7 +62,7 @@ fn beside(by: &str) -> String {
     format!("{NETBACK}{}", if by.ends_with(GUESTS) { GUESTS } else { "" })
 }
 
-/// The rows of each other back, beside netback's.
+/// The rows of each other back, next to netback's.
 fn beside_netback(rows: &[Counted]) -> Vec<(&str, Vec<(&Counted, &Counted)>)> {
     let others = backs(rows).into_iter().filter(|by| *by != beside(by));
     let pairs = others.map(|by| {
@@ -75,7 +73,7 @@ fn beside_netback(rows: &[Counted]) -> Vec<(&str, Vec<(&Counted, &Counted)>)> {
     pairs.filter(|(_, pairs): &(&str, Vec<_>)| !pairs.is_empty()).collect()
 }
 
-/// A line for each group, then the sum, and what Xen's account says.
+/// A line for each group, then the sum, and Xen's account.
 fn table(
     text: &mut String,
     title: &str,
@@ -102,7 +100,7 @@ fn table(
     text.push('\n');
 }
 
-/// For each row of each other back the functions that differ most from netback's; without netback,
+/// For each row of the other backs the functions that differ most from netback's; without netback,
 /// those that execute most.
 pub(super) fn of_functions(rows: &[Counted]) -> String {
     let mut text = String::new();

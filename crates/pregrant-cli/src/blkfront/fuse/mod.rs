@@ -31,17 +31,15 @@ use std::thread::JoinHandle;
 /// Bytes of one read or write at most; the kernel cuts what is longer. More needs more of its
 /// `fs.fuse.max_pages_limit`.
 const MAX_WRITE: u32 = 1 << 20;
-/// Room for a request's header, beside the bytes of a write.
+/// Room for a request's header, in addition to the data of a write.
 const HEADERS: usize = 4096;
 /// Asynchronous requests that the kernel lets wait here: programs' queue depths, and more.
 const MAX_BACKGROUND: u16 = 128;
 
-/// The root directory's number.
 pub(super) const ROOT: u64 = 1;
 
 /// Answers requests, on any thread.
 pub(super) trait Serve: Send + Sync + 'static {
-    /// Answers now or later.
     fn answer(&self, request: Request<'_>, reply: Reply);
     /// The program that waits for this request has a signal. It may be answered already, or not
     /// have come yet.
@@ -83,7 +81,7 @@ impl Session {
         Ok(Self { _mount: mounted, threads })
     }
 
-    /// Waits for its threads, which end when the kernel has let go of the mount.
+    /// Waits for its threads, which end when the kernel has released the mount.
     pub(super) fn join(self) -> Result<()> {
         let mut ended = Ok(());
         for thread in self.threads {

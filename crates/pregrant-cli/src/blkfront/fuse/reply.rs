@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Of an answer to `open`: no page cache, no `flush` at a close, and writes beside each other.
+/// Flags in the answer to `open`: no page cache, no `flush` on close, and concurrent writes.
 const OPEN_FLAGS: u32 = 1 | 1 << 5 | 1 << 6;
 
 /// The kind of a file.
@@ -18,7 +18,6 @@ pub(in crate::blkfront) enum Kind {
 }
 
 impl Kind {
-    /// As `st_mode` has it.
     fn mode(self) -> u32 {
         match self {
             Self::Directory => 0o040_000,
@@ -61,9 +60,7 @@ impl Words {
     }
 }
 
-/// See the module.
 pub(in crate::blkfront) struct Reply {
-    /// None: it is answered.
     to: Option<Arc<OwnedFd>>,
     unique: u64,
 }
@@ -104,18 +101,18 @@ impl Reply {
         self.send(0, bytes);
     }
 
-    /// So many bytes were written.
+    /// Answers a write with the number of bytes.
     pub(in crate::blkfront) fn written(mut self, bytes: u32) {
         self.send(0, &Words::default().u32s(&[bytes, 0]).0);
     }
 
-    /// The file of a name. The kernel is to ask each time.
+    /// Answers a lookup with the file's attributes, which the kernel must not cache.
     pub(in crate::blkfront) fn entry(mut self, attr: &Attr) {
         let entry = Words::default().u64s(&[attr.node, 0, 0, 0]).u32s(&[0, 0]);
         self.send(0, &entry.attr(attr).0);
     }
 
-    /// The attributes of a file. The kernel is to ask each time.
+    /// Answers with the attributes of a file, which the kernel must not cache.
     pub(in crate::blkfront) fn attr(mut self, attr: &Attr) {
         self.send(0, &Words::default().u64s(&[0]).u32s(&[0, 0]).attr(attr).0);
     }
@@ -126,13 +123,13 @@ impl Reply {
         self.send(0, &Words::default().u64s(&[0]).u32s(&[flags, 0]).0);
     }
 
-    /// So many blocks of 4096 bytes, none of them free.
+    /// Answers with this many blocks of 4096 bytes, none of them free.
     pub(in crate::blkfront) fn statfs(mut self, blocks: u64) {
         let counts = Words::default().u64s(&[blocks, 0, 0, 1, 0]);
         self.send(0, &counts.u32s(&[4096, 255, 4096, 0, 0, 0, 0, 0, 0, 0]).0);
     }
 
-    /// Of a directory's names those from number `from` on, as many as `size` bytes have room for.
+    /// Answers with a directory's names from number `from` on, as many as fit in `size` bytes.
     pub(in crate::blkfront) fn names(mut self, all: &[(u64, Kind, &str)], from: u64, size: u32) {
         let mut listed = Words::default();
         for (next, (node, kind, name)) in (1u64..).zip(all).skip(from as usize) {

@@ -4,7 +4,6 @@
 /// Bytes of the header.
 const HEADER: usize = 40;
 
-/// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) enum Op<'a> {
     /// Which file has this name?
@@ -14,7 +13,7 @@ pub(in crate::blkfront) enum Op<'a> {
     /// No one knows a file any more; not answered.
     Forget,
     GetAttr,
-    /// `owner`: its mode or owner is to be another.
+    /// `owner`: the request changes the mode or the owner.
     SetAttr {
         size: Option<u64>,
         owner: bool,
@@ -53,10 +52,8 @@ pub(in crate::blkfront) enum Op<'a> {
     Other,
 }
 
-/// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) struct Request<'a> {
-    /// Its number.
     pub unique: u64,
     /// The file that it is about.
     pub node: u64,
@@ -74,7 +71,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl<'a> Request<'a> {
-    /// None: it is no request.
+    /// Parses a request. None: it is invalid.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (op, unique, node) = (u32_at(bytes, 4)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
         let thread = u32_at(bytes, 32)?;

@@ -36,7 +36,7 @@ struct Reader {
     helped: Option<String>,
     current: Option<(String, String)>,
     series: BTreeSet<(String, Labels)>,
-    /// Of the histogram at hand, by labels without `le`: its buckets, its count.
+    /// For the current histogram, by labels without `le`: its buckets and its count.
     buckets: BTreeMap<Labels, Vec<(f64, f64)>>,
     counts: BTreeMap<Labels, f64>,
 }

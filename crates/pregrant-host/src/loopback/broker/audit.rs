@@ -1,21 +1,17 @@
 //! Counts of a broker's objects.
 
-/// How much of everything there is; a test compares two of them.
+/// Counts of all objects. Tests compare two of them to find leaks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Audit {
-    /// Domains.
     pub domains: usize,
-    /// Attached processes and threads.
     pub attachments: usize,
-    /// Grant table entries that grant something.
+    /// Entries of grant tables that grant something.
     pub grants: usize,
-    /// Grants that somebody maps or copies this moment.
+    /// Grants that are mapped, or that a copy is using at this moment.
     pub maptrack: usize,
-    /// Pins: one for each grant, process and kind of access.
+    /// Pins: one per grant, process and kind of access.
     pub pins: usize,
-    /// Event channel ends.
     pub channels: usize,
-    /// Persistent regions.
     pub regions: usize,
     /// Pages of dead processes that a peer still maps.
     pub zombie_pages: usize,

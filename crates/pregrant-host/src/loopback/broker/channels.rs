@@ -9,19 +9,18 @@
 use crate::loopback::ledger::PORTS;
 use pregrant::DomId;
 
-/// One end.
+/// One end of an event channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Channel {
-    /// Slot of the domain that owns the end and gets its events.
+    /// The slot (process or thread) of the domain that owns this end and receives its events.
     pub(super) slot: usize,
-    /// Its state.
     pub(super) state: State,
 }
 
 /// State of an end that is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// Waits for this domain to bind.
+    /// Offered to this domain, which has not bound yet.
     Unbound(DomId),
     /// Connected to a domain's port.
     Bound(DomId, u32),
@@ -31,12 +30,13 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     ends: Vec<Option<Channel>>,
-    /// Counts bindings, so that a notifier can tell a new one from an old one.
+    /// Number of bindings so far, so that a notifier can tell a new binding of a port from an old
+    /// one.
     pub(super) generation: u16,
 }
 
 impl Channels {
-    /// Takes the lowest free port.
+    /// Allocates the lowest free port.
     pub(super) fn open(&mut self, slot: usize, state: State) -> Option<u32> {
         let channel = Some(Channel { slot, state });
         if let Some(free) = (1..self.ends.len()).find(|&p| self.ends[p].is_none()) {
@@ -63,18 +63,17 @@ impl Channels {
         }
     }
 
-    /// Frees a port and returns what it was.
+    /// Frees a port and returns the end that was there.
     pub(super) fn close(&mut self, port: u32) -> Option<Channel> {
         self.ends.get_mut(port as usize)?.take()
     }
 
-    /// Ports that a slot owns.
+    /// Returns the ports that a slot owns.
     pub(super) fn of_slot(&self, slot: usize) -> Vec<u32> {
         let owned = |&port: &u32| self.get(port).is_some_and(|c| c.slot == slot);
         (0..self.ends.len() as u32).filter(owned).collect()
     }
 
-    /// Ends in use.
     pub(super) fn count(&self) -> usize {
         self.ends.iter().flatten().count()
     }

@@ -1,27 +1,27 @@
-//! The parts of a domain.
+//! The parts of a new domain.
 
 use pregrant::DomId;
 
-/// The parts of a domain.
+/// The parts of a new domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainSpec {
-    /// Its number.
     pub domid: DomId,
-    /// Pages of memory; they cost nothing until they are touched.
+    /// Pages of memory, which cost nothing until they are touched.
     pub pages: usize,
-    /// Pages of the grant table, 512 grants each, 64 at most; the first pages of the memory.
+    /// Pages of the grant table, at most 64, with 512 grants each. They are the first pages of the
+    /// memory.
     pub grant_frames: u32,
-    /// Whether it outlives its last process (domain 0 and driver domains do, guests do not).
+    /// Whether it survives its last process, as domain 0 and driver domains do and guests do not.
     pub durable: bool,
 }
 
 impl DomainSpec {
-    /// A guest: 128 MiB, 32768 grants, which are Xen's own default, gone with its last process.
-    /// Sixteen disks and sixteen vifs have their pages there.
+    /// A guest with 128 MiB and 32768 grants, which is Xen's default. That suffices for sixteen
+    /// disks and sixteen vifs. It is destroyed with its last process.
     pub fn guest(domid: DomId) -> Self {
         Self { domid, pages: 32768, grant_frames: 64, durable: false }
     }
-    /// Domain 0 or a driver domain: as a guest, but it stays when its processes die.
+    /// Domain 0 or a driver domain: the same sizes, but it survives its processes.
     pub fn driver(domid: DomId) -> Self {
         Self { durable: true, ..Self::guest(domid) }
     }

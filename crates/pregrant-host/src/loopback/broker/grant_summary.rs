@@ -1,5 +1,5 @@
-//! The grants of one domain to another, counted by what they allow: what `xl debug-keys g` prints
-//! of a real Xen, in a line.
+//! The grants of one domain to another, counted by what they allow: in one line what `xl debug-keys
+//! g` prints of a real Xen.
 
 use super::super::grant_table_version::GrantTableVersion;
 use super::super::ledger::ZOMBIE;
@@ -9,32 +9,32 @@ use pregrant::wire::grant::GTF_READONLY;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// See the module.
+/// The grants of one domain to another that allow the same access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantSummary {
     /// The domain whose memory it is.
     pub from: DomId,
     /// The domain that may use it.
     pub to: DomId,
-    /// It may only read.
+    /// Whether the grants are read-only.
     pub readonly: bool,
     /// Entries of the grant table.
     pub granted: u64,
-    /// Those of them that `to` maps or copies this moment.
+    /// Those that `to` maps, or copies at this moment.
     pub in_use: u64,
-    /// Those of them that have ended, or whose process has, and that `to` still uses: they are free
+    /// Those that were ended, or whose process died, while `to` still uses them. They are freed
     /// once it does not.
     pub ended: u64,
-    /// The table that they are in.
+    /// The version of the grant table that they are in.
     pub table: GrantTableVersion,
 }
 
 impl GrantSummary {
-    /// Those of one domain, by the other and by what they allow.
+    /// Summarizes the grants of one domain, by peer and access.
     pub(super) fn of(from: DomId, granter: Granter<'_>) -> Vec<Self> {
         let table = granter.ledger.layout().version;
         let mut by: BTreeMap<(u16, bool), Self> = BTreeMap::new();
-        // One that has ended is an entry still while somebody maps it.
+        // An ended grant remains an entry while a peer maps it.
         for entry in granter.entries().filter(|entry| entry.grants() || entry.active.pinned()) {
             let to = if entry.active.pinned() { entry.active.domid() } else { entry.head.domid };
             let (to, readonly) = (DomId(to), entry.head.flags & GTF_READONLY != 0);

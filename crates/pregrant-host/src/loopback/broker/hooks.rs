@@ -1,24 +1,22 @@
-//! Hooks for domains and for new processes.
+//! Callbacks for created and destroyed domains and for new processes.
 
 use crate::xenstored::Handle;
 use pregrant::DomId;
 use rustix::fd::OwnedFd;
 
-/// Notifications of the broker to others. The calls come from its thread or from that of the
-/// caller, with its state locked: they must neither block nor call the broker.
+/// Callbacks of the broker. They are called on the broker's thread or the caller's, with the
+/// broker's state locked, so they must neither block nor call the broker.
 pub struct Hooks {
-    /// A process attached: this end of its xenstore connection, bound to its domain. None: there is
-    /// no xenstore.
+    /// A process attached. The callback gets the server's end of its xenstore connection, which is
+    /// bound to its domain. None: there is no xenstore.
     pub store: Option<StoreHook>,
-    /// A domain was created.
     pub created: DomainHook,
-    /// A domain was destroyed.
     pub destroyed: DomainHook,
 }
 
-/// Takes a new xenstore connection.
+/// Accepts a new xenstore connection.
 pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
-/// Called for a domain.
+/// Receives the number of a domain.
 pub type DomainHook = Box<dyn Fn(DomId) + Send>;
 
 impl Default for Hooks {
@@ -28,8 +26,8 @@ impl Default for Hooks {
 }
 
 impl Hooks {
-    /// A xenstored of this process: it knows each domain while that is there, and has a connection
-    /// for each process that attaches. When it has ended no one has one.
+    /// Connects a xenstored of this process: it is informed of each domain, and gets a connection
+    /// for each process that attaches. Once it has ended, processes get none.
     pub fn with_store(store: &Handle) -> Self {
         let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
         Self {

@@ -1,11 +1,11 @@
-//! The broker's state: domains, who is attached to them, and what becomes of all that when a
-//! process dies.
+//! The broker's state: domains, the processes attached to them, and how all of that is undone when
+//! a process dies.
 //!
-//! Invariants: a connection is attached to at most one domain; a slot is given away again only when
-//! no grant anywhere names its last owner; what a peer needs to know at once (dead, incarnation,
-//! routes) is in the ledger, the rest here.
+//! Invariants: a connection is attached to at most one domain; a slot is reused only when no grant
+//! names its last owner; what a peer must learn at once (death, incarnation, routes) is in the
+//! ledger, all else is here.
 //!
-//! What a process may do: ask for anything, in any order, and die at any moment. Every request is
+//! What a process may do: request anything in any order, and die at any moment. Every request is
 //! checked; a refusal is an errno.
 
 use super::audit::Audit;
@@ -28,12 +28,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
-/// A connection's number, never used again.
+/// The number of a connection, which is never reused.
 pub(super) type ConnId = u64;
 
 const PAGES_MAX: u64 = 1 << 20;
 const TABLE_FRAMES_MAX: u32 = 64;
-/// Persistent regions of a domain, and bytes of one.
+/// Limits of a domain: the number of persistent regions, and the bytes of one.
 const REGIONS_MAX: usize = 1024;
 const REGION_BYTES_MAX: u64 = 1 << 24;
 
@@ -47,14 +47,14 @@ struct Domain {
     upcalls: [Option<OwnedFd>; SLOTS],
     channels: Channels,
     regions: HashMap<String, (Backing, u64)>,
-    /// The owner of a name: its slot.
+    /// The slot that owns each name.
     owners: HashMap<String, usize>,
 }
 
 #[derive(Clone, Copy)]
 struct Attachment {
     pid: u32,
-    /// Where its memory is mapped; 0 until it said so.
+    /// Where its memory is mapped; 0 until it sends [`Op::Mapped`].
     address: u64,
     /// Its process is gone, but a grant still names it.
     leaving: bool,
@@ -98,7 +98,7 @@ impl Domain {
         }
     }
 
-    /// Makes zombies of all that a dead slot owned.
+    /// Marks all that a dead slot owned as owned by [`ZOMBIE`].
     fn disown(&self, slot: usize) {
         let layout = self.ledger.layout();
         let grants = (0..layout.grants as u32).map(|gref| self.ledger.grant_owner(gref));
@@ -111,16 +111,16 @@ impl Domain {
     }
 }
 
-/// All of it.
+/// The whole state of the broker.
 pub(super) struct Machine {
     domains: BTreeMap<u16, Domain>,
     attached: HashMap<ConnId, User>,
-    /// Dead users whose part in some grant could not be undone yet.
+    /// Dead users of grants whose use could not be undone yet.
     unswept: Vec<User>,
-    /// Connections that were asked for, and wait to be served.
+    /// Connections that were requested and are not served yet.
     fresh: Vec<OwnedFd>,
     hooks: Hooks,
-    /// Of the domains that are created from now on.
+    /// The version of grant table that new domains get.
     version: GrantTableVersion,
 }
 
@@ -176,8 +176,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends a domain: its peers' ends become unbound, what they have mapped stays until they unmap
-    /// it.
+    /// Destroys a domain. The peers' ends of its channels become unbound; what they have mapped
+    /// stays until they unmap it.
     pub(super) fn destroy(&mut self, domid: DomId) -> Result<(), Errno> {
         for slot in 0..SLOTS {
             self.close_slot(User { domid, slot });
@@ -195,7 +195,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A connection has ended: its process died or left.
+    /// A connection has ended, because its process died or closed it.
     pub(super) fn disconnect(&mut self, conn: ConnId) {
         let Some(user) = self.attached.remove(&conn) else { return };
         self.close_slot(user);
@@ -208,7 +208,7 @@ impl Machine {
         domain.owners.retain(|_, slot| *slot != user.slot);
         let last = !domain.slots.iter().flatten().any(|a| !a.leaving);
         if last && !domain.durable {
-            // The slot's pins in other domains are swept by `destroy`.
+            // `destroy` also sweeps the slot's pins in other domains.
             let _ = self.destroy(user.domid);
             return;
         }
@@ -216,11 +216,11 @@ impl Machine {
         self.sweep();
     }
 
-    /// Undoes what dead users hold. True when nothing is left to undo.
+    /// Undoes what dead users hold. True when nothing is left.
     fn sweep(&mut self) -> bool {
         let mut left = Vec::new();
         for user in std::mem::take(&mut self.unswept) {
-            // Every domain gets its turn, also after one that is not clean yet.
+            // Every domain gets its turn, also when an earlier one is not clean yet.
             let mut clean = true;
             for domain in self.domains.values() {
                 clean &= pins::sweep(domain.granter(), user);
@@ -235,12 +235,12 @@ impl Machine {
             }
         }
         self.unswept = left;
-        // The dead may have held the last use of grants whose owner died before them.
+        // The dead user may have been the last that used grants whose owner died earlier.
         self.domains.values().for_each(Domain::reclaim);
         self.unswept.is_empty()
     }
 
-    /// Sweeps when something is left to sweep; true when nothing is, afterwards.
+    /// Sweeps if something is left to sweep. True when nothing is left afterwards.
     pub(super) fn sweep_if_due(&mut self) -> bool {
         self.unswept.is_empty() || self.sweep()
     }
@@ -262,8 +262,8 @@ impl Machine {
         let Some(domain) = self.domains.get_mut(&peer.0) else { return };
         domain.channels.set_state(remote, State::Unbound(domid));
         domain.ledger.route(remote).store(0, Ordering::Release);
-        // A sender that was killed between setting the pending bit and showing it must not silence
-        // the end for ever.
+        // A sender that was killed between setting the pending bit and announcing it must not
+        // silence the port for ever.
         if let Some(channel) = domain.channels.get(remote) {
             let up = domain.ledger.upcall(channel.slot);
             let woken = up.is_pending(remote) && up.select(remote);
@@ -273,7 +273,7 @@ impl Machine {
         }
     }
 
-    /// Answers a request.
+    /// Executes a request and returns the reply.
     pub(super) fn answer(&mut self, conn: ConnId, request: &Request) -> Result<Reply, Errno> {
         let domid = u16::try_from(request.b).map(DomId);
         match request.op {
@@ -302,7 +302,7 @@ impl Machine {
         }
     }
 
-    /// One more connection: this end of it, which is another's to use. The other is served from now
+    /// Opens one more connection and returns the client's end. The server's end is served from now
     /// on.
     pub(super) fn connect(&mut self) -> Result<OwnedFd, Errno> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -311,7 +311,7 @@ impl Machine {
         Ok(theirs)
     }
 
-    /// The connections that were made since this was asked.
+    /// Returns the connections that were opened since the last call.
     pub(super) fn take_fresh(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fresh)
     }
@@ -475,8 +475,8 @@ impl Machine {
         Ok(Reply::new([u64::from(near)], Vec::new()))
     }
 
-    /// The `row`-th of what a domain grants; past its last, the first of the next domain that
-    /// grants anything.
+    /// Row number `row` of the summaries of a domain's grants; past its last, the first row of the
+    /// next domain that grants anything.
     fn grants(&self, from: DomId, row: usize) -> Option<GrantSummary> {
         self.domains.range(from.0..).find_map(|(&domid, domain)| {
             // As in `audit`.
@@ -490,7 +490,8 @@ impl Machine {
         let mut audit =
             Audit { domains: self.domains.len(), attachments: self.attached.len(), ..Audit::default() };
         for domain in self.domains.values() {
-            // A peer that unmaps a dead process' page does not tell us: what it let go is free.
+            // A peer does not announce that it unmapped a dead process's page, so look for such
+            // pages first.
             domain.reclaim();
             let count = pins::count(domain.granter());
             audit.grants += count.grants;

@@ -50,11 +50,12 @@ struct State {
 }
 
 impl Broker {
-    /// Starts one that listens on `path` (None: only socket pairs from [`connect`](Self::connect)).
-    /// A stale socket, that no one listens on, is replaced.
+    /// Starts a broker that listens on `path`. None: processes can attach only through socket pairs
+    /// from [`connect`](Self::connect). A stale socket is replaced.
     ///
     /// # Errors
-    /// The path cannot be bound, or somebody listens there already.
+    ///
+    /// The path cannot be bound, or another broker listens there.
     pub fn start(path: Option<&Path>, hooks: Hooks) -> Result<Self, LoopbackError> {
         let listener = path.map(listen).transpose()?;
         let wake = Arc::new(
@@ -80,12 +81,12 @@ impl Broker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it listens.
+    /// The socket that it listens on.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Which grant tables the domains have that are created from now on.
+    /// Sets the version of grant table that new domains get.
     pub fn use_grant_tables(&self, version: GrantTableVersion) {
         self.lock().machine.use_grant_tables(version);
     }
@@ -105,7 +106,8 @@ impl Broker {
     /// Destroys a domain, also one with attached processes.
     ///
     /// # Errors
-    /// There is none of this number.
+    ///
+    /// There is no domain of this number.
     pub fn destroy_domain(&self, domid: DomId) -> Result<(), LoopbackError> {
         self.lock()
             .machine
@@ -113,9 +115,10 @@ impl Broker {
             .map_err(|_| LoopbackError::UnknownDomain { domid, at: self.name() })
     }
 
-    /// A connection for [`super::Loopback::attach_fd`], to use here or to pass to a child.
+    /// Opens a connection for [`super::Loopback::attach_fd`], to use here or to pass to a child.
     ///
     /// # Errors
+    ///
     /// The process has no descriptor left.
     pub fn connect(&self) -> Result<OwnedFd, LoopbackError> {
         let theirs = self.lock().machine.connect().step("make a socket pair")?;
@@ -131,7 +134,7 @@ impl Broker {
         super::Loopback::attach_fd(self.connect()?, domid)
     }
 
-    /// Counts what there is now.
+    /// Counts the objects that exist now.
     pub fn audit(&self) -> Audit {
         self.lock().machine.audit()
     }
@@ -179,15 +182,15 @@ fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
     }
     let fd = socket()?;
     rustix::net::bind(&fd, &address).step("bind the broker's socket")?;
-    // No one can connect before `listen`. Who can connect may read every domain: the same user
-    // only.
+    // No one can connect before `listen`. A process that can connect may read every domain, so only
+    // the same user may.
     rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
         .step("restrict the broker's socket")?;
     rustix::net::listen(&fd, 64).step("listen on the broker's socket")?;
     Ok(fd)
 }
 
-/// The thread: one message at a time, until asked to stop.
+/// The broker's thread: handles one message at a time until it is asked to stop.
 fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
     let mut connections: Vec<(ConnId, OwnedFd)> = Vec::new();
     let mut next: ConnId = 0;
@@ -197,11 +200,11 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
         fds.extend(listener.map(|l| PollFd::new(l, PollFlags::IN)));
         let first = fds.len();
         fds.extend(connections.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)));
-        // A living process holds an entry that a dead one shared: it lets go within a batch.
+        // A living process holds an entry that a dead one shared; it releases it within a batch.
         let retry = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         if let Err(e) = rustix::event::poll(&mut fds, unswept.then_some(&retry)) {
             if e != rustix::io::Errno::INTR {
-                // LOG: it ends with it.
+                // LOG: the broker ends with it.
                 log::error!("loopback broker: poll() failed, stopping the broker and its domains: {e}");
                 return;
             }
@@ -233,7 +236,8 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
                 .inspect_err(|e| {
                     static LINES: LineBudget = LineBudget::new();
                     LINES.warn(format_args!("loopback broker: cannot accept a client's connection: {e}"));
-                    // It stays in the queue (no descriptor is left, for example): do not spin.
+                    // The connection stays in the backlog, for example because no descriptor is
+                    // left: do not spin.
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 })
                 .ok()

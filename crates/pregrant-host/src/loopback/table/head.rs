@@ -1,13 +1,15 @@
-//! What an entry says at one moment, but its frame: what is granted to whom.
+//! The flags and the domain of a grant table entry at one moment: what is granted to whom, without
+//! the frame.
 //!
-//! What a peer may do: write any bits. Each of them is refused or one of the two versions'.
+//! What a peer may do: write any bits. Each combination is either refused or valid in one of the
+//! two versions.
 
 use pregrant::DomId;
 use pregrant::wire::grant::{
     GTF_PERMIT_ACCESS, GTF_READONLY, GTF_SUB_PAGE, GTF_TRANSITIVE, GTF_TYPE_MASK, GrantEntryV1, GrantStatus,
 };
 
-/// See the module.
+/// The flags and the domain of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) struct Head {
     pub(in super::super) flags: u16,
@@ -21,12 +23,11 @@ impl Head {
         Self { flags, domid }
     }
 
-    /// Whether it grants anything.
     pub(in super::super) fn grants(self) -> bool {
         self.flags & GTF_TYPE_MASK != 0
     }
 
-    /// Whether `user` may use the page like this.
+    /// Checks whether `user` may use the page in this way.
     #[inline(always)]
     pub(super) fn allows(self, user: DomId, write: bool) -> Result<(), GrantStatus> {
         if self.flags & GTF_TYPE_MASK != GTF_PERMIT_ACCESS {
@@ -38,7 +39,7 @@ impl Head {
         Ok(())
     }
 
-    /// The same of version 2, which has more kinds.
+    /// The same for version 2, which has more kinds of entries.
     #[inline(always)]
     pub(super) fn allows_whole(self, user: DomId, write: bool) -> Result<(), GrantStatus> {
         if self.flags & GTF_TYPE_MASK == GTF_TRANSITIVE || self.flags & GTF_SUB_PAGE != 0 {

@@ -1,7 +1,8 @@
-//! The primitives of version 2; loom has its own, with a fence for what it does not model.
+//! The atomic operations of version 2. Loom replaces this file, and adds a fence that its model
+//! needs.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// A SeqCst exchange comes before a SeqCst load behind it as it is.
+/// On the machine a SeqCst exchange already precedes a later SeqCst load.
 #[inline(always)]
 pub(super) fn ordered_as_seq_cst() {}

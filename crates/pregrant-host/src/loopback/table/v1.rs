@@ -1,18 +1,17 @@
-//! Version 1: what is granted, to whom, and whether it is in use, in one word that both sides
-//! exchange.
+//! Version 1: one word holds what is granted, to whom, and whether it is in use.
 //!
 //! ```text
 //!   end:       (flags, domid) -> 0 by one exchange, only while neither reading nor writing is set
 //!   begin_use: flags |= reading[, writing] by one exchange, tried four times, as in Xen
 //! ```
-//! Both are exchanges of the same word, so one of them comes first and the other sees it.
+//! Both sides exchange the same word, so one exchange comes first and the other side sees it.
 
 use super::head::Head;
 use pregrant::DomId;
 use pregrant::wire::grant::{GTF_READING, GTF_WRITING, GrantStatus};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Whether flags say that the page is in use.
+/// Whether the flags mark the page as in use.
 pub(super) fn in_use(flags: u16) -> bool {
     flags & (GTF_READING | GTF_WRITING) != 0
 }
@@ -29,12 +28,12 @@ pub(super) fn end(word: &AtomicU32) -> bool {
             Err(now) => seen = now,
         }
     }
-    // Whatever the owner does with the page next comes after the end of the grant.
+    // The owner's next use of the page must come after the end of the grant.
     fence(Ordering::SeqCst);
     true
 }
 
-/// Checks the entry and sets reading and writing in it. Only under the lock.
+/// Checks the entry and sets its reading and writing flags. The lock must be held.
 #[inline(always)]
 pub(super) fn begin_use(word: &AtomicU32, user: DomId, write: bool) -> Result<(), GrantStatus> {
     let wanted = if write { GTF_READING | GTF_WRITING } else { GTF_READING };
@@ -55,7 +54,7 @@ pub(super) fn begin_use(word: &AtomicU32, user: DomId, write: bool) -> Result<()
     }
 }
 
-/// Leaves in the flags what those need who still use it.
+/// Keeps the flags that the remaining users need.
 #[inline(always)]
 pub(super) fn end_use(word: &AtomicU32, used: bool, written: bool) {
     let stale = match (used, written) {

@@ -1,5 +1,5 @@
-//! Version 2: what is granted and whether it is in use are words apart, so ending a grant exchanges
-//! nothing.
+//! Version 2: separate words say what is granted and whether it is in use, so ending a grant needs
+//! no exchange.
 //!
 //! ```text
 //!   granting domain, end           Xen, a use
@@ -8,34 +8,34 @@
 //!   status read: free? ended       the bytes
 //!   in use? flags stand again      status := what it was, with release order
 //! ```
-//! Each side writes its word before it reads the other's. With the fence on one side and two SeqCst
-//! accesses on the other, not both can miss: either the use sees that the grant has ended, or the
-//! end sees the use. The end reads the status with acquire order: the last use's bytes come before
-//! what the owner does with the page next. Loom runs this file
+//! Each side writes its own word before it reads the other's. With a fence on one side and two
+//! SeqCst accesses on the other, they cannot both miss: either the use sees that the grant has
+//! ended, or the end sees the use. The end reads the status with acquire order, so the last user's
+//! accesses come before the owner's next use of the page. Loom runs this file
 //! (`crates/pregrant/tests/mailbox_loom.rs`).
 //!
-//! Where nothing uses the page this costs the owner a store and a fence, for many grants one fence
-//! in all; a use costs one exchange, which also keeps a second one out. Version 1 has three.
+//! Ending a grant that is not in use costs the owner a store and a fence; many grants share one
+//! fence. A use costs one exchange, which also excludes a second user. Version 1 needs three.
 //!
-//! What a peer may do: claim again and again, so that an end comes late: it is refused while flags
-//! are invalid, and who has no grant is refused before it claims.
+//! What a peer may do: claim again and again to delay an end. It is refused while the flags are
+//! invalid, and a user without a grant is refused before it claims.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence, ordered_as_seq_cst};
 use pregrant::wire::grant::GTF_PERMIT_ACCESS;
 
 const PERMIT: u32 = GTF_PERMIT_ACCESS as u32;
 
-/// From now on, and the next fence, no use of the page begins.
+/// After this and the next fence no use of the page can begin.
 pub fn disable(head: &AtomicU32) {
     head.store(head.load(Ordering::Relaxed) & !PERMIT, Ordering::Relaxed);
 }
 
-/// The grant stands again, as it was.
+/// Restores the grant as it was.
 pub fn stand(head: &AtomicU32) {
     head.store(head.load(Ordering::Relaxed) | PERMIT, Ordering::Release);
 }
 
-/// Between the end of grants and the look at their statuses.
+/// The fence between the end of grants and the read of their statuses.
 pub fn before_statuses() {
     fence(Ordering::SeqCst);
 }
@@ -45,7 +45,7 @@ pub fn is_free(status: &AtomicU64) -> bool {
     status.load(Ordering::Acquire) == 0
 }
 
-/// Ends a grant. False: it is in use, and stands.
+/// Ends a grant. False: it is in use, and remains.
 pub fn end(head: &AtomicU32, status: &AtomicU64) -> bool {
     if !is_free(status) {
         return false;
@@ -59,7 +59,7 @@ pub fn end(head: &AtomicU32, status: &AtomicU64) -> bool {
     ended
 }
 
-/// The entry's state once its status is claimed by a SeqCst exchange.
+/// The entry's flags after its status was claimed by a SeqCst exchange.
 #[inline(always)]
 pub fn claimed(head: &AtomicU32) -> u32 {
     ordered_as_seq_cst();

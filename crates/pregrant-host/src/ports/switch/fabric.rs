@@ -1,15 +1,14 @@
-//! The part of a switch that all workers share: its vifs, and which address is behind which.
+//! The part of a switch that all workers share: its vifs, and the address table.
 //!
 //! ```text
 //!   control: add, caps, sources, steer, leave --lock--> a new View, version + 1
 //!   worker:  each burst: is the version mine? -- no, lock --> takes the View       (Outbox::see)
 //! ```
-//! A view is never changed: a burst is forwarded by one. A change while a burst is under way holds
-//! from the next on; the table of addresses is one for all and always new.
+//! A view never changes, and a burst is forwarded by one view. A change during a burst takes effect
+//! with the next one. The address table is shared by all views and always current.
 //!
-//! Invariants: an index is used again only after the addresses of the vif that had it are
-//! forgotten, and a view that has the new vif is newer than that. So an address is never believed
-//! to be behind a vif that came later.
+//! Invariants: an index is reused only after the old vif's addresses are forgotten, and the view
+//! with the new vif is newer than that. So an address is never attributed to a vif that came later.
 
 use super::stats::SwitchStats;
 use super::vif::{Sources, SwitchFull, View, Vif};
@@ -22,24 +21,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 struct Control {
     view: Arc<View>,
-    /// Handles of each vif.
+    /// Number of handles of each vif.
     handles: Vec<usize>,
     next_id: u64,
 }
 
-/// See the module.
 #[derive(Default)]
 pub struct Fabric {
     control: Mutex<Control>,
     version: AtomicU64,
-    /// Which address is behind which vif.
+    /// The address table.
     pub macs: MacTable,
     now_ns: AtomicU64,
 }
 
 impl Fabric {
     fn control(&self) -> MutexGuard<'_, Control> {
-        // Every state that a panic could leave is a legal one.
+        // Any state that a panic could leave behind is valid.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -48,10 +46,10 @@ impl Fabric {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The view, if `version` is an older one's; `version` is this one's then.
+    /// Returns the view if it is newer than `version`, and updates `version`.
     #[inline(always)]
     pub fn newer_than(&self, version: &mut u64) -> Option<Arc<View>> {
-        // Begins at 0, with no vif in it; an outbox begins so too.
+        // The version starts at 0 with no vif, and so does an outbox.
         if self.version.load(Ordering::Acquire) == *version {
             return None;
         }
@@ -60,18 +58,17 @@ impl Fabric {
         Some(Arc::clone(&control.view))
     }
 
-    /// The time, as it was last set.
+    /// The time that was set last.
     pub fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)
     }
 
-    /// Tells the time.
     pub fn set_now(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::Relaxed);
         self.macs.sweep(now_ns);
     }
 
-    /// A vif with so many queues comes. Returns its index.
+    /// Adds a vif with this many queues. Returns its index.
     pub fn join(&self, queues: usize, caps: Offloads) -> Result<(u16, Arc<Vif>), SwitchFull> {
         let mut control = self.control();
         let mut view = View::clone(&control.view);
@@ -98,7 +95,7 @@ impl Fabric {
         Ok((free as u16, vif))
     }
 
-    /// Something of a vif changes.
+    /// Changes a property of a vif.
     pub fn change(&self, port: u16, change: impl FnOnce(&mut Vif)) {
         let mut control = self.control();
         let mut view = View::clone(&control.view);
@@ -108,7 +105,7 @@ impl Fabric {
         }
     }
 
-    /// A vif sends with these addresses from now on.
+    /// Sets the source addresses that a vif may use.
     pub fn set_sources(&self, port: u16, sources: Sources) {
         self.change(port, |vif| vif.sources = sources);
         let _control = self.control();
@@ -118,7 +115,7 @@ impl Fabric {
         }
     }
 
-    /// One handle of a vif goes; with the last, the vif.
+    /// Drops a handle of a vif; with the last one, the vif.
     pub fn leave(&self, port: u16) {
         let mut control = self.control();
         let Some(handles) = control.handles.get_mut(usize::from(port)) else { return };
@@ -129,7 +126,7 @@ impl Fabric {
         let mut view = View::clone(&control.view);
         let gone = view.get_mut(usize::from(port)).and_then(Option::take);
         self.macs.forget_port(port);
-        // An address goes back to another vif that has the same.
+        // The address returns to another vif that has the same one.
         if let Some(own) = gone.and_then(|vif| vif.sources.pinned()) {
             let has_it =
                 |vif: &Option<Arc<Vif>>| vif.as_ref().is_some_and(|v| v.sources.pinned() == Some(own));
@@ -140,7 +137,8 @@ impl Fabric {
         self.publish(&mut control, view);
     }
 
-    /// Whether `src` may send from `from`, by these rules; the table and `stats` know of it then.
+    /// Whether `from` may send with the source `src` by its rules. Records it in the table and in
+    /// `stats`.
     pub fn admit(&self, from: u16, src: MacAddr, sources: Sources, stats: &mut SwitchStats) -> bool {
         if src.is_group() || src.is_zero() {
             stats.bad_frames += 1;

@@ -1,4 +1,4 @@
-//! Where one queue's frames wait for its guest: a mailbox of each worker that sends to it.
+//! The frames that wait for one queue's guest: a mailbox per worker that sends to it.
 //!
 //! ```text
 //!   worker 0 --mailbox--+                               +-- move_in --> the queue's arena, if that is empty
@@ -7,24 +7,25 @@
 //!      +---- spent mail, to be filled again ------------+
 //! ```
 //!
-//! The mail that was started first goes first, so a port that moves from one worker to another
-//! keeps its frames in order. A mailbox is made when a worker first has a frame for the queue.
+//! The mail that was started first goes first, so a port that moves to another worker keeps its
+//! frames in order. A mailbox is created when a worker first has a frame for the queue.
 //!
-//! Senders wait for a queue with more than [`FULL_BYTES`], as long as its guest's pace is worth it
-//! (`patience.rs`), until it has [`LOW_BYTES`] or less.
+//! When a queue holds more than [`FULL_BYTES`], its senders wait until it has [`LOW_BYTES`] or
+//! less, for as long as its guest's rate justifies that (`patience.rs`).
 //!
-//! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
-//! from all senders; what was moved on to the arena is one mail more. Spent mail waits for its
-//! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. Mail that waits
-//! when the queue ends is dropped, also by a worker that does not know of the end.
+//! Invariants: the waiting frames of all senders use at most [`QUEUE_BYTES`], counted by the memory
+//! that is held for them; one more mail may be in the arena. At most [`SPENT_MAX`] read mails wait
+//! to return to each worker; they were within the bound when they were sent. When the queue ends,
+//! its waiting mail is dropped, also by a worker that does not know of the end yet.
 //!
-//! Payload is lent to a reader that is at work: it copies it in the round in which it takes the
-//! mail. One whose guest has no slots [stands](Incoming::stand): what was lent is made private at
-//! once, and nothing is lent to it before it has read all, or [`LENDS_AGAIN`] bursts without
-//! standing: with a worker of its own its sender may always be a burst ahead. A port that no one
-//! reads, since its vif is not connected yet, does not take any.
+//! Zero-copy payload goes only to a reader that is active: it copies the payload in the same round
+//! in which it takes the mail. When its guest has no slots, the reader is
+//! [stalled](Incoming::stand): pending payload is copied to private memory at once, and it gets no
+//! more zero-copy payload until it has read all, or has taken [`LENDS_AGAIN`] bursts without a
+//! stall, since a sender on another worker may always be a burst ahead. A port that is not read
+//! because its vif is not connected gets none.
 //!
-//! What a guest may do: take no frames. That fills its own queue, and has who sends to it wait, at
+//! What a guest may do: take no frames. That fills its own queue and makes its senders wait, at
 //! most as long as `patience.rs` says.
 
 use super::mail::Mail;
@@ -36,21 +37,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes in a queue to a guest beyond which its senders wait.
+/// A queue with more bytes than this makes its senders wait.
 const FULL_BYTES: usize = 512 * 1024;
-/// They go on when so many are left.
+/// Waiting senders continue when the queue holds no more than this.
 const LOW_BYTES: usize = FULL_BYTES / 2;
-/// Workers whose next burst has room in a queue that was not full when they were asked.
+/// Number of workers whose next burst fits, if all saw the queue as not full.
 const SENDERS_AT_ONCE: usize = 4;
-/// Bytes that may wait in each queue to a guest.
+/// Most bytes that may wait in one queue.
 pub const QUEUE_BYTES: usize = FULL_BYTES + SENDERS_AT_ONCE * ARENA_BYTES;
-/// Mail of one worker that may wait: all that comes before the queue is full, for mail takes 4 KiB
-/// and more, and as much again.
+/// Most waiting mails per worker: enough to fill the queue, since a mail takes 4 KiB or more, and
+/// as many again.
 const MAILBOX_SLOTS: usize = 2 * FULL_BYTES / super::mail::MAIL_BYTES_MIN;
-/// Spent mail that may wait for its worker.
+/// Most read mails that wait to return to one worker.
 pub const SPENT_MAX: usize = 8;
 
-/// Bursts that a guest takes without standing before it is lent to, though more wait.
+/// Bursts that a guest must take without a stall before it gets zero-copy payload again, although
+/// more waits.
 const LENDS_AGAIN: u32 = 16;
 
 /// The part of a queue that senders share.
@@ -58,34 +60,35 @@ const LENDS_AGAIN: u32 = 16;
 pub struct Inbox {
     waiting: Waiting,
     waker: Mutex<Option<Arc<dyn QueueWaker>>>,
-    /// Frames that wait, in the upper half; bytes of the memory that they take, in the lower.
+    /// The upper half counts the waiting frames; the lower half, the bytes of memory that they use.
     load: AtomicU64,
     started: AtomicU64,
     is_closed: AtomicBool,
-    /// Bytes that the reader took since the queue began; it alone writes them.
+    /// Bytes that the reader has taken so far. Only the reader writes it.
     taken: AtomicU64,
-    /// Of those who wait for room.
+    /// The senders that wait for room.
     patience: Patience,
-    /// Its reader copies lent payload soon.
+    /// Set while the reader copies zero-copy payload soon.
     takes_lent: AtomicBool,
-    /// Mailboxes that the reader has not seen yet, and how many there are in all.
+    /// Mailboxes that the reader has not seen yet, and the number of all mailboxes.
     new: Mutex<Vec<Letterbox>>,
     nr_boxes: AtomicU32,
 }
 
-/// One worker's mail, at the reader's end.
+/// The reader's end of one worker's mailbox.
 struct Letterbox {
     mail: Reader<Box<Mail>>,
     spent: Writer<Box<Mail>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every state that a panic could leave is a legal one.
+    // Any state that a panic could leave behind is valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inbox {
-    /// A mailbox of one more worker: where mail goes in, and where it comes back.
+    /// Creates a mailbox for one more worker. Returns the end that mail is posted to, and the end
+    /// where read mail returns.
     pub fn open(&self) -> (Writer<Box<Mail>>, Reader<Box<Mail>>) {
         let ((to, mail), (spent, back)) = (mailbox(MAILBOX_SLOTS), mailbox(SPENT_MAX));
         let mut new = lock(&self.new);
@@ -94,8 +97,7 @@ impl Inbox {
         (to, back)
     }
 
-    /// Reserves memory for frames that are to wait, and counts the first at once; false: there is
-    /// no room.
+    /// Reserves memory for waiting frames, and counts the first. False: there is no room.
     pub fn charge(&self, bytes: usize) -> bool {
         let before = self.load.fetch_add(1 << 32 | bytes as u64, Ordering::Relaxed) as u32;
         if before as usize + bytes > QUEUE_BYTES {
@@ -105,60 +107,59 @@ impl Inbox {
         true
     }
 
-    /// More frames wait from now on, in memory that is held.
+    /// Counts more waiting frames, in memory that is reserved already.
     pub fn add(&self, frames: usize) {
         if frames > 0 {
             self.load.fetch_add((frames as u64) << 32, Ordering::Relaxed);
         }
     }
 
-    /// Frames wait no longer, nor is their memory held: senders that wait for room go on when there
-    /// is some.
+    /// Releases frames and their memory. Wakes senders that wait for room, if there is enough now.
     pub fn discharge(&self, frames: usize, bytes: usize) {
         let gone = (frames as u64) << 32 | bytes as u64;
         let before = self.load.fetch_sub(gone, Ordering::Relaxed) as u32 as usize;
-        // A sender waits while it sees more, behind its own fence.
+        // A waiting sender checks this again, after its own fence.
         if before > LOW_BYTES && before - bytes <= LOW_BYTES {
             self.patience.end(self.taken.load(Ordering::Relaxed));
         }
     }
 
-    /// The same, by the reader, which took them.
+    /// The same for the reader, which also counts what the guest took.
     fn take(&self, frames: usize, bytes: usize) {
         self.taken.store(self.taken.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
         self.discharge(frames, bytes);
     }
 
-    /// Whether a sender is to wait; one that waits already, and was not woken, does so for longer.
+    /// Whether a sender must wait. One that waits already, and was not woken, must continue to.
     #[inline(always)]
     pub fn is_full(&self, is_waiting: bool, by: &Registered) -> bool {
         let bytes = self.bytes();
         bytes > FULL_BYTES || is_waiting && bytes > LOW_BYTES && self.patience.is_registered(by)
     }
 
-    /// It is full: for how long its sender may wait before it asks again, unless it is woken. None:
-    /// it is not to wait.
+    /// For a full queue: how long its sender may wait before it checks again, unless it is woken.
+    /// None: it must not wait.
     pub fn wait(&self, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         if self.is_closed() {
             return None;
         }
         let wait = self.patience.wait(self.taken.load(Ordering::Relaxed), by, waker)?;
-        // Bytes that were taken since: their reader's fence is before this one.
+        // The reader may have taken bytes since; its fence came before this one.
         (self.bytes() > LOW_BYTES).then_some(wait)
     }
 
-    /// Frames that wait.
+    /// Number of waiting frames.
     pub fn len(&self) -> usize {
         (self.load.load(Ordering::Relaxed) >> 32) as usize
     }
 
-    /// Bytes of memory that is held for them.
+    /// Bytes of memory that they use.
     pub fn bytes(&self) -> usize {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
 
-    /// The number of a mail that is started. While there is one mailbox all have the same: who
-    /// knows of another's mail knows of its mailbox.
+    /// The number of a new mail. While there is one mailbox all have the same number; a worker that
+    /// knows of another's mail also knows of its mailbox.
     pub fn next_number(&self) -> u64 {
         if self.nr_boxes.load(Ordering::Relaxed) == 1 {
             return 0;
@@ -166,8 +167,8 @@ impl Inbox {
         self.started.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// After mail was posted: wakes the reader, if it may sleep. False: there is none any more,
-    /// take it back.
+    /// Call after posting mail: wakes the reader if it may sleep. False: the reader is gone, recall
+    /// the mail.
     #[must_use]
     pub fn wake(&self) -> bool {
         if self.waiting.is_over() {
@@ -176,13 +177,13 @@ impl Inbox {
                 waker.ring();
             }
         }
-        // Behind the fence in `is_over`, as the reader checks behind its own: one of them takes the
-        // mail out.
+        // After the fence in `is_over`, as the reader checks after its own: one of the two removes
+        // the mail.
         !self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether payload may be lent to its reader, asked before the post and, [awake](Self::wake),
-    /// behind it: if not, what was lent is to be [kept](super::lent_burst::LentBurst::keep).
+    /// Whether the reader may get zero-copy payload. Ask before the post and, [awake](Self::wake),
+    /// again after it: if not, the payload must be [kept](super::lent_burst::LentBurst::keep).
     pub fn takes_lent(&self) -> bool {
         self.takes_lent.load(Ordering::Relaxed)
     }
@@ -193,23 +194,22 @@ impl Inbox {
     }
 }
 
-/// The reader's end.
+/// The reader's end of a queue.
 pub struct Incoming {
     inbox: Arc<Inbox>,
     boxes: Vec<Letterbox>,
-    /// Mail that an arena took a part of, and whose.
+    /// Mail that the arena took only a part of, and the index of its mailbox.
     current: Option<(usize, Box<Mail>)>,
-    /// Mail whose bytes are in the arena, and whose.
+    /// Mail whose memory is in the arena, and the index of its mailbox.
     moved: Option<(usize, Box<Mail>)>,
-    /// Mail that was taken out to be made private, and whose; the oldest first.
+    /// Mail that was taken early to copy its payload, and the index of its mailbox; oldest first.
     early: VecDeque<(usize, Box<Mail>)>,
-    /// Bursts since it stood.
+    /// Bursts taken since the last stall.
     taken: u32,
     has_waker: bool,
 }
 
 impl Incoming {
-    /// Of this queue.
     pub fn new(inbox: &Arc<Inbox>) -> Self {
         Self {
             inbox: Arc::clone(inbox),
@@ -227,11 +227,12 @@ impl Incoming {
         &self.inbox
     }
 
-    /// This wakes the reader from now on.
+    /// Sets the waker of the reader.
     pub fn set_waker(&mut self, waker: &Arc<dyn QueueWaker>) {
         *lock(&self.inbox.waker) = Some(Arc::clone(waker));
         self.has_waker = true;
-        // A sender that took the old one before has posted before, and rings at the wrong door.
+        // A sender that still uses the old waker has posted already, and would wake the wrong
+        // worker.
         waker.ring();
     }
 
@@ -241,7 +242,7 @@ impl Incoming {
         }
     }
 
-    /// The oldest mail.
+    /// Takes the oldest mail.
     fn take(&mut self) -> Option<(usize, Box<Mail>)> {
         self.early.pop_front().or_else(|| self.take_posted())
     }
@@ -252,8 +253,8 @@ impl Incoming {
             [] => return None,
             [_] => 0,
             boxes => {
-                // Checked twice: what was posted before what the first check found, in another
-                // mailbox, the second finds.
+                // Check twice: mail in another mailbox that was posted before the mail found first
+                // is seen by the second check.
                 if !boxes.iter().any(|b| b.mail.has_mail()) {
                     return None;
                 }
@@ -265,11 +266,11 @@ impl Incoming {
     }
 
     fn give_back(&mut self, whose: usize, mail: Box<Mail>) {
-        // Full: its worker does not send any more, and has enough.
+        // If full, its worker no longer sends and has enough memory.
         drop(self.boxes[whose].spent.post(mail));
     }
 
-    /// Moves frames into `into`, or copies them behind what is there. Returns how many.
+    /// Moves mail to `into`, or copies frames after those in it. Returns how many frames.
     pub fn pop_into(&mut self, into: &mut Arena) -> usize {
         if into.is_empty()
             && let Some((whose, mut mail)) = self.moved.take()
@@ -298,13 +299,15 @@ impl Incoming {
         self.boxes.iter().any(|letterbox| letterbox.mail.has_mail())
     }
 
-    /// The guest takes no frames at present: makes what is lent private, and has no more lent.
+    /// Called when the guest takes no frames: copies the zero-copy payload to private memory, and
+    /// accepts no more.
     pub fn stand(&mut self) {
         self.taken = 0;
         if !self.inbox.takes_lent.swap(false, Ordering::Relaxed) {
             return;
         }
-        // A lender from before has posted before, or sees this when it checks behind its own fence.
+        // A sender that saw the old value has posted already, or sees the new one when it checks
+        // after its own fence.
         fence(Ordering::SeqCst);
         self.current.iter_mut().for_each(|(_, mail)| mail.make_private());
         while let Some((whose, mut mail)) = self.take_posted() {
@@ -325,8 +328,8 @@ impl Incoming {
                 self.inbox.take(into.len(), size);
                 continue;
             }
-            // Behind what was moved there may be room for a little more; what is large is moved in
-            // its turn.
+            // After moved memory there may be room for a little more; a large mail is moved in its
+            // turn.
             if self.moved.is_none() || mail.rest_bytes() < BURST_BYTES_MIN {
                 mail.make_private();
                 while mail.front().is_some_and(|(frame, offload)| into.push(frame, offload)) {

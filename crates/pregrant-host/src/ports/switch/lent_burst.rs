@@ -1,4 +1,5 @@
-//! Bursts whose payload is still in their sender's pages, and what their sender knows of them.
+//! Zero-copy bursts: their payload is still in the sender's pages, and the sender keeps track of
+//! them.
 //!
 //! ```text
 //!   sender's queue --hold--> LentBurst --mail--> Loan: the receiver's worker copies, and releases
@@ -6,17 +7,18 @@
 //!        |                      |  '- keep: the sender copies it first ------|-- its pages are to go, or no one reads
 //!        '---- complete <-------'---------------- done, doorbell <-----------'
 //! ```
-//! A burst has one reader, which has its mail. Its lock is taken for a copy: by the reader, or by
-//! the sender that [keeps](LentBurst::keep) a private copy in place of the pages. So who unmaps
-//! them waits for one burst's copy at most, and no frame is lost.
+//! A burst has one reader, the owner of its mail. Its lock is taken for a copy: by the reader, or
+//! by the sender that [keeps](LentBurst::keep) a private copy in place of the pages. So unmapping
+//! the pages waits for at most one burst's copy, and no frame is lost.
 //!
-//! Invariants: the pages are read under the lock alone, and only while the burst has pieces. It has
-//! none before the sender has held them, nor after [`complete`](Completions::complete) named its
-//! frames, nor when [`give_up`](Completions::give_up) returned. A sender has [`LENT_MAX`] bursts
-//! lent at a time; what is kept of them is bounded as the mail is that names it.
+//! Invariants: the pages are read only under the lock, and only while the burst has fragments. It
+//! has none before the sender has held its frames, after [`complete`](Completions::complete) has
+//! named them, and after [`give_up`](Completions::give_up) has returned. A sender has at most
+//! [`LENT_MAX`] such bursts in flight; what is kept of them is bounded like the mail that refers to
+//! them.
 //!
-//! What a guest may do: change the payload, which no one parses. As the receiver: nothing; its
-//! worker reads, also where it has no slots (`inbox.rs`).
+//! What a guest may do: change the payload, which is never parsed. As a receiver it can do nothing:
+//! its worker reads, even if it has no slots (`inbox.rs`).
 #![expect(unsafe_code, reason = "a guest's mapped pages, which another guest's worker reads")]
 
 use super::mailbox::Waiting;
@@ -25,17 +27,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bursts that one queue's guest lends at a time; more are copied.
+/// Most zero-copy bursts in flight for one queue; further ones are copied.
 pub const LENT_MAX: usize = 64;
-/// Bursts without payload that are kept for the next.
+/// Most unused bursts that are kept for reuse.
 const SPARE_MAX: usize = 8;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every state that a panic could leave is a legal one.
+    // Any state that a panic could leave behind is valid.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The event by which a sender learns that a burst is done.
+/// Wakes the sender when a burst has been read.
 #[derive(Default)]
 struct Doorbell {
     waiting: Waiting,
@@ -53,26 +55,25 @@ impl Doorbell {
     }
 }
 
-/// The payload of a burst: where its pieces belong, and they.
+/// The payload of a burst: its fragments, and where each belongs.
 #[derive(Default)]
 struct Payload {
     pieces: Vec<LentPiece<'static>>,
-    /// In place of the pages: all pieces, one behind another.
+    /// The copy that replaces the pages: all fragments, one after another.
     kept: Option<Box<[u8]>>,
     tokens: Vec<Token>,
 }
 
-/// See the module.
 pub struct LentBurst {
     doorbell: Arc<Doorbell>,
     payload: Mutex<Payload>,
-    /// The sender's pages are read no longer.
+    /// The sender's pages are not read any more.
     is_done: AtomicBool,
 }
 
 impl LentBurst {
-    /// Copies what its reader has not read, which reads that copy from now on: its sender's pages
-    /// may go.
+    /// Copies what the reader has not read yet; the reader then uses the copy, so the sender's
+    /// pages can go.
     pub fn keep(&self) {
         let mut payload = lock(&self.payload);
         if payload.kept.is_none() && !payload.pieces.is_empty() {
@@ -119,7 +120,7 @@ struct Bursts {
 }
 
 impl Bursts {
-    /// Takes back what is done.
+    /// Collects the tokens of frames that have been read.
     fn collect(&mut self, done: &mut Vec<Token>) {
         let spare = &mut self.spare;
         self.lent.retain(|burst| {
@@ -135,7 +136,7 @@ impl Bursts {
     }
 }
 
-/// What one queue's guest lends, for that queue.
+/// The zero-copy bursts of one queue's guest, as its queue sees them.
 #[derive(Default)]
 pub struct Lends {
     doorbell: Arc<Doorbell>,
@@ -143,15 +144,15 @@ pub struct Lends {
 }
 
 impl Lends {
-    /// Whether another burst may be lent.
+    /// Whether another zero-copy burst may be sent.
     pub fn has_room(&self) -> bool {
         lock(&self.bursts).lent.len() < LENT_MAX
     }
 
-    /// A burst without payload, to be [lent](Self::lend) or forgotten.
+    /// An empty burst, to be [sent](Self::lend) or forgotten.
     pub fn begin(&self) -> Arc<LentBurst> {
         let spare = &mut lock(&self.bursts).spare;
-        // One whose reader is about to let go of it is another's turn.
+        // If its reader is about to release it, another one is used.
         let unused = spare.iter_mut().position(|burst| Arc::get_mut(burst).is_some());
         let mut burst = unused.map_or_else(
             || {
@@ -168,8 +169,8 @@ impl Lends {
         burst
     }
 
-    /// Frame `i` is held, and is to be read by way of `burst`, which [began](Self::begin) here.
-    /// False: it cannot be. `by`: the same as this.
+    /// Holds frame `i`, to be read through `burst`, which was [started](Self::begin) here. False:
+    /// it cannot be held. `by` is this same object.
     pub fn hold(
         &self,
         burst: &mut LentBurst,
@@ -192,14 +193,14 @@ impl Lends {
         true
     }
 
-    /// Lends it to a reader, once.
+    /// Creates the reader's handle of a burst. Call it once per burst.
     pub fn lend(&self, burst: &Arc<LentBurst>) -> Loan {
         lock(&self.bursts).lent.push_back(Arc::clone(burst));
         Loan::new(Arc::clone(burst) as Arc<dyn Lender>)
     }
 
-    /// This wakes the sender's worker from now on. It is to be rung afterwards: who took the old
-    /// one before rings at the wrong door.
+    /// Sets the waker of the sender's worker. Wake it afterwards: a thread that still has the old
+    /// waker would wake the wrong worker.
     pub fn set_waker(&self, waker: &Arc<dyn QueueWaker>) {
         *lock(&self.doorbell.waker) = Some(Arc::clone(waker));
     }

@@ -1,32 +1,32 @@
-//! The content of a mailbox: a burst for one queue, in memory that no one else has.
+//! The content of a mailbox: a burst for one queue, in memory with one owner.
 //!
 //! ```text
 //!   bytes   | frame | frame |  not this queue's  | frame |  free  |      a power of two, chosen by what was to be put there
 //!   frames  ^       ^                            ^
 //! ```
-//! Mail is moved, and never shared: who has it may write it, the reader too. So a batch that was
-//! fetched for one receiver costs no copy on its way. [`Pool`] keeps what was read, to be filled
-//! again.
+//! Mail is moved, never shared: its owner, also the reader, may write to it. So a batch that was
+//! fetched for one receiver is forwarded without a copy. [`Pool`] keeps read mail for reuse.
 //!
-//! A frame's payload may be [lent](Loan): its head is in the bytes, and room for the rest.
+//! A frame may be [zero-copy](Loan): then only its head is in the mail's bytes, which have room for
+//! the rest.
 //!
-//! Invariants: frames are within the bytes. A pool's memory is bounded ([`POOL_BYTES`]).
+//! Invariants: frames are within the bytes. The memory of a pool is bounded ([`POOL_BYTES`]).
 
 use pregrant::net::checksum;
 use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Loan, Offload, Offloads};
 
-/// The smallest memory of a mail.
+/// Least memory of a mail, in bytes.
 pub const MAIL_BYTES_MIN: usize = 4096;
-/// Spent mail that one worker keeps to be filled again.
+/// Most bytes of unused mail that one worker keeps for reuse.
 pub const POOL_BYTES: usize = 1024 * 1024;
 
-/// Mail without memory that a worker keeps.
+/// Most mails without memory that a worker keeps.
 const EMPTY_MAX: usize = 16;
 
-/// Sizes of memory: 4 KiB to an arena's, each twice the one before.
+/// Number of memory sizes: from 4 KiB to an arena's, each twice the one before.
 const SIZES: usize = (ARENA_BYTES / MAIL_BYTES_MIN).trailing_zeros() as usize + 1;
 
-/// The memory that so many bytes go into.
+/// The index of the memory size that holds this many bytes.
 pub fn size_for(bytes: usize) -> usize {
     bytes.max(MAIL_BYTES_MIN).next_power_of_two()
 }
@@ -39,25 +39,22 @@ fn index_of(size: usize) -> Option<usize> {
 /// Why a frame is not in a mail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// There is no room.
     Full,
-    /// It needs a checksum which its headers do not allow.
+    /// The frame needs a checksum that its headers do not allow.
     Unfinishable,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub struct Mail {
-    /// The frames' bytes; none while they are moved on, to an arena.
+    /// The frames' bytes. Empty while they are in an arena.
     pub bytes: Box<[u8]>,
-    /// Of all mail for its reader, in the order in which it was started.
+    /// Its number among all mail for its reader, in the order of creation.
     pub number: u64,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
     len: usize,
-    /// Frames that were read.
     read: usize,
-    /// Payload that is not in the bytes.
+    /// Zero-copy payload that is not in the bytes.
     pub lent: Option<Loan>,
 }
 
@@ -78,7 +75,7 @@ impl Mail {
         (self.used, self.len, self.read, self.lent) = (0, 0, 0, None);
     }
 
-    /// Frames, those that were read included.
+    /// Number of frames, including those that were read.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -89,18 +86,18 @@ impl Mail {
         self.len < BURST_FRAMES && self.used + len <= self.bytes.len()
     }
 
-    /// Whether more bytes would not help.
+    /// Whether it is full by its number of frames, whatever its bytes.
     pub fn is_out_of_frames(&self) -> bool {
         self.len == BURST_FRAMES
     }
 
-    /// The largest frame for which there is room; 0: for none.
+    /// The largest frame that fits; 0: none.
     pub fn room(&self) -> usize {
         if self.len < BURST_FRAMES { self.bytes.len().saturating_sub(self.used) } else { 0 }
     }
 
-    /// Appends a copy of `frame`, for a reader that can take what `caps` says: it is never to be
-    /// cut for it.
+    /// Appends a copy of `frame`, for a reader with the offloads `caps`. The frame must not need
+    /// segmentation.
     #[inline(always)]
     pub fn push(&mut self, frame: &[u8], offload: Offload, caps: Offloads) -> Result<(), Refused> {
         let at = self.used;
@@ -117,7 +114,7 @@ impl Mail {
         Ok(())
     }
 
-    /// Adds a frame that is in its bytes already; they are full then.
+    /// Adds a frame that is in its bytes already; they count as full then.
     #[inline(always)]
     pub fn adopt(&mut self, desc: FrameDesc, caps: Offloads) -> Result<(), Refused> {
         let at = desc.at as usize;
@@ -132,19 +129,18 @@ impl Mail {
         Ok(())
     }
 
-    /// Copies what is lent to where it belongs.
+    /// Copies zero-copy payload to its place in the bytes.
     pub fn make_private(&mut self) {
         if let Some(lent) = self.lent.take() {
             lent.copy_out(0, &mut self.bytes);
         }
     }
 
-    /// The frames that were not read.
+    /// The frames that were not read yet.
     pub fn rest(&self) -> &[FrameDesc] {
         &self.frames[self.read..self.len]
     }
 
-    /// Bytes of these.
     pub fn rest_bytes(&self) -> usize {
         self.rest().iter().map(|desc| desc.len as usize).sum()
     }
@@ -155,13 +151,12 @@ impl Mail {
         Some((&self.bytes[desc.at as usize..(desc.at + desc.len) as usize], desc.offload))
     }
 
-    /// It is read.
     pub fn pop(&mut self) {
         self.read = (self.read + 1).min(self.len);
     }
 }
 
-/// Finishes a checksum that the reader does not take blank.
+/// Completes a checksum, if the reader does not take it blank.
 #[inline(always)]
 fn finished(frame: &mut [u8], offload: Offload, caps: Offloads) -> Result<Offload, Refused> {
     if !offload.csum_blank || caps.csum {
@@ -171,23 +166,23 @@ fn finished(frame: &mut [u8], offload: Offload, caps: Offloads) -> Result<Offloa
     Ok(Offload { csum_blank: false, ..offload })
 }
 
-/// Memory of one worker for what it sends, the newest used first.
+/// The memory that one worker sends with; the newest is used first.
 #[derive(Debug, Default)]
 #[allow(clippy::vec_box, reason = "mail is a kilobyte, and goes on as a pointer")]
 pub struct Pool {
     by_size: [Vec<Box<Mail>>; SIZES],
-    /// Without memory, while that is filled elsewhere.
+    /// Mails without memory, while others fill theirs.
     empty: Vec<Box<Mail>>,
     bytes: usize,
 }
 
 impl Pool {
-    /// Whether there is memory of this size.
+    /// Whether it has memory of this size.
     pub fn has(&self, size: usize) -> bool {
         index_of(size).is_some_and(|index| !self.by_size[index].is_empty())
     }
 
-    /// Empty mail over memory of this size.
+    /// Empty mail with memory of this size.
     pub fn get(&mut self, size: usize) -> Box<Mail> {
         match index_of(size).and_then(|index| self.by_size[index].pop()) {
             Some(mail) => {
@@ -202,14 +197,14 @@ impl Pool {
     pub fn get_bytes(&mut self, size: usize) -> Box<[u8]> {
         let mut mail = self.get(size);
         let bytes = std::mem::take(&mut mail.bytes);
-        // It may not come back.
+        // The memory may not come back.
         if self.empty.len() < EMPTY_MAX {
             self.empty.push(mail);
         }
         bytes
     }
 
-    /// Empty mail over this memory.
+    /// Empty mail with this memory.
     pub fn with(&mut self, bytes: Box<[u8]>) -> Box<Mail> {
         match self.empty.pop() {
             Some(mut mail) => {
@@ -220,7 +215,7 @@ impl Pool {
         }
     }
 
-    /// Mail that was read.
+    /// Returns mail that was read.
     pub fn put(&mut self, mut mail: Box<Mail>) {
         mail.clear();
         let size = mail.bytes.len();

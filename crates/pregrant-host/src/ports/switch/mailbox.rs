@@ -1,4 +1,4 @@
-//! Mail from one worker to one reader, on another worker or the same: bounded, one writer, one
+//! A bounded mailbox from one worker to one reader, on the same or another worker: one writer, one
 //! reader.
 //!
 //! ```text
@@ -9,24 +9,24 @@
 //!   reader  waits!, fence, check once more      and so does the reader: one of them sees the other
 //! ```
 //!
-//! A slot has a lock, for mail is moved and no `unsafe` is wanted; it is not contended, since the
-//! counts say whose turn it is, but where the writer recalls the very mail that the reader is about
-//! to take: then one of them waits for the few instructions of a move. No one waits for room, nor
-//! for mail.
+//! Each slot has a lock, because mail is moved and this needs no `unsafe`. It is uncontended, since
+//! the counts say whose turn it is, except when the writer recalls the very mail that the reader is
+//! about to take: then one of them waits for the few instructions of a move. No one waits for room
+//! or for mail.
 //!
-//! Invariants: mail is in a slot from [`Writer::post`] on until it is taken or recalled, whatever a
-//! count says: a count that is old makes the reader see less, or read an empty slot. Mail that was
-//! posted before (also by another writer, in another mailbox, if one knows of the other) is seen
-//! before: the count is stored with release and loaded with acquire. Loom runs all of it
-//! (`crates/pregrant/tests/mailbox_loom.rs`, which compiles this file).
+//! Invariants: mail is in a slot from [`Writer::post`] until it is taken or recalled, whatever a
+//! count says; a stale count makes the reader see less, or look at an empty slot. Mail that was
+//! posted earlier (also by another writer to another mailbox, if one writer knows of the other) is
+//! seen earlier: counts are stored with release and loaded with acquire. Loom runs this file
+//! (`crates/pregrant/tests/mailbox_loom.rs`).
 
 use super::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
 struct Shared<T> {
     slots: Box<[Mutex<Option<T>>]>,
-    /// Mail that was posted and not recalled.
+    /// Number of mails posted and not recalled.
     posted: AtomicU32,
-    /// Mail that was taken.
+    /// Number of mails taken.
     taken: AtomicU32,
 }
 
@@ -37,19 +37,19 @@ impl<T> Shared<T> {
     }
 }
 
-/// Where mail goes in.
+/// The writer's end.
 pub struct Writer<T> {
     shared: Arc<Shared<T>>,
     next: u32,
 }
 
-/// Where it comes out.
+/// The reader's end.
 pub struct Reader<T> {
     shared: Arc<Shared<T>>,
     next: u32,
 }
 
-/// A mailbox with room for `slots` pieces of mail, a power of two.
+/// Creates a mailbox for `slots` mails, which must be a power of two.
 pub fn mailbox<T>(slots: usize) -> (Writer<T>, Reader<T>) {
     let slots = slots.max(1).next_power_of_two();
     let shared = Arc::new(Shared {
@@ -61,12 +61,12 @@ pub fn mailbox<T>(slots: usize) -> (Writer<T>, Reader<T>) {
 }
 
 impl<T> Writer<T> {
-    /// Mail that the reader has not taken, or is about to have taken.
+    /// Number of mails that the reader has not taken, or is about to count as taken.
     pub fn len(&self) -> usize {
         self.next.wrapping_sub(self.shared.taken.load(Ordering::Relaxed)) as usize
     }
 
-    /// Whether all that was posted was taken.
+    /// Whether all posted mail was taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -76,8 +76,8 @@ impl<T> Writer<T> {
         self.len() >= self.shared.slots.len()
     }
 
-    /// Puts `mail` in. Refused: there is no room. [Wake](Waiting::is_over) a
-    /// waiting reader.
+    /// Posts `mail`. Err: there is no room. The writer must then [wake](Waiting::is_over) a waiting
+    /// reader.
     pub fn post(&mut self, mail: T) -> Result<(), T> {
         if self.is_full() {
             return Err(mail);
@@ -88,8 +88,8 @@ impl<T> Writer<T> {
         Ok(())
     }
 
-    /// Takes the newest mail back, to put more into it; None: the reader has all. It is posted
-    /// again in the same place.
+    /// Takes the newest mail back, to add to it; it is posted again in the same slot. None: the
+    /// reader has taken all.
     pub fn recall(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -108,17 +108,17 @@ impl<T> Reader<T> {
         self.shared.posted.load(Ordering::Acquire) != self.next
     }
 
-    /// The oldest mail, checked where it is.
+    /// Examines the oldest mail in place.
     pub fn peek<R>(&self, check: impl FnOnce(&T) -> R) -> Option<R> {
         if self.has_mail() { self.shared.slot(self.next).as_ref().map(check) } else { None }
     }
 
-    /// The oldest mail.
+    /// Takes the oldest mail.
     pub fn take(&mut self) -> Option<T> {
         if !self.has_mail() {
             return None;
         }
-        // None: it was recalled.
+        // None: the writer recalled it.
         let mail = self.shared.slot(self.next).take()?;
         self.next = self.next.wrapping_add(1);
         self.shared.taken.store(self.next, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl<T> Reader<T> {
     }
 }
 
-/// Whether a reader found none of its mailboxes with mail, and may sleep.
+/// Whether the reader found all its mailboxes empty and may sleep.
 #[derive(Debug)]
 pub struct Waiting(AtomicBool);
 
@@ -137,8 +137,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The reader found nothing. True: it is to check once more; a post from now on wakes
-    /// it. False: it was said before, and it has checked since.
+    /// The reader found no mail. True: it must check once more; from now on a post wakes it. False:
+    /// it has called this before, and has checked since.
     pub fn begin(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
             return false;
@@ -148,14 +148,15 @@ impl Waiting {
         true
     }
 
-    /// The reader found something without being woken.
+    /// The reader found mail without being woken.
     pub fn end(&self) {
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Mail was posted: whether the reader is to be woken. Of several that ask, one gets a yes.
+    /// Mail was posted: returns whether the reader must be woken. Of several writers, one gets
+    /// true.
     pub fn is_over(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

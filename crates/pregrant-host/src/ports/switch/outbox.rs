@@ -1,5 +1,4 @@
-//! The sending side of one worker: its mailboxes, one for each queue that it had frames for, and
-//! its memory.
+//! The sending side of one worker: its memory, and a mailbox for each queue that it had frames for.
 //!
 //! ```text
 //!   a burst:  plan    for each frame: learn the source, find the destination, choose the queue
@@ -8,19 +7,20 @@
 //!             finish  mail is posted, readers that wait are woken
 //! ```
 //!
-//! A reader that is behind finds its newest mail grown, not more mail: what still waits is
-//! recalled, and filled up; where mail was too small it is four times as large, up to 64 KiB. So
-//! its memory is filled well, however small the bursts are.
+//! A reader that is behind finds larger mail, not more mail: the newest mail that still waits is
+//! recalled and filled up, and replaced by four times as much memory when it was too small, up to
+//! 64 KiB. So its memory is well filled, however small the bursts are.
 //!
-//! Who gets the memory pays for all of it, so it goes to no one whose frames take less than half of
-//! the burst, or a quarter of the memory: long frames begin pages, with gaps between. They are
-//! copied for such a one, into mail of their size. It is not given to two: each could hold all of
-//! it, and write what the other reads.
+//! Memory is charged in full to its receiver, so it is never moved to a queue whose frames take
+//! less than half of the burst, or less than a quarter of the memory (long frames start on page
+//! boundaries, with gaps between). For such a queue frames are copied, into mail of their size.
+//! Memory is never shared by two receivers: each could keep all of it, and write what the other
+//! reads.
 //!
-//! Invariants: an outbox has a lock, taken once a burst by the one worker that has its number.
-//! Ports that no one gave to a worker have one in common, and may wait for one another. Each
-//! mailbox has one writer, the outbox. Frames of one flow are in one mailbox, in order; after a
-//! port moved, its frames are in mail that was started later ([`Outbox::seal`]).
+//! Invariants: an outbox has a lock, which the one worker of its number takes once per burst. Ports
+//! that were not given to a worker share an outbox and may wait for one another. Each mailbox has
+//! one writer, its outbox. Frames of one flow are in one mailbox, in order; after a port moved to
+//! another worker, its frames are in mail that was started later ([`Outbox::seal`]).
 
 use super::fabric::Fabric;
 use super::inbox::Inbox;
@@ -35,9 +35,9 @@ use pregrant::net::headers::{HeaderFault, IpHeaders, MacAddr, addresses};
 use pregrant::port::{BURST_FRAMES, Burst, Completions, FrameDesc, Loan, Offload, Offloads, ZeroCopyBurst};
 use std::sync::Arc;
 
-/// Mail into which frames are copied is not larger, but for one frame that is.
+/// Most bytes of mail that frames are copied to, except for a larger frame.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
-/// Queues that a burst is for, whose shares are known. More have small ones.
+/// Most receiving queues of a burst whose shares are tracked. With more, each share is small.
 const SHARES: usize = 8;
 
 /// One queue of one vif.
@@ -47,15 +47,14 @@ struct Dest {
     queue: u16,
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Destination {
     To(Dest),
     All,
-    /// Dropped for what is wrong with it, or it is there already: behind the port that it comes
-    /// from.
+    /// It is dropped: it is invalid, or its receiver is behind the port that it comes from.
     Nowhere,
-    /// There is no port that could have its receiver.
+    /// No other port could have its receiver.
     NoPort,
 }
 
@@ -66,11 +65,11 @@ struct Share {
     bytes: usize,
 }
 
-/// Which bytes of a burst go where, when that is known beforehand.
+/// The bytes of a burst by receiver, where that is known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     of: [Option<Share>; SHARES],
-    /// Bytes for everybody.
+    /// Bytes for all ports.
     all: usize,
 }
 
@@ -92,47 +91,46 @@ impl Shares {
     }
 }
 
-/// A vif that frames go to.
+/// A vif as a receiver.
 struct To {
     vif: Arc<Vif>,
-    /// One a queue, since there was a frame for it.
+    /// One per queue, created with its first frame.
     queues: Vec<Option<Out>>,
-    /// Of the burst under way.
+    /// Counts of the current burst.
     stats: SwitchStats,
 }
 
-/// A queue that frames go to.
+/// A queue as a receiver.
 struct Out {
     mail: Writer<Box<Mail>>,
     spent: Reader<Box<Mail>>,
     inbox: Arc<Inbox>,
     open: Option<Box<Mail>>,
-    /// Frames of it that are counted: those that were in it when it was recalled; of a new one, the
-    /// first.
+    /// Number of its frames that are counted already: those that were in it when it was recalled
+    /// or, in a new mail, the first.
     counted: usize,
-    /// The largest frame that still fitted the newest mail when it was posted. 0: none does.
+    /// The largest frame that still fitted the newest mail when it was posted. 0: none.
     room: usize,
-    /// How large mail behind the newest is at least, if that still waits.
+    /// Least size of the next mail, if the newest one still waits.
     next_size: usize,
     touched: bool,
-    /// Its borrowed part of the burst under way.
+    /// Its zero-copy part of the current burst.
     lent: Option<Arc<LentBurst>>,
 }
 
-/// See the module.
 #[derive(Default)]
 pub struct Outbox {
     view: Arc<View>,
-    /// Vifs in it.
+    /// Number of vifs.
     nr_vifs: usize,
     version: u64,
     to: Vec<Option<To>>,
     pool: Pool,
-    /// Where each frame of the burst under way goes.
+    /// The destination of each frame of the current burst.
     ways: Vec<Destination>,
-    /// Queues that got something of the burst under way.
+    /// Queues that got a part of the current burst.
     touched: Vec<Dest>,
-    /// The last one to get memory: it gives some back soonest.
+    /// The last queue that memory was moved to, which returns some soonest.
     last_moved: Option<Dest>,
 }
 
@@ -143,14 +141,14 @@ impl Out {
         Self { mail, spent, inbox, open: None, counted: 0, room: 0, next_size: 0, touched: false, lent: None }
     }
 
-    /// Takes back what was read.
+    /// Collects mail that was read.
     fn collect(&mut self, pool: &mut Pool) {
         while let Some(mail) = self.spent.take() {
             pool.put(mail);
         }
     }
 
-    /// Copies a frame into mail. `share`: so many bytes are expected in this burst.
+    /// Copies a frame to mail. `share` is the number of bytes expected for this queue in the burst.
     #[inline(always)]
     fn push(
         &mut self,
@@ -197,7 +195,7 @@ impl Out {
         Ok(self.open.insert(mail))
     }
 
-    /// Posts what is open.
+    /// Posts the mail that is open.
     fn post(&mut self, pool: &mut Pool) {
         let Some(mail) = self.open.take() else { return };
         if mail.len() == 0 {
@@ -208,11 +206,11 @@ impl Out {
             if mail.is_out_of_frames() { 0 } else { (mail.bytes.len() * 4).min(COPIED_BYTES_MAX) };
         self.room = mail.room();
         self.inbox.add(mail.len() - self.counted);
-        // There was room when it was started, and it went to no one else since.
+        // There was room when it was started, and only this worker posts.
         drop(self.mail.post(mail));
     }
 
-    /// The burst is done.
+    /// Ends a burst.
     fn finish(&mut self, pool: &mut Pool) {
         self.touched = false;
         self.post(pool);
@@ -221,7 +219,7 @@ impl Out {
                 pool.put(mail);
             }
         }
-        // A worker that stands since it was asked may not have seen this.
+        // A reader that has stalled since it was asked may not have seen this.
         if let Some(lent) = self.lent.take()
             && !self.inbox.takes_lent()
         {
@@ -251,7 +249,7 @@ impl To {
     }
 }
 
-/// Whether the first bytes of a frame of `len` have the headers by which its queue is chosen.
+/// Whether the first bytes of a frame of `len` bytes contain the headers that select its queue.
 fn has_headers(head: &[u8], len: usize) -> bool {
     match IpHeaders::parse_head(head, len) {
         Ok(headers) => headers.l4_at + 4 <= head.len(),
@@ -259,14 +257,14 @@ fn has_headers(head: &[u8], len: usize) -> bool {
     }
 }
 
-/// Whether a frame goes to a reader as it is: a large segment's checksum is finished after it was
-/// cut, so that needs both.
+/// Whether a reader takes a frame unchanged. A large segment's checksum is completed after
+/// segmentation, so that needs both offloads.
 fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
     offload.gso_type == 0 || caps.gso && caps.csum
 }
 
 impl Outbox {
-    /// Checks whether there are other vifs than before.
+    /// Updates its vifs, if the view has changed.
     #[inline(always)]
     fn see(&mut self, fabric: &Fabric) {
         if let Some(view) = fabric.newer_than(&mut self.version) {
@@ -291,7 +289,7 @@ impl Outbox {
         self.view = view;
     }
 
-    /// Memory for a batch of so many bytes.
+    /// Memory for a batch of this many bytes.
     pub fn room(&mut self, bytes: usize) -> Box<[u8]> {
         let size = size_for(bytes);
         if !self.pool.has(size)
@@ -304,16 +302,16 @@ impl Outbox {
         self.pool.get_bytes(size)
     }
 
-    /// A port comes to this worker, or leaves it: nothing is added to mail that waits. So the
-    /// frames of one that comes are in mail with higher numbers than those that it sent elsewhere,
-    /// and those of one that left are never out of the mailbox.
+    /// Call when a port joins or leaves this worker: nothing is added to mail that waits. So the
+    /// frames of a port that joins are in mail with higher numbers than those that it sent
+    /// elsewhere, and the frames of a port that left are never recalled.
     pub fn seal(&mut self) {
         let outs = self.to.iter_mut().flatten().flat_map(|to| to.queues.iter_mut().flatten());
         outs.for_each(|out| out.room = 0);
     }
 
-    /// Forwards a burst of `sender`. `memory`: what its frames are in, if that is to be moved to a
-    /// reader; the burst's bytes are not checked then.
+    /// Forwards a burst of `sender`. `memory` contains its frames if it may be moved to a reader;
+    /// the burst's bytes are not examined then.
     pub fn forward(
         &mut self,
         fabric: &Fabric,
@@ -359,12 +357,12 @@ impl Outbox {
         self.finish(sender, &shares, &stats);
     }
 
-    /// Forwards a burst whose payload may be lent, in memory of ours. The queue that most of it is
-    /// for gets the memory with what is lent; of all other frames the payload is copied to where it
-    /// belongs first. Returns how many were lent.
+    /// Forwards a zero-copy burst whose heads are in our memory. The queue that most of it is for
+    /// gets the memory together with the zero-copy payload; for all other frames the payload is
+    /// first copied to its place. Returns how many frames stayed zero-copy.
     ///
-    /// No byte that the guest can still write is parsed: a frame is whole, or its head has all
-    /// headers.
+    /// No byte is parsed that the guest can still write: each frame is whole, or its head contains
+    /// all headers.
     #[inline(never)]
     pub fn forward_lent(
         &mut self,
@@ -378,7 +376,7 @@ impl Outbox {
         self.see(fabric);
         frames.map_payload();
         for i in 0..frames.len() {
-            // The queue is chosen by headers.
+            // The headers select the queue.
             if !frames.is_whole(i) && !has_headers(frames.head(i), frames.len_of(i)) {
                 frames.make_whole(i);
             }
@@ -414,7 +412,7 @@ impl Outbox {
                 *way = Destination::Nowhere;
             }
         }
-        // Of the port's own, or it would not be asked.
+        // It is the port's own memory, or the port would not have been asked.
         let memory = frames.move_out().unwrap_or_default();
         let descs = frames.frames();
         self.pass(&Copied { from, bytes: &memory, shares: &shares, winner }, descs, &ways, sender.cut);
@@ -438,7 +436,7 @@ impl Outbox {
         lent
     }
 
-    /// Copies what is not for the winner alone.
+    /// Copies the frames that are not for the winner alone.
     #[inline(always)]
     fn pass(&mut self, of: &Copied<'_>, descs: &[FrameDesc], ways: &[Destination], cut: &mut CutFrame) {
         for (desc, way) in descs.iter().zip(ways) {
@@ -451,7 +449,7 @@ impl Outbox {
         }
     }
 
-    /// Says for each frame where it goes, and what of the burst is for whom.
+    /// Finds the destination of each frame, and how much of the burst each queue gets.
     #[inline(always)]
     fn plan(
         &self,
@@ -465,8 +463,8 @@ impl Outbox {
         let mut shares = Shares::default();
         let Some(Some(own)) = self.to.get(usize::from(from)) else { return shares };
         let sources = own.vif.sources;
-        // A burst is mostly one conversation: the table is asked when an address differs from the
-        // last frame's.
+        // A burst is mostly one conversation, so the table is only searched when an address differs
+        // from the previous frame's.
         let mut last: Option<(MacAddr, MacAddr, Result<&Vif, Destination>, u16)> = None;
         for (desc, way) in descs.iter().zip(ways) {
             let Some(frame) = bytes.get(desc.at as usize..).and_then(|b| b.get(..desc.len as usize)) else {
@@ -513,7 +511,7 @@ impl Outbox {
     }
 
     fn find(&self, fabric: &Fabric, from: u16, dst: MacAddr) -> (Result<&Vif, Destination>, u16) {
-        // Its own is one.
+        // The sender's own vif counts as one.
         let all = if self.nr_vifs > 1 { Destination::All } else { Destination::NoPort };
         if dst.is_group() {
             return (Err(all), 0);
@@ -528,8 +526,8 @@ impl Outbox {
         }
     }
 
-    /// Who gets memory of `size` bytes: whose frames take half of the burst and more, gaps
-    /// included, and a quarter of the memory, if all go there as they are.
+    /// The queue that gets memory of `size` bytes: its frames take at least half of the burst,
+    /// including gaps, and a quarter of the memory, and all can go there unchanged.
     fn winner(
         &self,
         size: usize,
@@ -547,7 +545,7 @@ impl Outbox {
         all.all(|(desc, _)| is_taken_whole(caps, desc.offload)).then_some(dest)
     }
 
-    /// Whether a reader has room for this memory. If not, some frames may find room.
+    /// Whether a reader has room for this memory. If not, single frames may still fit.
     fn may_move(&mut self, dest: Dest, size: usize) -> bool {
         let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return false };
         let Some(out) = to.out(dest, &mut self.touched) else { return false };
@@ -555,7 +553,7 @@ impl Outbox {
         !out.inbox.is_closed() && !out.mail.is_full() && out.inbox.charge(size)
     }
 
-    /// Whether frames of one more burst may be lent to a queue: what it takes unfinished then.
+    /// Whether a queue may get a zero-copy burst; if so, its offloads.
     fn lends_to(&self, dest: Dest, lends: &Lends) -> Option<Offloads> {
         let vif = &self.to.get(usize::from(dest.port))?.as_ref()?.vif;
         let inbox = vif.inboxes.get(usize::from(dest.queue))?;
@@ -583,7 +581,7 @@ impl Outbox {
                 to.count(done);
                 continue;
             }
-            // Once, however many want it cut.
+            // Segment once, however many receivers need it.
             if !*is_cut.get_or_insert_with(|| cut.cut(frame, desc.offload).is_ok()) {
                 to.count(Err(Refused::Unfinishable));
                 continue;
@@ -591,7 +589,7 @@ impl Outbox {
             let finished = Offload { csum_ok: true, ..Offload::default() };
             let (mut queued, mut overflow) = (0, 0);
             for segment in cut.iter() {
-                // In order: behind one that found no room there is none for another.
+                // Keep the order: after a segment that did not fit, none of the rest is queued.
                 if overflow == 0 && out.push(segment, finished, caps, share, &mut self.pool).is_ok() {
                     queued += 1;
                 } else {
@@ -603,7 +601,7 @@ impl Outbox {
         }
     }
 
-    /// Copies a frame to all but its sender, and who has it already.
+    /// Copies a frame to all but its sender and those that already have it.
     #[cold]
     fn flood(&mut self, of: &Copied<'_>, desc: FrameDesc, cut: &mut CutFrame) {
         let frame = &of.bytes[desc.at as usize..][..desc.len as usize];
@@ -616,8 +614,7 @@ impl Outbox {
         self.copy(of, desc, dests, cut);
     }
 
-    /// Gives the memory that the burst is in to the queue that most of it is for, and what is lent
-    /// of it.
+    /// Moves the burst's memory, and its zero-copy payload, to the queue that most of it is for.
     fn hand_over(
         &mut self,
         dest: Dest,
@@ -653,15 +650,14 @@ impl Outbox {
         }
         (out.open, out.counted) = (Some(mail), 1);
         out.post(&mut self.pool);
-        // How much came by moving says nothing of what will be copied; mail behind it is not filled
-        // up.
+        // The size of moved memory does not predict how much will be copied, so reset it.
         out.next_size = 0;
         self.last_moved = Some(dest);
         to.stats.rx_frames += stats.rx_frames;
         to.stats.rx_unfinishable += stats.rx_unfinishable;
     }
 
-    /// Posts what is open, wakes who waits, counts, and has the sender know whom it was for.
+    /// Posts open mail, wakes waiting readers, counts, and records the receivers for the sender.
     #[inline(always)]
     fn finish(&mut self, sender: &mut Sender<'_>, shares: &Shares, stats: &SwitchStats) {
         for dest in self.touched.drain(..) {
@@ -687,17 +683,17 @@ impl Outbox {
 pub struct Sender<'a> {
     /// Its index.
     pub port: u16,
-    /// Whom its burst is for, from now on.
+    /// The receivers of its last burst.
     pub recent: &'a mut Recent,
-    /// Scratch.
+    /// Scratch memory for segmentation.
     pub cut: &'a mut CutFrame,
 }
 
-/// The common part of a burst's copies.
+/// The common parameters of a burst's copies.
 struct Copied<'a> {
     from: u16,
     bytes: &'a [u8],
     shares: &'a Shares,
-    /// Gets no copies, but the memory.
+    /// This queue gets no copies, because it gets the memory.
     winner: Option<Dest>,
 }

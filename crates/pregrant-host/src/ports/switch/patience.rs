@@ -1,26 +1,27 @@
-//! How long senders wait for a queue that is full: as long as its guest takes what came, and a
-//! little longer.
+//! Decides how long senders wait for a full queue: as long as its guest takes frames, and a little
+//! longer.
 //!
 //! ```text
 //!   sender's worker: room? --full--> wait: registered; its frames stay on its guest's ring
 //!   reader's worker: takes what waits, half is left --> end: everybody registered is woken
 //! ```
-//! A queue begins with [`FIRST`] of patience, and has [`MOST`] at most. While somebody waits, time
-//! uses it up; what its guest takes earns it back, [`BYTES_PER_MS`] a millisecond. Without patience
-//! no one waits, and frames that find no room are dropped, until half of the most is earned.
+//! A queue starts with [`FIRST`] of patience, and has at most [`MOST`]. While a sender waits, time
+//! uses patience up, and the bytes that the guest takes earn it back, at [`BYTES_PER_MS`] per
+//! millisecond. Without patience no sender waits, and frames that do not fit are dropped, until
+//! half of the maximum is earned.
 //!
-//! Time in which a sender's worker did not run is no one's fault: a worker asks every [`STEP`], and
-//! not more than two of them count for each time that it asks.
+//! Time in which a sender's worker did not run must not count against the guest: a worker checks
+//! every [`STEP`], and each check accounts for two steps at most.
 //!
-//! Invariants: a sender that is registered is woken by the next [`end`](Patience::end), or asks
-//! again after [`STEP`]. The lock is taken where a queue is full, by no one else.
+//! Invariants: a registered sender is woken by the next [`end`](Patience::end), or checks again
+//! after [`STEP`]. The lock is taken only where a queue is full.
 //!
-//! A sender does not wait for longer than [`MOST`] between two bursts, however the queue fares:
-//! others may keep it full, and its guest may take what they send.
+//! A sender waits at most [`MOST`] between two bursts, whatever happens to the queue: other senders
+//! may keep it full while its guest takes what they send.
 //!
-//! What a guest may do: take nothing, or little. Who sends to it stands for [`MOST`], and after
-//! that for a millisecond for each [`BYTES_PER_MS`] that the guest takes: it gets these, so its
-//! senders have that rate at least. No one else waits for it.
+//! What a guest may do: take nothing, or little. Its senders stall for [`MOST`], and then for a
+//! millisecond per [`BYTES_PER_MS`] that the guest takes. As they fill that room, they have at
+//! least that rate. No one else waits for it.
 
 use super::mailbox::Waiting;
 use pregrant::port::QueueWaker;
@@ -28,35 +29,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The most patience for a queue. A guest's CPU that others use comes back sooner; netback keeps
-/// frames for a guest that takes none for 10 s.
+/// Most patience of a queue. A guest that lost its CPU to others normally gets it back sooner.
+/// (netback keeps frames for a stalled guest for 10 s.)
 pub const MOST: Duration = Duration::from_millis(200);
-/// Bytes that a guest takes for a millisecond more: at 16 MiB a second it is waited for without an
-/// end.
+/// Bytes that a guest must take to earn a millisecond: at 16 MiB/s its senders wait without a
+/// limit.
 pub const BYTES_PER_MS: u64 = 16 * 1024;
-/// Of a new queue: a millisecond for each [`BYTES_PER_MS`] that it holds when it is full. So a
-/// guest that connects again and again costs its senders no more than one that takes little.
+/// Patience of a new queue: a millisecond per [`BYTES_PER_MS`] that it holds when it is full. So a
+/// guest that reconnects again and again delays its senders no more than one that takes little.
 pub const FIRST: Duration = Duration::from_millis(32);
-/// A sender that waits asks after this time at the latest.
+/// Longest time after which a waiting sender checks again.
 pub const STEP: Duration = Duration::from_millis(10);
 
-/// Until which [end](Patience::end) a sender waits, if it does.
+/// The number of the [end](Patience::end) that a sender waits for, if it waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registered(Option<u64>);
 
 struct State {
     left: Duration,
-    /// It was used up, and too little of it was earned since.
+    /// The patience was used up, and too little was earned since.
     is_over: bool,
-    /// Somebody waits; when this was last accounted for.
+    /// The time of the last accounting. None: no sender waits.
     since: Option<Instant>,
-    /// Bytes that the guest had taken then.
+    /// Bytes that the guest had taken at that time.
     taken: u64,
     waiting: Vec<Arc<dyn QueueWaker>>,
 }
 
 impl State {
-    /// Accounts for the time and the bytes since the last time.
+    /// Accounts for the time and the bytes since the last call.
     fn account(&mut self, now: Instant, taken: u64) {
         let bytes = taken.saturating_sub(self.taken);
         let earned = Duration::from_nanos(bytes.saturating_mul(1_000_000) / BYTES_PER_MS);
@@ -71,10 +72,10 @@ impl State {
     }
 }
 
-/// See the module.
+/// The patience of one queue.
 pub struct Patience {
     is_waited_for: Waiting,
-    /// Counts the ends; written under the lock.
+    /// Number of ends; written under the lock.
     ends: AtomicU64,
     state: Mutex<State>,
 }
@@ -89,19 +90,19 @@ impl Default for Patience {
 
 impl Patience {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every state that a panic could leave is a legal one.
+        // Any state that a panic could leave behind is valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this sender waits, and was not woken yet. Who was woken has a place before those who
-    /// begin to wait: it needs no more room than who did not wait.
+    /// Whether this sender waits and was not woken yet. A woken sender goes before those that begin
+    /// to wait, and needs no more room than one that did not wait.
     pub fn is_registered(&self, by: &Registered) -> bool {
         by.0 == Some(self.ends.load(Ordering::Relaxed))
     }
 
-    /// The guest has taken so many bytes, and too many wait: how long this sender may wait before
-    /// it asks again. It is woken before, if room is made; it checks once more that there is none.
-    /// None: it does not wait.
+    /// For a full queue whose guest has taken `taken` bytes: how long this sender may wait before
+    /// it checks again. It is woken earlier if there is room, and must check once more that there
+    /// is none now. None: it must not wait.
     pub fn wait(&self, taken: u64, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         self.wait_at(Instant::now(), taken, by, waker)
     }
@@ -124,13 +125,13 @@ impl Patience {
             by.0 = Some(self.ends.load(Ordering::Relaxed));
             state.waiting.push(Arc::clone(waker));
         }
-        // Under the lock: who ends it finds this sender there, or this sender finds the room. Its
-        // fence is between this and the look at the room.
+        // Under the lock, so that the waker finds this sender registered, or this sender finds the
+        // room. The fence is between this and the check for room.
         self.is_waited_for.begin();
         Some(state.left.min(STEP))
     }
 
-    /// Room was made, or there will be none: wakes who waits.
+    /// Wakes the waiting senders, because there is room or there never will be.
     pub fn end(&self, taken: u64) {
         if self.is_waited_for.is_over() {
             self.end_at(Instant::now(), taken);
@@ -162,8 +163,8 @@ mod tests {
         }
     }
 
-    /// A sender that asks every step: for how many milliseconds, the guest taking so many bytes in
-    /// each.
+    /// Simulates a sender that checks every step; returns for how many milliseconds it waits if the
+    /// guest takes `bytes` in each.
     fn waits_ms(patience: &Patience, now: &mut Instant, taken: &mut u64, bytes_per_ms: u64) -> u64 {
         let (mut by, doorbell) = (Registered::default(), Arc::<Doorbell>::default() as Arc<dyn QueueWaker>);
         let mut ms = 0;
@@ -183,10 +184,10 @@ mod tests {
     fn who_takes_nothing_is_waited_for_once_and_who_takes_enough_always() {
         let (patience, mut now, mut taken) = (Patience::default(), Instant::now(), 0);
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 32);
-        // However much later.
+        // Independently of the time that passed.
         now += Duration::from_secs(3600);
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 0);
-        // Less than half of the patience is not enough to begin again.
+        // Less than half of the patience is not enough to wait again.
         taken += 99 * BYTES_PER_MS;
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 0);
         taken += BYTES_PER_MS;
@@ -194,14 +195,14 @@ mod tests {
         taken += 10_000 * BYTES_PER_MS;
         assert_eq!(waits_ms(&patience, &mut now, &mut taken, 0), 200);
         taken += 10_000 * BYTES_PER_MS;
-        // It earns half of what it uses up.
+        // The guest earns half of what the wait uses up.
         let waited = waits_ms(&patience, &mut now, &mut taken, BYTES_PER_MS / 2);
         assert!((390..=410).contains(&waited), "{waited}");
         taken += 10_000 * BYTES_PER_MS;
         assert!(waits_ms(&patience, &mut now, &mut taken, BYTES_PER_MS) > 10_000);
     }
 
-    /// A worker that does not run cannot see whether the guest takes anything.
+    /// While its worker does not run, a sender cannot see whether the guest takes frames.
     #[test]
     fn time_in_which_the_sender_s_worker_did_not_run_does_not_count() {
         let (patience, mut now) = (Patience::default(), Instant::now());

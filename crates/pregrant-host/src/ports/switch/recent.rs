@@ -1,7 +1,7 @@
-//! Whom a port's last burst was for: it waits where one of their queues is full.
+//! The receivers of a port's last burst: the port waits while one of their queues is full.
 //!
-//! Invariants: it has the queues of one burst, as many as `outbox.rs` tells apart; frames that all
-//! ports get name none.
+//! Invariants: it has the queues of one burst, at most as many as `outbox.rs` tracks; frames for
+//! all ports add none.
 
 use super::inbox::Inbox;
 use super::patience::{MOST, Registered, STEP};
@@ -14,19 +14,19 @@ struct Queue {
     registered: Registered,
 }
 
-/// See the module.
+/// The receiving queues of a port's last burst.
 #[derive(Default)]
 pub struct Recent {
     queues: Vec<Queue>,
-    /// It had no room when it was asked last.
+    /// There was no room at the last check.
     is_waiting: bool,
-    /// For how long it has had none, and when it was asked last.
+    /// For how long there has been no room, and the time of the last check.
     waited: Duration,
     asked: Option<Instant>,
 }
 
 impl Recent {
-    /// Whether a burst for the same queues finds room.
+    /// Whether a burst for the same queues would fit.
     #[inline(always)]
     pub fn room(&mut self, waker: &Arc<dyn QueueWaker>) -> Room {
         let is_waiting = self.is_waiting;
@@ -47,7 +47,7 @@ impl Recent {
     #[cold]
     fn wait(&mut self, waker: &Arc<dyn QueueWaker>) -> Room {
         let (is_waiting, now) = (self.is_waiting, Instant::now());
-        // As patience counts it: not the time in which its worker did not run.
+        // Counted as in [`Patience`]: without the time in which the worker did not run.
         let since = self.asked.replace(now).map_or(Duration::ZERO, |asked| now.duration_since(asked));
         self.waited += since.min(2 * STEP);
         let full = self.queues.iter_mut().filter(|queue| queue.inbox.is_full(is_waiting, &queue.registered));
@@ -64,13 +64,13 @@ impl Recent {
         }
     }
 
-    /// It is another worker that is to be woken.
+    /// Call when the port moves to another worker, which must be woken instead.
     pub fn forget(&mut self) {
         self.queues.clear();
         self.go_on();
     }
 
-    /// A burst was for these.
+    /// Records the queues of a burst.
     #[inline(always)]
     pub fn note<'a>(&mut self, inboxes: impl Iterator<Item = &'a Arc<Inbox>>) {
         let mut n = 0;
@@ -86,7 +86,7 @@ impl Recent {
 
     #[cold]
     fn replace(&mut self, at: usize, inbox: &Arc<Inbox>) {
-        // Where it was registered before it is woken once more than it needs.
+        // The sender may be woken once more than necessary by the queues it is registered at.
         self.queues.truncate(at);
         self.queues.push(Queue { inbox: Arc::clone(inbox), registered: Registered::default() });
     }

@@ -4,27 +4,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of a port's frames, seen from its guest: the guest sends TX.
+        /// Counters of a port, from its guest's view: the guest sends TX.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct SwitchStats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The same of a vif, while any worker adds to it.
+        /// The counters of a vif, which any worker increments.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($name: AtomicU64,)*
         }
 
         impl Counters {
-            /// Adds what a burst came to.
+            /// Adds the counts of a burst.
             pub fn add(&self, by: &SwitchStats) {
                 $(if by.$name != 0 {
                     self.$name.fetch_add(by.$name, Ordering::Relaxed);
                 })*
             }
 
-            /// Their values.
             pub fn get(&self) -> SwitchStats {
                 SwitchStats { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
@@ -35,28 +34,28 @@ macro_rules! counters {
 counters! {
     /// Frames that the guest sent.
     tx_frames,
-    /// Of these, lent by it and copied all the same: for a receiver that has no room or cannot read
-    /// them there, or for several.
+    /// Of these, zero-copy frames that were copied after all: their receiver had no room or could
+    /// not read them in place, or there were several.
     unlent,
-    /// Of these, sent on to every other port.
+    /// Of these, sent to every other port.
     flooded,
-    /// Frames shorter than an Ethernet header, or with a source that no station may have: dropped.
+    /// Dropped: shorter than an Ethernet header, or with an invalid source address.
     bad_frames,
-    /// Sources that were not learnt, since the port's share of the table is used up.
+    /// Source addresses not learnt, because the port has used up its share of the table.
     not_learnt,
-    /// Frames with a source that this guest may not use: dropped.
+    /// Dropped: the source address is not allowed for this guest.
     forged,
-    /// Large segments to a group: dropped.
+    /// Dropped: a large segment to a group address.
     gso_to_group,
-    /// Frames to a receiver that no other port was there for: dropped.
+    /// Dropped: no other port could have the receiver.
     no_port,
     /// Frames queued for the guest.
     rx_frames,
-    /// Of these, lent by their senders.
+    /// Of these, zero-copy from their senders.
     rx_lent,
-    /// Frames for the guest that found its queue full.
+    /// Frames for the guest dropped because its queue was full.
     rx_overflow,
-    /// Frames for the guest that needed a checksum or segmentation which their headers do not
-    /// allow.
+    /// Frames for the guest dropped because they needed a checksum or segmentation that their
+    /// headers do not allow.
     rx_unfinishable,
 }

@@ -54,7 +54,7 @@ fn unknown_floods_known_does_not_and_nothing_returns() {
     send(&mut p[0], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     send(&mut p[0], &frame(MacAddr([1, 0, 0x5E, 0, 0, 9]), mac(1)), NONE);
     assert_eq!(counts(&mut p), [0, 2, 2]);
-    // To a station behind the same port: already there.
+    // To a station behind the sending port: dropped, it has the frame already.
     send(&mut p[0], &frame(mac(1), mac(7)), NONE);
     assert_eq!(counts(&mut p), [0, 0, 0]);
     assert_eq!(p[0].stats().tx_frames, 5);
@@ -67,7 +67,7 @@ fn frames_that_no_port_is_there_for_are_counted() {
     let [unknown, group] = [frame(mac(2), mac(1)), frame(MacAddr::BROADCAST, mac(1))];
     send(&mut first, &unknown, NONE);
     send(&mut first, &group, NONE);
-    // To itself: that is no loss.
+    // To the sender itself: that is no loss.
     send(&mut first, &frame(mac(1), mac(1)), NONE);
     let counted = |port: &SwitchPort| (port.stats().no_port, port.stats().flooded);
     assert_eq!(counted(&first), (2, 0));
@@ -97,7 +97,7 @@ fn a_station_moves_where_it_may_and_ages() {
     assert_eq!((received(&mut p[0]).len(), received(&mut p[1]).len()), (1, 1));
 }
 
-/// Whether frames to `mac(1)` still go to the first port alone, after another sent with that
+/// Whether frames to `mac(1)` still go only to the first port after another port sent with that
 /// source.
 fn keeps_its_traffic(p: &mut [SwitchPort], attacker: usize, stranger: usize) -> bool {
     send(&mut p[attacker], &frame(MacAddr::BROADCAST, mac(1)), NONE);
@@ -111,7 +111,7 @@ fn keeps_its_traffic(p: &mut [SwitchPort], attacker: usize, stranger: usize) -> 
 fn a_forged_source_does_not_take_a_pinned_address() {
     for attacker in [Sources::Learnt, Sources::Own(mac(2)), Sources::Any(None), Sources::Any(Some(mac(2)))] {
         let (_switch, mut p) = three();
-        // Learnt before its own vif is there.
+        // Learnt before its own vif exists.
         send(&mut p[1], &frame(MacAddr::BROADCAST, mac(1)), NONE);
         p.iter_mut().for_each(|p| drop(received(p)));
         p[0].set_sources(Sources::Own(mac(1)));
@@ -143,7 +143,7 @@ fn a_learnt_address_is_not_taken_by_a_frame() {
     p.iter_mut().for_each(|p| drop(received(p)));
     assert!(keeps_its_traffic(&mut p, 1, 2));
     assert_eq!(p[1].stats().forged, 1);
-    // Once its port is gone, or nothing came from it for long, it is free.
+    // Once its port is gone, or it has aged, the address is free.
     switch.set_now(super::super::mac_table::AGE_NS + 1);
     send(&mut p[1], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     send(&mut p[0], &frame(MacAddr::BROADCAST, mac(1)), NONE);
@@ -153,7 +153,7 @@ fn a_learnt_address_is_not_taken_by_a_frame() {
     assert_eq!(p[0].stats().forged, 1);
 }
 
-/// As while a guest is moved within its host: one address, two vifs.
+/// A guest that is migrated within its host has two vifs with one address for a while.
 #[test]
 fn of_two_vifs_with_one_address_the_later_has_it_while_it_is_there() {
     let (_switch, mut p) = three();
@@ -254,13 +254,13 @@ fn unfinished_work_is_kept_or_done_as_the_receiver_can() {
     assert_eq!(cut.iter().map(|(f, _)| f.len()).collect::<Vec<_>>(), [1054; 3]);
     assert!(cut.iter().all(|(f, o)| checksum::verify(f).unwrap() && o.gso_type == 0));
 
-    // Not a packet whose checksum could be finished.
+    // Not a packet whose checksum could be completed.
     send(&mut from, &frame(MacAddr::BROADCAST, mac(1)), Offload { csum_blank: true, ..NONE });
     assert_eq!((received(&mut able).len(), received(&mut plain).len()), (1, 0));
     assert_eq!(plain.stats().rx_unfinishable, 1);
 }
 
-/// A TCP packet of so much payload, its checksum blank.
+/// A TCP packet with this much payload and a blank checksum.
 fn large(dst: MacAddr, payload: usize) -> Vec<u8> {
     let mut tcp = vec![0u8; 20 + payload];
     tcp[12] = 0x50;
@@ -284,8 +284,8 @@ fn large_segments_do_not_go_to_groups() {
     assert_eq!(p[0].stats().gso_to_group, 2);
 }
 
-/// One frame has several receivers, and two take it cut only: cutting it once is enough, and later
-/// frames come later.
+/// One frame has several receivers, two of which need it segmented: segmenting it once is enough,
+/// and later frames stay behind it.
 #[test]
 fn a_large_segment_is_cut_in_its_sender_s_memory_and_keeps_its_place() {
     let switch = Switch::new();
@@ -297,7 +297,7 @@ fn a_large_segment_is_cut_in_its_sender_s_memory_and_keeps_its_place() {
     for (bytes, offload) in [(&small, NONE), (&big, gso(1000)), (&small, NONE), (&big, gso(1500))] {
         assert!(arena.push(bytes, offload));
     }
-    // One whose headers do not allow it, and one of next to nothing a segment.
+    // One whose headers do not allow it, and one with next to no payload per segment.
     assert!(arena.push(&frame(mac(9), mac(1)), gso(1000)));
     assert!(arena.push(&big, gso(8)));
     assert!(arena.push(&small, NONE));
@@ -355,7 +355,7 @@ fn queues_of_one_vif_share_its_frames_by_flow() {
     assert_eq!(switch.known_addresses(), 2, "the port lives while one of its queues does");
 }
 
-/// Each flow in the queue that its port's number names: 9 queues, though there are only 2.
+/// Steers each flow to the queue of its port number: 9 queues, although only 2 exist.
 #[derive(Debug)]
 struct ByPort;
 

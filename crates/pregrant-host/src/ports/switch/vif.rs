@@ -1,7 +1,7 @@
-//! A vif as the switch knows it: its rules, its queues.
+//! A vif as the switch knows it: its rules and its queues.
 //!
-//! Its variable part is replaced as a whole ([`fabric`](super::fabric)); its counters and queues
-//! are the same ones for as long as it is there, and any worker adds to them.
+//! Its variable part is replaced as a whole ([`fabric`](super::fabric)). Its counters and queues
+//! stay the same objects as long as it exists, and any worker adds to them.
 
 use super::inbox::Inbox;
 use super::stats::Counters;
@@ -10,21 +10,21 @@ use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP, PROTOC
 use pregrant::port::{Offloads, Steering};
 use std::sync::Arc;
 
-/// With which source addresses a guest may send. Another port's pinned address is never among them,
-/// nor is a group's.
+/// The source addresses that a guest may use. Another port's pinned address, or a group address, is
+/// never allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sources {
-    /// Any that is not believed to be another port's: no one said which is its own.
+    /// Any address that is not known at another port, since its own address is unknown.
     #[default]
     Learnt,
-    /// This one alone, which is pinned.
+    /// Only this address, which is pinned.
     Own(MacAddr),
-    /// Any, also one that was learnt at another port; its own, if it has one, is pinned.
+    /// Any address, even one learnt at another port. Its own, if known, is pinned.
     Any(Option<MacAddr>),
 }
 
 impl Sources {
-    /// The one that is pinned, if one is.
+    /// The pinned address.
     pub fn pinned(self) -> Option<MacAddr> {
         match self {
             Self::Learnt => None,
@@ -34,7 +34,7 @@ impl Sources {
     }
 }
 
-/// No further port fits into the switch.
+/// The switch has no room for another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the switch has {MAX_PORTS} ports already; give this vif another switch (another bridge)")]
 pub struct SwitchFull;
@@ -42,25 +42,24 @@ pub struct SwitchFull;
 /// A vif as senders see it.
 #[derive(Clone)]
 pub struct Vif {
-    /// No other has it, also none that was, or will be, at the same place.
+    /// A number that no other vif ever has, not even one at the same index.
     pub id: u64,
-    /// Offloads that its guest takes unfinished.
+    /// The offloads that its guest supports.
     pub caps: Offloads,
-    /// With which addresses it may send.
+    /// The source addresses that it may use.
     pub sources: Sources,
-    /// Where the guest wants its frames; None: by flow.
+    /// How the guest steers its frames to queues. None: by flow.
     pub steering: Option<Arc<dyn Steering>>,
-    /// One a queue.
+    /// One per queue.
     pub inboxes: Arc<[Arc<Inbox>]>,
-    /// Counts of its frames.
     pub counters: Arc<Counters>,
 }
 
-/// The vifs, by their index.
+/// The vifs, by index.
 pub type View = Vec<Option<Arc<Vif>>>;
 
 impl Vif {
-    /// The queue that a frame for the guest goes to.
+    /// The queue for a frame to the guest.
     #[inline(always)]
     pub fn queue_of(&self, frame: &[u8]) -> u16 {
         let queue = match (self.inboxes.len(), &self.steering) {
@@ -72,8 +71,8 @@ impl Vif {
     }
 }
 
-/// A number that is the same for all frames of one flow: MAC and IP addresses, and ports where
-/// there are any.
+/// A hash that is equal for all frames of a flow: of MAC and IP addresses, and ports if there are
+/// any.
 pub fn flow_hash(frame: &[u8]) -> u64 {
     let mut hash = 0xCBF2_9CE4_8422_2325u64; // FNV-1a
     let mut mix = |bytes: &[u8]| {

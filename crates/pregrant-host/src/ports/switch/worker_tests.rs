@@ -1,5 +1,4 @@
-//! The switch between workers: what is copied, what is held, and that nothing is lost that is not
-//! counted.
+//! The switch between workers: what is copied, what is kept, and that every lost frame is counted.
 
 use super::*;
 use pregrant::net::headers::{MacAddr, addresses};
@@ -13,7 +12,7 @@ use std::time::Duration;
 const NONE: Offload = Offload { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
 const ALL: Offloads = Offloads { csum: true, gso: true };
 
-/// A small deterministic generator, so that a failure can be repeated.
+/// A small pseudo-random generator with a fixed seed, so that failures can be reproduced.
 struct Dice(u64);
 
 impl Dice {
@@ -48,7 +47,7 @@ fn write(to: &mut [u8], plan: Plan) {
     to[HEAD..].fill(plan.seq as u8);
 }
 
-/// The content of a whole frame.
+/// Parses a whole frame.
 fn read(frame: &[u8]) -> (MacAddr, u64) {
     let (_, src) = addresses(frame).unwrap();
     let seq = u64::from_le_bytes(frame[14..HEAD].try_into().unwrap());
@@ -56,8 +55,8 @@ fn read(frame: &[u8]) -> (MacAddr, u64) {
     (src, seq)
 }
 
-/// As a queue does it: place, ask for room, fetch, hand on. Returns where the frames lay, if that
-/// was the switch's memory.
+/// Sends as a queue does: place, ask for room, fetch, forward. Returns the address of the frames,
+/// if they lay in the switch's memory.
 fn send(port: &mut SwitchPort, arena: &mut Arena, frames: &[Plan], offload: Offload) -> Option<*const u8> {
     arena.clear();
     let mut cursor = arena.cursor();
@@ -93,8 +92,8 @@ fn seqs(burst: &Burst<'_>) -> Vec<u64> {
     burst.iter().map(|(frame, _)| read(frame).1).collect()
 }
 
-/// Out of the guest, into the other guest: the receiver has the very memory that the batch was
-/// fetched into, and a pair of guests needs two pieces of it.
+/// From one guest to another: the receiver gets the very memory that the batch was fetched into,
+/// and a pair of guests needs two such buffers.
 #[test]
 fn a_batch_is_moved_and_not_copied() {
     let switch = Switch::new();
@@ -114,7 +113,7 @@ fn a_batch_is_moved_and_not_copied() {
     }
 }
 
-/// A small one is copied once, out of the arena that it was fetched into; the receiver delivers
+/// A small batch is copied once, out of the arena that it was fetched into; the receiver delivers
 /// from the copy.
 #[test]
 fn a_small_batch_is_copied_once() {
@@ -128,19 +127,19 @@ fn a_small_batch_is_copied_once() {
         assert_eq!(to.rx_burst(&mut into), 5);
         assert_ne!(into.burst().bytes.as_ptr(), own);
     }
-    // The arena's own memory is back as soon as it is cleared.
+    // The arena has its own memory again as soon as it is cleared.
     into.clear();
     assert_eq!(into.burst().bytes.as_ptr(), own);
     assert_eq!(into.fits(1), BURST_FRAMES);
 }
 
-/// Mail behind memory that moved is as large as what comes, however large that memory was.
+/// Mail after moved memory is as large as what comes, however large that memory was.
 #[test]
 fn small_batches_between_moved_ones_take_little_room() {
     let switch = Switch::new();
     let (mut from, mut to) = (pinned(&switch, 1, ALL), pinned(&switch, 2, ALL));
     let (mut out, mut into) = (Arena::new(), Arena::new());
-    // 4 and 16 KiB: 20 times fit.
+    // 4 and 16 KiB: they fit 20 times.
     for _ in 0..20 {
         send(&mut from, &mut out, &burst(6, mac(2), mac(1), 64), NONE);
         send(&mut from, &mut out, &burst(6, mac(2), mac(1), 1514), NONE);
@@ -153,8 +152,8 @@ fn small_batches_between_moved_ones_take_little_room() {
     assert_eq!((came, to.stats().rx_overflow), (240, 0));
 }
 
-/// Of one batch, a reader gets the memory and others copies: each its own frames, in order, and
-/// no one another's bytes.
+/// Of one batch, one reader gets the memory and others get copies: each its own frames, in order,
+/// and no one another's bytes.
 #[test]
 fn a_batch_for_several_is_shared_out() {
     let switch = Switch::new();
@@ -176,14 +175,14 @@ fn a_batch_for_several_is_shared_out() {
             (0..64).filter(|seq| n != 0 && (dst(*seq) == mac(n) || dst(*seq) == EVERYBODY)).collect();
         assert_eq!(seqs(&into.burst()), due, "port {n}");
         assert_eq!(n == 1, place == Some(into.burst().bytes.as_ptr()));
-        // Its owner may write it.
+        // The owner of the memory may write it.
         into.bytes_mut().fill(0xEE);
         assert_eq!(port.stats().rx_frames, due.len() as u64);
     }
     assert_eq!((ports[0].stats().tx_frames, ports[0].stats().flooded), (64, 4));
 }
 
-/// Whose frames take the smaller part of the memory does not hold all of it.
+/// A receiver whose frames take the smaller part of the memory does not get all of it.
 #[test]
 fn memory_goes_to_no_one_who_needs_less_than_half() {
     let switch = Switch::new();
@@ -200,11 +199,11 @@ fn memory_goes_to_no_one_who_needs_less_than_half() {
     }
 }
 
-/// A reader that takes nothing, and bursts of all kinds: what it holds is bounded, and filled well.
+/// A reader that takes nothing, and bursts of all kinds: the memory that it holds is bounded and
+/// well filled.
 #[test]
 fn what_a_slow_reader_holds_is_bounded() {
-    // Frames of a length, so many a burst; and how many bytes of frames there have to be, at least,
-    // when it is full.
+    // Frame length, frames per burst, and the least bytes of frames when the queue is full.
     for (len, n, at_least) in [
         (60, 1, 200),
         (60, 64, 400),
@@ -225,7 +224,7 @@ fn what_a_slow_reader_holds_is_bounded() {
             sent += n as u64;
             assert!(to.incoming.inbox().bytes() <= QUEUE_BYTES);
         }
-        // From other workers it is the same bound.
+        // The bound is the same with several workers.
         for (worker, sender) in senders.iter_mut().enumerate() {
             sender.owned_by(&PortOwner { worker, waker: Arc::<Alarm>::default() });
             send(sender, &mut out, &burst(n, mac(2), mac(3 + worker), len), NONE);
@@ -249,7 +248,7 @@ fn what_a_slow_reader_holds_is_bounded() {
     }
 }
 
-/// Many small bursts to a reader that is behind come as few large ones.
+/// Many small bursts to a reader that is behind become a few large mails.
 #[test]
 fn mail_that_waits_grows() {
     let switch = Switch::new();
@@ -283,13 +282,13 @@ fn frames_are_appended_to_what_is_there() {
     assert_eq!(seqs(&into.burst()), [63]);
 }
 
-/// Frames that the reader takes finished only are finished in the memory that moves.
+/// Frames that the reader takes only complete are completed in the memory that moves.
 #[test]
 fn a_moved_batch_is_finished_for_its_reader() {
     let switch = Switch::new();
     let (mut from, mut to) = (pinned(&switch, 1, ALL), pinned(&switch, 2, Offloads::default()));
     let (mut out, mut into) = (Arena::new(), Arena::new());
-    // No packets, so there is nothing to finish them by; every other needs it.
+    // They are no packets, so they cannot be completed; every second one needs it.
     let blank = Offload { csum_blank: true, csum_ok: true, ..NONE };
     assert!(send(&mut from, &mut out, &burst(4, mac(2), mac(1), 1500), blank).is_some());
     assert!(send(&mut from, &mut out, &burst(4, mac(2), mac(1), 1500), NONE).is_some());
@@ -298,7 +297,7 @@ fn a_moved_batch_is_finished_for_its_reader() {
     assert_eq!(to.incoming.inbox().bytes(), 0, "a mail without frames holds nothing");
 }
 
-/// Counts how often it was rung, and wakes who sleeps by it.
+/// Counts wake-ups, and wakes the thread that sleeps on it.
 #[derive(Debug, Default)]
 struct Alarm {
     rung: Mutex<bool>,
@@ -348,14 +347,14 @@ fn who_found_nothing_is_woken_once() {
     one(&mut from, &mut out);
     one(&mut from, &mut out);
     assert_eq!(rung(), 2);
-    // At another worker.
+    // On another worker.
     let other = Arc::<Alarm>::default();
     to.owned_by(&PortOwner { worker: 2, waker: other.clone() });
     assert_eq!((rung(), other.times.load(Ordering::Relaxed)), (2, 1));
     assert_eq!(to.rx_burst(&mut into), 2);
 }
 
-/// Sends bursts of 256 KiB for as long as there is room; returns how many.
+/// Sends bursts of 256 KiB while there is room; returns how many.
 fn fill(from: &mut SwitchPort, out: &mut Arena, to: usize, src: usize) -> u64 {
     let mut sent = 0;
     while from.room() == Room::Now {
@@ -365,7 +364,7 @@ fn fill(from: &mut SwitchPort, out: &mut Arena, to: usize, src: usize) -> u64 {
     sent
 }
 
-/// Frames that are not taken from their guest's ring cannot be lost.
+/// Frames that stay on their guest's ring cannot be lost.
 #[test]
 fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
     let switch = Switch::new();
@@ -380,7 +379,7 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
     let rung = || alarms.iter().map(|(alarm, _)| alarm.times.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let (mut sent, mut got) = (0, 0);
     for round in 0..50 {
-        // Each asks before the others' bursts are there.
+        // Each sender asks before the others' bursts arrive.
         for _ in 0..2 {
             send(&mut senders[0], &mut out, &burst(4, mac(9), mac(0), 65_000), NONE);
             sent += 4;
@@ -410,7 +409,7 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
         assert!(bursts >= 3 && senders.iter_mut().all(|port| port.room() == Room::Now));
     }
     assert_eq!((to.stats().rx_overflow, got), (0, sent));
-    // A port that leaves keeps no one waiting.
+    // A port that leaves releases its senders.
     for (n, port) in senders.iter_mut().enumerate() {
         fill(port, &mut out, 9, n);
     }
@@ -420,8 +419,8 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
     assert!(senders.iter_mut().all(|port| port.room() == Room::Now));
 }
 
-/// Who was woken sends before the queue is full again, and who finds it full each time sends after
-/// a while: the guest takes enough for others to be waited for without an end.
+/// A sender that was woken sends before the queue is full again, and one that always finds it full
+/// sends after a while, because the guest takes enough for unlimited waits.
 #[test]
 fn a_sender_has_its_turn_though_others_fill_the_queue_again() {
     let switch = Switch::new();
@@ -439,7 +438,7 @@ fn a_sender_has_its_turn_though_others_fill_the_queue_again() {
     while to.incoming.inbox().bytes() > 256 * 1024 {
         assert!(take(&mut to) > 0);
     }
-    // The other sends without a look at the room.
+    // The other sender sends without asking for room.
     while to.incoming.inbox().bytes() <= 256 * 1024 {
         send(&mut senders[1], &mut out, &burst(4, mac(9), mac(1), 65_000), NONE);
     }
@@ -459,8 +458,8 @@ fn a_sender_has_its_turn_though_others_fill_the_queue_again() {
     assert!(asked > 1);
 }
 
-/// A guest that takes nothing is waited for once, by who sends to it, and for no longer than its
-/// queue's patience lasts; no one else waits for it.
+/// A guest that takes nothing is waited for once per sender, and only as long as its queue's
+/// patience lasts; no one else waits for it.
 #[test]
 fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_no_others() {
     let switch = Switch::new();
@@ -478,16 +477,16 @@ fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_no_others() {
         into.clear();
         came += alive.rx_burst(&mut into) as u64;
     };
-    // Asked as a worker does it, which sleeps for so long.
+    // Checks as a worker does, which sleeps in between.
     let mut asked = 0u64;
     while let Room::Later(ns) = senders[0].room() {
         std::thread::sleep(Duration::from_nanos(ns));
         bystander(&mut senders[2], &mut out);
         asked += 1;
     }
-    // Each wait is 10 ms at most, and counts for that at least but for the first and the last.
+    // Each wait is 10 ms at most, and counts as at least that, except for the first and the last.
     assert!((2..=22).contains(&asked), "{asked}");
-    // From now on what it has no room for is dropped, of any sender.
+    // From now on frames that do not fit are dropped, from any sender.
     for n in 0..2 {
         for _ in 0..20 {
             send(&mut senders[n], &mut out, &burst(4, mac(8), mac(n), 65_000), NONE);
@@ -498,7 +497,7 @@ fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_no_others() {
     let stats = dead.stats();
     assert!(stats.rx_overflow > 0 && dead.incoming.inbox().bytes() <= QUEUE_BYTES);
     assert!(came > 0 && alive.stats().rx_overflow == 0);
-    // Until it has taken what waits, and more.
+    // Until the guest has taken what waits, and more.
     let mut left = 2_000_000usize;
     while left > 0 {
         into.clear();
@@ -513,8 +512,8 @@ fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_no_others() {
     assert!(matches!(senders[0].room(), Room::Later(_)));
 }
 
-/// A port that moves to another worker keeps its frames in order, there and back, however much of
-/// them waits, and whatever other ports of these workers send.
+/// A port that moves to another worker and back keeps its frames in order, however many wait, and
+/// whatever other ports of these workers send.
 #[test]
 fn frames_of_a_port_that_moves_stay_in_order() {
     let switch = Switch::new();
@@ -553,7 +552,7 @@ fn frames_of_a_port_that_moves_stay_in_order() {
     assert!(due[3] > 30_100 && to.stats().rx_overflow == 0);
 }
 
-/// Senders do not hold frames for a port that is gone.
+/// Senders do not keep frames for a port that is gone.
 #[test]
 fn a_port_that_leaves_leaves_no_mail() {
     let switch = Switch::new();
@@ -565,7 +564,7 @@ fn a_port_that_leaves_leaves_no_mail() {
     send(&mut from, &mut out, &frames, NONE);
     let held: usize = to.iter().map(|port| port.held()).sum();
     assert_eq!(held, 64);
-    // One queue ends, its vif stays: what goes there is counted as the receiver's.
+    // One queue ends while its vif stays: frames for it are counted at the receiver.
     let ended = to.pop_front().unwrap();
     let its = ended.held() as u64;
     drop(ended);
@@ -573,8 +572,8 @@ fn a_port_that_leaves_leaves_no_mail() {
     assert_eq!(to[0].stats().rx_overflow, its);
 }
 
-/// The same switch, as simple as can be: a list of frames for each port, and who was seen
-/// where.
+/// A reference model of the switch: a list of frames per port, and the port at which each address
+/// was seen.
 #[derive(Default)]
 struct Model {
     received: BTreeMap<[u8; 6], usize>,
@@ -588,7 +587,7 @@ impl Model {
             port if port != from => return,
             _ => {}
         }
-        // The claim on its own source holds for the frame itself.
+        // The learnt source already holds for the frame itself.
         let dst = if plan.dst == plan.src { Some(from) } else { dst };
         for (port, waiting) in &mut self.waiting {
             if *port != from && dst.is_none_or(|dst| dst == *port) {
@@ -643,8 +642,8 @@ fn behaves_like_a_list_for_each_port() {
                     }
                     got.extend(into.burst().iter().map(|(frame, _)| read(frame)));
                 }
-                // Of several workers, whose ports do not wait for one another, each one's frames
-                // are in order.
+                // With several workers, whose ports do not wait for one another, each worker's
+                // frames are in order.
                 got.sort_by_key(|(_, seq)| *seq);
                 assert_eq!(got, *due, "step {step}, port {n}");
                 assert_eq!(port.stats().rx_overflow, 0);
@@ -654,7 +653,7 @@ fn behaves_like_a_list_for_each_port() {
     }
 }
 
-/// A guest at a worker.
+/// A guest of a worker.
 struct Station {
     port: SwitchPort,
     n: usize,
@@ -668,17 +667,17 @@ const STATIONS: usize = 9;
 const WORKERS: usize = 3;
 const BURSTS: usize = 300;
 
-/// Stations that are moved to a worker, its doorbell, and how many still send.
+/// Stations that move to a worker, its waker, and how many still send.
 struct Office {
     to: Vec<Sender<Station>>,
     alarms: Vec<Arc<Alarm>>,
     sending: AtomicUsize,
-    /// Frames to everybody, of guests that come and go.
+    /// Number of broadcast frames, from guests that come and go.
     shouts: AtomicUsize,
 }
 
 impl Station {
-    /// One burst, to all others in turn.
+    /// Sends one burst, to all others in turn.
     fn send(&mut self, out: &mut Arena, dice: &mut Dice) {
         let len = [60, 200, 1500, 9000][dice.roll(4)];
         let dst = (self.n + 1 + dice.roll(STATIONS - 1)) % STATIONS;
@@ -693,7 +692,7 @@ impl Station {
         self.left -= 1;
     }
 
-    /// The frames that came are in order, and whole. Gaps are frames that found no room.
+    /// Checks that the received frames are in order and intact. Gaps are frames that did not fit.
     fn receive(&mut self, into: &mut Arena) -> usize {
         into.clear();
         let n = self.port.rx_burst(into);
@@ -710,7 +709,7 @@ impl Station {
     }
 }
 
-/// A worker: sends, receives, gives stations away, and sleeps when there is nothing to do.
+/// A worker: it sends, receives, gives stations away, and sleeps when idle.
 fn work(worker: usize, switch: &Switch, office: &Office, new: &Receiver<Station>) -> Vec<Station> {
     let (mut stations, mut out, mut into) = (Vec::<Station>::new(), Arena::new(), Arena::new());
     let mut dice = Dice(worker as u64);
@@ -729,7 +728,7 @@ fn work(worker: usize, switch: &Switch, office: &Office, new: &Receiver<Station>
                     office.alarms.iter().for_each(|alarm| alarm.ring());
                 }
             }
-            // Some read seldom.
+            // Some stations read rarely.
             if station.left == 0 || dice.roll(4) > 0 {
                 is_busy |= station.receive(&mut into) > 0;
             }
@@ -740,7 +739,7 @@ fn work(worker: usize, switch: &Switch, office: &Office, new: &Receiver<Station>
             office.to[other].send(moved).unwrap();
             office.alarms[other].ring();
         }
-        // One that comes, shouts and goes.
+        // A station that connects, sends a broadcast and disconnects.
         if dice.roll(16) == 0 && is_busy {
             let mut guest = switch.add_port(ALL).unwrap();
             guest.owned_by(&PortOwner { worker, waker: alarm.clone() });
@@ -774,7 +773,7 @@ fn nothing_is_lost_between_workers_that_is_not_counted() {
         let start = |(worker, new)| scope.spawn(move || (work(worker, switch, office, &new), new));
         let workers: Vec<_> = new.into_iter().enumerate().map(start).collect();
         let ended: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
-        // With those that were given to a worker that had ended.
+        // Include stations that were given to a worker that had ended.
         ended
             .into_iter()
             .flat_map(|(its, new)| its.into_iter().chain(new.try_iter().collect::<Vec<_>>()))

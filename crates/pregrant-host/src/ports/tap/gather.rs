@@ -1,7 +1,7 @@
-//! A frame on its way to the kernel: in one piece, or in several that it gathers. Of these all but
-//! the first are memory that the frame's guest can still write: the kernel copies them in our
-//! place, and no reference to them exists. So it does with a frame that it is to write to such
-//! memory ([`read`]).
+//! A frame on its way to the kernel, contiguous or gathered from several vectors. All but the first
+//! vector are memory that the frame's guest can still write, so the kernel copies from them and no
+//! Rust reference to them exists. The same holds for a frame that the kernel writes to such memory
+//! ([`read`]).
 
 use super::header::HEADER;
 use super::vhost::Buffer;
@@ -10,7 +10,7 @@ use pregrant::port::{Piece, PieceMut};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
-/// A piece as the kernel takes it: `struct iovec`.
+/// A range of memory in the form of `struct iovec`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Vector {
@@ -47,18 +47,18 @@ impl Vector {
         })
     }
 
-    /// The same, as a virtqueue's descriptor has it, to be read.
+    /// The same range as a readable virtqueue descriptor.
     pub fn buffer(&self) -> Buffer {
         Buffer { address: self.base.addr() as u64, len: self.len as u32, writable: false }
     }
 }
 
-/// See the module.
+/// A frame to be written to a tap.
 #[derive(Clone, Copy, Debug)]
 pub enum Frame<'a> {
-    /// Private bytes.
+    /// A slice of private memory.
     One(&'a [u8]),
-    /// These, one behind another.
+    /// Several vectors, one after another.
     Many(&'a [Vector]),
 }
 
@@ -69,7 +69,7 @@ impl<'a> From<&'a [u8]> for Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Writes it: a system call.
+    /// Writes the frame, by a system call.
     pub fn write(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         match self {
             Self::One(bytes) => rustix::io::write(fd, bytes).map(drop),
@@ -87,7 +87,7 @@ impl Frame<'_> {
         }
     }
 
-    /// The request to write it, for a ring; it names the frame's memory.
+    /// The io_uring request that writes the frame; it names the frame's memory.
     pub fn request(&self, fd: types::Fd, flags: i32) -> squeue::Entry {
         match self {
             Self::One(bytes) => {
@@ -101,7 +101,8 @@ impl Frame<'_> {
     }
 }
 
-/// Reads a frame: its header, and the rest to `room`. A system call. Returns the bytes of both.
+/// Reads a frame by a system call: its header, and the rest to `room`. Returns the bytes of both
+/// together.
 pub fn read(fd: BorrowedFd<'_>, header: &mut [u8; HEADER], room: &PieceMut<'_>) -> Result<usize, Errno> {
     let (at, len) = room.as_raw();
     let vectors = [

@@ -1,15 +1,15 @@
-//! The header in front of each frame of a tap, `struct virtio_net_hdr_mrg_rxbuf`: what is still to
-//! be done to the frame.
+//! The header in front of each frame of a tap, `struct virtio_net_hdr_mrg_rxbuf`: which checksum
+//! and segmentation work is left.
 //!
 //! ```text
 //!   | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers | frame ...
 //!                                                 '-----------'-> the field of the blank checksum
 //! ```
-//! Both ends leave checksums blank and segments uncut as long as no one needs them; the kernel
-//! checks what a guest said once more.
+//! Both sides leave checksums blank and segments uncut as long as no one needs them complete; the
+//! kernel validates what a guest claims.
 //!
-//! The kernel names the place of what it left undone, and netif cannot; what netif cannot say is
-//! done when a frame is [taken](take).
+//! The kernel's header gives offsets of the work left, and netif has no fields for them. Work that
+//! netif cannot express is done when a frame is [taken](take) from the tap.
 
 use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::net::headers::IpHeaders;
@@ -17,24 +17,25 @@ use pregrant::net::placed_offload::{PlacedOffload, Taken};
 use pregrant::port::{Offload, PieceMut};
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// `struct virtio_net_hdr_mrg_rxbuf`, host byte order: flags u8, gso_type u8, hdr_len, gso_size,
-/// csum_start, csum_offset u16; num_buffers u16, which vhost-net alone writes.
+/// `struct virtio_net_hdr_mrg_rxbuf`, in host byte order: flags u8, gso_type u8, hdr_len, gso_size,
+/// csum_start, csum_offset u16; num_buffers u16, which only vhost-net writes.
 pub const HEADER: usize = 12;
-/// Bytes of a frame in shared memory that are read to find its headers.
+/// Bytes of a frame in shared memory that are read to parse its headers.
 const HEAD: usize = 512;
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
 const VIRTIO_TCPV4: u8 = 1;
 const VIRTIO_TCPV6: u8 = 4;
-/// `VIRTIO_NET_HDR_GSO_ECN`: congestion was signalled; segmentation is the same.
+/// `VIRTIO_NET_HDR_GSO_ECN`: the sender signalled congestion, which does not change the
+/// segmentation.
 const VIRTIO_ECN: u8 = 0x80;
 
-/// The header of a frame of `len` bytes that a guest sent; `frame` has the first of them, with all
-/// headers. None: its claims do not fit its headers.
+/// Builds the header of a frame of `len` bytes that a guest sent; `frame` has its first bytes, with
+/// all headers. None: what the guest claims contradicts its headers.
 pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
-    // Segmentation starts from a blank checksum, the kernel's too; and of segments with next to no
-    // payload one frame would become 65 000, wherever the kernel cuts it.
+    // Segmentation requires a blank checksum, in the kernel too. And with next to no payload per
+    // segment, one frame would become 65 000, wherever the kernel segments it.
     if offload.gso_type != 0 && (!offload.csum_blank || offload.gso_size < MIN_GSO_SIZE) {
         return None;
     }
@@ -60,7 +61,7 @@ pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEAD
     Some(header)
 }
 
-/// What the kernel left undone of the frame behind this header. None: a kind of segment that was
+/// The work that the kernel left on the frame with this header. None: a kind of segment that was
 /// not asked for.
 #[inline]
 pub fn offload_of(header: &[u8; HEADER]) -> Option<PlacedOffload> {
@@ -81,9 +82,9 @@ pub fn offload_of(header: &[u8; HEADER]) -> Option<PlacedOffload> {
     Some(PlacedOffload { offload, csum_start: field(6), csum_offset: field(8) })
 }
 
-/// Takes the frame behind its header ([`PlacedOffload::take`]). A checksum that was finished the
-/// header calls so then: a frame that is taken again, for it found no room, is the same. None: the
-/// header does not fit the frame.
+/// Completes the frame behind its header as far as netif requires ([`PlacedOffload::take`]), and
+/// then marks a completed checksum in the header. So taking the frame again, because there was no
+/// room, gives the same result. None: the header contradicts the frame.
 #[inline]
 pub fn take(header: &mut [u8; HEADER], frame: &mut [u8]) -> Option<Taken> {
     let placed = offload_of(header)?;
@@ -97,8 +98,8 @@ pub fn take(header: &mut [u8; HEADER], frame: &mut [u8]) -> Option<Taken> {
     Some(taken)
 }
 
-/// The same for a frame of `len` bytes in memory that others read. One that is to be finished or
-/// cut is copied to `private`, where an uncut one is left.
+/// The same for a frame of `len` bytes in memory that others can read. A frame that must be
+/// completed or segmented is copied to `private`; one to be segmented is left there.
 pub fn take_shared(
     header: &[u8; HEADER],
     room: &PieceMut<'_>,
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
     use pregrant::net::checksum;
 
-    /// An Ethernet, IPv4 and TCP header, and `payload` bytes; the checksum field is to be filled.
+    /// An Ethernet, IPv4 and TCP header with `payload` bytes; the checksum field is not filled.
     fn tcp(payload: usize) -> Vec<u8> {
         let mut frame = vec![0; 54 + payload];
         frame[12..14].copy_from_slice(&[8, 0]);
@@ -146,12 +147,12 @@ mod tests {
         whole
     }
 
-    /// The result of taking a frame behind `header`, in private memory and in shared, which must
-    /// agree.
+    /// The result of taking a frame behind `header` from private memory and from shared memory,
+    /// which must agree.
     fn taken(header: &[u8; HEADER], frame: &[u8]) -> (Option<Taken>, Vec<u8>) {
         let (mut of, mut private) = (*header, frame.to_vec());
         let taken = take(&mut of, &mut private);
-        // Taken again, as a frame that found no room is: nothing changes.
+        // Taking it again, as is done when there was no room, changes nothing.
         if let Some(Taken::Frame(_)) = taken {
             let before = private.clone();
             assert_eq!(take(&mut of, &mut private), taken);
@@ -166,14 +167,15 @@ mod tests {
         (taken, private)
     }
 
-    /// The same of a frame that is left as it was.
+    /// The same for a frame that must stay unchanged.
     fn untouched(header: &[u8; HEADER], frame: &[u8]) -> Option<Taken> {
         let (taken, bytes) = taken(header, frame);
         assert!(bytes == frame);
         taken
     }
 
-    /// A kernel's header: a blank checksum `offset` bytes behind `start`, segments of `gso_size`.
+    /// A header from the kernel: a blank checksum at `offset` from `start`, and segments of
+    /// `gso_size`.
     fn blank_at(start: usize, offset: usize, gso: u8, gso_size: u16) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         (header[0], header[1]) = (NEEDS_CSUM, gso);
@@ -183,8 +185,8 @@ mod tests {
         header
     }
 
-    /// A packet of `protocol`, TCP or UDP, over IPv4 or IPv6 with extension headers, behind so many
-    /// tags, in a tunnel or not: with a blank checksum, and with a finished one.
+    /// A TCP or UDP packet over IPv4, or over IPv6 with extension headers, behind this many tags,
+    /// in a tunnel or not: with a blank checksum, and with the right one.
     fn packet(tags: usize, v6: bool, extensions: usize, is_tcp: bool, tunnel: &[u8]) -> [Vec<u8>; 2] {
         let mut link = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         (0..tags).for_each(|i| link.extend([[0x81, 0x00], [0x88, 0xA8]][i % 2].iter().chain(&[0, 7])));
@@ -220,13 +222,13 @@ mod tests {
         [blank, whole].map(|inner| [tunnel, &inner].concat())
     }
 
-    /// Where a packet's TCP or UDP header is, and its checksum's field behind that.
+    /// The offset of a packet's TCP or UDP header, and of the checksum field within it.
     fn place(frame: &[u8], from: usize) -> (usize, usize) {
         let ip = IpHeaders::parse(&frame[from..]).unwrap();
         (from + ip.l4_at, ip.checksum_at().unwrap() - ip.l4_at)
     }
 
-    /// VXLAN over IPv4 without an outer checksum: 50 bytes in front of the inner frame.
+    /// VXLAN over IPv4 without an outer checksum: 50 bytes before the inner frame.
     fn vxlan(inner: usize) -> Vec<u8> {
         let mut outer = vec![4, 0, 0, 0, 0, 1, 4, 0, 0, 0, 0, 2, 8, 0];
         let len = (36 + inner) as u16;
@@ -270,7 +272,7 @@ mod tests {
         }
     }
 
-    /// For Linux looks for one in untagged IPv4 and IPv6 alone (docs/protocol 2.7).
+    /// Linux only completes blank checksums of untagged IPv4 and IPv6 (docs/protocol 2.7).
     #[test]
     fn a_blank_checksum_behind_tags_is_finished() {
         for (tags, v6, is_tcp) in (0..8).map(|k| (1 + k % 2, k & 2 != 0, k & 4 != 0)) {
@@ -282,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The outer header's checksum is none of the kernel's business, and nothing is known of it.
+    /// The kernel does not complete the outer header's checksum, and nothing is known about it.
     #[test]
     fn a_blank_checksum_in_a_tunnel_is_finished_there() {
         for (tags, v6, is_tcp) in (0..12).map(|k| (k % 3, k & 4 != 0, k >= 6)) {
@@ -293,19 +295,20 @@ mod tests {
             let (taken, bytes) = taken(&blank_at(start, offset, 0, 0), &blank);
             assert!(bytes == whole, "{tags} tags, v6 {v6}, tcp {is_tcp}");
             assert_eq!(taken, Some(Taken::Frame(Offload::default())));
-            // Large ones the kernel cuts itself.
+            // The kernel segments large ones itself.
             let large = blank_at(start, offset, if v6 { VIRTIO_TCPV6 } else { VIRTIO_TCPV4 }, 80);
             assert_eq!(untouched(&large, &blank), None);
         }
     }
 
-    /// A fragment, more extension headers than are followed, a protocol that netif does not know:
-    /// the header says where the checksum is.
+    /// In a fragment, with too many extension headers, and with a protocol that netif does not
+    /// know, only the kernel's header says where the checksum is.
     #[test]
     fn a_blank_checksum_of_anything_else_is_finished_where_it_is() {
         let [mut fragment, _] = packet(0, false, 0, false, &[]);
         fragment[20] |= 0x20; // more fragments
-        // More extension headers than are followed, so the virtio header alone knows where it is.
+        // With more extension headers than are parsed, only the virtio header says where the
+        // checksum is.
         let mut many = packet(0, true, 7, true, &[])[0].clone();
         many[54 + 6 * 8] = 60;
         let [mut sctp, _] = packet(0, false, 0, true, &[]);
@@ -319,7 +322,7 @@ mod tests {
             checksum::finish_at(&mut due, start, offset).unwrap();
             assert!(bytes == due && bytes != blank);
         }
-        // A field that is not in the frame.
+        // The field is outside of the frame.
         for (start, offset) in [(1000, 0), (0, 1000), (59, 0), (usize::from(u16::MAX), 65_535)] {
             assert_eq!(untouched(&blank_at(start, offset, 0, 0), &[7; 60]), None);
         }
@@ -370,7 +373,7 @@ mod tests {
         assert_eq!(header_of(&tcp(9000), tiny), None);
         let unknown = Offload { gso_type: 9, gso_size: 100, ..blank };
         assert_eq!(header_of(&tcp(9), unknown), None);
-        // UDP segmentation was not asked for.
+        // UDP segmentation was not enabled.
         assert_eq!(untouched(&[1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &tcp(9)), None);
     }
 }

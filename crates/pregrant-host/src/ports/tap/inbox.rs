@@ -4,52 +4,51 @@
 //!   slots: | header, frame ...... | header, frame ...... | .... |     a frame of the largest size fits each
 //!            pop --> arena          waiting
 //! ```
-//! How many the next call asks for follows from what the last ones brought: one where frames come
-//! alone, up to [`SLOTS`] where calls come back full; never more than the arena takes of the length
-//! last seen. So frames wait here only where longer ones follow shorter.
+//! The number of frames that the next call asks for follows from the last ones: one if frames come
+//! alone, up to [`SLOTS`] if calls return full, but never more than the arena can take of the last
+//! length seen. So frames only wait here if longer ones follow shorter ones.
 //!
-//! Memory: [`SLOTS`] times 64 KiB, 2 MiB a queue of address space; only pages that frames were read
-//! into count as used.
+//! Memory: [`SLOTS`] times 64 KiB, which is 2 MiB of address space per queue; only pages that
+//! frames were read to use memory.
 
 use super::header::HEADER;
 use pregrant::port::{Arena, MAX_FRAME};
 
-/// Frames that a call reads at most.
+/// Most frames per call.
 pub const SLOTS: usize = 32;
-/// From slot to slot: a cache line more than 64 KiB, so that the first lines of all are not in one
-/// set.
+/// Distance of slots: a cache line more than 64 KiB, so that the first lines of the slots are
+/// spread over the cache's sets.
 pub const STRIDE: usize = (HEADER + MAX_FRAME).next_multiple_of(64) + 64;
 
-/// A frame of more bytes is read to where it stays, by a call of its own: a copy from here to an
-/// arena is an instruction for 8 bytes, 6.8 thousand for TCP's frames of 54 kB, and what such calls
-/// take beyond a request in a ring is 3 to 7 thousand (`cargo xtask rig 32 --profile`).
+/// A longer frame is read to its final place by a call of its own. Copying it from here to an arena
+/// costs an instruction per 8 bytes, 6.8 thousand for TCP's frames of 54 kB; such a call costs 3 to
+/// 7 thousand more than a request in a ring (`cargo xtask rig 32 --profile`).
 const LONG: usize = 16 * 1024;
 
-/// Frames that calls for one each bring in a row before a call asks for more.
+/// After this many single frames in a row, calls ask for more than one.
 const ALONE: usize = 2;
-/// Frames that the first of these calls asks for.
+/// Number of frames that the first such call asks for.
 const FIRST: usize = 4;
 
-/// See the module.
+/// The frames read from one queue of a tap.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
-    /// Slots that hold a frame, and bytes there, in the order of their coming.
+    /// The slot and the length of each frame, oldest first.
     came: [(usize, usize); SLOTS],
     popped: usize,
     filled: usize,
-    /// Frames that a call asks for when it asks for many; 1: no call does.
+    /// Number of frames that a call asks for; 1: calls ask for single frames.
     many: usize,
-    /// The longest that the last call brought.
+    /// Length of the longest frame of the last call.
     longest: usize,
-    /// Frames that came one by one since the last pause.
+    /// Single frames since the last pause.
     alone: usize,
     /// The last burst ended because the arena was full.
     more: bool,
 }
 
 impl Inbox {
-    /// An empty one.
     pub fn new() -> Self {
         Self {
             bytes: vec![0; SLOTS * STRIDE].into_boxed_slice(),
@@ -63,50 +62,50 @@ impl Inbox {
         }
     }
 
-    /// Frames that wait.
+    /// Number of waiting frames.
     pub fn len(&self) -> usize {
         self.filled - self.popped
     }
 
-    /// The oldest frame, behind its header. It goes with [`pop`](Self::pop).
+    /// The oldest frame with its header, until [`pop`](Self::pop).
     pub fn oldest(&mut self) -> Option<&mut [u8]> {
         let (slot, len) = *self.came.get(self.popped..self.filled)?.first()?;
         self.bytes.get_mut(slot * STRIDE..slot * STRIDE + len)
     }
 
-    /// Whether the last that came was so long that the next is better read elsewhere.
+    /// Whether the last frame was so long that the next should be read to its final place.
     pub fn is_long(&self) -> bool {
         self.longest > LONG
     }
 
-    /// One of so many bytes was read elsewhere.
+    /// Notes that a frame of `len` bytes was read to its final place.
     pub fn passed_by(&mut self, len: usize) {
         self.longest = len;
     }
 
-    /// Forgets the oldest frame.
+    /// Drops the oldest frame.
     pub fn pop(&mut self) {
         self.popped = self.filled.min(self.popped + 1);
     }
 
-    /// A burst begins.
+    /// Starts a burst.
     pub fn begin(&mut self) {
         self.alone = 0;
     }
 
-    /// How many frames the next call is to ask for, with so much room.
+    /// The number of frames that the next call should ask for, given the room.
     pub fn wanted(&self, into: &Arena) -> usize {
-        // After a pause the first call asks for one: mostly there is none.
+        // After a pause the first call asks for one frame, since mostly there is none.
         if !self.more && self.alone == 0 { 1 } else { self.many.min(into.fits(self.longest)).max(1) }
     }
 
-    /// Where to read `n` frames to; what was there is gone.
+    /// Buffers for `n` frames, which replace the old ones.
     pub fn room(&mut self, n: usize) -> &mut [u8] {
         (self.popped, self.filled, self.longest) = (0, 0, HEADER);
         &mut self.bytes[..n * STRIDE]
     }
 
-    /// A frame came into `slot`.
+    /// Notes that a frame was read to `slot`.
     pub fn put(&mut self, slot: usize, len: usize) {
         if self.filled < SLOTS {
             self.came[self.filled] = (slot, len);
@@ -115,7 +114,7 @@ impl Inbox {
         }
     }
 
-    /// A call that asked for `asked` is over.
+    /// Adapts to the result of a call that asked for `asked` frames.
     pub fn learn(&mut self, asked: usize) {
         let got = self.filled;
         self.more = got == asked;

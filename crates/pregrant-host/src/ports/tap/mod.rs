@@ -107,33 +107,33 @@ const IFF_VNET_HDR: u16 = 0x4000;
 
 /// `TUN_F_CSUM`: the kernel may leave checksums blank.
 const TAKES_BLANK: usize = 0x01;
-/// `TUN_F_TSO4 | TUN_F_TSO6`: and TCP uncut.
+/// `TUN_F_TSO4 | TUN_F_TSO6`: the kernel may leave TCP segments uncut.
 const TAKES_UNCUT: usize = 0x02 | 0x04;
 
-/// Where the kernel makes taps.
+/// The device node that creates taps.
 const TUN: &str = "/dev/net/tun";
 
-/// A vif's interface; it goes with this value and its ports, unless it is asked to
-/// [persist](Tap::persist).
+/// The interface of a vif. It is removed with this value and its ports, unless it is made
+/// [persistent](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
-    /// Of the name that it had last.
+    /// The interface under its last known name.
     interface: RefCell<Interface>,
-    /// As it was when it could be asked last.
+    /// The last known location of the interface.
     seen: RefCell<Whereabouts>,
-    /// Queues that were attached to an interface that is being [made again](Tap::make_again).
+    /// Queues attached to a new interface that is being [made again](Tap::make_again).
     attached: Cell<usize>,
     first: Arc<OwnedFd>,
-    /// The queues behind the first one that it has had, and whether each has frames: they are kept,
-    /// for more can be made in this process' network namespace alone.
+    /// The queues after the first, and whether each receives frames. They are kept for reuse,
+    /// because new queues can only be made in this process's network namespace.
     others: RefCell<Vec<(Arc<OwnedFd>, bool)>>,
-    /// As for `TUNSETOFFLOAD`.
+    /// The argument of the last `TUNSETOFFLOAD`.
     offloads: Cell<usize>,
     way: TransportKind,
     lines: Arc<TapLines>,
 }
 
-/// The meaning of a kernel's refusal, and the remedy.
+/// Explains an error of the kernel, with the remedy.
 fn failed(name: &str, what: &str, e: Errno) -> io::Error {
     let remedy = match e {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe tun",
@@ -147,14 +147,14 @@ fn failed(name: &str, what: &str, e: Errno) -> io::Error {
     io::Error::new(io::Error::from(e).kind(), format!("tap {name}: cannot {what}: {e}; {remedy}"))
 }
 
-/// One more queue of the interface `name`, which is made with the first.
+/// Opens one more queue of the interface `name`, which the first one creates.
 fn queue(name: &str) -> io::Result<OwnedFd> {
-    // How many queues its guest wants shows after the interface is there.
+    // The number of queues is only known after the guest connects, so always ask for multiqueue.
     made(name, IFF_MULTI_QUEUE).map(|(fd, _)| fd)
 }
 
-/// A queue of the interface of that name, and what it is called: `%d` stands for the first number
-/// that is free.
+/// Opens a queue of the interface `name`; `%d` in the name stands for the lowest free number.
+/// Returns the queue and the interface's name.
 fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
     let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(TUN, open, Mode::empty()).map_err(|e| failed(name, "open /dev/net/tun", e))?;
@@ -162,11 +162,10 @@ fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
     Ok((fd, called))
 }
 
-/// Makes a descriptor of no interface one of `name`, which is made if there is none. What it is
-/// called.
+/// Attaches a descriptor to the interface `name`, which is created if necessary. Returns its name.
 fn attach(fd: &OwnedFd, name: &str, flags: u16) -> io::Result<String> {
     let mut bytes = [0; 16];
-    // One byte stays for the end of the name.
+    // Keep a byte for the terminating NUL.
     let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
     room.ok_or_else(|| failed(name, "have a name that is not 1 to 15 bytes long", Errno::NAMETOOLONG))?
         .copy_from_slice(name.as_bytes());
@@ -181,7 +180,7 @@ fn attach(fd: &OwnedFd, name: &str, flags: u16) -> io::Result<String> {
     Ok(text(&request.name))
 }
 
-/// Has the kernel put frames into a queue, or no more: those in it are dropped.
+/// Enables or disables a queue. A disabled queue gets no frames, and those in it are dropped.
 fn set_queue(name: &str, fd: &OwnedFd, has_frames: bool) -> io::Result<()> {
     let flags = if has_frames { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE };
     let request = IfReq { name: [0; 16], flags, rest: [0; 22] };
@@ -191,12 +190,13 @@ fn set_queue(name: &str, fd: &OwnedFd, has_frames: bool) -> io::Result<()> {
 }
 
 impl Tap {
-    /// Makes the interface `name`, or attaches to it where it exists and no one has it, with its
-    /// first queue.
+    /// Opens the first queue of the interface `name`, which is created, or reused if it exists and
+    /// is unused.
     ///
     /// # Errors
-    /// No rights (CAP_NET_ADMIN), no `/dev/net/tun`, the name is taken by another kind of
-    /// interface.
+    ///
+    /// The process lacks CAP_NET_ADMIN, there is no `/dev/net/tun`, or another kind of interface
+    /// has the name.
     pub fn open(name: &str) -> io::Result<Self> {
         Ok(Self {
             first: Arc::new(queue(name)?),
@@ -210,18 +210,19 @@ impl Tap {
         })
     }
 
-    /// Which way bursts take through ports made from now on.
+    /// Sets the transport of ports that are made from now on.
     pub fn set_way(&mut self, way: TransportKind) {
         self.way = way;
     }
 
-    /// A port for each of `queues`. `front` says what may be left undone towards the guest. The
-    /// ports before must be dropped.
+    /// Creates a port for each of `queues` queues. `front` has the offloads that the guest
+    /// supports. The previous ports must have been dropped.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); the kernel has no more queues for it.
+    ///
+    /// As for [`open`](Self::open); or the kernel has no more queues for it.
     pub fn ports(&self, queues: usize, front: Offloads) -> io::Result<Vec<TapPort>> {
-        // Uncut means blank too.
+        // Uncut segments also have blank checksums.
         let offloads = match front {
             Offloads { csum: true, gso: true } => TAKES_BLANK | TAKES_UNCUT,
             Offloads { csum: true, gso: false } => TAKES_BLANK,
@@ -245,17 +246,19 @@ impl Tap {
             .map_err(|e| failed(&self.name(), "take offloads", e))
     }
 
-    /// Makes queues for [`ports`](Self::ports) to come: they are had then, also where the interface
-    /// is in another network namespace.
+    /// Opens queues for later [`ports`](Self::ports), which then exist even if the interface moves
+    /// to another network namespace.
     ///
     /// # Errors
+    ///
     /// As for `ports`.
     pub fn reserve(&self, queues: usize) -> io::Result<()> {
         self.use_queues(queues.max(1) - 1)?;
         self.use_queues(0)
     }
 
-    /// Has so many queues behind the first get frames, which are new ones.
+    /// Enables this many queues after the first, and disables the others. Enabled queues start
+    /// empty.
     fn use_queues(&self, queues: usize) -> io::Result<()> {
         let mut others = self.others.borrow_mut();
         for (fd, has_frames) in others.iter_mut().filter(|(_, has_frames)| *has_frames) {
@@ -280,23 +283,25 @@ impl Tap {
                 Whereabouts::Gone => return Err(refused(whereabouts::GONE)),
             };
             let fd = queue(&name)?;
-            // By a name that it no longer has another interface would have been made.
+            // The old name may belong to another interface now.
             if self.whereabouts() != Whereabouts::Here(name) {
-                return Err(refused("it was renamed or moved this moment"));
+                return Err(refused("the interface was renamed or moved just now"));
             }
             others.push((Arc::new(fd), true));
         }
         Ok(())
     }
 
-    /// Makes an interface of the same name for its queues where it is [gone](Whereabouts::Gone):
-    /// its ports go on by that one, which is down.
+    /// Creates an interface of the same name for its queues if the old one is
+    /// [gone](Whereabouts::Gone). Its ports continue with the new one, which is down.
     ///
     /// # Errors
-    /// As for [`open`](Self::open). Until another call has done the rest it stays gone.
+    ///
+    /// As for [`open`](Self::open). If this fails half way, it counts as gone until another call
+    /// succeeds.
     pub fn make_again(&self) -> io::Result<()> {
         match Whereabouts::of(&self.first) {
-            // It was renamed when a part of its queues had it.
+            // It was renamed while only a part of its queues was attached.
             Some(Whereabouts::Here(name)) if self.attached.get() > 0 => {
                 let called = self.interface.borrow().called(&name, None);
                 *self.interface.borrow_mut() = called;
@@ -318,9 +323,11 @@ impl Tap {
         }
         self.set_offloads()?;
         for (fd, has_frames) in self.others.borrow().iter().skip(self.attached.get() - 1) {
-            // By a name that it no longer has another interface would be made.
+            // The name may belong to another interface now.
             if Whereabouts::of(&self.first) != Some(Whereabouts::Here(name.clone())) {
-                return Err(io::Error::other(format!("tap {name}: it was renamed or moved this moment")));
+                return Err(io::Error::other(format!(
+                    "tap {name}: the interface was renamed or moved just now"
+                )));
             }
             attach(fd, &name, IFF_MULTI_QUEUE)?;
             if !has_frames {
@@ -332,12 +339,12 @@ impl Tap {
         Ok(())
     }
 
-    /// Its last name.
+    /// The last known name.
     pub fn name(&self) -> String {
         self.interface.borrow().name().into()
     }
 
-    /// What became of its interface.
+    /// Where the interface is now.
     pub fn whereabouts(&self) -> Whereabouts {
         if self.attached.get() > 0 {
             return Whereabouts::Gone;
@@ -351,8 +358,8 @@ impl Tap {
         whereabouts
     }
 
-    /// The interface as it is called now, to give it an MTU, a bridge, its state. Where it is not
-    /// in this process' network namespace, or gone, each of that fails.
+    /// The interface under its current name, to set its MTU, bridge or state. Each of these fails
+    /// if it is in another network namespace, or gone.
     pub fn interface(&self) -> Interface {
         let absent = match self.whereabouts() {
             Whereabouts::Here(_) => None,
@@ -363,19 +370,21 @@ impl Tap {
         interface.called(interface.name(), absent)
     }
 
-    /// Lets the interface outlive this process, or not.
+    /// Sets whether the interface outlives this process.
     ///
     /// # Errors
+    ///
     /// The kernel refuses.
     pub fn persist(&self, yes: bool) -> io::Result<()> {
         // SAFETY: TUNSETPERSIST takes its argument as a number.
         Ok(unsafe { rustix::ioctl::ioctl(&self.first, IntegerSetter::<SET_PERSIST>::new_usize(yes.into())) }?)
     }
 
-    /// Tells the stack whether there is a link: whether the guest's end is connected.
+    /// Sets the carrier: whether the guest's end is connected.
     ///
     /// # Errors
-    /// A kernel before 5.0.
+    ///
+    /// The kernel is older than 5.0.
     pub fn carrier(&self, yes: bool) -> io::Result<()> {
         // SAFETY: TUNSETCARRIER reads an int through the pointer.
         Ok(unsafe { rustix::ioctl::ioctl(&self.first, Setter::<SET_CARRIER, i32>::new(yes.into())) }?)

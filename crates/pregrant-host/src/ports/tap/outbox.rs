@@ -1,38 +1,38 @@
-//! A burst of frames on its way to a tap: each behind its header, so that one request has one
-//! piece.
+//! A burst of frames on its way to a tap, each with its header in front, so that a request has one
+//! vector.
 //!
 //! ```text
 //!   | header, frame | . | header, head of a lent frame | . | header, frame | ...   each on a cache line of its own
 //!                              '--> vectors: this, page, page
 //! ```
-//! Short frames only: to copy one costs less than a second piece. A long one is written from where
-//! it is. Of a lent one, of any length, the head is here, and the payload stays with its guest.
+//! Only short frames are copied here, which costs less than a second vector. A long one is written
+//! from its place. For a zero-copy frame of any length the head is here, and the payload stays in
+//! its guest's pages.
 //!
-//! Memory: 128 KiB a queue, and 5 KiB of vectors.
+//! Memory: 128 KiB per queue, and 5 KiB of vectors.
 
 use super::gather::{Frame, Vector};
 use super::header::HEADER;
 use super::uring::DEPTH;
 use pregrant::port::Piece;
 
-/// Bytes of a frame that is copied, its header included.
+/// Most bytes of a copied frame, with its header.
 const SHORT: usize = 2048;
 
-/// Vectors for which there is room at once: as many as a batch of a guest's has, each frame's own
-/// bytes included.
+/// Capacity for vectors: as many as a batch of a guest's slots needs, with each frame's own bytes.
 const VECTORS: usize = DEPTH + 256;
 
-/// One frame.
+/// The place of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     at: usize,
     len: usize,
-    /// Its vectors, if it has more than its bytes here.
+    /// The first of its vectors, if it has several.
     first: usize,
     vectors: usize,
 }
 
-/// See the module.
+/// The frames to be written.
 #[derive(Debug)]
 pub struct Outbox {
     bytes: Box<[u8]>,
@@ -42,7 +42,6 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An empty one.
     pub fn new() -> Self {
         Self {
             bytes: vec![0; DEPTH * SHORT].into_boxed_slice(),
@@ -52,7 +51,7 @@ impl Outbox {
         }
     }
 
-    /// Whether it can have a frame with these bytes, or such a head.
+    /// Whether a frame with these bytes, or a head of them, may be put here.
     pub fn takes(bytes: &[u8]) -> bool {
         HEADER + bytes.len() <= SHORT
     }
@@ -98,7 +97,7 @@ impl Outbox {
         true
     }
 
-    /// The frames, each behind its header, in order.
+    /// The frames with their headers, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Frame<'_>> {
         self.frames.iter().map(|place| match place.vectors {
             0 => Frame::One(&self.bytes[place.at..place.at + place.len]),
@@ -106,7 +105,7 @@ impl Outbox {
         })
     }
 
-    /// Forgets the frames.
+    /// Drops the frames.
     pub fn clear(&mut self) {
         self.frames.clear();
         self.vectors.clear();

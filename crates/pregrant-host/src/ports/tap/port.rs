@@ -29,32 +29,33 @@ pub struct TapPort {
     transport: Transport,
     inbox: Inbox,
     outbox: Outbox,
-    /// Frames of the last that was read, where it had to be cut. They are older than the inbox's.
+    /// The rest of the last frame read, if it had to be segmented. It is older than the inbox's
+    /// frames.
     cut: CutFrames,
-    /// Room for one that is to be finished or cut, and was read to memory that others read.
+    /// Buffer for a frame that was read to shared memory and must be completed or segmented.
     private: Vec<u8>,
     drops: Arc<Drops>,
-    /// An event says when frames come.
+    /// An event reports new frames.
     is_notified: bool,
-    /// Calls that need not check, unless it is notified.
+    /// Number of polls to skip, unless an event comes.
     skips: u8,
-    /// vhost's ring is full, and frames that the port was given wait before it.
+    /// The vhost ring is full, and frames given to this port wait before it.
     stands: Cell<bool>,
 }
 
-/// Calls after one that found nothing which do not check: a worker asks once more before it sleeps,
-/// and once or twice around each batch from its guest. They are few, for a worker that never sleeps
-/// gets the event late.
+/// Polls to skip after one that found nothing: a worker polls once more before it sleeps, and once
+/// or twice around each batch from its guest. The number is low because a worker that never sleeps
+/// gets its events late.
 const SKIPS: u8 = 3;
 
-/// Frames that were dropped, of all queues.
+/// Counts of dropped frames, over all queues.
 #[derive(Debug, Default)]
 pub struct Drops {
     /// The interface is down, or its queue is full.
     refused: AtomicU64,
-    /// Headers that do not fit what the guest said of them.
+    /// What the guest claimed about the frame contradicts its headers.
     malformed: AtomicU64,
-    /// Frames of the kernel's whose header does not fit them.
+    /// Frames from the kernel whose virtio header contradicts them.
     unreadable: AtomicU64,
 }
 
@@ -72,11 +73,11 @@ impl DropCounts for Drops {
     }
 }
 
-/// That io_uring ceased to work.
+/// Logs once that io_uring stopped working.
 static CEASED: Once = Once::new();
 
 impl TapPort {
-    /// Of this descriptor, which does not block.
+    /// A port on this descriptor, which must be non-blocking.
     pub(super) fn new(
         fd: Arc<OwnedFd>,
         drops: Arc<Drops>,
@@ -98,7 +99,7 @@ impl TapPort {
         }
     }
 
-    /// Which way its bursts take.
+    /// The transport of its bursts.
     pub fn way(&self) -> TransportKind {
         match &self.transport {
             Transport::Vhost(_) => TransportKind::Vhost,
@@ -107,22 +108,22 @@ impl TapPort {
         }
     }
 
-    /// The taker of so many frames without a system call; None: they are written from here.
+    /// vhost-net, if it should send this many frames. None: they are written from here.
     fn vhost_for(&self, nr_frames: usize) -> Option<MutexGuard<'_, Vhost>> {
         let mut vhost = self.transport.vhost()?.lock();
         (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
     }
 
-    /// The kernel takes no requests any more: a call for each frame from now on.
+    /// io_uring failed: use a system call per frame from now on.
     fn without_ring(&mut self, e: &io::Error) {
         self.transport = Transport::Calls;
-        // LOG: once a process.
+        // LOG: once per process.
         CEASED.call_once(|| {
             log::info!("tap: io_uring failed ({e}); using one system call per frame from now on")
         });
     }
 
-    /// Writes what is in the outbox, in order. Returns how many frames were refused.
+    /// Writes the frames of the outbox, in order. Returns how many the kernel refused.
     fn flush(&mut self) -> usize {
         let refused = |frame: Frame<'_>| usize::from(frame.write(self.fd.as_fd()).is_err());
         let frames = self.outbox.iter();
@@ -148,7 +149,7 @@ impl TapPort {
         total
     }
 
-    /// Has a whole frame written, behind those before it. Returns how many were refused meanwhile.
+    /// Writes a whole frame after those before it. Returns how many frames were refused meanwhile.
     #[inline(always)]
     fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
         if self.outbox.put(header, frame) {
@@ -168,8 +169,7 @@ impl TapPort {
         self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
 
-    /// Reads `n` frames, or as many as there are. Ok: there may be more; else what the last read
-    /// said.
+    /// Reads up to `n` frames. Ok: there may be more; otherwise the error of the last read.
     fn read(&mut self, n: usize) -> Result<(), Errno> {
         let room = self.inbox.room(n);
         let read = match self.transport.ring() {
@@ -180,7 +180,7 @@ impl TapPort {
                         self.inbox.put(done.number, len);
                     }
                 }
-                // A reader that found nothing before the last may have been too early.
+                // An earlier read may have been too early to find a frame.
                 let ended = ring.done().last().and_then(|last| last.result.err());
                 if let Err(e) = read {
                     self.without_ring(&e);
@@ -199,15 +199,15 @@ impl TapPort {
         read
     }
 
-    /// A read said this. Where it means that there is no frame now, and none waits here, this port
-    /// may get an event when there is one again.
+    /// Handles the error of a read. If it means that there is no frame, and none waits here, the
+    /// next frame will cause an event.
     fn ended(&mut self, with: Errno) {
         let is_empty =
             matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() + self.cut.len() == 0;
         self.skips = if self.is_notified && is_empty { SKIPS } else { 0 };
     }
 
-    /// Reads a frame to where it stays. None: there is no room to do so.
+    /// Reads a frame to its final place. None: there is no room for that.
     fn read_in_place(&mut self, into: &mut Arena) -> Option<Result<(), Errno>> {
         let room = into.free_to_read()?;
         let mut header = [0; HEADER];
@@ -234,8 +234,8 @@ impl TapPort {
         Some(Ok(()))
     }
 
-    /// Reads the next frame to `room`, which has that of the longest. None: there is none. For a
-    /// port whose frames all come so, [one a system call](TransportKind::Frame).
+    /// Reads the next frame to `room`, which holds the longest frame. None: there is no frame. For
+    /// a port that reads all frames this way, with [one system call each](TransportKind::Frame).
     pub fn read_to(&mut self, room: &PieceMut<'_>) -> Option<(usize, Offload)> {
         loop {
             if let Some(frame) = self.cut.pop() {
@@ -261,7 +261,7 @@ impl TapPort {
         }
     }
 
-    /// Moves frames that were read, as long as there is room. True: none waits any more.
+    /// Moves frames that were read while there is room. True: none waits any more.
     fn unload(&mut self, into: &mut Arena) -> bool {
         while self.cut.unload(into) {
             let Some(read) = self.inbox.oldest() else { return true };
@@ -378,7 +378,7 @@ impl FramePort for TapPort {
                 malformed += 1;
                 continue;
             };
-            // A long head has pages that were private before: rare, and not worth a third kind of
+            // A long head with private pages before it is rare, and not worth a third kind of
             // frame.
             if !frames.is_whole(i) && !Outbox::takes(head) {
                 frames.make_whole(i);
@@ -416,7 +416,8 @@ impl FramePort for TapPort {
                 return into.len() - before;
             }
         }
-        // The rings' descriptor does not report what is read here, while they are down.
+        // While the vhost rings are down, their descriptor does not report frames that are read
+        // here.
         if self.skips > 0 && self.transport.vhost().is_none() {
             self.skips -= 1;
             return 0;
@@ -438,7 +439,7 @@ impl FramePort for TapPort {
     }
 
     fn owned_by(&mut self, _owner: &PortOwner) {
-        // Another worker may get no event.
+        // The new worker may get no event for frames that are there already.
         (self.is_notified, self.skips) = (false, 0);
     }
 
@@ -455,7 +456,7 @@ impl FramePort for TapPort {
     }
 }
 
-/// The descriptor that is readable when frames came for the guest.
+/// The descriptor that is readable when there are frames for the guest.
 impl AsFd for TapPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.transport.vhost().map_or(self.fd.as_fd(), |vhost| vhost.readable())
@@ -469,7 +470,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// Reads of a frame to where it stays.
+        /// Number of frames read to their final place.
         pub(super) static IN_PLACE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 
@@ -493,16 +494,16 @@ mod tests {
         drops.map(|drop| (drop.dir, drop.reason, drop.frames)).collect()
     }
 
-    /// A frame of which the kernel says what cannot be is lost on its way to the guest, and counts
-    /// there.
+    /// A frame with an impossible header from the kernel is lost on its way to the guest, and
+    /// counted as RX.
     #[test]
     fn a_bad_header_of_the_kernels_counts_as_rx() {
         for with_ring in [true, false] {
             let (fd, peer_end) = ends();
             let mut port = port(fd, if with_ring { ring(true) } else { None });
             let mut arena = Arena::new();
-            // A kind of segment that was not asked for; a checksum beyond the frame; large, in a
-            // tunnel.
+            // A kind of segment that was not enabled; a checksum outside of the frame; a large
+            // segment in a tunnel.
             for bad in [
                 [1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
                 [1, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0],
@@ -552,7 +553,7 @@ mod tests {
             IN_PLACE.set(0);
             for burst in 0..40 {
                 for i in came..came + burst % 4 {
-                    // The kernel's header travels with its frame; a header of 12 bytes alone is no
+                    // The kernel's header is part of what is read; 12 bytes of header alone are no
                     // frame.
                     let header = [2 * (i % 2) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
                     rustix::io::write(&peer_end, &[&header[..], &frame(i)[..length(i).min(65_535)]].concat())
@@ -579,7 +580,7 @@ mod tests {
         }
     }
 
-    /// Of what is no frame nothing is left there, and a bad header counts.
+    /// An invalid frame leaves nothing in the shared memory, and a bad header is counted.
     #[test]
     fn frames_are_read_to_memory_that_others_read() {
         let (fd, peer_end) = ends();
@@ -604,8 +605,8 @@ mod tests {
         assert_eq!(lost(&port), [("rx", "bad_headers", 3)]);
     }
 
-    /// A port with an event need not check each time; and never misses what an event reported,
-    /// nor for long without a check.
+    /// A port with an event may skip polls. It must never miss what an event reported, nor go long
+    /// without a poll.
     #[test]
     fn a_port_that_is_notified_checks_less_often() {
         let (fd, peer_end) = ends();
@@ -627,14 +628,14 @@ mod tests {
             send();
             port.became_readable();
             assert_eq!(calls_until_it_comes(&mut port), 1);
-            // It found nothing behind that one, and gets no event of the next.
+            // It found nothing after that one, and gets no event for the next.
             send();
             assert_eq!(calls_until_it_comes(&mut port), 1 + usize::from(SKIPS));
         }
     }
 
-    /// Frames that a call of many brought and an arena has no room for are there in the next call,
-    /// whatever the last read said.
+    /// Frames of a large read that do not fit in the arena are returned by the next call, whatever
+    /// the last read returned.
     #[test]
     fn frames_that_wait_in_the_port_are_not_skipped() {
         let Some(with) = ring(true) else { return };
@@ -647,13 +648,13 @@ mod tests {
             (0..others).for_each(|_| assert!(arena.push(&[0; 60_000], Offload::default())));
             port.rx_burst(&mut arena)
         };
-        // Short ones that come often: calls ask for many.
+        // Short frames in quick succession make calls ask for many.
         for _ in 0..6 {
             (0..20).for_each(|_| send(60));
             port.became_readable();
             assert_eq!(take(&mut port, 0), 20);
         }
-        // More bytes than the arena has room for: some wait.
+        // More bytes than fit in the arena, so that some frames wait.
         send(60);
         (0..3).for_each(|_| send(50_000));
         port.became_readable();

@@ -1,17 +1,16 @@
-//! Which way of a burst to a tap is cheapest on this machine: all that there are are tried, once in
-//! a process.
+//! Measures once per process which transport to a tap is cheapest on this machine.
 //!
 //! ```text
 //!   pregrant0, a tap of the probe's own <-- 32 frames, each way in turn, until the kernel has them --> the least time of several
 //! ```
-//! The cost of a system call depends on the machine: some 100 ns natively, many times that in a PV
-//! domain, where the hypervisor is between a process and its kernel. A request in a ring costs the
-//! kernel something too, and a worker has to be woken. A back begins with this, and no
-//! guest waits: some milliseconds where calls are dear. The least of several counts: on a busy
-//! machine others take their time from any of them, and none is ever too short.
+//! The cost of a system call depends on the machine: about 100 ns natively, and many times that in
+//! a PV domain, where each one passes through the hypervisor. A request in a ring also costs the
+//! kernel something, and its worker must be woken. A back measures at its start, before any guest
+//! waits; that takes some milliseconds if calls are expensive. The minimum of several tries counts:
+//! on a busy machine a try may take too long, but never too short.
 //!
-//! The interface is there for so long, and goes with its descriptor; frames are of a protocol that
-//! no one has.
+//! The probe has an interface of its own, which disappears with its descriptor. Its frames have a
+//! protocol number for experiments.
 
 use super::header::HEADER;
 use super::made;
@@ -26,24 +25,24 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The name of the interface.
+/// The interface's name.
 const NAME: &str = "pregrant%d";
-/// Tries of each way; the least counts.
+/// Tries per transport; the minimum counts.
 const TRIES: usize = 5;
-/// Frames of a burst.
+/// Frames per burst.
 const FRAMES: usize = 32;
-/// How many bursts a try has, the first with which the clock moves: some clocks of virtual machines
-/// have steps of milliseconds.
+/// Numbers of bursts per try; the first with which the clock advances is used, since some clocks of
+/// virtual machines advance in milliseconds.
 const ROUNDS: [u32; 3] = [1, 8, 64];
 
-/// As short as a frame is, of the protocol number for experiments.
+/// A frame of minimal length, with an EtherType for experiments.
 const FRAME: [u8; 60] = {
     let mut frame = [0; 60];
     (frame[12], frame[13]) = (0x88, 0xB5);
     frame
 };
 
-/// The cheapest way here. Says so in the log, once.
+/// The cheapest transport here, which is logged once.
 pub fn cheapest() -> TransportKind {
     static CHEAPEST: OnceLock<TransportKind> = OnceLock::new();
     *CHEAPEST.get_or_init(|| match Probe::new().and_then(|probe| probe.costs()) {
@@ -54,19 +53,19 @@ pub fn cheapest() -> TransportKind {
                 TransportKind::Burst => "io_uring, one system call per burst",
                 _ => "one system call per frame",
             };
-            // LOG: once a process.
+            // LOG: once per process.
             log::info!("tap: using {each}; measured per frame: {costs}");
             way
         }
         Err(e) => {
-            // LOG: once a process.
+            // LOG: once per process.
             log::info!("tap: using one system call per frame; cannot measure vhost-net and io_uring: {e}");
             TransportKind::Frame
         }
     })
 }
 
-/// The cost of a frame of a burst.
+/// The costs of a frame in a burst.
 #[derive(Debug)]
 struct Costs {
     frame: Duration,
@@ -75,8 +74,8 @@ struct Costs {
 }
 
 impl Costs {
-    /// A ring reads frames into more memory than calls do one by one, and vhost's worker perhaps
-    /// into another cache. So each has to be cheaper by a fourth than the one before.
+    /// io_uring reads frames to more memory than single calls do, and vhost-net's worker perhaps to
+    /// another CPU's cache. So each must be cheaper by a quarter than the one before to be chosen.
     fn cheapest(&self) -> TransportKind {
         let clearly = |a: Duration, than: Duration| a + a / 4 < than;
         let (mut way, mut least) = (TransportKind::Frame, self.frame);
@@ -104,7 +103,7 @@ impl fmt::Display for Costs {
     }
 }
 
-/// See the module.
+/// The interface of the measurement.
 struct Probe {
     fd: Arc<OwnedFd>,
 }
@@ -112,14 +111,13 @@ struct Probe {
 impl Probe {
     fn new() -> io::Result<Self> {
         let (fd, name) = made(NAME, 0)?;
-        // It is to send no frames of its own, where that can be set.
+        // It should send no frames of its own, if that can be set.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         Interface::new(&name)?.set_up(true)?;
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    /// The cost of each way; in turn, so that a machine that is busy for a while is so for all of
-    /// them.
+    /// Measures the transports in turn, so that a busy phase of the machine affects all of them.
     fn costs(&self) -> io::Result<Costs> {
         let whole = [&[0; HEADER][..], &FRAME].concat();
         let mut calls = Ok(());
@@ -152,7 +150,7 @@ impl Probe {
     }
 }
 
-/// A try of so many bursts by `with`, which is not tried again where it fails.
+/// Times this many bursts with `with`, until one fails.
 fn time<T>(
     with: &mut io::Result<T>,
     least: &mut Duration,
@@ -180,7 +178,7 @@ mod tests {
         assert_eq!(way(1000, Ok(ns(700)), Ok(ns(600))), TransportKind::Burst);
         assert_eq!(way(1000, Ok(ns(700)), Ok(ns(500))), TransportKind::Vhost);
         assert_eq!(way(1000, none(), Ok(ns(500))), TransportKind::Vhost);
-        // A clock that never moved says nothing.
+        // A clock that never advanced gives no result.
         assert_eq!(way(0, Ok(ns(0)), Ok(ns(0))), TransportKind::Frame);
     }
 }

@@ -1,13 +1,12 @@
-//! The log lines of a tap: a budget for each vif, so that one whose rings fail again and again
-//! silences no other.
+//! The log lines of a tap. Each vif has a budget of its own, so that one whose rings fail
+//! repeatedly silences no other.
 //!
-//! What a guest may do: use its own vif's budget up. It lives as long as the vif, and not as a
-//! connection.
+//! What a guest may do: exhaust its own vif's budget, which survives its connections.
 
 use crate::line_budget::LineBudget;
 use std::fmt::Arguments;
 
-/// See the module.
+/// The log budget of one vif's interface.
 #[derive(Debug, Default)]
 pub struct TapLines {
     name: String,
@@ -15,12 +14,11 @@ pub struct TapLines {
 }
 
 impl TapLines {
-    /// Of the interface `name`.
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), lines: LineBudget::new() }
     }
 
-    /// A warning, behind the interface's name.
+    /// Logs a warning that starts with the interface's name.
     pub fn warn(&self, text: Arguments<'_>) {
         self.lines.warn(format_args!("tap {}: {text}", self.name));
     }

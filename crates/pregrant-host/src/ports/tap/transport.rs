@@ -18,13 +18,13 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// io_uring's ring, where that carries them.
+    /// The io_uring, if that is the transport.
     #[inline(always)]
     pub fn ring(&mut self) -> Option<&mut Ring> {
         if let Self::Ring(ring) = self { Some(ring) } else { None }
     }
 
-    /// vhost-net's rings, where these carry them.
+    /// The vhost-net rings, if these are the transport.
     #[inline(always)]
     pub fn vhost(&self) -> Option<&Arc<SharedVhost>> {
         if let Self::Vhost(vhost) = self { Some(vhost) } else { None }
@@ -32,16 +32,17 @@ impl Transport {
 }
 
 impl TransportKind {
-    /// What the first [transport](Self::transport) would wait for, now.
+    /// Runs the measurement now that the first [transport](Self::transport) would otherwise wait
+    /// for.
     pub fn measure(self) {
         if self == Self::Cheaper {
             probe::cheapest();
         }
     }
 
-    /// The transport for this queue, whose header has 12 bytes.
+    /// Creates the transport of a queue whose header has 12 bytes.
     pub fn transport(self, fd: &Arc<OwnedFd>, lines: &Arc<TapLines>) -> Transport {
-        // Each queue of each connection asks.
+        // Each queue of each connection may cause the line.
         static LINES: LineBudget = LineBudget::new();
         match self {
             Self::Cheaper => match probe::cheapest() {

@@ -1,19 +1,18 @@
-//! Which transport bursts have to a tap and from it: vhost-net without a system call, io_uring with
-//! one for each burst, or one for each frame (`--tap-way`).
+//! The transports of bursts to and from a tap: vhost-net without system calls, io_uring with one
+//! per burst, or one system call per frame (`--tap-way`).
 
 use crate::choice::named;
 
 named! {
-    /// A kind of transport.
     TransportKind, "a way" {
-        /// The one that is cheapest on this machine.
+        /// The cheapest on this machine, which is measured.
         #[default]
         Cheaper = "cheaper",
-        /// No system call, by vhost-net; where there is none, as for `Cheaper`.
+        /// vhost-net, without system calls. If it is missing, as `Cheaper`.
         Vhost = "vhost",
-        /// A system call for each burst, by io_uring; where there is none, as for `Frame`.
+        /// io_uring, with a system call per burst. If it is missing, as `Frame`.
         Burst = "burst",
-        /// A system call for each frame.
+        /// A system call per frame.
         Frame = "frame",
     }
 }

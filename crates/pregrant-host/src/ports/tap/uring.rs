@@ -1,20 +1,20 @@
-//! Many writes, or many reads, of one descriptor in one system call: io_uring, with nothing left in
-//! it between calls.
+//! Many writes to, or reads from, one descriptor in one system call, by an io_uring that is empty
+//! between calls.
 //!
 //! ```text
 //!   frames --SQE each--> | io_uring_enter: carried out in order, and waited for | --CQE each--> done()
 //! ```
-//! The descriptor is one that does not block. Where its driver knows RWF_NOWAIT (a tap: Linux 6.4)
-//! each request that finds no room, or nothing, ends with EAGAIN. Where not, it would stay behind
-//! and wait; so a last request ends all of those. One that is awake just then escapes it, may find
-//! that another took its frame, and waits again: what is open after a call is ended once more,
-//! until nothing is.
+//! The descriptor is non-blocking. If its driver supports RWF_NOWAIT (a tap: Linux 6.4), a request
+//! that would block ends with EAGAIN. Otherwise such a request would stay pending, so a last
+//! request cancels all of those. A request that is just being woken can escape the cancellation,
+//! find that another took its frame, and wait again; so what is pending after a call is cancelled
+//! again until nothing is.
 //!
-//! Invariants: the kernel reads and writes the caller's memory, and reads a guest's that the caller
-//! names, only within a call: a call returns when every request that the kernel took has ended,
-//! whatever interrupted it. A ring with requests that the kernel did not take is never entered
-//! again. The kernel holds no reference to the descriptor between calls, so it closes when it is
-//! closed.
+//! Invariants: the kernel accesses the caller's memory, and reads a guest's memory that the caller
+//! names, only during a call: a call returns when every request that the kernel accepted has ended,
+//! whatever interrupted it. A ring with requests that the kernel did not accept is never entered
+//! again. The kernel holds no reference to the descriptor between calls, so closing it takes effect
+//! at once.
 
 use super::gather::Frame;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -23,45 +23,46 @@ use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::fmt;
 use std::io;
 
-/// Requests in a call at most.
+/// Most requests per call.
 pub const DEPTH: usize = 64;
 
 /// `RWF_NOWAIT`.
 const NOWAIT: i32 = 8;
-/// Names the request that ends others.
+/// Identifies the request that cancels others.
 const END: u64 = u64::MAX;
 
-/// No whole header: a tap refuses it, and counts it nowhere.
+/// Less than a header: a tap refuses it, and does not count it.
 const NO_FRAME: &[u8] = &[0];
 
-/// A request that was carried out.
+/// A completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Which of the call's.
+    /// The request's index in its call.
     pub number: usize,
-    /// Bytes, or what the kernel says instead.
+    /// The number of bytes, or an errno.
     pub result: Result<usize, i32>,
 }
 
-/// See the module.
+/// An io_uring that is used for one kind of descriptor.
 pub struct Ring {
     uring: IoUring,
-    /// Whether the descriptor's driver knows RWF_NOWAIT.
+    /// Whether the descriptor's driver supports RWF_NOWAIT.
     nowait: bool,
-    /// It has requests that the kernel did not take.
+    /// It contains requests that the kernel did not accept.
     stuck: bool,
     done: Vec<Done>,
 }
 
 impl Ring {
-    /// A ring for descriptors whose driver knows RWF_NOWAIT, or not.
+    /// Creates a ring for descriptors whose driver supports RWF_NOWAIT (`nowait`) or not.
     ///
     /// # Errors
-    /// A kernel before 5.19 (those leave it to a thread, or do not try, where a driver does not
-    /// know RWF_NOWAIT), or one that does not allow it.
+    ///
+    /// The kernel is older than 5.19 (those use a thread for drivers without RWF_NOWAIT, or do not
+    /// try the request first), or forbids io_uring.
     pub fn new(nowait: bool) -> io::Result<Self> {
         let uring = IoUring::builder()
-            // No one interrupts this thread for what it will wait for anyway. Since 5.19.
+            // The thread waits anyway, so completions need not interrupt it. Since 5.19.
             .setup_coop_taskrun()
             .setup_submit_all()
             .dontfork()
@@ -69,15 +70,17 @@ impl Ring {
         Ok(Self { uring, nowait, stuck: false, done: Vec::with_capacity(DEPTH) })
     }
 
-    /// A ring for taps.
+    /// Creates a ring for taps.
     ///
     /// # Errors
+    ///
     /// There is no io_uring, or it is forbidden.
     pub fn of_tap(fd: &OwnedFd) -> io::Result<Self> {
-        // Linux 6.4: a tap that knows the flag goes on to refuse the write for its length.
+        // Since Linux 6.4 a tap accepts the flag and refuses the write only for its length.
         let asked = rustix::io::pwritev2(fd, &[IoSlice::new(NO_FRAME)], u64::MAX, ReadWriteFlags::NOWAIT);
         let mut ring = Self::new(asked == Err(Errno::INVAL))?;
-        // And so it does here, unless requests of this kind are not for taps at all.
+        // It must also fail like this by io_uring, unless such requests are not supported for taps
+        // at all.
         ring.write(fd.as_fd(), std::iter::once(NO_FRAME))?;
         match ring.done() {
             [one] if one.result == Err(Errno::INVAL.raw_os_error()) => Ok(ring),
@@ -89,11 +92,12 @@ impl Ring {
         if self.nowait { NOWAIT } else { 0 }
     }
 
-    /// Writes each of `frames`, [`DEPTH`] at most, in order.
+    /// Writes each of `frames`, at most [`DEPTH`], in order.
     ///
     /// # Errors
-    /// The kernel does not take requests. Those that are not [done](Self::done) were not written,
-    /// and the ring is of no more use.
+    ///
+    /// The kernel accepts no requests. Frames that are not [done](Self::done) were not written, and
+    /// the ring cannot be used any more.
     pub fn write<'a, F: Into<Frame<'a>>>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -106,9 +110,10 @@ impl Ring {
         unsafe { self.carry_out(writes.take(DEPTH)) }
     }
 
-    /// Reads a frame into each `stride` bytes of `bytes`, [`DEPTH`] at most, in order.
+    /// Reads a frame to each `stride` bytes of `bytes`, at most [`DEPTH`], in order.
     ///
     /// # Errors
+    ///
     /// As for [`write`](Self::write).
     pub fn read(&mut self, fd: BorrowedFd<'_>, bytes: &mut [u8], stride: usize) -> io::Result<()> {
         let (fd, flags) = (types::Fd(fd.as_raw_fd()), self.flags());
@@ -120,7 +125,7 @@ impl Ring {
         unsafe { self.carry_out(reads.take(DEPTH)) }
     }
 
-    /// The requests that the last call carried out, in the kernel's order.
+    /// The requests that the last call completed, in the kernel's order.
     pub fn done(&self) -> &[Done] {
         &self.done
     }
@@ -132,7 +137,7 @@ impl Ring {
     /// and it is private), until this function returns.
     unsafe fn carry_out(&mut self, requests: impl Iterator<Item = squeue::Entry>) -> io::Result<()> {
         self.done.clear();
-        // Until all have ended; also where `requests` panics.
+        // Set until all requests have ended, also if `requests` panics.
         if std::mem::replace(&mut self.stuck, true) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -143,8 +148,8 @@ impl Ring {
             open += usize::from(unsafe { submission.push(&request.user_data(number as u64)) }.is_ok());
         }
         drop(submission);
-        // Requests that do not block have ended when they are submitted: mostly there is nothing to
-        // wait for.
+        // Requests that do not block have ended when they are submitted, so mostly there is nothing
+        // to wait for.
         let mut wait_for = 0;
         let mut ending = false;
         loop {
@@ -171,15 +176,16 @@ impl Ring {
             if let Err(error) = called
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                // It never reads requests that it has not taken: no one enters this ring any more.
+                // The kernel never reads the requests that it has not accepted, since no one enters
+                // this ring again.
                 if open == self.uring.submission().len() {
                     return Err(error);
                 }
-                // It still has some: wait for those, whatever it lacks.
+                // The kernel still has requests: wait for them, whatever the error is.
                 std::thread::yield_now();
             }
-            // With `nowait` the caller does not wait for the others, nor do we: they may never end
-            // without another.
+            // With `nowait` wait for all. Otherwise wait for one at a time: the others may never
+            // end without being cancelled.
             wait_for = if self.nowait { open } else { 1 };
         }
     }
@@ -202,11 +208,11 @@ pub mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Frames that come one by one.
+    /// Number of frames that come one by one.
     const FRAMES: usize = 20_000;
     const ENOUGH: Duration = Duration::from_secs(5);
 
-    /// Two ends that keep what is written apart, and do not block.
+    /// Two ends of a non-blocking socket that keeps message boundaries.
     pub fn ends() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
@@ -239,7 +245,7 @@ pub mod tests {
             assert_eq!(ring.done(), &written[..20], "{nowait}");
             assert!(bytes.chunks(2000).zip(&frames[..20]).all(|(b, f)| b[..f.len()] == f[..]));
 
-            // More than there are.
+            // Ask for more than there are.
             ring.read(to.as_fd(), &mut bytes, 2000).unwrap();
             assert_eq!(ring.done().len(), 64);
             let read = ring.done()[..24].iter().map(|d| (d.number, d.result)).enumerate();
@@ -247,7 +253,7 @@ pub mod tests {
             assert!(bytes.chunks(2000).zip(&frames[20..]).all(|(b, f)| b[..f.len()] == f[..]));
             assert!(ring.done()[24..].iter().all(|d| d.result.is_err()), "{nowait}");
 
-            // A read that stayed behind would take this one.
+            // A read that stayed pending would take this one.
             rustix::io::write(&from, b"the next").unwrap();
             let before = bytes.clone();
             ring.write(from.as_fd(), std::iter::once(&b"and one more"[..])).unwrap();
@@ -257,9 +263,9 @@ pub mod tests {
         }
     }
 
-    /// A frame that comes while reads are on their way wakes some of them; those that find it taken
-    /// wait again, and no one but the caller ends them. A read that is left so hangs here: the next
-    /// frame comes only after it has returned.
+    /// A frame that arrives while reads are pending wakes some of them; those that find it taken
+    /// wait again, and only the caller ends them. If such a read is left pending, this test hangs,
+    /// since the next frame comes only after the call returns.
     #[test]
     fn reads_that_a_frame_woke_in_vain_do_not_stay_behind() {
         for nowait in [true, false] {
@@ -270,7 +276,7 @@ pub mod tests {
             std::thread::scope(|s| {
                 s.spawn(|| {
                     let start = Instant::now();
-                    // Beside other work each frame may take some slices of a processor's time.
+                    // Beside other work each frame may take several time slices.
                     for frame in (0..FRAMES).take_while(|_| start.elapsed() < ENOUGH) {
                         sent.store(frame + 1, Ordering::Release);
                         let at = calls.load(Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! What became of a tap's interface, asked of a descriptor that is attached to it: its owner may
-//! rename it, move it to another network namespace (a container's, a router's), or remove it.
+//! Where a tap's interface is now, read from an attached descriptor: its owner may rename it, move
+//! it to another network namespace (of a container or a router), or remove it.
 //!
 //! ```text
 //!   descriptor --TUNGETIFF--> its name of now; EBADFD: it was removed
@@ -31,20 +31,20 @@ pub(super) struct IfReq {
     pub(super) rest: [u8; 22],
 }
 
-/// See the module.
+/// The location of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
-    /// In this process' network namespace, under this name.
+    /// It is in this process's network namespace, under this name.
     Here(String),
-    /// In another one, where its name says nothing here.
+    /// It is in another namespace, where its name has no meaning for this process.
     Elsewhere,
     /// It was removed.
     Gone,
 }
 
 impl Whereabouts {
-    /// Of the interface to which this descriptor was attached. None: it cannot be asked now, for
-    /// want of a descriptor, say.
+    /// Locates the interface to which this descriptor was attached. None: it cannot be queried now,
+    /// for example because no descriptor is left.
     pub(super) fn of(fd: impl AsFd) -> Option<Self> {
         let mut request = IfReq { name: [0; 16], flags: 0, rest: [0; 22] };
         // SAFETY: TUNGETIFF writes one ifreq, 40 bytes.
@@ -56,7 +56,7 @@ impl Whereabouts {
         match (namespace::<GET_INTERFACES_NAMESPACE>(&fd), own) {
             (Ok(interfaces), Ok(own)) if interfaces != own => Some(Self::Elsewhere),
             (Ok(_), Ok(_)) => Some(Self::Here(text(&request.name))),
-            // A kernel before 5.4 does not know the question; then a name is all there is.
+            // A kernel before 5.4 does not support the query; then only the name is known.
             (Err(Errno::NOTTY | Errno::INVAL), _) | (_, Err(Errno::NOTTY | Errno::INVAL)) => {
                 Some(Self::Here(text(&request.name)))
             }
@@ -65,7 +65,7 @@ impl Whereabouts {
     }
 }
 
-/// A network namespace, by the number of its file.
+/// The identity of a network namespace: the device and inode of its file.
 fn namespace<const OPCODE: Opcode>(fd: impl AsFd) -> Result<(u64, u64), Errno> {
     // SAFETY: both operations take no argument, and return a new descriptor.
     let file = unsafe { rustix::ioctl::ioctl(fd.as_fd(), NamespaceOf::<OPCODE>) }?;
@@ -73,7 +73,7 @@ fn namespace<const OPCODE: Opcode>(fd: impl AsFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// An operation whose result is a descriptor.
+/// An ioctl that returns a descriptor.
 struct NamespaceOf<const OPCODE: Opcode>;
 
 // SAFETY: the operations that are made of it take no argument, and return a descriptor that no one

@@ -29,12 +29,11 @@ use std::process::{Command, Stdio};
 /// The source of an anchor's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Client {
-    /// fio with this engine.
     Fio(&'static str),
     VhostUser,
 }
 
-/// One figure that is measured in turn with the rows.
+/// A figure for comparison, measured in turn with the rows.
 struct Anchor {
     client: Client,
     dir: Dir,
@@ -44,7 +43,6 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// As records have it.
     fn path(&self) -> String {
         match self.client {
             Client::Fio(engine) => format!("fio-{engine}"),
@@ -65,7 +63,6 @@ impl Anchor {
 /// The name of its path.
 pub const VHOST_USER: &str = "vhost-user-blk";
 
-/// See the module.
 #[derive(Default)]
 pub struct Anchors {
     fio: Option<Fios>,
@@ -79,7 +76,6 @@ pub struct Anchors {
 /// A vhost-user-blk server and its client, which goes first.
 pub struct VhostUser {
     disk: VhostUserDisk,
-    /// The client's core.
     core: Option<usize>,
     _server: StorageDaemon,
 }
@@ -88,7 +84,6 @@ pub struct VhostUser {
 pub struct Played {
     /// Requests that were answered in the time that counts.
     pub requests: u64,
-    /// That time.
     pub seconds: f64,
     /// CPU time of the client meanwhile.
     pub cpu_ns: u64,
@@ -97,7 +92,8 @@ pub struct Played {
 }
 
 impl VhostUser {
-    /// On a file of its own, for so many requests in flight of so many bytes. `Err`: why not.
+    /// Starts on a file of its own, for `depth` requests of `size` bytes in flight. `Err`: the
+    /// reason why it cannot.
     pub fn start(folder: &Folder, depth: usize, size: usize) -> std::result::Result<Self, String> {
         let start = || -> Result<_> {
             let (file, socket) = (folder.file("vhost-user")?, folder.dir.join("vhost-user.sock"));
@@ -125,7 +121,6 @@ impl VhostUser {
 struct Fios {
     file: PathBuf,
     socket: PathBuf,
-    /// fio's core.
     core: Option<usize>,
     _server: Option<StorageDaemon>,
 }
@@ -165,7 +160,6 @@ impl Fios {
     }
 }
 
-/// The output of fio.
 struct Fio {
     requests: u64,
     seconds: f64,
@@ -175,7 +169,7 @@ struct Fio {
 }
 
 impl Fio {
-    /// Its engines print a line of their own before.
+    /// fio's engines print a line of their own before the JSON.
     fn read(out: &[u8]) -> Result<Self> {
         let begin = out.iter().position(|byte| *byte == b'{').ok_or("fio said nothing")?;
         let said: serde_json::Value = serde_json::from_slice(&out[begin..])?;
@@ -250,7 +244,6 @@ impl Anchors {
         Ok(anchors)
     }
 
-    /// One repeat of each.
     pub fn measure(&mut self, seconds: f64, run: &mut Run) -> Result<()> {
         for anchor in &mut self.all {
             let (path, dir, size, depth) = (anchor.path(), anchor.dir, anchor.size, anchor.depth);

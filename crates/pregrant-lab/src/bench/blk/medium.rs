@@ -7,7 +7,6 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 named! {
-    /// See the module.
     pub enum Medium {
         /// Memory of the backend's process
         Ram = "ram",
@@ -16,7 +15,6 @@ named! {
     }
 }
 
-/// Where files are made.
 #[derive(Clone, Copy)]
 pub struct Files<'a> {
     /// The first one; the others are beside it.
@@ -26,12 +24,11 @@ pub struct Files<'a> {
 }
 
 impl Medium {
-    /// Those that are measured.
     pub fn of(args: &BlkArgs) -> impl Iterator<Item = Self> {
         [Some(Self::Ram), args.image.as_ref().map(|_| Self::File)].into_iter().flatten()
     }
 
-    /// A disk of so many bytes for guest `n` of a machine.
+    /// Makes a disk of `bytes` bytes for guest `n` of a machine.
     pub fn image(self, bytes: u64, files: Option<Files<'_>>, n: usize) -> Result<Image> {
         let Some(Files { first, made }) = files.filter(|_| self == Self::File) else {
             return Ok(Image { params: format!("ram:{bytes}"), file: None });
@@ -49,14 +46,14 @@ impl Medium {
     }
 }
 
-/// One disk's image; a file is removed with it.
+/// A disk's image; a file is removed on drop.
 pub struct Image {
     params: String,
     file: Option<PathBuf>,
 }
 
 impl Image {
-    /// As the toolstack names it.
+    /// The toolstack's name of the image.
     pub fn params(&self) -> &str {
         &self.params
     }

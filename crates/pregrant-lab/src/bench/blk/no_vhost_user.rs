@@ -7,16 +7,13 @@ use crate::process::disks::disks_command::Load;
 use std::convert::Infallible;
 use std::path::Path;
 
-/// There is none.
 pub struct VhostUserDisk(Infallible);
 
 impl VhostUserDisk {
-    /// Why not.
     pub fn connect(_socket: &Path, _depth: usize, _size: usize) -> Result<Self> {
         Err("this program was built without a client (the crate blkio needs glibc)".into())
     }
 
-    /// Never.
     pub fn play(&mut self, _load: &Load, _core: Option<usize>, _seconds: f64) -> Result<Played> {
         match self.0 {}
     }

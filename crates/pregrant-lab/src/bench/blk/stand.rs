@@ -21,7 +21,6 @@ use pregrant::blk::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
 use std::time::Duration;
 
-/// The first guest's domain.
 const FIRST: u16 = 10;
 /// How long requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
@@ -33,13 +32,9 @@ const DISK_UNIT: u64 = 1 << 20;
 /// The parts of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Plan {
-    /// How bytes travel.
     pub path: PathName,
-    /// Whose pages requests have.
     pub buffers: Buffers,
-    /// The disks' medium.
     pub medium: Medium,
-    /// Guests.
     pub guests: u16,
     /// Worker threads of the backend.
     pub workers: usize,
@@ -51,7 +46,7 @@ impl Plan {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }
 
-    /// Its path, and whose pages requests have, in words.
+    /// The path, and whose pages requests use, in words.
     pub fn path_name(&self) -> String {
         match self.buffers {
             Buffers::Pool => self.path.to_string(),
@@ -83,7 +78,6 @@ pub struct Most {
 }
 
 impl Most {
-    /// Of these rows.
     pub fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
         rows.fold(Self::default(), |most, row| Self {
             depth: most.depth.max(row.depth),
@@ -93,35 +87,30 @@ impl Most {
     }
 }
 
-/// The machine.
 pub struct Stand {
     ends: Ends,
     plan: Plan,
-    /// The place of each.
     pub core_placement: CorePlacement,
     /// A guest gives its core away when it has nothing to do.
     pub gives_way: bool,
-    /// Gone with it.
     _images: Vec<Image>,
 }
 
 /// The work in some time.
 #[derive(Debug)]
 pub struct Window {
-    /// That time.
     pub seconds: f64,
     /// Requests, by guest.
     pub requests: Vec<u64>,
     /// The guests' part, beside what became of their requests.
     pub guests: Spent,
-    /// The backend's.
     pub back: Spent,
     /// Their results, those before and after that time too.
     pub rested: Rested,
 }
 
 impl Stand {
-    /// With all disks connected, and written once; those on files in these.
+    /// Connects all disks and writes each once; `files` is the folder for those on files.
     pub fn start(plan: Plan, most: &Most, files: Option<Files<'_>>) -> Result<Self> {
         let core_placement = CorePlacement::of(plan.workers)?;
         let mut testbed = Testbed::start()?;
@@ -169,7 +158,7 @@ impl Stand {
         Ok((answer!(check, Report::DisksSeen(seen) => seen), back))
     }
 
-    /// Measures while all guests keep so many requests in flight.
+    /// Measures while all guests keep as many requests in flight as the row says.
     pub fn run(&mut self, row: &Row, seconds: f64) -> Result<Window> {
         let load = Load {
             greedy: row.greedy,

@@ -22,16 +22,15 @@ pub const FILE_BYTES: usize = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRAM: &str = "qemu-storage-daemon";
 
-/// A directory for files and sockets, in memory where that is to be had; gone with this.
+/// A folder for files and sockets, in memory if possible; removed on drop.
 pub struct Folder {
-    /// Where.
     pub dir: PathBuf,
     /// Whether it is in memory.
     pub in_memory: bool,
 }
 
 impl Folder {
-    /// Of this process, by this name.
+    /// Makes a folder of this process with this name.
     pub fn make(name: &str) -> Result<Self> {
         let memory = Path::new("/dev/shm");
         let in_memory = memory.is_dir();
@@ -63,13 +62,11 @@ impl Drop for Folder {
 /// How a file is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Export {
-    /// Over a socket.
     Nbd,
-    /// By a ring in shared memory.
+    /// A ring in shared memory.
     VhostUser,
 }
 
-/// See the module.
 pub struct StorageDaemon(Child);
 
 impl StorageDaemon {

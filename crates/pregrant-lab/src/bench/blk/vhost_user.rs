@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Bytes of the requests that write the disk for the first time.
 const FIRST_BYTES: usize = 64 * 1024;
-/// As sectors say who wrote them.
+/// The writer's number in the sectors.
 const WRITER: u32 = 1;
 
 /// Memory that the server has mapped.
@@ -65,7 +65,6 @@ pub struct VhostUserDisk {
     _device: Blkio,
 }
 
-/// A place's request.
 #[derive(Clone, Copy, Default)]
 struct Place {
     asked: Asked,
@@ -73,7 +72,7 @@ struct Place {
 }
 
 impl VhostUserDisk {
-    /// Connects, and writes all of the disk, for at most so many requests of at most so many bytes.
+    /// Connects, and writes all of the disk, for at most `depth` requests of at most `size` bytes.
     pub fn connect(socket: &Path, depth: usize, size: usize) -> Result<Self> {
         let most = size.max(FIRST_BYTES);
         let mut device = Blkio::new("virtio-blk-vhost-user")?;
@@ -116,7 +115,7 @@ impl VhostUserDisk {
         Ok(())
     }
 
-    /// One request, whose bytes are at `at` of the memory.
+    /// Sends one request, whose data is at offset `at` of the memory.
     fn ask(&mut self, place: usize, at: usize, asked: Asked, len: usize) {
         let Asked { reads, sector } = asked;
         let buffer = self.memory.base().as_ptr().wrapping_add(at);
@@ -142,7 +141,7 @@ impl VhostUserDisk {
         Ok(())
     }
 
-    /// Keeps requests in flight for so many seconds, on this core.
+    /// Keeps requests in flight for `seconds`, on this core.
     pub fn play(&mut self, load: &Load, core: Option<usize>, seconds: f64) -> Result<Played> {
         let run = || {
             core.map_or(Ok(()), limit::pin).map_err(|e| e.to_string())?;

@@ -23,13 +23,10 @@ use pregrant::blk::path::PathName;
 /// Bytes of a request, and what it begins at a multiple of.
 const SIZE: usize = 4096;
 
-/// Ours.
 const PLAN: Plan =
     Plan { path: PathName::Persistent, buffers: Buffers::Pool, medium: Medium::File, guests: 1, workers: 1 };
 
-/// One row.
 struct Line {
-    /// None: the peer's.
     ours: Option<Box<blk::Row>>,
     dir: Dir,
     depth: u16,
@@ -95,7 +92,7 @@ pub fn measure(args: &PeersArgs, ring: impl Fn() -> Result<f64>, run: &mut Run) 
     Ok(missing)
 }
 
-/// Of ours: times the peer.
+/// For our rows: the ratio to the peer.
 fn times_the_peer(lines: &[Line], line: &Line) -> Option<String> {
     line.ours.as_ref()?;
     let peer = lines

@@ -29,11 +29,9 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// The folder with the pair's socket is named after this.
 const FOLDER: &str = "pregrant-peers";
 
-/// See the module.
 pub struct Pair {
     guest: Testpmd,
     back: Testpmd,
-    /// Goes after the processes.
     _folder: Folder,
 }
 
@@ -67,7 +65,7 @@ impl Pair {
         Ok(Self { guest: guest_process, back: back_process, _folder: folder })
     }
 
-    /// Frames of `size` bytes for so many seconds: how many came, and in which time.
+    /// Sends frames of `size` bytes for `seconds`; returns how many arrived, and in which time.
     pub fn play(&mut self, dir: Dir, size: u32, seconds: f64) -> Result<(u64, f64)> {
         let (sender, receiver) = match dir {
             Dir::Tx => (&mut self.guest, &mut self.back),
@@ -114,7 +112,6 @@ fn devices(peer: Peer, socket: &Path) -> Option<[String; 2]> {
     })
 }
 
-/// One process.
 struct Testpmd {
     device: String,
     child: Child,
@@ -131,7 +128,7 @@ impl Drop for Testpmd {
 }
 
 impl Testpmd {
-    /// With this device, moving frames on core `own` of these.
+    /// Starts it with this device, forwarding frames on core `own` of these.
     fn start(device: &str, [a, b]: [usize; 2], own: usize) -> Result<Self> {
         let other = if own == a { b } else { a };
         let failed = |e: std::io::Error| format!("cannot start dpdk-testpmd: {e}");
@@ -165,7 +162,7 @@ impl Testpmd {
         writeln!(self.orders, "{text}").map_err(|e| format!("dpdk-testpmd ({}): {e}", self.device))
     }
 
-    /// Frames that came since it was started, and when that was said.
+    /// Frames received since it was started, and the time of that report.
     fn received(&mut self) -> Result<(u64, Instant)> {
         self.order("show port stats 0")?;
         let line = self.until(|line| received(line).is_some())?;

@@ -21,14 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds over all members that send, between two checks for a command.
 const ROUNDS_TO_CHECK: u32 = 16;
 
-/// One guest.
 struct CrowdMember {
     guest: Guest,
     /// Next number, by queue: one more sends on all queues is sent on each.
     next: Vec<u64>,
 }
 
-/// All of them.
 #[derive(Default)]
 pub struct Crowd {
     members: Vec<CrowdMember>,
@@ -38,7 +36,6 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Attaches and connects them.
     pub fn gather(&mut self, broker: &Path, members: &[Member], each: &FrontConfig) -> Result<Report> {
         let data_len = each.staging.tx.map(DataLen::value);
         for member in members {
@@ -46,7 +43,7 @@ impl Crowd {
             let guest = guest::attach(broker, member.domid, 0, config)?;
             self.members.push(CrowdMember { guest, next: vec![0; member.queues as usize] });
         }
-        // Their handshakes run beside each other: all have said what they want before one is waited
+        // Their handshakes run in parallel: all have written their requests before one is waited
         // for.
         let until = Instant::now() + PATIENCE;
         for member in &mut self.members {
@@ -72,7 +69,7 @@ impl Crowd {
         Ok(Report::Done)
     }
 
-    /// Says so when all rings are full, and goes on until there is a command.
+    /// Reports when all rings are full, and continues until there is a command.
     pub fn send(&mut self, loads: &[Load]) -> Result<()> {
         for load in loads {
             while self.fill(*load)? {}
@@ -95,8 +92,8 @@ impl Crowd {
             } else if quiet_since.elapsed() > PATIENCE {
                 return Err(format!("nothing moved for {PATIENCE:?}").into());
             } else {
-                // Its core is its own; where others want it too, who yields is away for long, and
-                // the rings run empty.
+                // It has a core of its own; if others want that core too, a thread that yields is
+                // away for long, and the rings run empty.
                 std::hint::spin_loop();
             }
         }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Default)]
 pub struct Hall {
     echoes: AtomicBool,
-    /// By guest; one for each queue.
+    /// For each guest, a sink per queue.
     sinks: Mutex<BTreeMap<u16, Vec<Arc<SinkCounters>>>>,
 }
 
@@ -34,7 +34,7 @@ impl Hall {
         locked(&self.sinks).values().map(|queues| Came::of(queues.iter().map(|queue| queue.read()))).collect()
     }
 
-    /// Ports of a guest's vif that has connected, with so many queues.
+    /// Creates the ports of a guest's vif that has connected with this many queues.
     pub fn ports(self: &Arc<Self>, id: &DeviceId, queues: usize) -> Ports {
         let mut all = locked(&self.sinks);
         let sinks = all.entry(id.front.0).or_default();
@@ -48,7 +48,6 @@ impl Hall {
     }
 }
 
-/// One queue's.
 struct Port {
     sink: CheckingSink,
     /// Most ports never have any.

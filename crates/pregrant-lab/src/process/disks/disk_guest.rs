@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at answers that wait for the back to let go of pages.
+/// Interval of checks for answers that wait until the back lets go of pages.
 const RECHECK: Duration = Duration::from_millis(1);
 /// Bytes of the requests that write a disk for the first time, and read all of it.
 const FIRST_BYTES: usize = 64 * 1024;
@@ -37,9 +37,7 @@ const FIRST_BYTES: usize = 64 * 1024;
 /// State that the process's main thread and all guests share.
 #[derive(Default)]
 pub struct Hall {
-    /// They go on asking.
     pub running: AtomicBool,
-    /// They keep latencies.
     pub keeps_times: AtomicBool,
 }
 
@@ -50,7 +48,7 @@ pub struct Count {
     pub requests: AtomicU64,
 }
 
-/// The guest's driver, as it sleeps.
+/// The guest's driver, with what it needs to sleep.
 struct Driver {
     platform: Loopback,
     device: Device,
@@ -62,7 +60,7 @@ impl Driver {
         format!("{}: {what}", self.device.id()).into()
     }
 
-    /// One request, on the first queue.
+    /// Sends one request on the first queue.
     fn ask(&mut self, ask: &Ask<'_>) -> Result<()> {
         let Self { platform, vbd, .. } = self;
         vbd.submit(platform, 0, ask, 0).map_err(|e| self.failed(not_asked(&e)))?;
@@ -70,13 +68,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Before sleeping: asks for an event of the next answers. True: there are some.
+    /// Call before sleeping: asks for an event for the next answers. True: there are some.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         self.vbd.arm(&self.platform)
     }
 }
 
-/// See the module.
 pub struct DiskGuest {
     driver: Driver,
     xs: Client<UnixTransport>,
@@ -88,7 +85,6 @@ pub struct DiskGuest {
     waiter: Waiter,
 }
 
-/// A request's place.
 #[derive(Clone, Copy, Default)]
 struct Place {
     asked: Asked,
@@ -124,7 +120,7 @@ impl DiskGuest {
         Ok(disk_guest)
     }
 
-    /// Gives the front a buffer for each place, filled.
+    /// Gives the front a filled buffer for each slot.
     fn own_buffers(&mut self, setup: &DiskSetup) -> Result<()> {
         let each = setup.size.next_multiple_of(PAGE_SIZE);
         let grants = self.driver.platform.grants();
@@ -204,7 +200,7 @@ impl DiskGuest {
         Ok(rested)
     }
 
-    /// Waits for the one answer that there is to be; bytes that it brought are in `taken`.
+    /// Waits for the one answer that is due; data that it brought is in `taken`.
     fn answer(&mut self, sector: u64) -> Result<std::result::Result<usize, IoError>> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -224,12 +220,11 @@ impl DiskGuest {
         }
     }
 
-    /// Its platform.
     pub fn platform(&self) -> &Loopback {
         &self.driver.platform
     }
 
-    /// Asks as the load says, until it is to rest, and waits for all answers.
+    /// Sends requests according to the load until it must stop, and waits for all answers.
     pub fn run(&mut self, load: &Load, hall: &Hall, count: &Count) -> Result<Rested> {
         let queues = self.driver.vbd.nr_queues();
         let mut rested = Rested::default();

@@ -26,9 +26,8 @@ named! {
 /// The sizes that each guest's front is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DiskSetup {
-    /// The same granted pages are used again and again.
+    /// Whether the same granted pages are used again and again.
     pub persistent: bool,
-    /// Queues.
     pub queues: u32,
     /// Requests in flight at most, over all queues.
     pub depth: u32,
@@ -36,7 +35,6 @@ pub struct DiskSetup {
     pub pages: usize,
     /// Bytes of the longest request.
     pub size: usize,
-    /// Whose pages requests have.
     pub buffers: Buffers,
 }
 
@@ -53,25 +51,24 @@ named! {
 /// The load of each guest, until it is asked to rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// Reads or writes.
     pub dir: Dir,
     /// Bytes of a request.
     pub size: usize,
-    /// The last guest is greedy: its requests have so many bytes.
+    /// The last guest is greedy: its requests have this many bytes.
     pub greedy: Option<usize>,
     /// Bytes that each begins at a multiple of.
     pub align: usize,
     /// Requests in flight.
     pub depth: usize,
-    /// It sleeps when all of them are; else it polls for answers all the time.
+    /// It sleeps while all of them are in flight; otherwise it keeps polling for answers.
     pub sleeps: bool,
-    /// It lets others have its processor for a moment whenever it finds nothing to do.
+    /// It yields its processor whenever it finds nothing to do.
     pub gives_way: bool,
-    /// It lets others have its processor behind each batch, also where it finds more to do: their
-    /// rings are not to be empty meanwhile.
+    /// It yields its processor after each batch, even if there is more to do, so that other guests'
+    /// rings do not become empty.
     pub takes_turns: bool,
-    /// It checks what it read in few of its reads, and not in the others, which cost it next to
-    /// nothing; and a batch of its is one request.
+    /// It checks only few of its reads, so that the others cost it next to nothing, and each of its
+    /// batches is one request.
     pub careless: bool,
 }
 
@@ -93,18 +90,17 @@ impl Load {
     }
 }
 
-/// To the process with the guests.
+/// A command to the process with the guests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum DisksCommand {
     /// Attach to these domains, connect their disks and write all of them once; they stay. Answer:
     /// `Done`.
     Gather {
-        /// Who.
         fronts: Vec<u16>,
         /// The sizes that each is made for.
         setup: DiskSetup,
     },
-    /// All of them have requests in flight, from now on until they are to rest. Answer: `Done`.
+    /// All guests keep requests in flight from now on until they must stop. Answer: `Done`.
     Begin(Load),
     /// Answer: `DisksSeen`. From the first of these on latencies are kept.
     Check,
@@ -126,7 +122,7 @@ pub struct DisksSeen {
 /// The results of one load's requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rested {
-    /// Answers that said that a request failed.
+    /// Answers with a failure.
     pub failed: u64,
     /// Reads with a wrong byte.
     pub damaged: u64,

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A thread's task.
 enum Task {
     Run(Load),
     Verify,
@@ -37,7 +36,6 @@ struct Guest {
     ops: Totals,
 }
 
-/// All of them.
 #[derive(Default)]
 pub struct Guests {
     hall: Arc<Hall>,
@@ -45,7 +43,6 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Carries out a command.
     pub fn obey(&mut self, broker: &Path, command: DisksCommand) -> Result<Report> {
         match command {
             DisksCommand::Gather { fronts, setup } => self.gather(broker, &fronts, setup),

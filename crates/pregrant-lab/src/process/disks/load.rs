@@ -11,7 +11,7 @@
 use super::disks_command::{Dir, Load};
 use pregrant::blk::disk::SECTOR_BYTES;
 
-/// One read in so many is checked whole.
+/// One read in this many is checked completely.
 pub const WHOLE_EACH: u64 = 64;
 /// Bytes at the beginning of a sector that are its own.
 const HEAD: usize = 16;
@@ -21,20 +21,17 @@ const HEAD: usize = 16;
 pub struct Asked {
     /// A read, or a write.
     pub reads: bool,
-    /// The first sector.
     pub sector: u64,
 }
 
 /// The disk's contents, as the guest wrote them, and what it asks next.
 pub struct Contents {
     guest: u32,
-    /// By sector.
     generations: Vec<u32>,
-    /// One request's bytes as they are written, but for the sectors' heads.
+    /// The data of one request as it is written, except for the sectors' heads.
     filled: Vec<u8>,
     random: u64,
     reads: u64,
-    /// Errors found in reads.
     pub damaged: u64,
     /// Reads that were checked whole.
     pub checked: u64,
@@ -50,7 +47,8 @@ fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
 }
 
 impl Contents {
-    /// For a disk with so many sectors, none written yet, and for requests of at most `most` bytes.
+    /// For a disk with this many sectors, none of them written yet, and requests of at most `most`
+    /// bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
         let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
         Self {
@@ -81,7 +79,7 @@ impl Contents {
     pub fn next(&mut self, place: usize, load: &Load) -> Asked {
         let part = self.sectors() / load.depth.max(1) as u64;
         let (size, align) = ((load.size / SECTOR_BYTES) as u64, (load.align / SECTOR_BYTES) as u64);
-        // The part begins where the alignment says.
+        // The part begins at a multiple of the alignment.
         let begin = (place as u64 * part).next_multiple_of(align);
         let end = (place as u64 + 1) * part;
         let choices = (end.saturating_sub(begin + size)) / align + 1;
@@ -107,7 +105,7 @@ impl Contents {
         &self.filled[..len]
     }
 
-    /// The same for a buffer that is filled already: `put` gets the heads, each with its offset.
+    /// The same for a buffer that is filled already: `put` gets each head with its offset.
     pub fn write_heads(&mut self, sector: u64, len: usize, mut put: impl FnMut(usize, &[u8])) {
         let generations = &mut self.generations[sector as usize..][..len / SECTOR_BYTES];
         for ((number, k), generation) in (sector..).zip(0..).zip(generations) {
@@ -128,7 +126,7 @@ impl Contents {
         passes
     }
 
-    /// Checks what was read, as the module says.
+    /// Checks the data of a read, as described at the head of this file.
     pub fn read(&mut self, sector: u64, bytes: &[u8]) {
         self.reads += 1;
         let whole = self.reads.is_multiple_of(WHOLE_EACH);
@@ -136,7 +134,7 @@ impl Contents {
         self.damaged += u64::from(!self.is_right(sector, bytes, whole));
     }
 
-    /// As [`read`](Self::read), where they are: `get` copies bytes out, from an offset on.
+    /// As [`read`](Self::read), in place: `get` copies bytes from an offset on.
     pub fn read_in_place(&mut self, sector: u64, len: usize, mut get: impl FnMut(usize, &mut [u8])) {
         self.reads += 1;
         let whole = self.reads.is_multiple_of(WHOLE_EACH);
@@ -225,7 +223,7 @@ mod tests {
         assert!((1500..2500).contains(&reads), "{reads} reads of 4000");
     }
 
-    /// With heads alone put to a buffer that is filled, it is as a write's; and is read there.
+    /// A filled buffer to which only heads are written equals that of a write, and reads as such.
     #[test]
     fn a_buffer_that_is_filled_needs_heads_alone() {
         let (mut whole, mut heads) = (Contents::new(9, 64, 4096), Contents::new(9, 64, 4096));
@@ -252,7 +250,7 @@ mod tests {
         contents.read(16, &new);
         contents.read(8, &[0; 4096]);
         assert_eq!(contents.damaged, 3);
-        // A byte behind a head is seen in one of so many.
+        // A byte after a head is checked only in one read of many.
         let mut bad = new.clone();
         bad[4095] ^= 1;
         for _ in 0..WHOLE_EACH {

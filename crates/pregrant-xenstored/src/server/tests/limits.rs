@@ -1,4 +1,4 @@
-//! A hostile guest: quotas, bounded memory, any bytes.
+//! Tests with a hostile guest: quotas, bounded memory, arbitrary bytes.
 
 use super::*;
 use crate::server::tree::STEPS;
@@ -114,7 +114,7 @@ fn replies_of_a_client_that_does_not_read_are_bounded() {
         sent += 1;
         assert!(sent < 100_000, "it is read for ever");
     }
-    // The waiting bytes are about the limit and one reply, and nothing is lost.
+    // About the limit and one reply is waiting, and nothing is lost.
     let mut first = vec![];
     s.take_output(g.conn, &mut first);
     assert!(first.len() < Limits::default().buffered_bytes + 8192, "{}", first.len());
@@ -195,7 +195,7 @@ proptest! {
 
 #[test]
 fn making_nodes_costs_their_depth_and_not_its_square() {
-    // The most that one request of a guest can ask for, within its quota of nodes.
+    // The most that one request of a guest can cause, within its quota of nodes.
     let deep = |levels: usize| format!("data{}\0", "/a".repeat(levels));
     for kind in [Mkdir, Write, Read, Rm] {
         let mut cost = [0; 2];

@@ -1,4 +1,4 @@
-//! The server over its real wire.
+//! Tests of the server by its wire protocol.
 
 mod limits;
 mod requests;
@@ -13,12 +13,12 @@ use std::string::{String, ToString};
 
 type Reply = Result<Vec<u8>, String>;
 
-/// A client that speaks bytes.
+/// A client that sends and receives bytes.
 struct Wire {
     conn: ConnId,
     input: Parser,
     replies: Vec<(MsgType, Reply)>,
-    /// Paths and tokens of events, in the order in which they came.
+    /// Paths and tokens of events, in the order of arrival.
     events: Vec<(String, String)>,
 }
 
@@ -27,7 +27,6 @@ impl Wire {
         Self { conn: server.connect(DomId(domid)), input: Parser::new(), replies: vec![], events: vec![] }
     }
 
-    /// Takes all that waits.
     fn take(&mut self, server: &mut Server) {
         loop {
             let mut out = vec![];
@@ -58,7 +57,7 @@ impl Wire {
         server.feed(self.conn, &bytes);
     }
 
-    /// Sends a request in a transaction and gives its reply, or the error's name.
+    /// Sends a request in a transaction and returns its reply, or the error's name.
     fn ask_in(&mut self, server: &mut Server, tx: u32, kind: MsgType, payload: &[u8]) -> Reply {
         self.send(server, tx, kind, payload);
         self.take(server);
@@ -67,7 +66,7 @@ impl Wire {
         reply
     }
 
-    /// Sends a request and gives its reply, or the error's name.
+    /// Sends a request and returns its reply, or the error's name.
     fn ask(&mut self, server: &mut Server, kind: MsgType, payload: &[u8]) -> Reply {
         self.ask_in(server, TX_NONE, kind, payload)
     }

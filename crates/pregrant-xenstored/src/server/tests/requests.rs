@@ -103,7 +103,7 @@ fn long_directories_come_in_parts() {
     assert_eq!(d.ask(&mut s, Directory, b"/many\0"), err("E2BIG"));
     let part = d.ask(&mut s, DirectoryPart, b"/many\x000\0").unwrap();
     assert!(part.len() > PAYLOAD_MAX - 30 && part.ends_with(b"\0") && !part.ends_with(b"\0\0"));
-    // The generation in front changes with the list.
+    // The generation at the start changes with the list.
     let generation = |part: &[u8]| codec::string_and_rest(part).unwrap().0.to_vec();
     assert_eq!(d.ask(&mut s, Write, b"/many/a-long-name-1\0value"), ok());
     assert_eq!(generation(&d.ask(&mut s, DirectoryPart, b"/many\x000\0").unwrap()), generation(&part));
@@ -243,7 +243,7 @@ fn quotas_are_the_common_ones_until_they_are_set() {
 
 #[test]
 fn nodes_of_a_released_domain_do_not_pile_up() {
-    // XSA-419: two guests that help each other; one is started again and again.
+    // XSA-419: two guests cooperate, and one is restarted again and again.
     let (mut s, mut d, mut g) = server();
     assert_eq!(g.ask(&mut s, SetPerms, b"data\0b7\0"), ok());
     assert_eq!(d.ask(&mut s, Watch, b"/local/domain/7/data\0t\0"), ok());

@@ -1,4 +1,4 @@
-//! The view of a transaction, its conflicts, and its effects for others.
+//! Tests of what a transaction sees, its conflicts, and its effects for others.
 
 use super::*;
 use MsgType::*;
@@ -26,7 +26,7 @@ fn own_writes_are_seen_inside_and_nothing_outside_until_the_end() {
     assert!(s.counts_are_right());
 }
 
-/// Does `inside`, in a transaction, conflict with `outside`, which happens before its end?
+/// Whether `inside`, in a transaction, conflicts with `outside`, which happens before its end.
 fn conflicts(inside: (MsgType, &[u8]), outside: (MsgType, &[u8])) -> bool {
     let (mut s, mut d, _) = server();
     let mut other = Wire::new(&mut s, 0);

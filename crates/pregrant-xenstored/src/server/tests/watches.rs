@@ -81,7 +81,7 @@ fn no_one_is_notified_of_what_it_may_not_read() {
     assert_eq!(d.ask(&mut s, Write, b"/tool/secret\x002"), ok());
     assert_eq!(d.ask(&mut s, Rm, b"/tool\0"), ok());
     assert_eq!(g.events(&mut s), [""; 0], "the root, where that is missing now, is not its to list");
-    // A watcher that could read it learns that this is over.
+    // A watcher that could read the node is notified that it no longer can.
     assert_eq!(d.ask(&mut s, Write, b"/local/domain/7/data/x\x001"), ok());
     assert_eq!(g.ask(&mut s, Watch, b"data/x\0t\0"), ok());
     g.events(&mut s);

@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Written by the queue's owner alone.
+        /// The counters, which only the queue's owner writes.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub(super) $name: AtomicU64,)*
         }
 
-        /// The same, at one moment.
+        /// A snapshot of the counters.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
@@ -30,50 +30,49 @@ macro_rules! counters {
 counters! {
     /// Reads that were answered with their data.
     reads,
-    /// Writes that were answered as done, those of a barrier too.
+    /// Writes that succeeded, including those of barriers.
     writes,
-    /// Flushes that were answered as done, those of a barrier too.
+    /// Flushes that succeeded, including those of barriers.
     flushes,
-    /// Discards that were answered as done.
+    /// Discards that succeeded.
     discards,
-    /// Bytes of those reads.
+    /// Bytes of the reads that succeeded.
     bytes_read,
-    /// Bytes of those writes.
+    /// Bytes of the writes that succeeded.
     bytes_written,
-    /// Requests whose own words forbid them.
+    /// Requests refused because they are invalid.
     refused,
-    /// Requests of a kind that this disk has not.
+    /// Requests of a kind that this disk does not support.
     unsupported,
-    /// Requests that failed at the disk, or for a page that was not to be had.
+    /// Requests that failed on the disk, or because a page could not be accessed.
     failed,
-    /// Requests that a predecessor had taken, and this one did again.
+    /// Requests that a predecessor had taken, and that were executed again.
     redone,
-    /// Answers.
+    /// Requests answered.
     answers,
 }
 
-/// Adds; there is one writer.
+/// Adds to a counter, which has only one writer.
 pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 
-/// How long requests of each kind took, from when they were taken to when they were answered, those
-/// that failed at the disk among them. Written by the queue's owner alone, with the clock of its
-/// batches.
+/// Latencies of requests by kind, from when they were taken to their answer, including those that
+/// failed on the disk. Only the queue's owner writes them, with the clock of its batches.
 #[derive(Debug, Default)]
 pub struct Latencies {
-    /// Reads.
+    /// Latencies of reads.
     pub reads: Latency,
-    /// Writes, those of a barrier too.
+    /// Latencies of writes, including those of barriers.
     pub writes: Latency,
-    /// Flushes that wrote nothing.
+    /// Latencies of flushes without data.
     pub flushes: Latency,
-    /// Discards.
+    /// Latencies of discards.
     pub discards: Latency,
 }
 
 impl Latencies {
-    /// Of requests of this kind, with data or without.
+    /// The histogram for requests of this kind, with or without data.
     pub(super) fn of(&self, kind: Kind, has_data: bool) -> &Latency {
         match kind {
             Kind::Read => &self.reads,

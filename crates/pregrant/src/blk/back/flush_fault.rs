@@ -1,4 +1,4 @@
-//! Whether a flush of this connection has failed, which is not forgotten before the connection
+//! Records whether a flush of this connection has failed. The record lasts until the connection
 //! ends.
 //!
 //! ```text
@@ -6,31 +6,32 @@
 //!   queue 1: flush --> disk: done  --> shared says so                --> answer ERROR, until the guest connects again
 //!   a successor: kept says so                                        --> the same
 //! ```
-//! Linux tells of a write that was answered and could not be written back once for each open file,
-//! and then forgets it. The next flush succeeds, on another queue or by another process, although
-//! what the guest wrote is gone. Of two flushes at a time on one open file Linux gives the error to
-//! one; that the other fails too is for the image to see to.
+//! Linux reports a write that was accepted and could not be written back once per open file, and
+//! then forgets it. So the next flush succeeds, on another queue or by another process, although
+//! the guest's data is lost. Of two concurrent flushes of one open file Linux gives the error to
+//! one; the image must make the other fail, too.
 //!
 //! Invariant: the mark is in the kept memory before the answer is on the ring. What a guest may do:
-//! nothing; it connects again to have its flushes tried again.
+//! nothing; to have its flushes tried again it must reconnect.
 
 use super::kept_image::KeptImage;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A queue's part of it.
+/// One queue's handle of the record.
 pub struct FlushFault {
     failed: Arc<AtomicBool>,
     kept: Option<KeptImage>,
 }
 
 impl FlushFault {
-    /// For a queue of a device that shares `failed`; `kept` is the memory of the device's record.
+    /// For a queue of a device whose queues share `failed`; `kept` is the memory of the device's
+    /// record.
     pub fn new(failed: Arc<AtomicBool>, kept: Option<KeptImage>) -> Self {
         Self { failed, kept }
     }
 
-    /// A flush has failed.
+    /// Records that a flush has failed.
     pub fn note(&self) {
         self.failed.store(true, Ordering::Relaxed);
         if let Some(kept) = &self.kept {
@@ -38,7 +39,7 @@ impl FlushFault {
         }
     }
 
-    /// Whether one has, on any queue.
+    /// Whether a flush has failed, on any queue.
     pub fn is_noted(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! A queue's ring, in either of the two layouts that a front has. [`take`](JournaledRing::take)
-//! and the answers go through the journal: a request is answered once, also by the next process.
+//! A queue's ring, in either of the two layouts that fronts use. [`take`](JournaledRing::take) and
+//! the answers go through the journal, so each request is answered once, even across processes.
 
 use crate::error::PeerFault;
 use crate::ring::{BackRing, Blkif32, Blkif64, ById, Notify, RedoWords, RingPages, Taken};
@@ -7,24 +7,24 @@ use crate::shm::SharedBytes;
 use crate::wire::blkif::{Abi, Request, Response};
 use alloc::vec::Vec;
 
-/// Bytes of the memory that outlives the process, for a queue's journal: enough for a ring of 16
-/// pages; of a smaller one only the beginning is touched.
+/// Bytes of a queue's journal in memory that outlives the process: enough for a ring of 16 pages. A
+/// smaller ring touches only the first pages.
 pub const JOURNAL_BYTES: usize = 128 * 1024;
 
-/// A queue's journal.
+/// The journal of a queue.
 pub type Journal = ById<RedoWords<JOURNAL_BYTES>>;
 
 type Ring<K, S> = BackRing<K, RingPages<K, S>, Journal>;
 
-/// See the module.
+/// A queue's ring with its journal, in the layout of its front.
 pub enum JournaledRing<S: SharedBytes> {
-    /// 112 bytes each.
+    /// Slots of 112 bytes.
     X64(Ring<Blkif64, S>),
-    /// 108 bytes each.
+    /// Slots of 108 bytes.
     X32(Ring<Blkif32, S>),
 }
 
-/// Evaluates `$call` with `$ring` bound to the ring that it is.
+/// Evaluates `$call` with `$ring` bound to the ring of either layout.
 macro_rules! with_ring {
     ($any:expr, $ring:ident => $call:expr) => {
         match $any {
@@ -35,8 +35,8 @@ macro_rules! with_ring {
 }
 
 impl<S: SharedBytes> JournaledRing<S> {
-    /// Takes up the ring in `pages`. The journal, in memory that outlives the process, is
-    /// [cleared](ById::clear) before for a new connection.
+    /// Attaches to the ring in `pages`. The journal is in memory that outlives the process; for a
+    /// new connection it must be [cleared](ById::clear) first.
     pub fn attach(
         abi: Abi,
         pages: S,
@@ -56,53 +56,53 @@ impl<S: SharedBytes> JournaledRing<S> {
         }
     }
 
-    /// [`BackRing::size`].
+    /// See [`BackRing::size`].
     pub fn size(&self) -> u32 {
         with_ring!(self, ring => ring.size())
     }
 
-    /// [`BackRing::unnotified`], of all that its front can wait for: a batch of answers is a ring
-    /// of them at most.
+    /// See [`BackRing::unnotified`], for as many answers as the ring has slots, which is the most
+    /// in a batch.
     pub fn unnotified(&self) -> Notify {
         with_ring!(self, ring => ring.unnotified(ring.size()))
     }
 
-    /// [`BackRing::available`].
+    /// See [`BackRing::available`].
     pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
         with_ring!(self, ring => ring.available(want))
     }
 
-    /// [`BackRing::prefetch`].
+    /// See [`BackRing::prefetch`].
     pub fn prefetch(&self, n: u32) {
         with_ring!(self, ring => ring.prefetch(n));
     }
 
-    /// [`BackRing::take`].
+    /// See [`BackRing::take`].
     pub fn take(&mut self) -> Option<(Taken, Request)> {
         with_ring!(self, ring => ring.take())
     }
 
-    /// [`BackRing::pending`].
+    /// See [`BackRing::pending`].
     pub fn pending(&self) -> Vec<(Taken, Request)> {
         with_ring!(self, ring => ring.pending())
     }
 
-    /// [`BackRing::forget`].
+    /// See [`BackRing::forget`].
     pub fn forget(&self) {
         with_ring!(self, ring => ring.forget())
     }
 
-    /// [`BackRing::answer_taken`].
+    /// See [`BackRing::answer_taken`].
     pub fn answer_taken(&mut self, rsps: &[(Taken, Response)]) -> Notify {
         with_ring!(self, ring => ring.answer_taken(rsps))
     }
 
-    /// [`BackRing::final_check`].
+    /// See [`BackRing::final_check`].
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         with_ring!(self, ring => ring.final_check(1))
     }
 
-    /// [`BackRing::req_cons`].
+    /// See [`BackRing::req_cons`].
     pub fn req_cons(&self) -> u32 {
         with_ring!(self, ring => ring.req_cons())
     }

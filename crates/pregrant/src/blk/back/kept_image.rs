@@ -1,4 +1,4 @@
-//! Which image the guest of a connection has, in memory that outlives the process
+//! The record of which image a connection's guest has, in memory that outlives the process
 //! (docs/protocol 1.1).
 //!
 //! ```text
@@ -37,39 +37,39 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes of the memory.
+/// Bytes of the record's memory.
 pub const KEPT_IMAGE_BYTES: usize = 8192;
 
 const KIND: RecordVersion = RecordVersion::new("record of the image", *b"PGV1", 1);
-/// In words.
+/// The index of the version, in words.
 const VERSION: usize = 7;
 const TEXT: usize = 32;
 const REFUSED: u32 = 1;
 const UNKNOWN: u32 = 2;
-/// Bytes of an image's name at most: what a key of xenstore holds.
+/// Most bytes of an image's name, which is the value of a xenstore key.
 const NAME_MOST: usize = 4096;
-/// Bytes of its identity.
+/// Most bytes of an image's identity.
 const IDENTITY_MOST: usize = FLUSH_FAILED - TEXT - NAME_MOST;
-/// The last word.
+/// The offset of the mark of a failed flush.
 const FLUSH_FAILED: usize = KEPT_IMAGE_BYTES - 4;
 
 /// An image, and the connection whose guest has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageRecord {
-    /// First page of queue 0's ring, and its event channel.
+    /// Grant reference of the first page of queue 0's ring, and its event channel.
     pub connection: (u32, u32),
-    /// As the toolstack calls it.
+    /// The image's name, as the toolstack wrote it.
     pub name: String,
-    /// Its identity ([`Image::identity`](crate::blk::disk::Image::identity)); empty: it has none.
+    /// Its identity ([`Image::identity`](crate::blk::disk::Image::identity)). Empty: it has none.
     pub identity: String,
-    /// A successor found another one in its place.
+    /// A successor found another image under this name, and refused it.
     pub refused: bool,
-    /// No record said which one it was.
+    /// There was no record of the image.
     pub unknown: bool,
 }
 
 impl ImageRecord {
-    /// Of an image that a guest is being given. Texts that are too long are cut.
+    /// The record for an image that a guest is given now. Texts that are too long are truncated.
     pub fn new(connection: (u32, u32), name: &str, identity: &str) -> Self {
         let cut = |text: &str, most: usize| {
             let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
@@ -79,12 +79,12 @@ impl ImageRecord {
         Self { connection, name, identity, refused: false, unknown: false }
     }
 
-    /// Of the image of a connection that has no record.
+    /// The record for a connection whose image is unknown.
     pub fn unknown(connection: (u32, u32)) -> Self {
         Self { unknown: true, ..Self::new(connection, "", "") }
     }
 
-    /// Whether both are known to be of one image.
+    /// Whether both are known to be about the same image.
     pub fn is_of(&self, other: &Self) -> bool {
         !self.unknown && !other.unknown && (&self.name, &self.identity) == (&other.name, &other.identity)
     }
@@ -112,7 +112,7 @@ impl ImageRecord {
         bytes
     }
 
-    /// None: that is no record, or not all of one.
+    /// Decodes a record. None: it is no record, or incomplete.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let word = |i: usize| -> Option<u32> {
             bytes.get(4 * i..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word))
@@ -137,18 +137,18 @@ impl ImageRecord {
     }
 }
 
-/// Of all words but its own.
+/// The checksum of all words except the one that holds it.
 fn checksum(bytes: &[u8]) -> u32 {
     let (words, _) = bytes.as_chunks::<4>();
     let others = words.iter().enumerate().filter(|(i, _)| *i != 1);
     record_checksum::of(others.map(|(_, word)| u32::from_le_bytes(*word)))
 }
 
-/// The record, where it outlives the process.
+/// The record in memory that outlives the process.
 pub struct KeptImage(Box<dyn SharedBytes + Send>);
 
 impl KeptImage {
-    /// The first [`KEPT_IMAGE_BYTES`] of `memory`; None when it is shorter.
+    /// Uses the first [`KEPT_IMAGE_BYTES`] of `memory`. None: it is shorter.
     pub fn new(memory: Box<dyn SharedBytes + Send>) -> Option<Self> {
         (memory.len() >= KEPT_IMAGE_BYTES).then_some(Self(memory))
     }
@@ -156,13 +156,14 @@ impl KeptImage {
     /// Whether a predecessor wrote a record.
     ///
     /// # Errors
-    /// One did, and it cannot be read: no one knows whether the guest is to have this image.
+    ///
+    /// One did, and this version cannot read it, so it is unknown which image the guest has.
     pub fn check(&self) -> Result<bool, UnknownRecord> {
         let word = |i: usize| self.0.load_u32(4 * i).unwrap_or(0);
         KIND.check(word(0), word(VERSION))
     }
 
-    /// The record that a predecessor wrote to its end; None: there is none that can be read.
+    /// Reads the record of a predecessor. None: there is none that is complete.
     pub fn load(&self) -> Option<ImageRecord> {
         let mut bytes = vec![0; KEPT_IMAGE_BYTES];
         let (magic, rest) = bytes.split_at_mut(4);
@@ -173,31 +174,31 @@ impl KeptImage {
         ImageRecord::from_bytes(&bytes)
     }
 
-    /// Writes a record. It counts when this returns, and none does before.
+    /// Writes a record. It is valid when this returns; until then there is none.
     pub fn store(&self, record: &ImageRecord) {
         self.clear();
         let bytes = record.to_bytes();
         let fits = self.0.copy_in(4, &bytes[4..]);
         crash::here(Point::InRecord);
-        // Against one's own death the compiler is the only danger, as against a signal.
+        // For the crash of this very process only the compiler's order matters, as with a signal.
         compiler_fence(Ordering::SeqCst);
         let fits = fits && self.0.store_u32(0, KIND.magic);
         debug_assert!(fits, "a record is inside its memory");
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Whether a flush of the connection that has the record has failed.
+    /// Whether a flush of the recorded connection has failed.
     pub fn flush_failed(&self) -> bool {
         self.0.load_u32(FLUSH_FAILED) != Some(0)
     }
 
-    /// Keeps that it has, or, for a new connection, that none has.
+    /// Sets whether a flush has failed. A new connection clears it.
     pub fn set_flush_failed(&self, failed: bool) {
         let _ = self.0.store_u32(FLUSH_FAILED, failed.into()); // it is that long
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// There is none from now on.
+    /// Removes the record.
     fn clear(&self) {
         let _ = self.0.store_u32(0, 0); // it is that long
         compiler_fence(Ordering::SeqCst);
@@ -214,7 +215,7 @@ mod tests {
         (pages.clone(), KeptImage::new(Box::new(pages)).unwrap())
     }
 
-    // Miri ends itself where a word is stored atomically over a part of a longer store.
+    // Miri cannot store a word atomically over a part of a longer store.
     #[cfg_attr(miri, ignore)]
     #[test]
     fn a_record_is_found_whole_or_not_at_all() {
@@ -226,7 +227,7 @@ mod tests {
         for record in [refused, ImageRecord::new((0, 0), "", ""), long] {
             kept.store(&record);
             assert_eq!(kept.load(), Some(record.clone()));
-            // Any word of it that was not written yet, or was written by somebody else.
+            // Any word may not be written yet, or may have been overwritten by other code.
             let bytes = record.to_bytes().len();
             for at in (0..bytes).step_by(if bytes > 100 { 404 } else { 4 }) {
                 let was = pages.load_u32(at).unwrap();
@@ -235,7 +236,7 @@ mod tests {
                 assert!(pages.store_u32(at, was));
             }
         }
-        // Of before there were versions.
+        // The format from before records had a version.
         let record = ImageRecord::new((7, 9), "/a", "file 3");
         let mut bytes = record.to_bytes();
         bytes[4 * VERSION..][..4].fill(0);

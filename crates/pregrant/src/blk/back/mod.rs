@@ -1,11 +1,12 @@
-//! The back: the guest's disk. Takes requests, has a disk do them, and answers as they come back.
+//! The back's end of a disk: takes the guest's requests, passes them to a disk, and answers them as
+//! they complete.
 //!
 //! ```text
 //!   ring --take--> journal --validate--> Job --path.begin--> Io --> disk --Done--> path.end --settle--> answer
 //!                                     | refused: an answer at once                          by id, in any order
 //! ```
-//! The data path ([`queue`]) never meets the control path ([`vbd`]: keys, states, the disk's
-//! figures).
+//! The data path ([`queue`]) is separate from the control path ([`vbd`]: keys, states, the disk's
+//! properties).
 
 pub mod counters;
 pub mod flush_fault;

@@ -1,5 +1,5 @@
-//! One queue at the back, whole: ring, path, its way to the disk. Owned by one loop, and may be
-//! handed to another thread's.
+//! One queue of the back: ring, path, and handle of the disk. One thread owns it, and it can move
+//! to another.
 //!
 //! ```text
 //!   ring --take--> Job in a place --validate, begin, fetch--> disk     at most a batch a poll, and no more parts in flight than the budget
@@ -7,16 +7,16 @@
 //!                                  '-deliver, end--> answers --settle, then publish--> ring
 //!   a BARRIER waits until all before it came back; meanwhile nothing is taken
 //! ```
-//! Invariants: each request that is taken is answered once, by the place that it has; a place is
-//! free again when its last I/O came back; nothing is answered before its pages are let go of.
-//! Requests that a predecessor took and did not answer are executed once more, before any other is
-//! taken.
+//! Invariants: each request that was taken is answered once, through its slot in `jobs`; that slot
+//! is free again when its last I/O has completed. No answer is written before the pages are
+//! unmapped. Requests that a predecessor took and did not answer are executed again before any
+//! other is taken.
 //!
-//! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are
-//! answered), publish a wrong index (a fault), ask for large transfers on all slots (they wait on
-//! the ring; the budget bounds what is mapped or copied for it), also such as fail at their last
-//! page (what was mapped for one is unmapped before the next is checked, and a poll checks few of
-//! them), or are refused when their whole list was read (the same few).
+//! What a guest may do: whatever [`request`](super::request) says about a slot; use an id twice
+//! (both are answered); publish a wrong index (a fault); request large transfers on all slots (they
+//! wait on the ring: the budget bounds what is mapped or copied for them), including some that fail
+//! at their last page (what was mapped for one is unmapped before the next is checked, and a poll
+//! checks few of them), or that are refused after their whole segment list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
 use super::flush_fault::FlushFault;
@@ -37,116 +37,118 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Requests that a poll takes at most.
+/// Most requests taken in one poll.
 pub const BATCH: usize = 64;
-/// Parts of pages that a batch has no request more behind: 256 KiB of whole pages, as of frames.
+/// Once a batch has this many segments, no further request is added to it: 256 KiB in whole pages,
+/// as for frames.
 const BATCH_PARTS: usize = 64;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// State that a queue and its disk's owner share, in whatever threads they run.
+/// The state that a queue shares with the owner of its disk, which may be another thread.
 #[derive(Debug)]
 pub struct QueueShare {
-    /// Its counters.
+    /// Counters of the queue.
     pub counters: Counters,
-    /// The front's key that names its ring's first page.
+    /// The front's key that names the first page of its ring.
     pub ring_key: String,
-    /// How long its requests took.
+    /// Latencies of its requests.
     pub latencies: Latencies,
-    /// Its path.
+    /// The path of its data.
     pub path: PathName,
-    /// Pages that are mapped from connect to disconnect.
+    /// Number of ring pages, which are mapped from connect to disconnect.
     pub ring_pages: usize,
-    /// Requests that its ring takes.
+    /// Number of slots of its ring.
     slots: usize,
-    /// Parts that are in flight at most.
+    /// Most segments in flight.
     budget: usize,
-    /// Parts of a request, of the longest kind that has come.
+    /// Segments of the longest kind of request seen so far.
     longest: AtomicUsize,
-    /// Pages that may be mapped for single requests.
+    /// Number of pages that may be mapped for single requests.
     alone: AtomicUsize,
     in_flight: AtomicUsize,
-    /// When the batch of each request was taken, by the request's place; 0: there is none.
+    /// The time at which the batch of each request was taken, by the request's slot in `jobs`; 0:
+    /// the slot is free.
     taken_ns: Box<[AtomicU64]>,
     kept_pages: AtomicUsize,
     overflows: AtomicU64,
-    /// Orders, and how many there were.
+    /// Counts changes of the configuration.
     generation: AtomicU32,
     allowed: AtomicUsize,
     sectors: AtomicU64,
 }
 
 impl QueueShare {
-    /// Requests that are taken and not answered, as of its last poll.
+    /// Number of requests that were taken and not answered, as of its last poll.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// When the oldest of the requests that are taken and not answered was taken, by the platform's
-    /// clock; also while its owner stands still. None: there is none.
+    /// When the oldest unanswered request was taken, by the platform's clock. It is valid even
+    /// while the queue's owner is stalled. None: there is none.
     pub fn oldest_ns(&self) -> Option<u64> {
         self.taken_ns.iter().map(|taken| taken.load(Ordering::Relaxed)).filter(|taken| *taken > 0).min()
     }
 
-    /// Pages that stay mapped since they were seen, as of its last poll.
+    /// Number of pages kept mapped for later requests, as of its last poll.
     pub fn kept_pages(&self) -> usize {
         self.kept_pages.load(Ordering::Relaxed)
     }
 
-    /// How often a page found no place among them.
+    /// How often there was no room for a page among those kept mapped.
     pub fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
     }
 
-    /// Whether it keeps pages.
+    /// Whether the path keeps pages mapped.
     pub fn keeps(&self) -> bool {
         self.path == PathName::Persistent
     }
 
-    /// Pages that it would have mapped for single requests, all of them together: the slots of its
-    /// ring times the segments of a request, of the longest kind that has come.
+    /// Number of pages that it could map at once for single requests: the slots of its ring times
+    /// the segments of the longest kind of request seen so far.
     pub fn requested_alone(&self) -> usize {
         let most = self.slots * self.longest.load(Ordering::Relaxed);
         if self.path == PathName::Copy { 0 } else { most.min(self.budget) }
     }
 
-    /// Pages that it may have mapped for them, as the control thread last set.
+    /// Number of pages that it may map for single requests, as last set by the control thread.
     pub fn alone(&self) -> usize {
         self.alone.load(Ordering::Relaxed)
     }
 
-    /// From its next poll on it keeps so many pages at most.
+    /// Limits the pages kept mapped, from the next poll on.
     pub(super) fn set_page_limit(&self, pages: usize) {
         self.allowed.store(pages, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// From its next poll on it has so many mapped for single requests.
+    /// Limits the pages mapped for single requests, from the next poll on.
     pub(super) fn set_alone_limit(&self, pages: usize) {
         self.alone.store(pages, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// From its next poll on the disk has so many sectors.
+    /// Sets the length of the disk, from the next poll on.
     pub(super) fn set_sectors(&self, sectors: u64) {
         self.sectors.store(sectors, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
-/// One request, from when it is taken to its answer.
+/// A request, from when it is taken to its answer.
 struct Job<P: Platform> {
     taken: Option<Taken>,
     id: u64,
     op: u8,
     request: ValidRequest,
-    /// Orders that the disk was given for it.
+    /// Number of I/O operations that the disk was given for it.
     step: u8,
     parts: Vec<Part>,
     held: Held<P>,
-    /// Before the disk has it.
+    /// The memory, until the disk has it.
     memory: Option<IoMemory>,
-    /// How it went.
+    /// The result so far.
     outcome: Result<(), IoError>,
 }
 
@@ -167,7 +169,7 @@ impl<P: Platform> Default for Job<P> {
 }
 
 impl<P: Platform> Job<P> {
-    /// The disk's next I/O; None: all are done.
+    /// The next I/O for the disk. None: all are done.
     fn next(&mut self) -> Option<IoOp> {
         let has_parts = !self.parts.is_empty();
         let op = match (self.request.kind, self.step) {
@@ -185,14 +187,13 @@ impl<P: Platform> Job<P> {
     }
 }
 
-/// The queue.
+/// One queue of a disk's back.
 pub struct BackQueue<P: Platform> {
-    /// First, so that it has let go of all memory before the rest is dropped.
+    /// The first field, so that the disk releases all memory before the rest is dropped.
     disk: Box<dyn Disk>,
     of: DomId,
     ring: JournaledRing<MapOf<P>>,
-    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its disk
-    /// closes.
+    /// None: it could not be [adopted](Self::adopt), so the queue is stalled until its disk closes.
     chan: Option<Chan<P>>,
     path: AnyPath<P>,
     rules: Rules,
@@ -200,57 +201,57 @@ pub struct BackQueue<P: Platform> {
     share: Arc<QueueShare>,
     jobs: Box<[Job<P>]>,
     free: Vec<u32>,
-    /// Requests that a predecessor took, oldest first.
+    /// Requests that a predecessor took and did not answer, oldest first.
     redo: VecDeque<(Taken, Request)>,
     answers: Vec<(Taken, Response)>,
     done: Vec<Done>,
-    /// Requests that were taken and not fetched for.
+    /// Requests that were taken, and whose data was not fetched yet.
     first_transfers: Vec<PageTransfer>,
-    /// Orders that the disk has ended, with success or not, and that are to be delivered.
+    /// Requests that the disk has completed, whose data must be delivered.
     ended: Vec<PageTransfer>,
     list: Vec<u8>,
-    /// A barrier that waits for the others, or goes alone.
+    /// A barrier that waits for the requests before it, or is executed alone.
     barrier: Option<u32>,
     barrier_goes: bool,
     parts_in_flight: usize,
-    /// Parts that may be.
+    /// Most segments in flight.
     budget: usize,
-    /// Parts of requests that could not begin, or were refused, in this poll.
+    /// Segments of requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
-    /// A longer kind of request came than any before, and no one knows yet.
+    /// A longer kind of request came than any before, which was not reported yet.
     grew: bool,
-    /// The disk has I/O that it was not asked to start.
+    /// The disk has I/O that was submitted and not started.
     submitted: bool,
-    /// Requests are taken; not so at the end.
+    /// Whether requests are taken. Cleared when the queue ends.
     takes: bool,
     applied: u32,
-    /// The time of the batch at hand, once it was asked for.
+    /// The time of the current batch, once the clock was read.
     now_ns: Option<u64>,
 }
 
-/// Compiles for what goes from one worker's thread to another's.
+/// Checks that what moves between workers' threads is Send.
 const fn goes_to_another_thread<T: Send>() {}
 
-/// The parts of a queue, beside its ring and its channel.
+/// The parts of a queue, besides its ring and its channel.
 pub struct QueueParts<P: Platform> {
-    /// The front's key that names its ring's first page.
+    /// The front's key that names the first page of its ring.
     pub ring_key: String,
-    /// Its way to the disk.
+    /// The queue's handle of the disk.
     pub disk: Box<dyn Disk>,
-    /// How bytes travel.
+    /// The path of the data.
     pub path: AnyPath<P>,
-    /// The rules of validation.
+    /// The rules by which requests are validated.
     pub rules: Rules,
-    /// Parts in flight at most.
+    /// Most segments in flight.
     pub budget: usize,
-    /// Pages that are mapped from connect to disconnect.
+    /// Number of ring pages, which are mapped from connect to disconnect.
     pub ring_pages: usize,
-    /// Flushes of all of the disk's queues.
+    /// The record of failed flushes, for all queues of the disk.
     pub flush_fault: FlushFault,
 }
 
 impl<P: Platform> BackQueue<P> {
-    /// A queue of domain `of`.
+    /// Creates a queue for domain `of`.
     pub fn new(of: DomId, ring: JournaledRing<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
         const { goes_to_another_thread::<Self>() };
         let QueueParts { ring_key, disk, path, rules, budget, ring_pages, flush_fault } = parts;
@@ -315,25 +316,25 @@ impl<P: Platform> BackQueue<P> {
         self.chan.as_ref()
     }
 
-    /// Has its event channel come to `p`, another handle of the same domain: its new owner's. One
-    /// event is pending afterwards.
+    /// Moves its event channel to `p`, another handle of the same domain, which belongs to the new
+    /// owner. One event is pending afterwards.
     pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
         self.chan = self.chan.take().map(|chan| p.events().adopt(chan)).transpose()?;
         Ok(())
     }
 
-    /// Requests taken since the start; the number wraps.
+    /// Number of requests taken since the start, which wraps.
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
     }
 
-    /// Requests that are taken and not answered.
+    /// Number of requests that were taken and not answered.
     pub fn in_flight(&self) -> usize {
         self.jobs.len() - self.free.len()
     }
 
-    /// Moves what came back from the disk to the guest, and one batch of requests from the guest to
-    /// the disk. Returns how many of both there were. A fault: the disk is to be closed.
+    /// Answers what the disk has completed, and passes one batch of requests to the disk. Returns
+    /// the number of both. After a fault the disk must be closed.
     pub fn poll(&mut self, p: &P) -> Result<usize, PeerFault> {
         if self.chan.is_none() {
             return Ok(0);
@@ -343,7 +344,7 @@ impl<P: Platform> BackQueue<P> {
         }
         self.now_ns = None;
         let mut moved = self.collect(p);
-        // Pages of ended requests are unmapped before others are mapped in their place.
+        // Pages of completed requests are unmapped before others are mapped in their place.
         self.path.settle(p);
         let taken = if self.takes { self.take_batch(p) } else { Ok(0) };
         // Requests taken before a fault are executed all the same.
@@ -361,11 +362,11 @@ impl<P: Platform> BackQueue<P> {
             }
         }
         self.answer(p);
-        // Requests taken before the fault are answered all the same.
+        // Requests that were taken before the fault are answered all the same.
         Ok(moved + taken?)
     }
 
-    /// Takes back what the disk has done.
+    /// Collects what the disk has completed.
     fn collect(&mut self, p: &P) -> usize {
         let mut all = 0;
         loop {
@@ -373,7 +374,7 @@ impl<P: Platform> BackQueue<P> {
             self.disk.complete(&mut done);
             let n = done.len();
             all += n;
-            // A flush that ended well may have ended behind one that did not.
+            // A flush that succeeded may have completed after one that failed.
             if done.iter().any(is_failed_flush) {
                 self.flush_fault.note();
             }
@@ -387,7 +388,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// The platform's clock, which a poll asks once before its disk starts, and once behind that.
+    /// The platform's clock, which a poll reads once before its disk starts, and once after that.
     fn now_ns(&mut self, p: &P) -> u64 {
         *self.now_ns.get_or_insert_with(|| p.clock().now_ns())
     }
@@ -400,11 +401,11 @@ impl<P: Platform> BackQueue<P> {
             self.ring.prefetch(n.min(BATCH as u32));
         }
         for n in 0..BATCH {
-            // Those that fail late cost as much as those that do not, and are never in flight; so
-            // do those whose list is refused.
+            // Requests that fail late cost as much as others and are never in flight; so do those
+            // whose segment list is refused.
             let failed_enough = self.failed_parts >= self.rules.most_parts();
-            // The one that asks much has more turns, and none that the worker's other devices wait
-            // long for.
+            // A queue with much work gets more turns, and none so long that the worker's other
+            // devices have to wait for it.
             let parts = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
             let enough = parts >= BATCH_PARTS;
             if self.barrier.is_some() || failed_enough || enough || !self.has_room() {
@@ -427,7 +428,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(BATCH)
     }
 
-    /// Whether the longest of requests fits into what may be in flight.
+    /// Whether the longest possible request still fits the budget.
     fn has_room(&self) -> bool {
         let most = self.rules.most_parts();
         !self.free.is_empty() && (self.parts_in_flight == 0 || self.parts_in_flight + most <= self.budget)
@@ -452,7 +453,7 @@ impl<P: Platform> BackQueue<P> {
                     Refusal::NoList => failed,
                 };
                 add(counter, 1);
-                // A list costs what it is long, also one that is refused.
+                // A segment list costs its length, even if it is refused.
                 let listed = list.len() / Segment::SIZE;
                 self.failed_parts += job.parts.len().max(listed);
                 job.parts.clear();
@@ -485,14 +486,14 @@ impl<P: Platform> BackQueue<P> {
         self.first_transfers.push(PageTransfer { place, way: request.kind.way(), memory, good: true });
     }
 
-    /// Has the bytes of a batch fetched, and gives its I/O to the disk.
+    /// Fetches the data of a batch, and passes its I/O to the disk.
     fn fetch(&mut self, p: &P) {
         let mut first_transfers = core::mem::take(&mut self.first_transfers);
         let Self { jobs, path, of, .. } = self;
         path.fetch(p, *of, &mut first_transfers, |place| &jobs[place as usize].parts);
         let mut batch = first_transfers.drain(..).peekable();
         while let Some(PageTransfer { place, memory, good, .. }) = batch.next() {
-            // A disk in memory copies as it is given an I/O: meanwhile the next one's lines come.
+            // A disk in memory copies on submit: meanwhile prefetch for the next one.
             if let Some(PageTransfer { memory, way, .. }) = batch.peek() {
                 memory.prefetch(*way == Direction::Read);
             }
@@ -509,7 +510,7 @@ impl<P: Platform> BackQueue<P> {
         self.deliver(p);
     }
 
-    /// A barrier begins when it is alone.
+    /// Executes a barrier once it is the only request in flight.
     fn begin_barrier(&mut self) {
         if let Some(place) = self.barrier
             && !self.barrier_goes
@@ -520,7 +521,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Gives the disk the next I/O of a job. False: there is none.
+    /// Submits the next I/O of a request. False: there is none.
     fn submit_next(&mut self, place: u32) -> bool {
         let job = &mut self.jobs[place as usize];
         let Some(op) = job.next() else { return false };
@@ -549,14 +550,14 @@ impl<P: Platform> BackQueue<P> {
         }
         let is_flush = matches!(io.op, IoOp::Flush);
         match outcome {
-            // The disk tells of writes that are gone once, and another flush got that.
+            // The disk reports lost writes once, and another flush got that report.
             Ok(()) if is_flush && self.flush_fault.is_noted() => self.end(place, Err(IoError::Failed)),
             Ok(()) => self.go_on(place),
             Err(e) => self.end(place, Err(e)),
         }
     }
 
-    /// The disk has done all that it was to, or could not.
+    /// The disk has completed a request, or failed.
     fn end(&mut self, place: u32, outcome: Result<(), IoError>) {
         let job = &mut self.jobs[place as usize];
         job.outcome = outcome;
@@ -564,7 +565,7 @@ impl<P: Platform> BackQueue<P> {
         self.ended.push(PageTransfer { place, way: job.request.kind.way(), memory, good: outcome.is_ok() });
     }
 
-    /// Has the guests' bytes of what ended delivered, and answers.
+    /// Delivers the data of completed requests to the guest, and answers them.
     fn deliver(&mut self, p: &P) {
         if self.ended.is_empty() {
             return;
@@ -577,7 +578,7 @@ impl<P: Platform> BackQueue<P> {
         self.ended = ended;
     }
 
-    /// Counts a request that is over, and answers it.
+    /// Counts a completed request, and queues its answer.
     fn account(&mut self, PageTransfer { place, memory, good, .. }: PageTransfer, now_ns: u64) {
         let Self { jobs, path, share, .. } = self;
         let job = &mut jobs[place as usize];
@@ -588,7 +589,7 @@ impl<P: Platform> BackQueue<P> {
         let latency = share.latencies.of(job.request.kind, !job.parts.is_empty());
         let taken_ns = share.taken_ns[place as usize].load(Ordering::Relaxed);
         latency.add(now_ns.saturating_sub(taken_ns));
-        // Of a discard it would be no number of bytes that travel, nor need it be one at all.
+        // For a discard this would not be a number of bytes moved, and may overflow.
         let bytes = job.request.sectors.saturating_mul(SECTOR_BYTES as u64);
         match job.request.kind {
             _ if !good => add(&c.failed, 1),
@@ -627,7 +628,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Lets go of what ended requests held, and answers them.
+    /// Unmaps the pages of completed requests, and answers them.
     fn answer(&mut self, p: &P) {
         self.path.settle(p);
         self.share.in_flight.store(self.in_flight(), Ordering::Relaxed);
@@ -646,7 +647,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Does what the control thread asked for.
+    /// Applies the pending configuration.
     #[cold]
     pub(super) fn apply_config(&mut self, p: &P) {
         self.applied = self.share.generation.load(Ordering::Acquire);
@@ -655,35 +656,37 @@ impl<P: Platform> BackQueue<P> {
         self.path.limit_pages(p, allowed.load(Ordering::Relaxed), alone.load(Ordering::Relaxed));
     }
 
-    /// Once: whether it [would have](QueueShare::requested_alone) more pages than before.
+    /// Whether the number of pages [that it could map](QueueShare::requested_alone) has grown since
+    /// the last call.
     pub fn has_grown(&mut self) -> bool {
         core::mem::take(&mut self.grew)
     }
 
-    /// Whether it may take a request, should there be one.
+    /// Whether it may take a request, if there is one.
     fn can_take(&self) -> bool {
         self.chan.is_some() && self.takes && self.barrier.is_none() && self.has_room()
     }
 
-    /// Before sleeping: arms ring and channel. True: there is work. An I/O that comes back from
-    /// the disk wakes its owner by itself; before that a queue that is full does not ask for an
-    /// event of requests.
+    /// Call before sleeping: asks for events of the ring and unmasks the channel. True: there is
+    /// work. The completion of an I/O wakes the owner by itself; until then a full queue asks for
+    /// no event.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);
-        // Last: an event that came since the ring was armed is kept until here.
+        // The channel comes last, so that an event that came since the ring was checked is kept
+        // until here.
         if let Some(chan) = &self.chan {
             p.events().unmask(chan);
         }
         Ok(work)
     }
 
-    /// Whether there is a request that it may take. Nothing is armed.
+    /// Whether there is a request that it may take. It does not ask for events.
     pub fn is_pending(&mut self) -> bool {
         self.can_take() && (!self.redo.is_empty() || self.ring.available(1) != Ok(0))
     }
 
-    /// Has answered what has come back, and takes nothing. Returns how many requests the disk still
-    /// works on.
+    /// Answers what has completed, and takes no request. Returns the number of requests that are
+    /// still in the disk.
     pub fn under_way(&mut self, p: &P) -> usize {
         let takes = core::mem::replace(&mut self.takes, false);
         let _ = self.poll(p); // takes nothing, so that nothing can be wrong
@@ -691,9 +694,9 @@ impl<P: Platform> BackQueue<P> {
         self.in_flight()
     }
 
-    /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is
-    /// dropped, in good order. Where no one is to be `patient`, what the disk still works on is
-    /// left. Returns how many it answered. A successor finds the others in the journal.
+    /// Before an orderly drop: takes no more requests, and answers all that were taken, unless the
+    /// disk hangs. Unless `patient`, it leaves those that are still in the disk. Returns how many
+    /// it answered. A successor finds the others in the journal.
     pub fn drain(&mut self, p: &P, patient: bool) -> usize {
         let before = self.share.counters.read().answers;
         self.takes = false;
@@ -702,7 +705,7 @@ impl<P: Platform> BackQueue<P> {
     }
 }
 
-/// Writes that were answered before it may be gone.
+/// Writes that were answered before this flush may be lost.
 fn is_failed_flush(Done { io, outcome }: &Done) -> bool {
     matches!(io.op, IoOp::Flush) && *outcome == Err(IoError::Failed)
 }

@@ -1,17 +1,17 @@
-//! Validates a guest's requests: the one place that decides which of them a disk sees
+//! Validates a guest's requests: only this file decides which requests reach a disk
 //! (docs/protocol 5.3).
 //!
 //! ```text
 //!   Request (a private copy) --validate--> ValidRequest, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk gets nothing
 //!                                 ^ lists of indirect pages, copied once
 //! ```
-//! Invariants of what comes out: a transfer has 1 to `max` parts, each of whole logical sectors
-//! within its page, together as long as its sectors; sectors are on the disk, without overflow, and
-//! begin and end with logical sectors; nothing is written to a disk that is only read; no two parts
-//! are merged, whatever their references are (XSA-229).
+//! Invariants of a valid request: a transfer has 1 to `max` segments, each of whole logical sectors
+//! within its page, whose total is the transfer's length; its sectors are on the disk, without
+//! overflow, and begin and end with logical sectors; a read-only disk is never written; no two
+//! segments are merged, whatever their references are (XSA-229).
 //!
-//! What a guest may do: write anything into a slot or a list. `handle` is not checked, as
-//! nowhere.
+//! What a guest may do: write anything to a slot or a segment list. `handle` is not checked, as in
+//! other backends.
 
 use crate::blk::disk::{Discard, DiskFigures};
 use crate::blk::path::{Direction, Part};
@@ -22,77 +22,77 @@ use crate::wire::blkif::{
 };
 use alloc::vec::Vec;
 
-/// The rules by which a queue validates.
+/// The rules by which a queue validates requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// The disk, as of now.
+    /// The disk's current properties.
     pub figures: DiskFigures,
-    /// Barriers are offered.
+    /// Whether barriers are offered.
     pub barrier: bool,
-    /// Segments of an indirect request at most; 0: none are offered.
+    /// Most segments of an indirect request; 0: indirect requests are not offered.
     pub max_indirect: u16,
 }
 
 impl Rules {
-    /// Parts of a request at most.
+    /// Most segments of a request.
     pub fn most_parts(&self) -> usize {
         crate::wire::blkif::SEGMENTS_MAX.max(self.max_indirect.into())
     }
 }
 
-/// A disk's work for a request.
+/// The operation that a request asks of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// Its parts from the disk.
+    /// Reads the segments from the disk.
     #[default]
     Read,
-    /// Its parts to the disk.
+    /// Writes the segments to the disk.
     Write,
-    /// A flush.
+    /// Flushes the disk's cache.
     Flush,
-    /// A flush, its parts to the disk, and a flush.
+    /// Flushes, writes the segments, and flushes again.
     FlushWrite,
-    /// The same, behind all that was asked before and ahead of all that is asked later; perhaps
-    /// without parts.
+    /// The same, after all requests before it and before all requests after it; perhaps without
+    /// segments.
     Barrier,
-    /// Its sectors hold nothing of use.
+    /// Discards sectors.
     Discard {
-        /// And are gone for good.
+        /// Whether the data must not be recoverable.
         secure: bool,
     },
 }
 
 impl Kind {
-    /// Which way its bytes go.
+    /// The direction of its data.
     pub fn way(self) -> Direction {
         if self == Self::Read { Direction::Read } else { Direction::Write }
     }
 }
 
-/// A request that may be done.
+/// A request that passed the validation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ValidRequest {
-    /// What.
+    /// The operation.
     pub kind: Kind,
-    /// First sector, of 512 bytes.
+    /// The first sector, in units of 512 bytes.
     pub sector: u64,
-    /// How many.
+    /// Number of sectors.
     pub sectors: u64,
 }
 
-/// Why a request is answered at once.
+/// Why a request is answered without the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Its own words forbid it.
+    /// The request is invalid.
     Wrong,
-    /// This disk has no such thing.
+    /// This disk does not support the request.
     NotSupported,
-    /// A page of its list is not to be had.
+    /// A page of its segment list cannot be accessed.
     NoList,
 }
 
 impl Refusal {
-    /// As the answer has it.
+    /// The status of the answer.
     pub fn status(self) -> i16 {
         match self {
             Self::NotSupported => RSP_EOPNOTSUPP,
@@ -101,8 +101,8 @@ impl Refusal {
     }
 }
 
-/// The op that the answer carries: the request's, and of an indirect one the real op, as Linux's
-/// backs answer.
+/// The operation that the answer carries: the request's, or for an indirect request the actual
+/// operation, as Linux's backends answer.
 pub fn answered_op(req: &Request) -> u8 {
     match req {
         Request::ReadWrite(r) => r.op,
@@ -112,11 +112,12 @@ pub fn answered_op(req: &Request) -> u8 {
     }
 }
 
-/// Validates a request. `read_list` copies the first bytes of these pages, once; `list` is memory
-/// for that.
+/// Validates a request. `read_list` copies the first bytes of the given pages, once; `list` is
+/// memory for that.
 ///
 /// # Errors
-/// The answer to give at once; `parts` mean nothing then.
+///
+/// The request must be answered with the error at once; `parts` has no meaning then.
 pub fn validate(
     req: &Request,
     rules: &Rules,
@@ -213,7 +214,7 @@ fn transfer(
     Ok(ValidRequest { kind, sector, sectors })
 }
 
-/// Whether these sectors are some, whole logical ones, and on the disk.
+/// Checks that the range is not empty, consists of whole logical sectors, and is on the disk.
 fn on_disk(figures: &DiskFigures, sector: u64, sectors: u64) -> Result<(), Refusal> {
     let units = figures.units();
     let whole = sector.is_multiple_of(units) && sectors.is_multiple_of(units);

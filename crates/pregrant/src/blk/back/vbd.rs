@@ -1,4 +1,5 @@
-//! One disk at the back: what it is beside the handshake of any device ([`Back`]).
+//! One disk at the back: all that is specific to a disk, besides the handshake of any device
+//! ([`Back`]).
 //!
 //! ```text
 //!   offer       what this back takes                                          blk/features.rs
@@ -6,11 +7,11 @@
 //!   resize      `sectors` and the state once more: the front checks        also by a successor whose image grew meanwhile
 //!   disconnect  nothing stays mapped or bound, but what the disk still works on: its closer waits for that (under_way)
 //! ```
-//! Connected is said only after the image is open: a disk that cannot be had is a device that
-//! closes with a line that says why.
+//! The state becomes Connected only after the image is open; if it cannot be opened, the device
+//! closes with an error that says why.
 //!
-//! What a front may do: write any keys, garble its rings, vanish. Rings that are wrong close the
-//! device; what passes the bound of its guest's pages (XSA-300) connects nothing.
+//! What a front may do: write any keys, corrupt its rings, disappear. Invalid rings close the
+//! device; a device that would exceed its guest's limit of mapped pages (XSA-300) does not connect.
 
 use super::flush_fault::FlushFault;
 use super::journaled_ring::{JOURNAL_BYTES, Journal, JournaledRing};
@@ -44,20 +45,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The offer of a back to disks, and how it serves them.
+/// What a back offers to its disks' fronts, and how it serves them.
 #[derive(Clone, Copy, Debug)]
 pub struct VbdConfig {
     /// The features that are advertised.
     pub features: BackFeatures,
-    /// How the bytes of a front that does not persist travel: `copy` or `map`.
+    /// The path for a front without persistent grants: `copy` or `map`.
     pub fallback: PathName,
-    /// How many pages of each queue may stay mapped once they were seen, where the front persists.
+    /// Most pages per queue that stay mapped, for a front with persistent grants.
     pub persistent_pages: usize,
-    /// Parts of pages that all requests in flight together may have, over all queues: copied, or
-    /// mapped within the guest's share.
+    /// Most segments of all requests in flight, over all queues: copied, or mapped within the
+    /// guest's limit.
     pub parts_in_flight: usize,
-    /// A guest sees the image's own logical sectors, where they are longer than 512
-    /// bytes.
+    /// Whether a guest may see the image's own logical sectors if they are longer than 512 bytes.
     pub native_sectors: bool,
 }
 
@@ -73,46 +73,46 @@ impl Default for VbdConfig {
     }
 }
 
-/// The result for an image that was [tried](Back::try_image).
+/// The result of [trying](Back::try_image) an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tried {
-    /// It is there, and what is strange about it.
+    /// The image can be opened.
     Opened {
-        /// In words.
+        /// A warning about the image, in words.
         strange: Option<String>,
     },
-    /// Somebody has it who may let go: who, in words.
+    /// Another user has it, and may release it; who, in words.
     Busy(String),
-    /// It cannot be had: why, and what to do.
+    /// It cannot be opened: why, and what to do.
     Failed(String),
 }
 
 /// One disk of domain `of`, with its handshake.
 pub type BackVbd<P> = Back<Vbd<P>>;
 
-/// A disk, beside its handshake.
+/// A disk without its handshake.
 pub struct Vbd<P: Platform> {
     of: DomId,
     config: VbdConfig,
-    /// The features that this connection's back, we or a predecessor, advertised.
+    /// The features that the back of this connection advertised, this process or a predecessor.
     offered: BackFeatures,
     image: Box<dyn Image>,
-    /// As its guest knows it; None: it is not connected.
+    /// The properties of the disk that its guest knows. None: it is not connected.
     figures: Option<DiskFigures>,
-    /// Its queues; none while they are [handed out](Vbd::hand_out_queues).
+    /// Its queues; empty while they are [with their workers](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
-    /// State shared with each queue, wherever it runs; none while it is not connected.
+    /// The state shared with each queue; empty while it is not connected.
     shares: Vec<Arc<QueueShare>>,
-    /// Pages that all of its queues may keep since they saw them.
+    /// Most pages that all of its queues together may keep mapped.
     allowed: usize,
     /// Whether a flush of this connection has failed.
     flush_failed: Arc<AtomicBool>,
-    /// The record of an image that ends with this process, while it is connected.
+    /// While it is connected: the record, if the image ends with this process.
     lasting: Option<(KeptImage, ImageRecord)>,
 }
 
 impl<P: Platform> Back<Vbd<P>> {
-    /// A disk that the toolstack created; nothing is written yet.
+    /// A disk that the toolstack created. It writes nothing yet.
     pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
         let vbd = Vbd {
             of,
@@ -129,8 +129,8 @@ impl<P: Platform> Back<Vbd<P>> {
         Self::around(vbd, of, handle)
     }
 
-    /// Opens its image, as its front's connect will, and lets go of it: before its front comes.
-    /// None: it is connected, or names none.
+    /// Before the front is there: opens its image as the front's connect will, and closes it again.
+    /// None: it is connected, or has no image.
     pub fn try_image<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Option<Tried>, B::Error> {
         if self.figures.is_some() || !has_medium(bus)? {
             return Ok(None);
@@ -148,16 +148,17 @@ impl<P: Platform> Back<Vbd<P>> {
         Ok(Some(tried))
     }
 
-    /// Before it ends for good: where its image ends with this process, its guest gets no other in
-    /// its place, though it may connect again. True: the record says so, and is to stay.
+    /// Call before the disk ends for good: if its image ends with this process, the guest must not
+    /// get another one in its place, even if it reconnects. True: the record says so, and must be
+    /// kept.
     pub fn give_up_image(&mut self) -> bool {
         let Some((memory, record)) = self.lasting.take() else { return false };
         memory.store(&ImageRecord { refused: true, ..record });
         true
     }
 
-    /// Checks how long its image is now, and [resizes](Self::resize) it. True: it had another
-    /// length.
+    /// Checks the length of its image, and [resizes](Self::resize) the disk if it has changed.
+    /// True: it has.
     pub fn check_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let Some(published) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
         match self.image.sectors() {
@@ -166,7 +167,7 @@ impl<P: Platform> Back<Vbd<P>> {
         }
     }
 
-    /// Its image has another length now: tells the queues, and the guest. A disk that is not
+    /// Tells the queues and the guest that the image has another length. A disk that is not
     /// connected gets it at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
@@ -218,7 +219,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
-        // One image is behind all of them: where it hangs that is waited for once.
+        // All queues use one image: if that hangs, wait for it only once.
         let mut patient = true;
         let drain = |q: &mut BackQueue<P>| {
             let delivered = q.drain(p, patient);
@@ -229,8 +230,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn disconnect(&mut self, _: &P) {
-        // maps are unmapped and channels closed on drop; what the disk still works on keeps its
-        // pages
+        // Dropping unmaps and closes the channels; requests still in the disk keep their pages
         self.queues.clear();
         self.shares.clear();
         self.figures = None;
@@ -277,8 +277,9 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 }
 
-/// Notifies a front of another length. The state is written once more, as it is: the toolstack's 5
-/// stays, and Linux's front would take a 4 that it sees at its own 5 for a new connection.
+/// Announces another length to the front. The state is written again with its old value: a 5 of the
+/// toolstack must stay, and Linux's front would take a 4 seen in its own state 5 for a new
+/// connection.
 fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
     let state = match bus.peer_state()? {
         XenbusState::Closing => XenbusState::Closing,
@@ -287,8 +288,8 @@ fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
     Ok(resized_pairs(sectors, state))
 }
 
-/// The image cannot be had. A guest that is connected to it waits, for it would lose a disk that
-/// closes.
+/// The image is not available. A guest that is connected to it waits, because closing the disk
+/// would lose it.
 fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
     match begin {
         Begin::Fresh => ConnectError::Unready(why),
@@ -296,7 +297,8 @@ fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
     }
 }
 
-/// First page of queue 0's ring, and its event channel: what a record says of a connection.
+/// Grant reference of the first page of queue 0's ring, and its event channel: these identify the
+/// connection in the record.
 fn connection_of(front: &FrontRequest) -> (u32, u32) {
     front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0))).unwrap_or_default()
 }
@@ -316,14 +318,14 @@ fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
 }
 
 impl<P: Platform> Vbd<P> {
-    /// Opens the image, maps rings, binds channels, writes the figures.
+    /// Opens the image, maps the rings, binds the channels, and writes the disk's properties.
     fn connect_queues<B: DeviceBus>(
         &mut self,
         p: &P,
         bus: &mut B,
         Connect { begin, page_limit, kept, .. }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        // A predecessor's offer holds for its connection, and for no other.
+        // A predecessor's offer is valid for its connection only.
         self.offered = match begin {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features,
@@ -339,21 +341,20 @@ impl<P: Platform> Vbd<P> {
         };
         let front = front.map_err(ConnectError::Keys)?;
         let native_sectors = match published {
-            // The values that a guest knows stay valid.
+            // The properties that a connected guest knows stay valid.
             Some(published) => published.units() > 1,
-            // Such a front would count in them where this back counts in 512 bytes, and get other
-            // bytes than it asks for.
+            // Such a front would count in logical sectors while this back counts in 512 bytes, and
+            // would get wrong data.
             None => self.config.native_sectors && !flag(bus, LARGE_SECTORS).map_err(ConnectError::Keys)?,
         };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
-        // A guest that may only read does so until its next connect.
+        // A guest that may only read keeps that until its next connect.
         let writable =
             mode_writes(mode.as_deref()) && !published.is_some_and(|published| published.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
         let is_cd = type_is_cdrom(bus.own_text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         if is_cd && params.is_none() {
-            // Another medium is not given to this connection, so there is nothing that it could
-            // wait for.
+            // Another medium is never given to this connection, so waiting for one is useless.
             return Err(ConnectError::Unready(String::from("its medium was taken out while no backend ran")));
         }
         let (guest, is_live) = (self.of, begin == Begin::Reattach);
@@ -379,10 +380,10 @@ impl<P: Platform> Vbd<P> {
         connected
     }
 
-    /// Writes down which image this connection's guest has, before anything is done there. A
-    /// successor finds the same one, or refuses, in words, also where no record says which it was.
-    /// A refused guest does not get another image by connecting again: it may have the first one
-    /// mounted. A CD drive does, for that is how its medium is changed.
+    /// Records which image this connection's guest has, before the image is used. A successor must
+    /// find the same one, or refuses with an error, also if there is no record. A refused guest
+    /// does not get another image by reconnecting, since it may have the first one mounted. A CD
+    /// drive does, because that is how its medium is changed.
     fn check_image<E>(
         &mut self,
         (name, is_cd): (&str, bool),
@@ -391,7 +392,7 @@ impl<P: Platform> Vbd<P> {
         kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<E>> {
         let memory = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new);
-        // Also for a new connection: its guest may be one that was refused.
+        // This is checked for new connections, too: the guest may be one that was refused.
         memory.as_ref().map_or(Ok(true), KeptImage::check)?;
         let identity = self.image.identity().unwrap_or_default();
         let now = ImageRecord::new(connection_of(front), name, &identity);
@@ -403,7 +404,8 @@ impl<P: Platform> Vbd<P> {
         let refused = match (begin, was) {
             (_, Some(was)) if was.is_of(&now) => None,
             (_, Some(was)) => Some(was),
-            // Served without a record where there is no memory for one: no successor takes it up.
+            // Without memory for a record the disk is served without one, and no successor can
+            // resume it.
             (Begin::Fresh, None) => None,
             (Begin::Reattach, None) => Some(ImageRecord::unknown(now.connection)),
         };
@@ -412,7 +414,8 @@ impl<P: Platform> Vbd<P> {
             let failed = begin == Begin::Reattach && memory.as_ref().is_some_and(KeptImage::flush_failed);
             self.flush_failed = Arc::new(AtomicBool::new(failed));
             memory.iter().for_each(|memory| memory.set_flush_failed(failed));
-            // Who dies while it writes the record leaves none, and the next one would refuse.
+            // A process that dies while it writes the record leaves none, and its successor would
+            // refuse.
             if !is_kept {
                 keep(&now);
             }
@@ -436,8 +439,8 @@ impl<P: Platform> Vbd<P> {
         Err(ConnectError::Unready(why))
     }
 
-    /// The image of this connection's guest is gone: as one that is refused, which may have it
-    /// mounted, it gets no other by connecting again.
+    /// The image of this connection's guest is lost: like a refused guest, which may have it
+    /// mounted, it gets no other image by reconnecting.
     fn note_lost<E>(&self, front: &FrontRequest, kept: KeptMemory<'_>) -> Result<(), ConnectError<E>> {
         let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
         memory.check()?;
@@ -448,7 +451,8 @@ impl<P: Platform> Vbd<P> {
         Ok(())
     }
 
-    /// The same, once the image is open. `published` is what a predecessor's guest knows of it.
+    /// The part of the connect after the image is open. `published` is what a predecessor wrote for
+    /// the guest.
     fn connect_open<B: DeviceBus>(
         &mut self,
         p: &P,
@@ -467,8 +471,8 @@ impl<P: Platform> Vbd<P> {
                     "the image is shorter than its guest knows, or has other sectors",
                 )));
             }
-            // A guest that knows of no cache never flushes one: its writes were on the disk
-            // when they were answered.
+            // A guest that knows of no cache never flushes: its writes were on the disk when they
+            // were answered.
             if figures.flush && !published.flush || figures.read_only && !published.read_only {
                 return Err(ConnectError::Lost(String::from(
                     "the image has a cache, or may not be written to, and its guest does not know it",
@@ -499,7 +503,7 @@ impl<P: Platform> Vbd<P> {
         }
         let pairs: Option<Pairs> = match published {
             None => Some([figures_pairs(&figures, rules.barrier), front.accepted_pairs()].concat()),
-            // It grew while no one was there to say so.
+            // The image grew while no process was there to announce it.
             Some(published) if published.sectors != figures.sectors => {
                 Some(resized(bus, figures.sectors).map_err(ConnectError::Keys)?)
             }
@@ -539,12 +543,12 @@ impl<P: Platform> Vbd<P> {
         if let (Begin::Reattach, Some(words)) = (begin, &memory) {
             Journal::check(words)?;
         }
-        // Memory alone says nothing: it may be new.
+        // The presence of memory proves nothing: it may be new.
         let mut has_journal = false;
         let journal = |size| {
             let journal = Journal::over(memory?, size);
             has_journal = journal.is_started();
-            // A new connection's ring starts again: what an old one's last batch left must not be
+            // The ring of a new connection starts again: an old ring's last batch must not be
             // replayed.
             if begin == Begin::Fresh {
                 journal.clear();
@@ -552,8 +556,8 @@ impl<P: Platform> Vbd<P> {
             Some(journal)
         };
         let (mut ring, notify) = JournaledRing::attach(abi, map, journal)?;
-        // Answers overlay requests that are not answered: without the journal no one knows which
-        // are left.
+        // Answers overwrite requests that are not answered, so without the journal it is unknown
+        // which requests are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
             ring.forget();
             return Err(ConnectError::Lost(String::from(
@@ -567,7 +571,7 @@ impl<P: Platform> Vbd<P> {
         Ok(BackQueue::new(of, ring, chan, parts))
     }
 
-    /// The disk, as its guest knows it; None: it is not connected.
+    /// The disk's properties that its guest knows. None: it is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }
@@ -578,36 +582,36 @@ impl<P: Platform> Vbd<P> {
         self.pages().needed + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
 
-    /// When the oldest of its unanswered requests was taken, by the platform's clock. None: it has
-    /// none.
+    /// When the oldest of its unanswered requests was taken, by the platform's clock. None: there
+    /// is none.
     pub fn oldest_ns(&self) -> Option<u64> {
         self.shares.iter().filter_map(|share| share.oldest_ns()).min()
     }
 
-    /// Whether a flush of this connection has failed: of what was written and answered before, no
-    /// one knows whether it is on the disk, and each flush is answered with an error.
+    /// Whether a flush of this connection has failed. Then it is unknown whether earlier writes are
+    /// on the disk, and each flush is answered with an error.
     pub fn flush_failed(&self) -> bool {
         self.flush_failed.load(Ordering::Relaxed)
     }
 
-    /// State shared with its queues, wherever they run.
+    /// The state shared with its queues, wherever they run.
     pub fn shares(&self) -> &[Arc<QueueShare>] {
         &self.shares
     }
 
-    /// Has its queues that are here answer what has come back. Returns how many requests its image
-    /// still works on.
+    /// Answers completed requests of the queues that are here. Returns how many requests are still
+    /// in the disk.
     pub fn under_way(&mut self, p: &P) -> usize {
         self.queues.iter_mut().map(|queue| queue.under_way(p)).sum()
     }
 
-    /// Its queues that are here.
+    /// The queues that are here and not with workers.
     pub fn queues(&mut self) -> &mut [BackQueue<P>] {
         &mut self.queues
     }
 
-    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it
-    /// neither closes nor detaches.
+    /// Returns its queues, to be given to workers, in their order. Until they are
+    /// [back](Self::take_back) the disk can neither close nor detach.
     pub fn hand_out_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }

@@ -1,16 +1,16 @@
-//! The pages of a queue, and which of them are free: the last that came back goes first.
+//! A queue's pages, and which of them are free. The page that came back last is used first.
 //!
 //! ```text
 //!   take --> [ 7 3 12 ... ] <-- give back        the top: used last, warm in the cache, and mapped at a back that keeps pages
 //!                  ^ grow: 16 more, below all others, when a request finds too few; never more than the bound
 //! ```
-//! So a disk with little to do has few pages, uses few of those, and a back may let go of the cold
-//! ones. Pages that came stay until the queue ends. Where they are granted for each request
-//! ([`Granting::PerFrame`]) the grant ends when the page comes back; one that the back still uses
-//! is not used again until it has let go. A page is shown to one back only, and only what that back
-//! has seen before is outside of a request's bytes.
+//! So a disk with little to do uses few pages, and a back may unmap the cold ones. Pages that were
+//! allocated stay until the queue ends. If pages are granted per request ([`Granting::PerFrame`]),
+//! the grant ends when the page comes back; a page that the back still uses is not reused before it
+//! has let go. A page is only ever granted to one back, and the bytes of a page outside of a
+//! request are ones that this back has seen before.
 //!
-//! A platform that refuses more pages is asked again after [`REFUSALS`] requests that found too
+//! When the platform refuses more pages, it is asked again after [`REFUSALS`] requests that had too
 //! few.
 
 use crate::error::PlatformError;
@@ -21,34 +21,34 @@ use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::blkif::{SEGMENTS_MAX, SEGMENTS_PER_INDIRECT_PAGE};
 use alloc::vec::Vec;
 
-/// Bytes of a page that are asked for ahead.
+/// Bytes of a page that are prefetched.
 const PREFETCHED_BYTES: usize = 1024;
-/// Pages that come at once, but for the rest of the bound. Steps are alike, so that the next
-/// connection finds them again ([`Regions`]).
+/// Pages per allocation. All steps have this size, except a last smaller one, so that the next
+/// connection can reuse them ([`Regions`]).
 pub const STEP_PAGES: usize = 16;
-/// Requests that go without more pages after a refusal: to ask is a system call.
+/// Number of requests that do without more pages after a refusal, since asking is a system call.
 pub const REFUSALS: u32 = 1024;
 
-// With the first step a queue has a request without a list.
+// With the first step a queue can send a request without a segment list.
 const _: () = assert!(STEP_PAGES >= SEGMENTS_MAX);
 
-/// See the module.
+/// The pages of one queue.
 pub struct FreePages<P: Platform> {
     /// Page `k` is page `k % STEP_PAGES` of step `k / STEP_PAGES`.
     steps: Vec<Granted<P>>,
-    /// Pages at most.
+    /// Most pages.
     most: usize,
     granting: Granting,
-    /// The next one at the end.
+    /// Free pages; the next one to use is last.
     free: Vec<u32>,
-    /// Came back, while the back still uses them.
+    /// Pages that came back while the back still uses them.
     busy: Vec<u32>,
-    /// More pages were refused: requests until they are asked for again.
+    /// After a refusal: number of requests until more pages are asked for again.
     refused: Option<u32>,
 }
 
 impl<P: Platform> FreePages<P> {
-    /// One step, and later as many as `most` pages take.
+    /// Allocates one step; later up to `most` pages.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -67,13 +67,13 @@ impl<P: Platform> FreePages<P> {
         let n = STEP_PAGES.min(self.most - self.count());
         self.steps.push(regions.take(p, Access::ReadWrite, n, self.granting)?);
         let count = self.count();
-        // All of them come back some time.
+        // All of them will be free at some time.
         self.free.reserve(count - self.free.len());
         self.free.splice(0..0, (first..count as u32).rev());
         Ok(())
     }
 
-    /// Gets more pages, until `n` are free. There may be fewer afterwards.
+    /// Allocates pages until `n` are free. Fewer may be free afterwards.
     #[cold]
     #[inline(never)]
     pub fn grow(&mut self, p: &P, regions: &mut Regions<P>, n: usize) {
@@ -92,50 +92,50 @@ impl<P: Platform> FreePages<P> {
         }
     }
 
-    /// Pages that are free.
+    /// Number of free pages.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Pages that came back while the back still used them.
+    /// Number of pages that came back while the back still used them.
     pub fn busy(&self) -> usize {
         self.busy.len()
     }
 
-    /// All of them.
+    /// Number of all pages.
     pub fn count(&self) -> usize {
         self.most.min(self.steps.len() * STEP_PAGES)
     }
 
-    /// Segments of a request at most: its pages, and those of its list, are no more than there can
-    /// be. Each list page serves for 512 others.
+    /// Most segments of a request, so that its pages and those of its segment list do not exceed
+    /// the maximum. Each list page describes 512 pages.
     pub fn segments_most(&self) -> usize {
         let pages = if self.refused.is_some() { self.count() } else { self.most };
         pages - pages.div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1)
     }
 
-    /// The step of a page, and its place there.
+    /// The step of a page, and the page's index there.
     #[inline(always)]
     fn place(page: u32) -> (usize, usize) {
         let page = page as usize;
         (page / STEP_PAGES, page % STEP_PAGES)
     }
 
-    /// Copies bytes into a page. False: it is none of these, or they are too many.
+    /// Copies bytes to a page. False: there is no such page, or it is too short.
     #[inline(always)]
     pub fn copy_in(&self, page: u32, from: &[u8]) -> bool {
         let (step, page) = Self::place(page);
         self.steps.get(step).is_some_and(|step| step.bytes().copy_in(page * PAGE_SIZE, from))
     }
 
-    /// Copies bytes out of a page, as [`copy_in`](Self::copy_in).
+    /// Copies bytes from a page. False: there is no such page, or it is too short.
     #[inline(always)]
     pub fn copy_out(&self, page: u32, to: &mut [u8]) -> bool {
         let (step, page) = Self::place(page);
         self.steps.get(step).is_some_and(|step| step.bytes().copy_out(page * PAGE_SIZE, to))
     }
 
-    /// The next page, and its grant; None: there is none.
+    /// The next free page and its grant. None: there is none.
     pub fn take(&mut self, p: &P) -> Result<Option<(u32, GrantRef)>, PlatformError> {
         let Some(&page) = self.free.last() else { return Ok(None) };
         let (step, at) = Self::place(page);
@@ -144,8 +144,8 @@ impl<P: Platform> FreePages<P> {
         Ok(Some((page, gref)))
     }
 
-    /// Prefetches the first cache lines of the next page, which is written to soon. The processor
-    /// prefetches the lines behind them by itself.
+    /// Prefetches the first cache lines of the next page, which is written soon. The processor
+    /// prefetches the following lines by itself.
     #[inline(always)]
     pub fn prefetch_next(&self) {
         if let Some(&page) = self.free.last() {
@@ -154,14 +154,14 @@ impl<P: Platform> FreePages<P> {
         }
     }
 
-    /// The same of a page that is read soon.
+    /// Prefetches a page that is read soon.
     #[inline(always)]
     pub fn prefetch(&self, page: u32) {
         let (step, page) = Self::place(page);
         self.steps[step].bytes().prefetch_read(page * PAGE_SIZE, PREFETCHED_BYTES);
     }
 
-    /// It is free again, or will be.
+    /// Makes a page free again, now or when the back has let go of it.
     pub fn give_back(&mut self, p: &P, page: u32) {
         let (step, at) = Self::place(page);
         if self.steps[step].settle(p, at) {
@@ -171,14 +171,14 @@ impl<P: Platform> FreePages<P> {
         }
     }
 
-    /// Checks again at those that the back used.
+    /// Checks the pages again that the back still used.
     pub fn recheck(&mut self, p: &P) {
         for page in core::mem::take(&mut self.busy) {
             self.give_back(p, page);
         }
     }
 
-    /// Puts the pages by.
+    /// Returns the pages to `regions`, for the next connection.
     pub fn end(self, p: &P, regions: &mut Regions<P>) {
         self.steps.into_iter().for_each(|step| regions.put(p, step));
     }

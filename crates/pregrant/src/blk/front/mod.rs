@@ -1,10 +1,10 @@
-//! The front: the guest's driver. Asks for sectors, and takes the answers.
+//! The front's end of a disk, in the guest: sends requests for sectors, and takes the answers.
 //!
 //! ```text
 //!   Ask --submit--> pages (filled, for a write) --> segments --> ring         ring --> Answer: its tag, and a read's bytes
 //! ```
-//! The data path ([`queue`]) never meets the control path (`vbd`: keys, states, the disk's
-//! figures).
+//! The data path ([`queue`]) is separate from the control path (`vbd`: keys, states, the disk's
+//! properties).
 
 pub mod free_pages;
 mod not_offered;

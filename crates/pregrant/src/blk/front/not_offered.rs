@@ -1,38 +1,38 @@
-//! Features that a front requested and does not have: its back offers less, or there is no memory
-//! for more queues. The disk goes on with less, and its owner logs it.
+//! Features that a front asked for and did not get, because its back offers less, or there is no
+//! memory for more queues. The disk continues with less, and its owner logs it.
 
 use crate::blk::features::BackFeatures;
 use crate::wire::blkif::SEGMENTS_MAX;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// One such thing.
+/// A feature that the front did not get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotOffered {
-    /// So many queues.
+    /// Fewer queues.
     Queues {
-        /// The requested number.
+        /// The number that the front asked for.
         asked: u32,
-        /// The number there is.
+        /// The number that it got.
         got: u32,
     },
-    /// Rings of so many pages.
+    /// Smaller rings.
     RingPages {
-        /// The requested number.
+        /// Pages per ring that the front asked for.
         asked: u32,
-        /// The number that the back takes.
+        /// Pages per ring that the back offers.
         offered: u32,
     },
-    /// Requests of so many pages.
+    /// Shorter requests.
     Segments {
-        /// The requested number.
+        /// Segments per request that the front asked for.
         asked: u32,
-        /// The number that the back takes.
+        /// Segments per request that the back offers.
         offered: u32,
     },
 }
 
-/// The requests of a front to a back.
+/// What a front asks of a back.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub queues: u32,
@@ -41,8 +41,8 @@ pub(super) struct Asked {
 }
 
 impl NotOffered {
-    /// The requests that a back with these features does not meet; `queues` queues were made with
-    /// it.
+    /// Compares the request with the back's features; `queues` is the number of queues that were
+    /// made.
     pub(super) fn by(back: &BackFeatures, asked: Asked, queues: u32) -> Vec<Self> {
         let mut all = Vec::new();
         if asked.queues > queues {

@@ -1,20 +1,21 @@
-//! Requests whose bytes are in pages of the guest's own: granted for a request each, and nothing is
-//! copied, as an ordinary blkfront has it.
+//! Requests for data in the guest's own pages, which are granted for one request each, without a
+//! copy, as in an ordinary blkfront.
 //!
 //! ```text
 //!   memory --FrontVbd::use_memory--> submit_own: a grant for each page --> ring
 //!                                    answer: the grants end --> its bytes are the guest's again
 //! ```
-//! Only where the platform grants page by page, and where the front has not promised that a
-//! reference goes on naming its page (`feature-persistent`). A page of a write is granted to be
-//! read.
+//! This requires a platform that grants single pages, and a front that has not promised that its
+//! references keep naming the same page (`feature-persistent`). A page that is written to the disk
+//! is granted read-only.
 //!
-//! Invariant: a request is answered when the back has let go of all of its pages, so that what the
-//! guest does there next is its own.
+//! Invariant: a request completes when the back has let go of all its pages, so what the guest does
+//! with them next is its own.
 //!
-//! What a back may do: see all of a page of which it is asked for a part, so such memory is to have
-//! this disk's bytes alone; write to a read's pages at any time before the answer; keep a page
-//! mapped. Then the answer waits, and no event says when it has come; other requests go on.
+//! What a back may do: see all of a page even if the request names a part of it, so such memory
+//! should only contain data of this disk; write to a read's pages at any time before the answer;
+//! keep a page mapped. Then the answer is delayed, without an event when it can be taken; other
+//! requests continue.
 
 use crate::blk::disk::SECTOR_BYTES;
 use crate::error::PlatformError;
@@ -23,27 +24,27 @@ use crate::units::{GrantRef, PAGE_SIZE};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// A request for bytes in the guest's own memory.
+/// A request for data in the guest's own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnAsk {
-    /// The disk's bytes come to the memory; else those of the memory go to the disk.
+    /// Whether data goes from the disk to memory; otherwise from memory to the disk.
     pub reads: bool,
     /// The first sector.
     pub sector: u64,
-    /// How many.
+    /// Number of sectors.
     pub sectors: u32,
-    /// Where their bytes begin in the memory: a multiple of 512.
+    /// Offset of the data in the memory, a multiple of 512.
     pub at: usize,
 }
 
 impl OwnAsk {
-    /// Bytes that travel.
+    /// Number of bytes.
     pub(super) fn len(&self) -> usize {
         self.sectors as usize * SECTOR_BYTES
     }
 
-    /// The pages in which they are, of a memory of `bytes` bytes. None: they are not all there, or
-    /// are none.
+    /// The pages of the data, in a memory of `bytes` bytes. None: the range exceeds the memory, or
+    /// is empty.
     pub(super) fn pages(&self, bytes: usize) -> Option<Range<usize>> {
         let end = self.at.checked_add(self.len())?;
         let fits = self.sectors > 0 && self.at.is_multiple_of(SECTOR_BYTES) && end <= bytes;
@@ -55,7 +56,7 @@ impl OwnAsk {
     }
 }
 
-/// This front cannot have requests from memory of the guest's own.
+/// The error of a front that cannot have requests for the guest's own memory.
 pub(super) const REFUSED: PlatformError = PlatformError {
     op: "grant pages of the guest's own for a request: it has given no memory, the platform grants no single pages, or \
          the front has said that it keeps to its pages (feature-persistent)",

@@ -1,19 +1,19 @@
-//! One queue of the front: ring, pages, and what is in flight.
+//! One queue of the front: its ring, its pages, and its requests in flight.
 //!
 //! ```text
 //!   submit: a place, free pages, bytes in, segments (11, or a list in pages of its own), id --> ring
 //!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages are free again, in the order that keeps the next ones warm
 //! ```
-//! Requests from memory of the guest's own are [`own_pages`](super::own_pages)'.
+//! Requests for the guest's own memory are in [`own_pages`](super::own_pages).
 //!
-//! Invariants: an id is a place and how often it was used: what was answered is not answered again,
-//! even if its place is in use again. Each answer is copied out of the ring once and checked
-//! against its request.
+//! Invariants: an id is the index of a slot and a count of its uses, so an answer to an old request
+//! is recognised even if the slot is in use again. Each answer is copied from the ring once and
+//! checked against its request.
 //!
-//! What a back may do: answer ids that were never asked, or twice, or as another operation (a fault
-//! each: the device is closed); say any status (what is neither OKAY nor EOPNOTSUPP is a failure);
-//! change the pages of a read at any time, also while they are copied out; keep pages mapped (they
-//! are not granted to anybody else).
+//! What a back may do: answer ids that were never used, or twice, or with another operation (each
+//! is a fault that closes the device); send any status (other than OKAY and EOPNOTSUPP it counts as
+//! a failure); change the pages of a read at any time, also while they are copied; keep pages
+//! mapped (they are never granted to another domain).
 
 use super::free_pages::FreePages;
 use super::own_pages::{OwnAsk, REFUSED, end_grants};
@@ -35,40 +35,40 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Ring<K, P> = FrontRing<K, RingPages<K, Region<P>>>;
 
-/// A request to a disk. Sectors are of 512 bytes.
+/// A request to a disk, in sectors of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask<'a> {
-    /// So many sectors from here on.
+    /// Reads `sectors` sectors.
     Read {
-        /// The first.
+        /// The first sector.
         sector: u64,
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
     },
-    /// These bytes, whole sectors of them, from here on.
+    /// Writes `bytes`, which must be whole sectors.
     Write {
-        /// The first.
+        /// The first sector.
         sector: u64,
-        /// The bytes for them.
+        /// The data.
         bytes: &'a [u8],
     },
-    /// The same, behind all that was asked before and ahead of what is asked later, and not to be
-    /// lost when it is answered.
+    /// Writes after all earlier requests and before all later ones, so that the data is durable
+    /// when it is answered.
     Barrier {
-        /// The first.
+        /// The first sector.
         sector: u64,
-        /// The bytes for them; nothing: the order alone.
+        /// The data; empty: only the order and the durability of earlier writes.
         bytes: &'a [u8],
     },
-    /// Writes that were answered are not to be lost any more.
+    /// Makes all answered writes durable.
     Flush,
-    /// No one needs the data of these sectors.
+    /// Discards sectors.
     Discard {
-        /// The first.
+        /// The first sector.
         sector: u64,
-        /// How many.
+        /// Number of sectors.
         sectors: u64,
-        /// It is to be gone for good.
+        /// Whether the data must not be recoverable.
         secure: bool,
     },
 }
@@ -84,7 +84,7 @@ impl Ask<'_> {
         }
     }
 
-    /// Bytes that travel.
+    /// Number of bytes to be transferred.
     fn len(&self) -> usize {
         match self {
             Self::Read { sectors, .. } => *sectors as usize * SECTOR_BYTES,
@@ -94,15 +94,15 @@ impl Ask<'_> {
     }
 }
 
-/// Why a disk was not asked.
+/// Why a request was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotAsked {
-    /// No slot or no page is free: take answers first, and ask again, for no more than
+    /// No slot or no page is free: take answers first, and try again with at most
     /// [`most_bytes`](FrontQueue::most_bytes).
     Full,
-    /// It is longer than a request can be, is of no bytes, or of parts of sectors.
+    /// It is longer than a request can be, or empty, or not of whole sectors.
     Length,
-    /// The queue is gone, or the disk is not connected.
+    /// The queue has ended, or the disk is not connected.
     Closed,
     /// A page could not be granted.
     Platform(PlatformError),
@@ -114,11 +114,11 @@ impl From<PlatformError> for NotAsked {
     }
 }
 
-/// An answer.
+/// An answer to a request.
 pub struct Answer<'a, P: Platform> {
-    /// The tag that was given with the request.
+    /// The tag of the request.
     pub tag: u64,
-    /// How it went.
+    /// The result.
     pub outcome: Result<(), IoError>,
     pages: &'a [u32],
     free_pages: &'a FreePages<P>,
@@ -126,17 +126,18 @@ pub struct Answer<'a, P: Platform> {
 }
 
 impl<P: Platform> Answer<'_, P> {
-    /// Bytes that were read. Those of a request from memory of the guest's own are there.
+    /// Number of bytes read. Data for the guest's own memory is there already.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none were.
+    /// Whether no bytes were read.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies them out, as many as there are in both; the rest of `to` stays. Returns how many.
+    /// Copies the bytes read to `to`, as many as fit; the rest of `to` is unchanged. Returns how
+    /// many.
     pub fn copy_out(&self, to: &mut [u8]) -> usize {
         let n = self.len.min(to.len()).min(self.pages.len() * PAGE_SIZE);
         for (page, chunk) in self.pages.iter().zip(to[..n].chunks_mut(PAGE_SIZE)) {
@@ -147,22 +148,23 @@ impl<P: Platform> Answer<'_, P> {
     }
 }
 
-/// The request of a place.
+/// A slot for a request in flight.
 #[derive(Default)]
 struct Place {
-    /// How often the place was used.
+    /// How often the slot was used.
     turn: u32,
     in_flight: bool,
     op: u8,
     tag: u64,
-    /// Bytes to be read.
+    /// Number of bytes to be read.
     len: usize,
-    /// Of data, in order, unless it is in the guest's own; then those of its list.
+    /// The pages of the data, in order, unless it is in the guest's own memory; then the pages of
+    /// the segment list.
     pages: Vec<u32>,
     nr_lists: usize,
     /// Grants of the guest's own pages.
     own: Vec<GrantRef>,
-    /// How it went, while the back still uses some of these.
+    /// The result, while the back still uses some of these pages.
     outcome: Option<Result<(), IoError>>,
 }
 
@@ -170,9 +172,9 @@ struct Place {
 #[derive(Clone, Copy)]
 struct Extent {
     sector: u64,
-    /// Of its first byte in its first page.
+    /// Offset of its first byte in its first page.
     offset: usize,
-    /// Bytes.
+    /// Number of bytes.
     len: usize,
     nr_pages: usize,
     nr_lists: usize,
@@ -186,7 +188,7 @@ impl Extent {
         Self { sector, offset, len, nr_pages, nr_lists }
     }
 
-    /// The `k`-th page of it.
+    /// The segment for its page number `k`.
     fn segment(&self, k: usize, gref: GrantRef) -> Segment {
         let from = if k == 0 { self.offset } else { 0 };
         let to = (self.offset + self.len - k * PAGE_SIZE).min(PAGE_SIZE);
@@ -199,7 +201,7 @@ impl Extent {
 }
 
 impl Place {
-    /// It has a request now; returns its id.
+    /// Assigns a request to the slot; returns the request's id.
     #[inline(always)]
     fn begin(&mut self, at: u32, (op, tag): (u8, u64), extent: &Extent) -> u64 {
         self.turn = self.turn.wrapping_add(1);
@@ -209,7 +211,7 @@ impl Place {
         u64::from(self.turn) << 32 | u64::from(at)
     }
 
-    /// Tells how it went; its pages are free then.
+    /// Reports the result of the request; its pages are free then.
     #[inline(always)]
     fn finish<P: Platform>(
         &mut self,
@@ -239,23 +241,22 @@ macro_rules! with_ring {
     };
 }
 
-/// The parts of a queue.
+/// The parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueConfig {
-    /// The format of slots.
+    /// The layout of slots.
     pub abi: Abi,
-    /// Pages of the ring, as the exponent of 2.
+    /// log2 of the number of pages of the ring.
     pub ring_order: u32,
-    /// Pages for data and lists at most.
+    /// Most pages for data and segment lists.
     pub pages: usize,
-    /// How they are granted.
+    /// How the pages are granted.
     pub granting: Granting,
-    /// Segments of an indirect request at most, as many as the back takes; 0: there are no such
-    /// requests.
+    /// Most segments of an indirect request that the back takes; 0: there are no indirect requests.
     pub max_indirect: u32,
 }
 
-/// The queue.
+/// One queue of a disk's front.
 pub struct FrontQueue<P: Platform> {
     ring: AnyRing<P>,
     ring_grants: crate::grants::regions::Grants,
@@ -263,17 +264,17 @@ pub struct FrontQueue<P: Platform> {
     free_pages: FreePages<P>,
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Of the request at hand: its data, then its list.
+    /// Grants of the current request: of its data, then of its segment list.
     refs: Vec<GrantRef>,
-    /// Places whose answers wait until the back lets go of the guest's own pages.
+    /// Slots whose answers wait until the back lets go of the guest's own pages.
     waiting: Vec<u32>,
-    /// Grants of these that no place has.
+    /// Grants of the guest's own pages that belong to no slot.
     left: Vec<GrantRef>,
     max_indirect: usize,
 }
 
 impl<P: Platform> FrontQueue<P> {
-    /// A queue, the grants of its ring, and its channel's number.
+    /// Creates a queue. Returns it with the grants of its ring, and its channel's number.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -329,45 +330,45 @@ impl<P: Platform> FrontQueue<P> {
         ))
     }
 
-    /// Bytes of a request at most. Fewer than before, where the platform refused more pages.
+    /// Most bytes of a request. It shrinks when the platform refuses more pages.
     pub fn most_bytes(&self) -> usize {
-        // No longer than all of its pages together: what fits never would be no use.
+        // No longer than all of its pages together, since a longer request would never fit.
         self.max_indirect.min(self.free_pages.segments_most()).max(SEGMENTS_MAX) * PAGE_SIZE
     }
 
-    /// Requests that can be asked now, if there are pages for them.
+    /// Number of requests that can be sent now, if there are pages for them.
     pub fn room(&self) -> usize {
         self.free.len()
     }
 
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub fn in_flight(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Requests that are answered, and whose answers wait until the back lets go of the guest's own
-    /// pages: [take](Self::take) again after a while.
+    /// Number of answers that wait until the back lets go of the guest's own pages:
+    /// [take](Self::take) again after a while.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Grants of the guest's own pages.
+    /// Number of grants of the guest's own pages.
     pub fn own_grants(&self) -> usize {
         self.left.len() + self.places.iter().map(|place| place.own.len()).sum::<usize>()
     }
 
-    /// Pages for data and lists that it has taken.
+    /// Number of pages allocated for data and segment lists.
     pub fn pages(&self) -> usize {
         self.free_pages.count()
     }
 
-    /// Pages that came back while the back still used them.
+    /// Number of pages that came back while the back still used them.
     pub fn busy_pages(&self) -> usize {
         self.free_pages.busy()
     }
 
-    /// Writes a request; the back sees it with the next [`publish`](Self::publish). `tag` comes
-    /// back with the answer. Pages that it needs and are not there yet come from `regions`.
+    /// Writes a request, which the next [`publish`](Self::publish) makes visible to the back. `tag`
+    /// comes back with the answer. If there are too few pages, more are taken from `regions`.
     pub fn submit(
         &mut self,
         p: &P,
@@ -419,7 +420,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(())
     }
 
-    /// As [`submit`](Self::submit), for bytes in `memory`, which is the guest's own.
+    /// As [`submit`](Self::submit), for data in `memory`, which is the guest's own.
     pub fn submit_own(
         &mut self,
         p: &P,
@@ -443,7 +444,7 @@ impl<P: Platform> FrontQueue<P> {
             match table.grant(regions.to(), memory, page, ask.access()) {
                 Ok(of) => *gref = of,
                 Err(e) => {
-                    // References can be guessed: one may be in use.
+                    // The back can guess references, so one may be in use.
                     end_grants(p, &mut place.own);
                     self.left.append(&mut place.own);
                     place.pages.drain(..).rev().for_each(|page| self.free_pages.give_back(p, page));
@@ -460,7 +461,8 @@ impl<P: Platform> FrontQueue<P> {
         Ok(())
     }
 
-    /// The next place, with `n` free pages, whose grants follow in `refs`. The place stays free.
+    /// The next free slot, with `n` free pages, whose grants are put to `refs`. The slot stays
+    /// free.
     #[inline(always)]
     fn take_pages(&mut self, p: &P, regions: &mut Regions<P>, n: usize) -> Result<u32, NotAsked> {
         if self.free_pages.busy() > 0 {
@@ -490,7 +492,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(at)
     }
 
-    /// The request of a place that [has one now](Place::begin), with its list written.
+    /// Builds the request of a slot [in use](Place::begin), and writes its segment list.
     #[inline(always)]
     fn request(&self, at: u32, id: u64, extent: &Extent) -> Request {
         let (place, refs) = (&self.places[at as usize], &self.refs[..]);
@@ -517,15 +519,15 @@ impl<P: Platform> FrontQueue<P> {
         Request::Indirect(IndirectRequest { op, nr_segments, handle: 0, id, sector, grefs })
     }
 
-    /// Shows the back all that was submitted.
+    /// Publishes all submitted requests to the back.
     pub fn publish(&mut self, p: &P) {
         if with_ring!(&mut self.ring, ring => ring.publish()) == Notify::Yes {
             p.events().notify(&self.chan);
         }
     }
 
-    /// Takes the answers that are there; `each` is called for each of them. Returns how many. A
-    /// fault: the disk is to be closed.
+    /// Takes the answers and calls `each` for each of them. Returns how many. After a fault the
+    /// disk must be closed.
     pub fn take(&mut self, p: &P, mut each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
         let mut answered = if self.waiting.is_empty() { 0 } else { self.take_waiting(p, &mut each) };
         let n = with_ring!(&mut self.ring, ring => ring.available(1))?;
@@ -533,7 +535,7 @@ impl<P: Platform> FrontQueue<P> {
         let mut next = self.next_answer(n);
         for left in (0..n).rev() {
             let Some(rsp) = next else { break };
-            // While this one's bytes are copied the next one's come.
+            // While this one's data is copied, prefetch that of the next one.
             next = self.next_answer(left);
             let Self { places, free_pages, free, .. } = self;
             if let Some(place) = next.and_then(|next| places.get(next.id as u32 as usize))
@@ -544,7 +546,7 @@ impl<P: Platform> FrontQueue<P> {
             let (turn, at) = ((rsp.id >> 32) as u32, rsp.id as u32);
             let place = places.get_mut(at as usize).filter(|place| place.in_flight && place.turn == turn);
             let Some(place) = place else { return Err(PeerFault::UnknownRequest(rsp.id)) };
-            // Of an indirect one backs answer either.
+            // Backends answer an indirect request with either operation.
             if rsp.op != place.op && !(rsp.op == OP_INDIRECT && place.nr_lists > 0) {
                 return Err(PeerFault::WrongOperation { asked: place.op, answered: rsp.op });
             }
@@ -569,7 +571,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(answered)
     }
 
-    /// Those answers that waited for the back, and do not any more.
+    /// Takes answers that waited for the back, and need not any more.
     #[cold]
     fn take_waiting(&mut self, p: &P, each: &mut impl FnMut(Answer<'_, P>)) -> usize {
         let Self { waiting, places, free_pages, free, .. } = self;
@@ -589,7 +591,7 @@ impl<P: Platform> FrontQueue<P> {
         before - waiting.len()
     }
 
-    /// Copies the next answer out of the ring; None: none of the `left` is left.
+    /// Copies the next answer from the ring. None: there is none of the `left` remaining ones.
     #[inline(always)]
     fn next_answer(&mut self, left: u32) -> Option<Response> {
         (left > 0).then(|| {
@@ -601,30 +603,30 @@ impl<P: Platform> FrontQueue<P> {
         })
     }
 
-    /// Before sleeping: asks for an event of the next answer. True: there is one.
+    /// Call before sleeping: asks for an event for the next answer. True: there is one already.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = with_ring!(&mut self.ring, ring => ring.final_check(1))?;
         p.events().unmask(&self.chan);
         Ok(work)
     }
 
-    /// Whether there is an answer; nothing is armed.
+    /// Whether there is an answer. It does not ask for an event.
     pub fn is_pending(&mut self) -> bool {
         with_ring!(&mut self.ring, ring => ring.available(1)) != Ok(0)
     }
 
-    /// Its channel.
+    /// Its event channel.
     pub fn channel(&self) -> &Chan<P> {
         &self.chan
     }
 
-    /// Tags of what was asked and has no answer, oldest places first.
+    /// Tags of requests without an answer, by slot.
     pub fn unanswered(&self) -> impl Iterator<Item = u64> {
         self.places.iter().filter(|place| place.in_flight || place.outcome.is_some()).map(|place| place.tag)
     }
 
-    /// Puts the pages by. Requests in flight get no answer any more. Returns the grants of the
-    /// guest's own pages that the back still uses.
+    /// Ends the queue and returns its pages to `regions`. Requests in flight get no answer. Returns
+    /// the grants of the guest's own pages that the back still uses.
     pub fn end(self, p: &P, regions: &mut Regions<P>) -> Vec<GrantRef> {
         let mut left = self.left;
         left.extend(self.places.iter().flat_map(|place| &place.own));

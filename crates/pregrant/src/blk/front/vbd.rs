@@ -5,15 +5,15 @@
 //!         ^                                                                                                              |
 //!         +------------------- 6 Closed <----------- 5 Closing <--------------- back at 5 or 6 -------------------------+
 //! ```
-//! Every step is taken in [`FrontVbd::step`], which the owner calls when a watch fired; none runs
-//! on the data path. The back's figures are read when it is connected, and again whenever it says
-//! so: a disk may grow while it is used. A promise to persist is made before the back's is known,
-//! and kept whatever that is.
+//! Every step is taken in [`FrontVbd::step`], which the owner calls when a watch fires; none runs
+//! on the data path. The back's properties are read when it is connected, and again whenever it
+//! announces a change, since a disk may grow while it is used. The front promises persistent grants
+//! before it knows whether the back uses them, and keeps the promise in any case.
 //!
 //! What a back may do: offer anything, close at any time, keep pages mapped
-//! ([`regions`](crate::grants::regions)), report a wrong length. The back refuses requests past the
-//! end. Requests that are not answered when it closes are [lost](FrontVbd::take_lost), and said to
-//! be.
+//! ([`regions`](crate::grants::regions)), report a wrong length. The back refuses requests beyond
+//! the end. Requests that were not answered when it closes are [lost](FrontVbd::take_lost), and
+//! reported as such.
 
 use super::not_offered::{Asked, NotOffered};
 use super::own_pages::{OwnAsk, REFUSED, end_grants};
@@ -30,23 +30,23 @@ use crate::xenbus::front::{Front, FrontError, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 
-/// The settings that a front requests; it gets those that the back offers.
+/// What a front asks for. It gets what the back offers of that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontConfig {
-    /// Queues.
+    /// Number of queues.
     pub queues: u32,
-    /// Pages of each ring, as the exponent of 2.
+    /// log2 of the pages of each ring.
     pub ring_order: u32,
-    /// The format of slots.
+    /// The layout of slots.
     pub abi: Abi,
-    /// The same granted pages are used again and again, the last that came back first.
+    /// Whether the same granted pages are used again and again, the last that came back first.
     pub persistent: bool,
-    /// How pages are granted where it does not persist.
+    /// How pages are granted without persistent grants.
     pub granting: Granting,
-    /// Segments of a request at most, where the back takes indirect ones; up to 11 go without.
+    /// Most segments of a request, if the back takes indirect requests; up to 11 need none.
     pub max_segments: u32,
-    /// Pages of each queue for data and lists at most. They are granted as requests need them, and
-    /// stay; fewer where memory is short.
+    /// Most pages of each queue for data and segment lists. They are allocated and granted on
+    /// demand, and kept; there are fewer if memory is short.
     pub pages: usize,
 }
 
@@ -67,20 +67,20 @@ impl Default for FrontConfig {
 /// The result of [`FrontVbd::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrontStep {
-    /// Nothing to do until the next watch event.
+    /// There is nothing to do until the next watch event.
     Waiting,
-    /// The queues are live now.
+    /// The queues have become live.
     Live,
-    /// The disk has another length now.
+    /// The disk has another length.
     Resized,
-    /// The toolstack wants the disk gone, and it is [in use](FrontVbd::set_in_use): the queues are
-    /// live.
+    /// The toolstack wants the disk gone, but it is [in use](FrontVbd::set_in_use), so its queues
+    /// stay live.
     StaysInUse,
-    /// The queues are gone now.
+    /// The queues have ended.
     Closed,
 }
 
-/// One disk, served by one domain.
+/// One disk, which another domain serves.
 pub struct FrontVbd<P: Platform> {
     front: Front,
     config: FrontConfig,
@@ -88,27 +88,27 @@ pub struct FrontVbd<P: Platform> {
     figures: Option<DiskFigures>,
     /// Pages that are granted to the back and not in use.
     regions: Regions<P>,
-    /// The guest's own, for requests without a copy.
+    /// The guest's own memory, for requests without a copy.
     memory: Option<Region<P>>,
-    /// Grants of it that a back uses though its queue is gone.
+    /// Grants of that memory that a back still uses although its queue has ended.
     left: Vec<GrantRef>,
-    /// Tags of requests that had no answer when their queue went.
+    /// Tags of requests that had no answer when their queue ended.
     lost: Vec<u64>,
-    /// Both ends keep pages; as of the last connect.
+    /// Whether both ends use persistent grants, as of the last connect.
     persistent: bool,
-    /// The back takes barriers; as of the last connect.
+    /// Whether the back takes barriers, as of the last connect.
     barrier: bool,
-    /// The store has it that the disk is in use.
+    /// Whether xenstore says that the disk is in use.
     reported: bool,
-    /// Requests that the back does not meet, as of the last set-up.
+    /// What the back does not offer of our request, as of the last set-up.
     not_offered: Vec<NotOffered>,
 }
 
-/// The text in the store for a disk that does not close yet.
+/// The text in xenstore for a disk that does not close yet.
 const IN_USE: &str = "the disk is in use in the guest: it closes once no program has it open";
 
 impl<P: Platform> FrontVbd<P> {
-    /// A disk whose toolstack's state is 1.
+    /// A disk in state 1, as the toolstack created it.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
             front: Front::new(Handshake::Confirmed, reconnect),
@@ -126,41 +126,41 @@ impl<P: Platform> FrontVbd<P> {
         }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's blkfront) left
-    /// the device: what is connected is brought down first, what is closed begins again. Before the
-    /// first [`step`](Self::step), and only for one that reconnects.
+    /// Continues where a predecessor in this domain (a front that died, or the kernel's blkfront)
+    /// left the device: a connected device is closed first, and a closed one begins again. Call it
+    /// before the first [`step`](Self::step), and only for a front that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.front.succeed(bus)
     }
 
-    /// Our own state.
+    /// The front's own state.
     pub fn state(&self) -> XenbusState {
         self.front.state()
     }
 
-    /// Whether somebody uses the disk, who would lose data if it closed because the toolstack asks
-    /// for that. Once that is over, a [`step`](Self::step) closes it.
+    /// Sets whether the disk has a user who would lose data if it closed on the toolstack's
+    /// request. Once the disk is no longer in use, a [`step`](Self::step) closes it.
     pub fn set_in_use(&mut self, in_use: bool) {
         self.front.set_in_use(in_use && self.is_live());
     }
 
-    /// Whether the toolstack wants it gone, and it is live as long as it is in use.
+    /// Whether the toolstack wants it gone while it is in use, so that it stays live.
     pub fn stays(&self) -> bool {
         self.front.stays()
     }
 
-    /// Whether it can be asked.
+    /// Whether it can take requests.
     pub fn is_live(&self) -> bool {
         self.figures.is_some()
     }
 
-    /// The disk's figures from the back; None: it is not connected.
+    /// The disk's properties as the back reported them. None: it is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }
 
-    /// The request that makes answered writes durable: a flush, or an empty barrier where the back
-    /// knows no flush. None: it reports no cache.
+    /// The request that makes answered writes durable: a flush, or an empty barrier if the back has
+    /// no flush. None: the disk has no cache.
     pub fn flush_ask(&self) -> Option<Ask<'static>> {
         let figures = self.figures.as_ref()?;
         match (figures.flush, self.barrier) {
@@ -170,17 +170,18 @@ impl<P: Platform> FrontVbd<P> {
         }
     }
 
-    /// Whether both ends keep to the same pages.
+    /// Whether both ends use persistent grants.
     pub fn persists(&self) -> bool {
         self.persistent
     }
 
-    /// Requests that this back does not meet, as of the last set-up; the disk goes on with less.
+    /// What the back does not offer of our request, as of the last set-up. The disk works with
+    /// less.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
     }
 
-    /// Checks the back's state and takes what steps it allows. After an error call
+    /// Reads the back's state and takes the steps that it allows. After an error call
     /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
@@ -206,7 +207,8 @@ impl<P: Platform> FrontVbd<P> {
                 }
                 S::Closing if self.front.stays() => {
                     came_to = FrontStep::StaysInUse;
-                    // For a toolstack waiting to detach; a guest may have no place for the text.
+                    // This is for a toolstack that waits to detach; a guest may be unable to write
+                    // it.
                     self.reported = bus.report(IN_USE).is_ok();
                 }
                 S::Closing | S::Closed => {
@@ -226,7 +228,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
-    /// The back said once more that it is connected.
+    /// The back announced again that it is connected.
     fn recheck<B: DeviceBus>(&mut self, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         let figures = read_figures(bus).map_err(FrontError::Keys)?;
         let grown = self.figures.is_some_and(|before| before.sectors != figures.sectors);
@@ -236,21 +238,21 @@ impl<P: Platform> FrontVbd<P> {
         Ok(if grown { FrontStep::Resized } else { FrontStep::Waiting })
     }
 
-    /// Begins to close from this end; go on calling [`step`](Self::step) until
+    /// Begins to close from this end. Keep calling [`step`](Self::step) until
     /// [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.figures = None;
         self.front.close(bus, why)
     }
 
-    /// The toolstack took the disk away, directories and all: closed, without a word to anybody.
-    /// One that reconnects waits for another disk of the same number.
+    /// The toolstack removed the disk with its directories: it is closed without any write to
+    /// xenstore. A front that reconnects waits for another disk of the same number.
     pub fn removed(&mut self, p: &P) {
         self.tear_down(p);
         self.front.removed();
     }
 
-    /// Whether the disk is closed and all of its memory is our own again.
+    /// Whether the disk is closed and the back uses none of its memory any more.
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
             && self.queues.is_empty()
@@ -258,19 +260,19 @@ impl<P: Platform> FrontVbd<P> {
             && self.left.is_empty()
     }
 
-    /// Whether a disk that does not reconnect has pages that the back uses though they are not in
-    /// use: [`step`](Self::step) tries again to get them back.
+    /// Whether a disk that does not reconnect still waits for pages that the back uses:
+    /// [`step`](Self::step) tries again to release them.
     pub fn awaits_release(&self) -> bool {
         !(self.front.reconnects() || self.regions.is_empty() && self.left.is_empty())
     }
 
-    /// When a disk that waits before it restarts wants its next [`step`](Self::step), by the
-    /// platform's clock; None: it does not wait.
+    /// The time of the next [`step`](Self::step) of a disk that waits before it begins again, by
+    /// the platform's clock. None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.front.begins_at_ns()
     }
 
-    /// Grants rings and pages, offers channels, writes the keys.
+    /// Grants rings and pages, offers channels, and writes the keys.
     fn set_up<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         self.tear_down(p);
@@ -293,10 +295,10 @@ impl<P: Platform> FrontVbd<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    /// One more queue.
+    /// Creates one more queue.
     fn queue(&mut self, p: &P, back: &BackFeatures) -> Result<QueueKeys, PlatformError> {
         let FrontConfig { abi, ring_order, persistent, granting, max_segments, pages, .. } = self.config;
-        // A reference that the back has mapped must go on naming its page.
+        // A reference that the back may have mapped must keep naming its page.
         let granting = if persistent { Granting::Standing } else { granting };
         let max_indirect = max_segments.min(back.max_indirect_segments);
         let ring_order = ring_order.min(back.max_ring_order);
@@ -306,7 +308,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(QueueKeys::new(ring, channel))
     }
 
-    /// One that never comes back has no use for pages that are not in use.
+    /// A front that never reconnects releases the pages that are not in use.
     fn release_unneeded(&mut self, p: &P) {
         end_grants(p, &mut self.left);
         if !self.front.reconnects() {
@@ -323,13 +325,13 @@ impl<P: Platform> FrontVbd<P> {
         self.release_unneeded(p);
     }
 
-    /// The tags of requests whose queue went before they were answered: the caller repeats
-    /// them, or not. The back may have done them.
+    /// Tags of requests whose queue ended before they were answered. The caller may repeat them;
+    /// the back may have executed them.
     pub fn take_lost(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.lost)
     }
 
-    /// Live queues.
+    /// Number of live queues.
     pub fn nr_queues(&self) -> usize {
         if self.is_live() { self.queues.len() } else { 0 }
     }
@@ -339,7 +341,7 @@ impl<P: Platform> FrontVbd<P> {
         if self.is_live() { self.queues.get_mut(i) } else { None }
     }
 
-    /// [`FrontQueue::submit`] on queue `i`.
+    /// Calls [`FrontQueue::submit`] on queue `i`.
     pub fn submit(&mut self, p: &P, i: usize, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
         let is_live = self.is_live();
         let Self { queues, regions, .. } = self;
@@ -347,25 +349,25 @@ impl<P: Platform> FrontVbd<P> {
         queue.submit(p, regions, ask, tag)
     }
 
-    /// Requests can have bytes in `memory` from now on, which are pages of a
+    /// Sets the `memory` that requests may use directly from now on, pages of a
     /// [`GrantTable`](crate::platform::GrantTable): see [`own_pages`](super::own_pages). Returns
-    /// the memory before it; no back is to use that any more
+    /// the previous memory, which no back may use any more
     /// ([`is_memory_free`](Self::is_memory_free)).
     pub fn use_memory(&mut self, memory: Option<Region<P>>) -> Option<Region<P>> {
         core::mem::replace(&mut self.memory, memory)
     }
 
-    /// Whether no request has a page of that memory, and no back uses any.
+    /// Whether no request and no back uses a page of that memory.
     pub fn is_memory_free(&self) -> bool {
         self.left.is_empty() && self.queues.iter().all(|q| q.own_grants() == 0)
     }
 
-    /// That memory.
+    /// The memory set by [`use_memory`](Self::use_memory).
     pub fn memory(&self) -> Option<&Region<P>> {
         self.memory.as_ref()
     }
 
-    /// [`FrontQueue::submit_own`] on queue `i`.
+    /// Calls [`FrontQueue::submit_own`] on queue `i`.
     pub fn submit_own(&mut self, p: &P, i: usize, ask: &OwnAsk, tag: u64) -> Result<(), NotAsked> {
         let is_live = self.is_live();
         let Self { queues, regions, memory, .. } = self;
@@ -374,24 +376,24 @@ impl<P: Platform> FrontVbd<P> {
         queue.submit_own(p, regions, memory, ask, tag)
     }
 
-    /// [`FrontQueue::most_bytes`] of queue `i`; 0: it is not live.
+    /// [`FrontQueue::most_bytes`] of queue `i`; 0 if it is not live.
     pub fn most_bytes(&self, i: usize) -> usize {
         self.queues.get(i).filter(|_| self.is_live()).map_or(0, FrontQueue::most_bytes)
     }
 
-    /// [`FrontQueue::publish`] on queue `i`.
+    /// Calls [`FrontQueue::publish`] on queue `i`.
     pub fn publish(&mut self, p: &P, i: usize) {
         if let Some(q) = self.queue_mut(i) {
             q.publish(p);
         }
     }
 
-    /// [`FrontQueue::take`] on queue `i`.
+    /// Calls [`FrontQueue::take`] on queue `i`.
     pub fn take(&mut self, p: &P, i: usize, each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
         self.queue_mut(i).map_or(Ok(0), |q| q.take(p, each))
     }
 
-    /// [`FrontQueue::arm`] on all queues. True: there is an answer.
+    /// Calls [`FrontQueue::arm`] on all queues. True: there is an answer.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let mut work = false;
         for i in 0..self.nr_queues() {
@@ -400,7 +402,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(work)
     }
 
-    /// Whether any queue has an answer; nothing is armed.
+    /// Whether any queue has an answer. It does not ask for events.
     pub fn is_pending(&mut self) -> bool {
         let live = self.nr_queues();
         self.queues[..live].iter_mut().any(FrontQueue::is_pending)

@@ -1,4 +1,4 @@
-//! Any of the paths, as one type: the one file at the back that knows them all.
+//! All paths as one type: this is the only file at the back that knows all of them.
 
 use super::back::{BackPath, Direction, Held, PageTransfer, Part};
 use super::copy::back::CopyPath;
@@ -9,7 +9,7 @@ use crate::blk::disk::IoMemory;
 use crate::platform::Platform;
 use crate::units::DomId;
 
-/// The path of a queue, matched once a request.
+/// The path of a queue, which is matched once per request.
 pub enum AnyPath<P: Platform> {
     /// Batched grant copy.
     Copy(CopyPath),
@@ -19,7 +19,7 @@ pub enum AnyPath<P: Platform> {
     Persistent(PersistentPath<P>),
 }
 
-/// Evaluates `$call` with `$path` bound to the path that it is.
+/// Evaluates `$call` with `$path` bound to the path of any variant.
 macro_rules! with_path {
     ($any:expr, $path:ident => $call:expr) => {
         match $any {
@@ -35,7 +35,7 @@ fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
 }
 
 impl<P: Platform> AnyPath<P> {
-    /// The path `name`, which keeps at most `limit` pages if it keeps any.
+    /// Creates the path `name`. `limit` is the most pages that it keeps mapped, if it keeps any.
     pub fn new(name: PathName, limit: usize) -> Self {
         match name {
             PathName::Copy => Self::Copy(CopyPath::default()),
@@ -44,17 +44,17 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// [`BackPath::NAME`].
+    /// See [`BackPath::NAME`].
     pub fn name(&self) -> PathName {
         with_path!(self, path => name::<P, _>(path))
     }
 
-    /// [`BackPath::read_list`].
+    /// See [`BackPath::read_list`].
     pub fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
         with_path!(self, path => path.read_list(p, of, refs, out))
     }
 
-    /// [`BackPath::begin`].
+    /// See [`BackPath::begin`].
     pub fn begin(
         &mut self,
         p: &P,
@@ -66,7 +66,7 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => path.begin(p, of, way, parts, held))
     }
 
-    /// [`BackPath::fetch`].
+    /// See [`BackPath::fetch`].
     pub fn fetch<'a>(
         &mut self,
         p: &P,
@@ -77,7 +77,7 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => path.fetch(p, of, batch, parts))
     }
 
-    /// [`BackPath::deliver`].
+    /// See [`BackPath::deliver`].
     pub fn deliver<'a>(
         &mut self,
         p: &P,
@@ -88,27 +88,27 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => path.deliver(p, of, batch, parts))
     }
 
-    /// [`BackPath::end`].
+    /// See [`BackPath::end`].
     pub fn end(&mut self, memory: IoMemory, held: &mut Held<P>) {
         with_path!(self, path => path.end(memory, held))
     }
 
-    /// [`BackPath::settle`].
+    /// See [`BackPath::settle`].
     pub fn settle(&mut self, p: &P) {
         with_path!(self, path => path.settle(p))
     }
 
-    /// [`BackPath::pages`].
+    /// See [`BackPath::pages`].
     pub fn pages(&self) -> Option<usize> {
         with_path!(self, path => BackPath::<P>::pages(path))
     }
 
-    /// [`BackPath::limit_pages`].
+    /// See [`BackPath::limit_pages`].
     pub fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
         with_path!(self, path => path.limit_pages(p, pages, alone))
     }
 
-    /// [`BackPath::overflows`].
+    /// See [`BackPath::overflows`].
     pub fn overflows(&self) -> u64 {
         with_path!(self, path => BackPath::<P>::overflows(path))
     }

@@ -1,12 +1,12 @@
-//! A path at the back.
+//! The interface of a path at the back.
 //!
 //! ```text
 //!   parts (validated) --begin--> IoMemory --fetch, a batch--> the disk, as long as it takes
 //!                       the disk --> IoMemory --deliver, a batch--> end --settle: pages of ended requests are let go, together
 //! ```
-//! A path reads references and lengths from the queue's private copies only. It never touches the
-//! ring, and nothing is answered before [`settle`](BackPath::settle): a guest that has its answer
-//! may end its grants.
+//! A path reads references and lengths only from the queue's private copies, and never touches the
+//! ring. No answer is written before [`settle`](BackPath::settle), because a guest may end its
+//! grants once it has its answer.
 
 use super::path_name::PathName;
 use crate::blk::disk::{IoMemory, MappedPiece};
@@ -17,20 +17,20 @@ use crate::wire::grant::GrantStatus;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// A platform's map.
+/// The map of a platform.
 pub type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
-/// Which way the bytes go, as the guest sees it.
+/// The direction of data, as the guest sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the disk into the guest's pages.
+    /// From the disk to the guest's pages.
     Read,
     /// From the guest's pages to the disk.
     Write,
 }
 
 impl Direction {
-    /// The properties that a back needs of its pages.
+    /// The access to its pages that a back needs.
     pub fn access(self) -> Access {
         match self {
             Self::Read => Access::ReadWrite,
@@ -39,43 +39,44 @@ impl Direction {
     }
 }
 
-/// One piece of a guest's page, within it: `at + len <= 4096`.
+/// A segment: a part of a guest's page, with `at + len <= 4096`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// The page.
+    /// Grant reference of the page.
     pub gref: GrantRef,
-    /// First byte.
+    /// Offset of its first byte.
     pub at: u16,
-    /// Bytes, at least 512.
+    /// Number of bytes, at least 512.
     pub len: u16,
 }
 
-/// A request's memory, while the bytes of its batch go between that and its guest's pages.
+/// A request's memory, while the data of its batch is copied between that memory and the guest's
+/// pages.
 #[derive(Debug)]
 pub struct PageTransfer {
-    /// The request's place in its queue.
+    /// The request's slot in its queue.
     pub place: u32,
-    /// Which way.
+    /// The direction.
     pub way: Direction,
     /// The memory.
     pub memory: IoMemory,
-    /// False: a page was not to be had.
+    /// False: a page could not be accessed.
     pub good: bool,
 }
 
-/// The state of a path for one request, from [`begin`](BackPath::begin) to [`end`](BackPath::end).
+/// What a path holds for one request, from [`begin`](BackPath::begin) to [`end`](BackPath::end).
 pub struct Held<P: Platform> {
-    /// Mapped for it alone; those behind are empty, for the next request's.
+    /// Pages mapped for this request alone; entries after the first `nr_maps` are empty, for reuse.
     pub(super) maps: Vec<Arc<Option<MapOf<P>>>>,
-    /// How many there are.
+    /// Number of maps.
     pub(super) nr_maps: usize,
-    /// Pages of those, as they [count](super::alone).
+    /// The pages of these maps, as they [count](super::alone).
     pub(super) alone: usize,
-    /// Its bytes are copied instead.
+    /// Whether its data is copied instead.
     pub(super) copied: bool,
-    /// Pages of the store that are not to be purged meanwhile, as often as they are here.
+    /// Pages of the store that must not be purged meanwhile; a page used twice is listed twice.
     pub(super) kept: Vec<GrantRef>,
-    /// For the next request's pieces.
+    /// An empty list of fragments, for the next request.
     pub(super) spare: Vec<MappedPiece>,
 }
 
@@ -90,12 +91,13 @@ pub trait BackPath<P: Platform> {
     /// Its name in keys, tables and records.
     const NAME: PathName;
 
-    /// Copies what the pages of a list begin with: 4096 bytes of each but the last. Once; what is
-    /// validated is the copy. False: a page is not to be had.
+    /// Copies the pages of a segment list, 4096 bytes of each but the last, to `out`, once: the
+    /// copy is what is validated. False: a page cannot be accessed.
     fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
         copy_list(p, of, refs, out)
     }
-    /// Makes memory for a request's bytes. None: a page is not to be had, and nothing is held.
+    /// Prepares the memory for a request's data. None: a page cannot be accessed, and nothing is
+    /// held.
     fn begin(
         &mut self,
         p: &P,
@@ -104,13 +106,13 @@ pub trait BackPath<P: Platform> {
         parts: &[Part],
         held: &mut Held<P>,
     ) -> Option<IoMemory>;
-    /// A batch of requests has started: after this those of [`Direction::Write`] have their bytes,
-    /// those that are good. `parts` are a place's.
+    /// A batch of requests has started: afterwards the good ones with [`Direction::Write`] have
+    /// their data. `parts` returns the segments of a request by its slot.
     fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [PageTransfer], parts: impl Fn(u32) -> &'a [Part]) {
         let _ = (p, of, batch, parts);
     }
-    /// The disk has done a batch of requests: after this the guest has the bytes that were read, of
-    /// those that are good.
+    /// The disk has completed a batch of requests: afterwards the guest has the data that was read,
+    /// for the good ones.
     fn deliver<'a>(
         &mut self,
         p: &P,
@@ -120,35 +122,35 @@ pub trait BackPath<P: Platform> {
     ) {
         let _ = (p, of, batch, parts);
     }
-    /// A request is over: takes back what it held.
+    /// A request has ended: takes back what it held.
     fn end(&mut self, memory: IoMemory, held: &mut Held<P>);
-    /// Lets go of what ended requests held, and those that could not begin.
+    /// Unmaps what ended requests held, and what those held that could not begin.
     fn settle(&mut self, p: &P) {
         let _ = p;
     }
-    /// Pages that it mapped since the connect and keeps; None: it never does.
+    /// Number of pages that it keeps mapped. None: the path never keeps any.
     fn pages(&self) -> Option<usize> {
         None
     }
-    /// How many that may be from now on, those that are too many are unmapped; and how many may be
-    /// mapped at a time for single requests.
+    /// Sets the most pages that it keeps mapped, unmapping those in excess, and the most pages
+    /// mapped at a time for single requests (`alone`).
     fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
         let _ = (p, pages, alone);
     }
-    /// How often a page found no place among those.
+    /// How often there was no room for a page among those kept mapped.
     fn overflows(&self) -> u64 {
         0
     }
 }
 
-/// Copies one batch. False: one of it did not succeed.
+/// Copies one batch. False: at least one operation failed.
 pub(super) fn copy_all<P: Platform>(p: &P, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> bool {
-    // One that a platform does not come to has not succeeded.
+    // An operation that a platform does not reach has failed.
     ops.iter_mut().for_each(|op| op.status = GrantStatus::GENERAL_ERROR);
     p.peer().copy(of, local, ops).is_ok() && ops.iter().all(|op| op.status.is_okay())
 }
 
-/// [`BackPath::read_list`] by grant copy.
+/// Implements [`BackPath::read_list`] by grant copy.
 pub(super) fn copy_list<P: Platform>(p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
     let total = out.len();
     let op = |(k, &gref): (usize, &u32)| {
@@ -162,8 +164,8 @@ pub(super) fn copy_list<P: Platform>(p: &P, of: DomId, refs: &[u32], out: &mut [
     refs.len() <= INDIRECT_PAGES_MAX && copy_all(p, of, LocalBytes::FromPeer(out), ops)
 }
 
-/// Maps the pages of `parts`, in one range where the platform can show them so, and adds their
-/// pieces. False: a page is not to be had; what was mapped is in `held`.
+/// Maps the pages of `parts`, as one range if the platform can, and adds their fragments. False: a
+/// page cannot be accessed; what was mapped is in `held`.
 pub(super) fn map_parts<P: Platform>(
     p: &P,
     of: DomId,
@@ -186,8 +188,8 @@ pub(super) fn map_parts<P: Platform>(
         pieces.extend(parts.iter().enumerate().filter_map(piece));
         return pieces.len() - before == parts.len();
     }
-    // One of them is bad, or a platform shows only neighbours as one range: each on its own says
-    // which.
+    // One of them is bad, or the platform maps only adjacent pages as one range: mapping each by
+    // itself shows which.
     parts.iter().all(|part| {
         let Ok(map) = p.peer().map(of, &[part.gref], acc) else { return false };
         let map = hold_map(map, held);
@@ -196,7 +198,7 @@ pub(super) fn map_parts<P: Platform>(
     })
 }
 
-/// Keeps a map for a request, where an earlier one's was if there was one.
+/// Stores a map for a request, in the place of an earlier one if there is one.
 fn hold_map<P: Platform>(map: MapOf<P>, held: &mut Held<P>) -> Arc<Option<MapOf<P>>> {
     let at = held.nr_maps;
     held.nr_maps += 1;
@@ -210,7 +212,7 @@ fn hold_map<P: Platform>(map: MapOf<P>, held: &mut Held<P>) -> Arc<Option<MapOf<
     Arc::clone(&held.maps[at])
 }
 
-/// Takes back what the disk had, and moves what was mapped for this request to `done`.
+/// Takes back a request's memory from the disk, and moves the pages mapped for it to `done`.
 pub(super) fn unhold<P: Platform>(memory: IoMemory, held: &mut Held<P>, done: &mut Vec<MapOf<P>>) {
     if let IoMemory::Mapped(mut pieces) = memory
         && pieces.capacity() > 0
@@ -221,7 +223,7 @@ pub(super) fn unhold<P: Platform>(memory: IoMemory, held: &mut Held<P>, done: &m
     for place in &mut held.maps[..held.nr_maps] {
         match Arc::get_mut(place) {
             Some(map) => done.extend(map.take()),
-            // Somebody else has it still: it is unmapped when that one lets go.
+            // Another owner still has it: it is unmapped when that owner drops it.
             None => *place = Arc::new(None),
         }
     }

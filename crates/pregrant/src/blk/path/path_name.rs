@@ -1,9 +1,9 @@
-//! The paths by name: one table, from which keys, records and command lines are written and read.
+//! The names of the paths: one table for keys, records and command lines.
 
 use core::fmt;
 
 crate::named! {
-    /// A path.
+    /// The name of a path.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
     PathName {
         /// Batched grant copy.
@@ -16,7 +16,7 @@ crate::named! {
     }
 }
 
-/// There is no such path.
+/// A text that names no path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownPath;
 

@@ -1,16 +1,16 @@
-//! Pages that are mapped for one request alone: how many at a time, and what becomes of a request
-//! that would pass that.
+//! Limits the pages that are mapped for single requests, and handles requests that would exceed the
+//! limit.
 //!
 //! ```text
 //!   a request's pages --fit into what may be mapped?--> mapped, and unmapped when it is over
 //!                                                  no--> all of its bytes go by grant copy, which maps nothing
 //! ```
-//! Invariant: no more than the limit are mapped, beside those that were when it fell. So a disk
-//! needs no page but its rings to serve the longest of requests, and its guest's other devices may
-//! have the rest (docs/decisions/0039).
+//! Invariant: no more pages than the limit are mapped, apart from those that were mapped before it
+//! was lowered. So a disk needs only its ring pages to serve requests of any length, and its
+//! guest's other devices may use the rest (docs/decisions/0039).
 //!
-//! What a front may do: ask for more than fits. It is served by copies then, whose memory the bound
-//! of parts in flight holds.
+//! What a front may do: ask for more than fits. Then its data is copied, in memory that the limit
+//! of segments in flight bounds.
 
 use super::back::{BackPath, Direction, Held, PageTransfer, Part};
 use super::copy::back::CopyPath;
@@ -18,13 +18,13 @@ use crate::blk::disk::IoMemory;
 use crate::platform::Platform;
 use crate::units::DomId;
 
-/// See the module.
+/// The pages of one queue that are mapped for single requests.
 #[derive(Debug)]
 pub(super) struct RequestPages {
     limit: usize,
     mapped: usize,
     copy: CopyPath,
-    /// Requests whose bytes are copied.
+    /// Number of requests whose data is copied.
     copied: usize,
 }
 
@@ -35,13 +35,13 @@ impl Default for RequestPages {
 }
 
 impl RequestPages {
-    /// So many pages from now on.
+    /// Sets the limit.
     pub(super) fn limit_pages(&mut self, pages: usize) {
         self.limit = pages;
     }
 
-    /// Whether so many may be mapped for a request now: then they count until that is
-    /// [over](Self::end).
+    /// Whether this many pages may be mapped for a request now. If so, they count until the request
+    /// has [ended](Self::end).
     pub(super) fn takes<P: Platform>(&mut self, pages: usize, held: &mut Held<P>) -> bool {
         let fits = self.mapped.checked_add(pages).is_some_and(|all| all <= self.limit);
         if fits {
@@ -51,7 +51,7 @@ impl RequestPages {
         fits
     }
 
-    /// Memory for a request whose bytes are copied.
+    /// Prepares memory for a request whose data is copied.
     pub(super) fn begin_copy<P: Platform>(
         &mut self,
         p: &P,
@@ -65,7 +65,7 @@ impl RequestPages {
         self.copy.begin(p, of, way, parts, held)
     }
 
-    /// [`BackPath::fetch`] of those.
+    /// [`BackPath::fetch`] for those requests.
     pub(super) fn fetch<'a, P: Platform>(
         &mut self,
         p: &P,
@@ -78,7 +78,7 @@ impl RequestPages {
         }
     }
 
-    /// [`BackPath::deliver`] of those.
+    /// [`BackPath::deliver`] for those requests.
     pub(super) fn deliver<'a, P: Platform>(
         &mut self,
         p: &P,
@@ -91,8 +91,8 @@ impl RequestPages {
         }
     }
 
-    /// A request is over, or did not begin: what was mapped for it is let go of with its batch. Its
-    /// memory comes back, unless that was a copy's.
+    /// A request has ended, or did not begin: what was mapped for it is unmapped with its batch.
+    /// Returns its memory, unless that was a buffer for a copy.
     pub(super) fn end<P: Platform>(&mut self, memory: IoMemory, held: &mut Held<P>) -> IoMemory {
         self.mapped -= core::mem::take(&mut held.alone);
         if core::mem::take(&mut held.copied) {

@@ -10,12 +10,12 @@
 //!        278 control requests taken and not answered   279..407 four words each, as on the ring
 //!        511 version, which the checksum does not cover
 //! ```
-//! A change is written into the older copy, its checksum last. One that dies in between leaves
-//! the other copy, and a successor takes the newest whose checksum is right. Little-endian, words
-//! of 4 bytes; a change of the layout is a change of the version.
+//! A change is written to the older copy, its checksum last. A process that dies in between leaves
+//! the other copy, and a successor uses the newest copy whose checksum is right. Words are 4 bytes,
+//! little-endian; a change of the layout changes the version.
 //!
-//! Private to the back's domain: no peer can write it. It is checked as if one could, since a
-//! predecessor may be another version of this program.
+//! The page is private to the back's domain: no peer can write it. It is checked as if one could,
+//! since a predecessor may be another version of this program.
 
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
@@ -65,16 +65,16 @@ type Words = [u32; WORDS];
 pub struct ControlPage {
     memory: Box<dyn SharedBytes + Send>,
     sequence: u32,
-    /// The copy to be written next: 0 or 1.
+    /// The copy that is written next: 0 or 1.
     next: usize,
-    /// Scratch: a copy.
+    /// Scratch memory for a copy.
     words: Box<Words>,
 }
 
-/// The state of gref mappings beside the tables themselves.
+/// The state of gref mappings that is kept besides the tables themselves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptGrefs {
-    /// By queue: which change of its table counts.
+    /// For each queue, the version of its table that is valid.
     pub versions: Box<[u32; QUEUES_MAX]>,
     /// Requests that were taken and not answered.
     pub taken: Vec<CtrlRequest>,
@@ -86,30 +86,31 @@ impl Default for KeptGrefs {
     }
 }
 
-/// What a control page says.
+/// The content of a control page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// Which multicast frames the guest wants.
+    /// The multicast frames that the guest wants.
     pub multicast: MulticastList,
-    /// How it wants frames hashed and spread.
+    /// How the guest wants frames hashed and distributed.
     pub hash: HashSettings,
     /// The control ring's index after its last answer, and that answer.
     pub last: (u32, CtrlResponse),
-    /// What belongs to the tables of gref mappings.
+    /// The state of gref mappings.
     pub grefs: KeptGrefs,
 }
 
 impl ControlPage {
-    /// A control page in the first [`CONTROL_BYTES`] of `memory`; None when it is shorter.
+    /// Uses the first [`CONTROL_BYTES`] of `memory`. None: it is shorter.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
         let long = memory.len() >= CONTROL_BYTES;
         long.then(|| Self { memory: Box::new(memory), sequence: 0, next: 0, words: array::filled(0) })
     }
 
-    /// Whether each copy can be read, if it was written.
+    /// Checks that each copy that was written can be read.
     ///
     /// # Errors
-    /// One cannot, and may be the one that counts.
+    ///
+    /// One cannot, and may be the valid one.
     pub fn check(&self) -> Result<(), UnknownRecord> {
         [0, 1].into_iter().try_for_each(|copy| self.check_copy(copy).map(drop))
     }
@@ -119,7 +120,7 @@ impl ControlPage {
         KIND.check(word(0), word(VERSION))
     }
 
-    /// Forgets both copies: a state that is written next is the only one.
+    /// Clears both copies.
     pub fn clear(&mut self) {
         for copy in [0, 1] {
             let fits = self.memory.store_u32(copy * COPY_BYTES, 0);
@@ -129,7 +130,7 @@ impl ControlPage {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The newest state that was written to its end; None: there is none that can be read.
+    /// The newest complete state. None: there is none that can be read.
     pub fn load(&mut self) -> Option<Kept> {
         let sequences = [0, 1].map(|copy| self.read(copy).then(|| self.words[SEQUENCE]));
         let copy = match sequences {
@@ -146,7 +147,7 @@ impl ControlPage {
         decode(&self.words)
     }
 
-    /// Reads a copy. Whether it is one, whole.
+    /// Reads a copy. True: it is complete.
     fn read(&mut self, copy: usize) -> bool {
         for (i, word) in self.words.iter_mut().enumerate() {
             *word = self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0);
@@ -154,7 +155,7 @@ impl ControlPage {
         self.check_copy(copy) == Ok(true) && self.words[CHECKSUM] == checksum(&self.words)
     }
 
-    /// Writes a state. It counts when this returns, and not before it is whole.
+    /// Writes a state. It is valid when this returns, and never before it is complete.
     pub fn store(
         &mut self,
         multicast: &MulticastList,
@@ -176,7 +177,7 @@ impl ControlPage {
                 crash::here(Point::InRecord);
             }
         }
-        // Against one's own death the compiler is the only danger, as against a signal.
+        // For the crash of this very process only the compiler's order matters, as with a signal.
         compiler_fence(Ordering::SeqCst);
         put(CHECKSUM);
         compiler_fence(Ordering::SeqCst);
@@ -184,7 +185,7 @@ impl ControlPage {
     }
 }
 
-/// Of all words but its own.
+/// The checksum of all words except the one that holds it.
 fn checksum(words: &Words) -> u32 {
     record_checksum::of(words.iter().enumerate().filter(|(i, _)| *i != CHECKSUM).map(|(_, word)| *word))
 }
@@ -225,12 +226,12 @@ fn encode(
     words[CHECKSUM] = checksum(words);
 }
 
-/// None: a value that this version does not know.
+/// Decodes a state. None: it contains a value that this version does not know.
 #[inline(never)]
 fn decode(words: &Words) -> Option<Kept> {
     let mut hash = HashSettings::default();
     let ok = |status| (status == CtrlStatus::Success).then_some(());
-    // Flags can be set while there is an algorithm, and stay when there is none.
+    // Flags can only be set while there is an algorithm, and stay when there is none.
     ok(hash.set_algorithm(crate::wire::netif_ctrl::HASH_ALGORITHM_TOEPLITZ))?;
     ok(hash.set_flags(words[FLAGS]))?;
     ok(hash.set_algorithm(words[ALGORITHM]))?;
@@ -269,7 +270,7 @@ mod tests {
     use crate::net::batch::tx::MulticastAsk;
     use crate::platform::local::Pages;
 
-    /// The test checks every so many words: Miri takes a second for each check.
+    /// The test checks after each multiple of this many stores: under Miri a check takes a second.
     const EVERY: usize = if cfg!(miri) { 70 } else { 1 };
 
     /// Two states that differ in every part; `n` of the first is 0.
@@ -309,7 +310,7 @@ mod tests {
         for n in [0, 1, 127, 64, 300, 2].into_iter().take(if cfg!(miri) { 2 } else { 6 }) {
             store(&mut writer, &state(n));
             assert_eq!(page().load().as_ref(), Some(&state(n)), "{n}");
-            // A successor goes on from there.
+            // A successor continues from there.
             writer = page();
             assert!(writer.load().is_some());
         }
@@ -318,8 +319,8 @@ mod tests {
         assert_eq!(page().load(), Some(none));
     }
 
-    /// A death after each single store of a change: the old state or the new one, the new one only
-    /// at the end.
+    /// A crash after each single store of a change leaves the old state or the new one, and the new
+    /// one only at the end.
     #[test]
     fn a_change_that_is_cut_short_did_not_happen() {
         let cases = [(u32::MAX - 1, 20, 7), (0, 7, 90), (1 << 31, 0, 1)];
@@ -340,7 +341,7 @@ mod tests {
                 assert!(memory.store_u32(writer.next * COPY_BYTES + i * 4, words[i]));
             }
             assert_eq!(page().load(), Some(state(new)));
-            // The order above is the one of `store`.
+            // The order above is that of `store`.
             let by_hand = Pages::new(1);
             let mut other = ControlPage {
                 sequence: first_sequence,
@@ -372,7 +373,7 @@ mod tests {
             }
             assert!(memory.store_u32(i * 4, right));
         }
-        // A right checksum over what cannot be.
+        // A valid checksum over an impossible state.
         let s = state(90);
         let mut good = [0; WORDS];
         encode(&mut good, 1, (&s.multicast, &s.hash), s.last, &s.grefs);

@@ -4,15 +4,16 @@
 //!   request --read--> Control::answer -----------------> control page: state and answer --> ring: answer --> rsp_prod
 //!              '----> GrefRequests::take ... due --------^
 //! ```
-//! Served in the owner's control turn, a few requests each ([`REQUESTS_PER_TURN`]), never between
-//! frames of a batch. One request at a time, in their order but for those that take turns
-//! ([`GrefRequests`]), which do not hold up the others: where a back dies, its successor finds in
-//! the control page which requests are done, with which answer, and which were taken and are not
-//! ([`BackRing::attach_after`]). The state's lock, for which a queue's worker may wait, is held for
-//! each answer and not for a turn: pages are mapped and unmapped outside of it.
+//! It is served in the owner's control turn, a few requests at a time ([`REQUESTS_PER_TURN`]),
+//! never between frames of a batch. Requests are executed one at a time in their order, except for
+//! those that need several turns ([`GrefRequests`]), which do not block the others. If a back dies,
+//! its successor finds in the control page which requests were answered, with which answer, and
+//! which were taken and not answered ([`BackRing::attach_after`]). The state's lock, for which a
+//! queue's worker may wait, is held per answer and not for a whole turn: pages are mapped and
+//! unmapped without it.
 //!
-//! What a guest may do: ask anything, without end. Each request costs it a slot and gets an answer;
-//! nothing is logged, and frames move in between. Impossible indices close the vif.
+//! What a guest may do: send any requests without end. Each uses a slot and gets an answer; nothing
+//! is logged, and frames move in between. Impossible indices close the vif.
 
 use super::Polled;
 use super::control_state::Control;
@@ -25,20 +26,21 @@ use crate::ring::{BackRing, NetCtrl};
 use crate::units::DomId;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
-/// Requests of one vif that a control turn serves at most.
+/// Most requests of one vif per control turn.
 pub const REQUESTS_PER_TURN: u32 = 16;
 
 /// The back's end of a control ring.
 pub struct CtrlRing<P: Platform> {
     ring: BackRing<NetCtrl, PeerRing<NetCtrl, P>>,
     chan: <P::Events as Events>::Chan,
-    /// Requests that the last turn took.
+    /// Number of requests that the last turn took.
     took: u32,
 }
 
 impl<P: Platform> CtrlRing<P> {
-    /// Takes a ring up. `last`: of a predecessor's ring, the index after its last answer, and that
-    /// answer; if it was not published, it is now. So many more were `taken` and not answered.
+    /// Attaches to a ring. `last` is, for a predecessor's ring, the index after its last answer,
+    /// and that answer; it is published now if it was not. `taken` more requests were taken and not
+    /// answered.
     pub fn attach(
         mem: PeerRing<NetCtrl, P>,
         chan: <P::Events as Events>::Chan,
@@ -57,10 +59,10 @@ impl<P: Platform> CtrlRing<P> {
         &self.chan
     }
 
-    /// Of a predecessor's ring, before anything else is done with it: notifies the front if it may
-    /// not have been notified of the last answer (R5). Each answer is published alone, with its
-    /// own notification. A front that takes any event for its answer, as the author of gref
-    /// mappings' does, would read its own request.
+    /// For a predecessor's ring, before anything else: notifies the front if it may have missed the
+    /// notification of the last answer (R5). Each answer is published by itself with its own
+    /// notification. A front that takes any event for its answer, as that of the author of gref
+    /// mappings does, would otherwise read its own request.
     pub fn make_good(&self, p: &P) {
         if self.ring.unnotified(1).wanted() {
             p.events().notify(&self.chan);
@@ -72,18 +74,18 @@ impl<P: Platform> CtrlRing<P> {
         self.ring.req_cons().wrapping_sub(self.ring.unanswered())
     }
 
-    /// Requests that the last [turn](Self::poll) took.
+    /// Number of requests that the last [turn](Self::poll) took.
     pub fn took(&self) -> u32 {
         self.took
     }
 
-    /// Requests that were taken and not answered.
+    /// Number of requests that were taken and not answered.
     pub fn unanswered(&self) -> u32 {
         self.ring.unanswered()
     }
 
-    /// Serves requests of domain `of`, whose vif has `queues` queues; those about tables of mapped
-    /// pages where these are `grefs`.
+    /// Executes requests of domain `of`, whose vif has `queues` queues, including those about
+    /// tables of mapped pages if there are `grefs`.
     pub fn poll(
         &mut self,
         p: &P,
@@ -127,7 +129,7 @@ impl<P: Platform> CtrlRing<P> {
         Ok(if moved { Polled::More } else { Polled::Idle })
     }
 
-    /// Answers what was taken earlier and is done.
+    /// Answers requests that were taken earlier and are done.
     fn answer_due(&mut self, p: &P, of: DomId, control: &SharedControl, grefs: &mut GrefRequests<P>) {
         while let Some(due) = grefs.due(p, of) {
             let mut control = control.lock();
@@ -142,7 +144,7 @@ impl<P: Platform> CtrlRing<P> {
         }
     }
 
-    /// Answers requests that a predecessor took, where there are no tables any more.
+    /// Answers requests that a predecessor took, when there are no tables any more.
     pub fn refuse(&mut self, p: &P, of: DomId, control: &mut Control, taken: &[CtrlRequest]) {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
             control.grefs.taken = taken[k + 1..].to_vec();
@@ -157,14 +159,14 @@ impl<P: Platform> CtrlRing<P> {
         }
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    /// Whether there is work, as for [`final_check`](Self::final_check), without asking for events.
     pub fn is_pending(&mut self, grefs: Option<&GrefRequests<P>>) -> bool {
         let takes = grefs.is_none_or(GrefRequests::can_take);
         takes && self.ring.available(1) != Ok(0) || grefs.is_some_and(GrefRequests::can_move)
     }
 
-    /// Before sleeping: arms the ring and its channel. True: there is work. Where nothing more can
-    /// be taken, a queue's worker tells of the end of that.
+    /// Call before sleeping: asks for events of the ring and unmasks its channel. True: there is
+    /// work. While nothing more can be taken, a queue's worker reports when that ends.
     pub fn final_check(&mut self, p: &P, grefs: Option<&GrefRequests<P>>) -> Result<bool, PeerFault> {
         let work = self.ring.final_check(1)? && grefs.is_none_or(GrefRequests::can_take);
         p.events().unmask(&self.chan);

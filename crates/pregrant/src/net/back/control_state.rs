@@ -1,5 +1,5 @@
 //! The control state of a vif: what its guest set by control requests and multicast extra infos,
-//! and how it outlives the process (docs/protocol 1.1, R4).
+//! and how that outlives the process (docs/protocol 1.1, R4).
 //!
 //! ```text
 //!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
@@ -7,13 +7,13 @@
 //!   TX extras ---------->        |
 //!                                '--> GuestSettings, a copy for each queue's RX: which frames, which hash, which queue
 //! ```
-//! Order: the state changes; the page has it; the guest is notified. The page has also the last
-//! answer of the control ring, so that request and answer are one step: a successor finds either
-//! neither or both. MCAST_ADD and DEL are answered on TX rings and may be done twice, which changes
-//! nothing (see [`MulticastList`]).
+//! The order is: the state changes; the page has it; the guest is notified. The page also has the
+//! last answer of the control ring, so that request and answer are one step: a successor finds
+//! either neither or both. MCAST_ADD and DEL are answered on TX rings and may be executed twice,
+//! which changes nothing (see [`MulticastList`]).
 //!
-//! Without a page, or with one that is damaged: all multicast frames, no hash. One of an unknown
-//! version is [refused](Control::check) before.
+//! Without a page, or with a damaged one, the guest gets all multicast frames and no hashes. A page
+//! of an unknown version is [refused](Control::check) before.
 
 use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
@@ -29,42 +29,42 @@ use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
 
-/// What a guest set, and where that is kept; and what it may send.
+/// The settings of a guest, where they are kept, and its credit.
 #[derive(Default)]
 pub struct Control {
-    /// Which multicast frames it wants.
+    /// The multicast frames that it wants.
     pub multicast: MulticastList,
-    /// How it wants frames hashed and spread.
+    /// How it wants frames hashed and distributed.
     pub hash: HashSettings,
-    /// What belongs to the queues' tables of gref mappings, which are not here.
+    /// The kept state of gref mappings. The queues' tables themselves are not here.
     pub grefs: KeptGrefs,
     /// The control ring's index after its last answer, and that answer.
     last: (u32, CtrlResponse),
-    /// `feature-multicast-control`: else no list is kept.
+    /// `feature-multicast-control` was offered; otherwise there is no list.
     offers_multicast: bool,
-    /// How often the settings of the hash changed: each port has to learn of it.
+    /// Counts changes of the hash settings, which each port must follow.
     steered: u32,
     page: Option<ControlPage>,
-    /// The vif's `rate`, where it has one: the toolstack's, and not kept.
+    /// The credit by the toolstack's `rate`, if there is one. It is not kept.
     pub credit: Option<Credit>,
 }
 
 impl Control {
-    /// Where the state is kept from now on.
+    /// Sets where the state is kept.
     pub fn keep(&mut self, page: ControlPage) {
         self.page = Some(page);
     }
 
-    /// Whether the back offered the guest to filter multicast.
+    /// Sets whether the back offered multicast filtering.
     pub fn offer_multicast(&mut self, offered: bool) {
         self.offers_multicast = offered;
     }
 
-    /// A connection whose guest has set nothing, or whose settings are lost: the list says which.
-    /// `rsp_prod` is the control ring's. What the page had is overwritten.
+    /// Starts a connection whose guest has set nothing, or whose settings are lost, which
+    /// `multicast` tells. `rsp_prod` is the control ring's. The content of the page is overwritten.
     #[inline(never)]
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
-        // Else a copy of a former connection's could be the newer one.
+        // Otherwise a former connection's copy could be the newer one.
         if let Some(page) = &mut self.page {
             page.clear();
         }
@@ -76,16 +76,17 @@ impl Control {
         self.save();
     }
 
-    /// Whether what a predecessor kept can be read.
+    /// Checks that what a predecessor kept can be read.
     ///
     /// # Errors
-    /// It cannot: its connection is not to be taken up.
+    ///
+    /// It cannot: its connection must not be resumed.
     pub fn check(&self) -> Result<(), UnknownRecord> {
         self.page.as_ref().map_or(Ok(()), ControlPage::check)
     }
 
-    /// A predecessor's connection: what it kept is set. Gives the control ring's index after its
-    /// last answer, and that answer; None: nothing was kept, [`begin`](Self::begin) instead.
+    /// Resumes a predecessor's state. Returns the control ring's index after its last answer, and
+    /// that answer. None: nothing was kept; call [`begin`](Self::begin) instead.
     #[inline(never)]
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
@@ -101,13 +102,13 @@ impl Control {
         }
     }
 
-    /// What of it RX has to know.
+    /// The part of it that RX needs.
     pub(super) fn settings(&self) -> GuestSettings {
         GuestSettings { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
     }
 
-    /// Does what a batch's MCAST extras ask; calls `refused` for each that is not done. Kept
-    /// before this returns.
+    /// Executes the MCAST extras of a batch; calls `refused` for each that fails. The result is
+    /// kept when this returns.
     #[cold]
     pub fn multicast(&mut self, asks: impl Iterator<Item = MulticastAsk>, mut refused: impl FnMut(usize)) {
         for (i, ask) in asks.enumerate() {
@@ -119,8 +120,9 @@ impl Control {
         self.save();
     }
 
-    /// Does what a control request of domain `of`, whose vif has `queues` queues, asks. Gives the
-    /// answer; it is kept, with the state, as the one up to `rsp_prod`. Publish it next.
+    /// Executes a control request of domain `of`, whose vif has `queues` queues. Returns the
+    /// answer, which is kept with the state as the one before `rsp_prod`. The caller must publish
+    /// it next.
     pub fn answer<P: Platform>(
         &mut self,
         p: &P,
@@ -133,8 +135,8 @@ impl Control {
         self.answer_with(CtrlResponse::to(request, status, data), rsp_prod)
     }
 
-    /// An answer that was found elsewhere: it is kept, with the state and with what
-    /// [`grefs`](Self::grefs) says, as the one up to `rsp_prod`. Publish it next.
+    /// Keeps an answer that was computed elsewhere, with the state and [`grefs`](Self::grefs), as
+    /// the one before `rsp_prod`. The caller must publish it next.
     pub fn answer_with(&mut self, response: CtrlResponse, rsp_prod: u32) -> CtrlResponse {
         self.last = (rsp_prod, response);
         crash::here(Point::BeforeRecord);
@@ -159,7 +161,7 @@ impl Control {
             Some(T::SetHashKey) => self.set_key(p, of, a, b),
             Some(T::SetHashMappingSize) => self.hash.set_mapping_size(a),
             Some(T::SetHashMapping) => self.set_mapping(p, of, queues, [a, b, c]),
-            // Types 8 to 10 come here where no queue has a table.
+            // Types 8 to 10 only get here if no queue has a table.
             _ => return (CtrlStatus::NotSupported, 0),
         };
         self.steered = self.steered.wrapping_add(u32::from(status == CtrlStatus::Success));
@@ -182,7 +184,7 @@ impl Control {
         queues: usize,
         [gref, count, first]: [u32; 3],
     ) -> CtrlStatus {
-        // Before the page is read: `count` fits the buffer then.
+        // This is checked before the page is read, so `count` fits the buffer.
         let checked = self.hash.check_mapping(count, first);
         if checked != CtrlStatus::Success {
             return checked;

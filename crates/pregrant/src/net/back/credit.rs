@@ -1,4 +1,4 @@
-//! The `rate` of a vif: how many bytes its guest may send in how many microseconds
+//! The `rate` of a vif: how many bytes its guest may send per how many microseconds
 //! (docs/protocol 6, "Credit").
 //!
 //! ```text
@@ -6,24 +6,24 @@
 //!   frame >  left, window over:     a new window, left += bytes, try again
 //!   frame >  left, window not over: nothing is taken before its end; the worker may sleep until then
 //! ```
-//! Linux's rules: `left` grows to max(128 KiB, bytes) at most, so that the longest frame always
-//! passes one day; a frame counts with the length that its first request claims, also when it is
-//! refused afterwards. Other than Linux's, the credit is the vif's and not each queue's: more
-//! queues do not make a guest faster. Which queue comes first changes with each window.
+//! The rules are Linux's: `left` grows to max(128 KiB, bytes) at most, so that the longest frame
+//! passes some day; a frame counts with the length in its first request, even if it is refused
+//! later. Unlike in Linux, the credit belongs to the vif and not to each queue, so more queues do
+//! not make a guest faster. The queue that comes first changes with each window.
 //!
-//! What a guest may do: ask for more. Its requests wait on its ring; nothing is kept for it.
+//! What a guest may do: send more. Its requests wait on its ring, and use no memory of the back.
 
 use core::fmt;
 
-/// Bytes that `left` may always reach.
+/// Number of bytes that `left` may always reach.
 const BURST: u64 = 131_072;
 
-/// What the toolstack allows.
+/// The rate that the toolstack allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// Bytes in a window.
+    /// Bytes per window.
     pub bytes: u64,
-    /// A window's length.
+    /// Length of a window in microseconds.
     pub usec: u64,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A `rate` that is none.
+/// The text is not a valid `rate`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadRate;
 
@@ -44,10 +44,11 @@ impl fmt::Display for BadRate {
 }
 
 impl Rate {
-    /// From the key `rate`: `"bytes,usec"`. None: no limit, which is also what 0 microseconds say.
+    /// Parses the key `rate`: `"bytes,usec"`. None: no limit, which 0 microseconds also mean.
     ///
     /// # Errors
-    /// Something else stands there.
+    ///
+    /// The text is not of this form.
     pub fn parse(text: &str) -> Result<Option<Self>, BadRate> {
         let number = |text: &str| {
             let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -59,21 +60,21 @@ impl Rate {
     }
 }
 
-/// One vif's account.
+/// The credit of one vif.
 #[derive(Clone, Copy, Debug)]
 pub struct Credit {
     rate: Rate,
-    /// Bytes that may be taken now.
+    /// Bytes that may be sent now.
     pub(super) left: u64,
     window_start_ns: u64,
-    /// Nothing is taken before this; then so many windows have passed.
+    /// No frame is taken before this time; this many windows have passed then.
     until: Option<(u64, u64)>,
-    /// Times that it was waited for.
+    /// How often a frame had to wait.
     waits: u64,
 }
 
 impl Credit {
-    /// With one window's bytes.
+    /// Starts with the bytes of one window.
     pub fn new(rate: Rate, now_ns: u64) -> Self {
         Self { rate, left: rate.bytes, window_start_ns: now_ns, until: None, waits: 0 }
     }
@@ -92,7 +93,7 @@ impl Credit {
         self.left = self.left.saturating_add(more).min(self.rate.bytes.max(BURST));
     }
 
-    /// Whether nothing is to be taken now.
+    /// Whether no frame may be taken now.
     pub(super) fn waits(&mut self, now_ns: u64) -> bool {
         match self.until {
             Some((until, _)) if now_ns < until => return true,
@@ -105,7 +106,7 @@ impl Credit {
         false
     }
 
-    /// There is a frame of `size` bytes, more than is left. True: it has to wait.
+    /// For a frame of `size` bytes, which is more than is left. True: it must wait.
     pub(super) fn is_short(&mut self, size: u64, now_ns: u64) -> bool {
         if now_ns >= self.window_start_ns.saturating_add(self.window_ns()) {
             self.window_start_ns = now_ns;
@@ -115,7 +116,7 @@ impl Credit {
         if missing == 0 {
             return false;
         }
-        // Short windows: so many of them that it is worth while to wake.
+        // For short windows, wait for several, so that waking up is worth it.
         let windows = missing
             .checked_div(self.rate.bytes)
             .map_or(u64::MAX, |n| n + u64::from(!missing.is_multiple_of(self.rate.bytes)));
@@ -125,7 +126,7 @@ impl Credit {
         true
     }
 
-    /// When frames may be taken again, where they wait.
+    /// When frames may be taken again, if they wait.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.until.map(|(until, _)| until)
     }
@@ -165,7 +166,7 @@ mod tests {
         }
     }
 
-    /// Takes frames of `size` from `now` on until one has to wait; how many.
+    /// Takes frames of `size` bytes from the time `now` on until one must wait; returns how many.
     fn take(c: &mut Credit, size: u64, now: u64) -> u64 {
         let mut n = 0;
         while !c.waits(now) && (size <= c.left || !c.is_short(size, now)) {
@@ -181,14 +182,14 @@ mod tests {
         assert_eq!((take(&mut c, 1000, 0), c.deadline_ns()), (3, Some(10_000)));
         assert_eq!(take(&mut c, 1000, 9_999), 0);
         assert_eq!((take(&mut c, 1000, 10_000), c.deadline_ns()), (3, Some(20_000)));
-        // Awake late: that is one window's bytes, and then the one that began meanwhile.
+        // Woken late: it gets one window's bytes, then those of the window that began meanwhile.
         assert_eq!((take(&mut c, 1000, 39_000), c.deadline_ns()), (6, Some(49_000)));
     }
 
     #[test]
     fn rest_is_not_saved_up_beyond_a_window() {
         let mut c = Credit::new(Rate { bytes: 3000, usec: 10 }, 0);
-        // A second of rest: what was left, and one window.
+        // After a second without frames: what was left, and one window.
         assert_eq!(take(&mut c, 1000, 1_000_000_000), 6);
         assert_eq!(c.left, 0);
     }
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!((take(&mut c, 65_535, 655 * 10_000), c.left), (1, 65));
         let mut none = Credit::new(Rate { bytes: 0, usec: 1 }, 0);
         assert_eq!((take(&mut none, 1, 5_000), none.deadline_ns()), (0, Some(u64::MAX)));
-        // More than 128 KiB is never left, nor less than a window's bytes.
+        // There are never more than 128 KiB or one window's bytes left, whichever is more.
         let mut big = Credit::new(Rate { bytes: 100_000, usec: 1 }, 0);
         big.add(5);
         assert_eq!(big.left, BURST);

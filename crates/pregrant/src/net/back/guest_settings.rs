@@ -1,13 +1,13 @@
-//! A guest's settings for the frames to it, as one RX queue knows them.
+//! The guest's settings for the frames to it, as one RX queue knows them.
 //!
 //! ```text
 //!   SharedControl --changed--> GuestSettings, the queue's own copy --> which multicast frames, which hash, which queue
 //! ```
-//! A copy, so that no queue takes a lock for a batch: it is made again when the number of changes
-//! differs.
+//! They are a copy, so that no queue locks anything per batch; it is updated when the number of
+//! changes differs.
 //!
 //! What a guest may do: change its settings at any rate. Each change costs its own queues a copy of
-//! some hundred bytes.
+//! a few hundred bytes.
 
 use super::hash::{HashSettings, HashSteering};
 use super::multicast::MulticastList;
@@ -16,27 +16,27 @@ use crate::net::headers::addresses;
 use crate::port::{Arena, BURST_FRAMES, Steering};
 use alloc::sync::Arc;
 
-/// The hashes of a burst's frames, by their number in it.
+/// The hashes of a burst's frames, by frame.
 pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
 
-/// See the module.
+/// An RX queue's copy of the settings.
 #[derive(Clone, Debug, Default)]
 pub struct GuestSettings {
     pub(super) multicast: MulticastList,
     pub(super) hash: HashSettings,
-    /// How often what ports have to know has changed.
+    /// Counts changes of the settings that ports must know.
     pub(super) steered: u32,
 }
 
 impl GuestSettings {
-    /// Whether frames for the guest have to be parsed.
+    /// Whether frames for the guest must be parsed.
     #[inline(always)]
     pub fn touches_rx(&self) -> bool {
         self.hash.is_on() || self.multicast.filters()
     }
 
-    /// Drops the frames in `arena` that the guest does not want, and computes the others' hashes.
-    /// Returns how many it dropped.
+    /// Drops the frames in `arena` that the guest does not want, and computes the hashes of the
+    /// others. Returns how many it dropped.
     pub fn prepare(&self, arena: &mut Arena, hashes: &mut Hashes) -> u64 {
         let mut dropped = 0;
         for (i, hash) in hashes.iter_mut().enumerate().take(arena.len()) {
@@ -52,7 +52,7 @@ impl GuestSettings {
         dropped
     }
 
-    /// How ports are to spread frames over `queues` queues; None: as they like.
+    /// How ports must distribute frames over `queues` queues. None: as they like.
     pub(super) fn steering(&self, queues: usize) -> Option<Arc<dyn Steering>> {
         let on = self.hash.is_on() && queues > 1;
         on.then(|| Arc::new(HashSteering { settings: self.hash.clone(), queues }) as Arc<dyn Steering>)

@@ -1,15 +1,15 @@
-//! How a guest wants its frames hashed, and spread over its queues (docs/protocol 2.11).
+//! How a guest wants its frames hashed and distributed over its queues (docs/protocol 2.11).
 //!
 //! ```text
 //!   frame --addresses, ports--> Toeplitz --value--> table[value % size], or value % queues
 //!                                  '-- and into the frame's HASH extra info
 //! ```
-//! With no algorithm or no hash type the choice of the queue is the port's and frames carry no
-//! hash. A frame of no type that was asked for has the hash 0 and no extra info, as with Linux.
+//! Without an algorithm or a hash type the port chooses the queue, and frames have no hash. A frame
+//! of none of the requested types has the hash 0 and no extra info, as in Linux.
 //!
-//! What a guest may do: set anything in any order. The table never names a queue that is not there;
-//! key and table have a fixed size. The frames are other guests' bytes: headers that do not parse
-//! have no hash.
+//! What a guest may do: set anything in any order. The table never names a queue that does not
+//! exist; key and table have fixed sizes. The frames are other guests' data: one whose headers
+//! cannot be parsed has no hash.
 
 use crate::array;
 use crate::net::batch::FrameHash;
@@ -22,19 +22,19 @@ use crate::wire::netif_ctrl::{
 };
 use alloc::boxed::Box;
 
-/// Entries of a table from hash to queue at most, as with Linux.
+/// Most entries of the table from hash to queue, as in Linux.
 pub const MAPPING_MAX: usize = 128;
 
-/// What a guest set.
+/// The hash settings of a guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HashSettings {
     toeplitz: bool,
     flags: u32,
     key: [u8; KEY_MAX],
-    /// The key's table; None: the key is empty, every hash is 0.
+    /// The precomputed key. None: the key is empty, and every hash is 0.
     ready: Option<Toeplitz>,
     mapping: Box<[u16; MAPPING_MAX]>,
-    /// Entries of it that count; 0: hash modulo queues.
+    /// Number of its entries that are used; 0: the queue is the hash modulo the number of queues.
     size: usize,
 }
 
@@ -45,7 +45,7 @@ impl Default for HashSettings {
 }
 
 impl HashSettings {
-    /// Whether frames have a hash.
+    /// Whether frames get a hash.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
         self.toeplitz && self.flags != 0
@@ -56,7 +56,7 @@ impl HashSettings {
         if self.toeplitz { netif_ctrl::HASH_ALGORITHM_TOEPLITZ } else { HASH_ALGORITHM_NONE }
     }
 
-    /// The types that are hashed, `HASH_TYPE_*`.
+    /// The types that are hashed, a mask of `HASH_TYPE_*`.
     pub fn flags(&self) -> u32 {
         self.flags
     }
@@ -66,12 +66,12 @@ impl HashSettings {
         &self.key
     }
 
-    /// The table's entries that count.
+    /// The entries of the table that are used.
     pub fn mapping(&self) -> &[u16] {
         &self.mapping[..self.size]
     }
 
-    /// `SET_HASH_ALGORITHM`.
+    /// Implements `SET_HASH_ALGORITHM`.
     pub fn set_algorithm(&mut self, algorithm: u32) -> CtrlStatus {
         self.toeplitz = match algorithm {
             HASH_ALGORITHM_NONE => false,
@@ -81,13 +81,13 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// `GET_HASH_FLAGS`: what can be asked for, once there is an algorithm (before, Linux says
-    /// NOT_SUPPORTED).
+    /// Implements `GET_HASH_FLAGS`: the possible types, once there is an algorithm (before that,
+    /// Linux answers NOT_SUPPORTED).
     pub fn possible_flags(&self) -> (CtrlStatus, u32) {
         if self.toeplitz { (CtrlStatus::Success, HASH_TYPE_ALL) } else { (CtrlStatus::NotSupported, 0) }
     }
 
-    /// `SET_HASH_FLAGS`.
+    /// Implements `SET_HASH_FLAGS`.
     pub fn set_flags(&mut self, flags: u32) -> CtrlStatus {
         if !self.toeplitz || flags & !HASH_TYPE_ALL != 0 {
             return CtrlStatus::InvalidParameter;
@@ -96,7 +96,7 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// `SET_HASH_KEY`; what a shorter key leaves out is zero.
+    /// Implements `SET_HASH_KEY`. A shorter key is padded with zeroes.
     pub fn set_key(&mut self, key: &[u8]) -> CtrlStatus {
         if key.len() > KEY_MAX {
             return CtrlStatus::BufferOverflow;
@@ -107,7 +107,7 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// `SET_HASH_MAPPING_SIZE`: a new table of zeroes.
+    /// Implements `SET_HASH_MAPPING_SIZE`: the new table has zeroes.
     pub fn set_mapping_size(&mut self, size: u32) -> CtrlStatus {
         if size as usize > MAPPING_MAX {
             return CtrlStatus::InvalidParameter;
@@ -117,7 +117,7 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// Whether `SET_HASH_MAPPING` may write `count` entries from `first` on. Without overflow
+    /// Whether `SET_HASH_MAPPING` may write `count` entries from `first` on, without overflow
     /// (XSA-270).
     pub fn check_mapping(&self, count: u32, first: u32) -> CtrlStatus {
         if count as usize > MAPPING_MAX {
@@ -129,7 +129,7 @@ impl HashSettings {
         }
     }
 
-    /// `SET_HASH_MAPPING`: all entries or none; each must be one of `queues` queues.
+    /// Implements `SET_HASH_MAPPING`: all entries or none; each must be one of `queues` queues.
     pub fn set_mapping(&mut self, entries: &[u32], first: u32, queues: usize) -> CtrlStatus {
         let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
         let checked = self.check_mapping(count, first);
@@ -145,7 +145,7 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// The hash of a frame by the longest type that was asked for and that it is of.
+    /// The hash of a frame, by the longest requested type that it is of.
     pub fn hash(&self, frame: &[u8]) -> Option<FrameHash> {
         let ip = IpHeaders::parse(frame).ok()?;
         let (addresses, only_ip, with_tcp) = match ip.version {
@@ -171,7 +171,7 @@ impl HashSettings {
         Some(FrameHash { hash_type: kind.trailing_zeros() as u8, value })
     }
 
-    /// The queue, of `queues`, for a hash.
+    /// The queue for a hash, out of `queues`.
     pub fn queue(&self, hash: u32, queues: usize) -> usize {
         let queue = match self.mapping() {
             [] => hash as usize,
@@ -181,12 +181,12 @@ impl HashSettings {
     }
 }
 
-/// The settings as ports have them: a copy, for a number of queues.
+/// A copy of the settings for ports, for a number of queues.
 #[derive(Clone, Debug)]
 pub struct HashSteering {
-    /// What the guest set.
+    /// The settings.
     pub settings: HashSettings,
-    /// Its queues.
+    /// The number of queues.
     pub queues: usize,
 }
 
@@ -217,7 +217,7 @@ mod tests {
         s
     }
 
-    /// 66.9.149.187:2794 to 161.142.100.80:1766.
+    /// From 66.9.149.187:2794 to 161.142.100.80:1766.
     fn v4(protocol: u8) -> Vec<u8> {
         let mut f = Vec::from([0u8; 12]);
         f.extend([8, 0, 0x45, 0, 0, 40, 0, 1, 0, 0, 64, protocol, 0, 0]);
@@ -228,7 +228,7 @@ mod tests {
         f
     }
 
-    /// 3ffe:2501:200:1fff::7 to 3ffe:2501:200:3::1, the same ports.
+    /// From 3ffe:2501:200:1fff::7 to 3ffe:2501:200:3::1, with the same ports.
     fn v6(protocol: u8) -> Vec<u8> {
         let mut f = Vec::from([0u8; 12]);
         f.extend([0x86, 0xDD, 0x60, 0, 0, 0, 0, 20, protocol, 64]);
@@ -261,12 +261,12 @@ mod tests {
         assert_eq!(types(HASH_TYPE_IPV4_TCP), [None, Some(1), None, None]);
         assert_eq!(types(HASH_TYPE_IPV6 | HASH_TYPE_IPV4_TCP), [None, Some(1), Some(2), Some(2)]);
         assert_eq!(types(HASH_TYPE_IPV6_TCP), [None, None, None, Some(3)]);
-        // The ports of a later fragment are not there, those of the first would part it from the
+        // A later fragment has no ports, and using those of the first would separate it from the
         // others.
         let mut fragment = v4(TCP);
         fragment[20] = 0x20;
         assert_eq!(set(HASH_TYPE_ALL).hash(&fragment).map(|h| h.hash_type), Some(0));
-        // No frame makes it panic.
+        // No frame causes a panic.
         let all = set(HASH_TYPE_ALL);
         for frame in [v4(TCP), v6(TCP)] {
             for len in 0..frame.len() {
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!((s.set_flags(0x10), s.set_flags(0xF), s.is_on()), (InvalidParameter, Success, true));
         assert_eq!((s.set_key(&[1; 41]), s.set_key(&[1; 40])), (BufferOverflow, Success));
         assert_ne!(s.hash(&v4(TCP)).unwrap().value, 0);
-        // A shorter key is a new one; an empty one makes every hash 0.
+        // A shorter key replaces the whole key; an empty one makes every hash 0.
         assert_eq!((s.set_key(&[2]), s.key()[..2] == [2, 0]), (Success, true));
         assert_eq!((s.set_key(&[]), s.hash(&v4(TCP)).unwrap().value), (Success, 0));
         assert_eq!(s.set_algorithm(0), Success);
@@ -330,7 +330,7 @@ mod tests {
             (s.check_mapping(0, 8), s.check_mapping(8, 0), s.check_mapping(1, 7)),
             (Success, Success, Success)
         );
-        // One wrong entry, and nothing of the list counts.
+        // With one invalid entry, no entry of the list is written.
         for wrong in [4, 5, 0x1_0000, u32::MAX] {
             assert_eq!(s.set_mapping(&[3, 3, wrong], 0, 4), InvalidParameter);
             assert_eq!(s.mapping(), [0; 8]);

@@ -1,10 +1,10 @@
-//! Answers that must wait: frames whose pages a path still holds, and those behind them, since net
-//! answers in request order (docs/protocol 1.1, R1).
+//! Answers that must wait: those of frames whose pages a path still holds, and all after them,
+//! since net answers in request order (docs/protocol 1.1, R1).
 //!
 //! ```text
 //!   frames:  [held][done][held][done] ...      only the done ones at the head may be answered
 //! ```
-//! Bounded by the ring: an unanswered request keeps its slot.
+//! They are bounded by the ring, since an unanswered request keeps its slot.
 
 use crate::net::batch::TxBatch;
 use crate::port::Token;
@@ -12,16 +12,16 @@ use crate::wire::netif::TxResponse;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// One frame that waits: its answers, and its token if it is held.
+/// A frame that waits: its answers, and its token if it is held.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     nr_rsps: u16,
     held: Option<Token>,
-    /// The port had it.
+    /// Whether it was passed to the port.
     given: bool,
 }
 
-/// The queue of answers of one TX ring. Allocates once.
+/// The waiting answers of one TX ring. It allocates once.
 #[derive(Debug)]
 pub struct LateAnswers {
     rsps: VecDeque<TxResponse>,
@@ -36,13 +36,13 @@ impl LateAnswers {
         Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), given: 0 }
     }
 
-    /// Whether nothing waits.
+    /// Whether no frame waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Frames among those that wait which the port had.
+    /// Number of waiting frames that were passed to the port.
     #[inline(always)]
     pub fn given(&self) -> u32 {
         self.given
@@ -60,7 +60,7 @@ impl LateAnswers {
         }
     }
 
-    /// Their paths let go of these frames.
+    /// Marks frames that their paths have released.
     pub fn release(&mut self, done: &mut Vec<Token>) {
         done.sort_unstable();
         for f in &mut self.frames {
@@ -73,8 +73,8 @@ impl LateAnswers {
         done.clear();
     }
 
-    /// Takes the answers of the frames at the head that are done, whole frames, at most `most`
-    /// answers. Returns how many of these frames the port had.
+    /// Takes the answers of the oldest frames that are done, whole frames only, at most `most`
+    /// answers. Returns how many of these frames were passed to the port.
     pub fn take(&mut self, most: usize, out: &mut Vec<TxResponse>) -> u32 {
         out.clear();
         let before = self.given;
@@ -95,8 +95,8 @@ mod tests {
     use super::*;
     use crate::net::batch::{Todo, TxFrame};
 
-    /// A batch of frames with so many answers each, ids counted from `first_id`, which is its
-    /// serial number too.
+    /// A batch of frames with these numbers of answers, whose ids count from `first_id`, which is
+    /// also its serial number.
     fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {
         let mut batch = TxBatch::default();
         (batch.held, batch.nr_frames, batch.serial) = (held, nr_rsps.len(), first_id.into());
@@ -111,7 +111,7 @@ mod tests {
         batch
     }
 
-    /// Frames of such batches.
+    /// The tokens of frames of such batches.
     fn tokens(of: &[(u64, u64)]) -> Vec<Token> {
         of.iter().map(|(batch, i)| Token(batch << 6 | i)).collect()
     }
@@ -122,7 +122,8 @@ mod tests {
         out.iter().map(|r| r.id).collect()
     }
 
-    /// Done in any order, answered in the order of the requests; over batches, too.
+    /// Frames are released in any order and answered in the order of the requests, across batches,
+    /// too.
     #[test]
     fn what_is_done_early_waits_for_what_came_before() {
         let mut late = LateAnswers::new(256);
@@ -145,8 +146,8 @@ mod tests {
         assert_eq!(ids(&mut late, 256), [4]);
     }
 
-    /// Frames that failed, or were none, never reached the port; the others are its own until they
-    /// are answered.
+    /// Frames that failed, or are no frames, never reached the port; the others count as the port's
+    /// until they are answered.
     #[test]
     fn what_the_port_had_is_counted_until_it_is_answered() {
         let mut late = LateAnswers::new(256);

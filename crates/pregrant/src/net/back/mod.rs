@@ -1,12 +1,12 @@
-//! The back: takes what the guest sends (TX), gives it what comes for it (RX). Both named from the
-//! guest's view.
+//! The back: takes the frames that the guest sends (TX), and delivers those for it (RX), both named
+//! from the guest's view.
 //!
 //! ```text
 //!            TX: tx -> batch::tx   -> path.fetch   -> port.tx_burst
 //!            RX: port.rx_burst  -> path.deliver -> rx
 //! ```
-//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings;
-//! [`control_ring`]). What a guest may do to it is said in each file; nothing of it reaches another
+//! The data path ([`tx`], [`rx`]) is separate from the control path (`vif`: keys, states, mappings;
+//! [`control_ring`]). Each file says what a guest may do to it; nothing of that reaches another
 //! guest's queue.
 
 pub mod control_page;
@@ -37,11 +37,11 @@ pub use tx::TxQueue;
 pub use unfinished_work::Interrupted;
 pub use vif::{BackVif, Vif, VifConfig};
 
-/// What a poll of a queue found.
+/// The result of polling a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// A batch moved: there may be more.
+    /// A batch was moved, and there may be more.
     More,
-    /// Nothing to move: arm, and check once more before sleeping.
+    /// There was nothing to move: ask for events, and check once more before sleeping.
     Idle,
 }

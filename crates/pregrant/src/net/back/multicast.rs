@@ -1,13 +1,13 @@
-//! Which multicast frames a guest wants (docs/protocol 2.8).
+//! The multicast frames that a guest wants (docs/protocol 2.8).
 //!
 //! ```text
 //!   request-multicast-control = 1        key: "only those that I name"
 //!   MCAST_ADD, MCAST_DEL                 extra infos on any TX ring: the names, at most 64
 //! ```
-//! A set: to add what is there, or to delete what is not, is no error and changes nothing. So a
-//! batch whose answers a dying back did not publish can be taken again by its successor. What a
-//! guest may do: add anything; it has at most 64 addresses, and gets no multicast frame for an
-//! address that it did not add.
+//! It is a set: adding what is there, or deleting what is not, is no error and changes nothing. So
+//! a batch whose answers a dying back did not publish can be executed again by its successor. What
+//! a guest may do: add any address; it has at most 64, and gets no multicast frame for an address
+//! that it did not add.
 
 use crate::array;
 use crate::net::batch::tx::MulticastAsk;
@@ -15,15 +15,15 @@ use crate::net::headers::MacAddr;
 use crate::wire::netif::MCAST_LIST_MAX;
 use alloc::boxed::Box;
 
-/// The addresses that a guest named, and whether they count.
+/// The addresses that a guest added, and whether they are used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastList {
     addresses: Box<[MacAddr; MCAST_LIST_MAX]>,
     len: usize,
-    /// `request-multicast-control`.
+    /// The guest has set `request-multicast-control`.
     requested: bool,
-    /// All that the guest named is in here. Not so after a successor found nothing that its
-    /// predecessor kept.
+    /// All addresses that the guest added are in here. False after a successor has found no state
+    /// of its predecessor.
     whole: bool,
 }
 
@@ -34,12 +34,12 @@ impl Default for MulticastList {
 }
 
 impl MulticastList {
-    /// A list whose contents are not known any more: the guest gets all multicast frames (R4).
+    /// The list of a guest whose addresses are lost: it gets all multicast frames (R4).
     pub fn lost() -> Self {
         Self { whole: false, ..Self::default() }
     }
 
-    /// A list with as many of these addresses as it has room for.
+    /// A list with as many of these addresses as fit.
     pub fn of(addresses: impl Iterator<Item = MacAddr>, whole: bool) -> Self {
         let mut list = Self { whole, ..Self::default() };
         for mac in addresses {
@@ -48,22 +48,22 @@ impl MulticastList {
         list
     }
 
-    /// The addresses, in no order.
+    /// The addresses, in any order.
     pub fn addresses(&self) -> &[MacAddr] {
         &self.addresses[..self.len]
     }
 
-    /// Whether the list has all that the guest named.
+    /// Whether the list has all addresses that the guest added.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// The guest wants only what it names, or everything.
+    /// Sets whether the guest wants only the addresses that it added.
     pub fn request(&mut self, on: bool) {
         self.requested = on;
     }
 
-    /// Whether anything is to be left out.
+    /// Whether frames are filtered.
     #[inline(always)]
     pub fn filters(&self) -> bool {
         self.requested && self.whole
@@ -75,7 +75,7 @@ impl MulticastList {
         !self.filters() || !dst.is_group() || dst == MacAddr::BROADCAST || self.addresses().contains(&dst)
     }
 
-    /// Does what the guest asks. False: refused, the list is full or this is no address of a group.
+    /// Executes an MCAST request. False: the list is full, or this is no group address.
     #[must_use]
     pub fn apply(&mut self, ask: MulticastAsk) -> bool {
         let (MulticastAsk::Add(mac) | MulticastAsk::Del(mac)) = ask;
@@ -92,7 +92,7 @@ impl MulticastList {
             (MulticastAsk::Del(_), Some(place)) => {
                 self.len -= 1;
                 self.addresses[place] = self.addresses[self.len];
-                // The bytes beyond the end are zero, so that equal lists are equal.
+                // The bytes after the end are zero, so that equal lists compare equal.
                 self.addresses[self.len] = MacAddr([0; 6]);
             }
         }

@@ -1,5 +1,5 @@
-//! One queue at the back, whole: rings, paths, channels, statistics. Owned by one loop, and may be
-//! handed to another thread's.
+//! One queue of the back: rings, paths, channels, statistics. One thread owns it, and it can move
+//! to another.
 //!
 //! ```text
 //!   connect --> | TX: ring, chain, channel | RX: ring, chain, channel | --drop--> unmapped, channels closed
@@ -7,7 +7,7 @@
 //!                                              ^
 //!   vif's owner, another thread: QueueShare ---'  what the queue is to keep to, and what it has come to
 //! ```
-//! [`SharedControl`] has all that the queues of a vif share. What a guest may do: see
+//! [`SharedControl`] has what the queues of a vif share. What a guest may do: see
 //! [`tx`](super::tx), [`rx`](super::rx).
 
 use super::shared_control::SharedControl;
@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsiz
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// [`MappedStats`], written by the queue's owner, read by any thread.
+/// [`MappedStats`] that the queue's owner writes and any thread reads.
 #[derive(Debug, Default)]
 struct SharedFigures {
     pages: AtomicUsize,
@@ -53,58 +53,59 @@ impl SharedFigures {
     }
 }
 
-/// What a queue and its vif's owner know of each other, wherever each of them runs.
+/// The state that a queue shares with the owner of its vif, wherever each of them runs.
 #[derive(Debug)]
 pub struct QueueShare {
-    /// TX, counted.
+    /// Counters of TX.
     pub tx: Arc<LiveStats>,
-    /// RX, counted.
+    /// Counters of RX.
     pub rx: Arc<LiveStats>,
     /// The paths of TX and RX.
     pub chains: [ChainNames; 2],
-    /// Pages that are mapped from connect to disconnect.
+    /// Number of pages that are mapped from connect to disconnect.
     pub needed_pages: usize,
-    /// Of TX and RX: whether pages stay mapped once they were seen.
+    /// For TX and RX: whether pages are kept mapped.
     pub keeps: [bool; 2],
-    /// Of TX and RX.
+    /// For TX and RX: counts of the pages kept mapped.
     kept: [SharedFigures; 2],
     link: AtomicBool,
     stalls: AtomicU64,
-    /// Orders, and how many there were.
+    /// Counts changes of the configuration.
     generation: AtomicU32,
     headroom: AtomicU16,
-    /// Pages that TX and RX may keep.
+    /// Most pages that TX and RX may keep mapped.
     allowed: [AtomicUsize; 2],
 }
 
 impl QueueShare {
-    /// Whether its guest takes frames, as of its last turn.
+    /// Whether its guest takes frames, as of the last turn.
     pub fn link_is_up(&self) -> bool {
         self.link.load(Ordering::Acquire)
     }
 
-    /// How often its guest took none for so long that its link went down.
+    /// How often its guest took no frames for so long that the link went down.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Pages that stay mapped since they were seen, as of its last turn.
+    /// Number of pages kept mapped, as of the last turn.
     pub fn kept_pages(&self) -> usize {
         self.kept.iter().map(|kept| kept.pages.load(Ordering::Relaxed)).sum()
     }
 
-    /// What became of such pages of TX and RX, as of its last turn; None: none are kept.
+    /// Counts of the pages that TX and RX keep mapped, as of the last turn. None: none are kept.
     pub fn kept(&self) -> [Option<MappedStats>; 2] {
         [0, 1].map(|dir| self.keeps[dir].then(|| self.kept[dir].read()))
     }
 
-    /// From its next batch on it leaves so many bytes free ahead of a frame's.
+    /// Sets the headroom of frames, from the next batch on.
     pub(super) fn set_headroom(&self, bytes: u16) {
         self.headroom.store(bytes, Ordering::Relaxed);
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// From its next batch or turn on TX and RX keep so many pages at most, where they keep any.
+    /// Limits the pages that TX and RX keep mapped, if they keep any, from the next batch or turn
+    /// on.
     pub(super) fn set_page_limits(&self, pages: [usize; 2]) {
         self.allowed.iter().zip(pages).for_each(|(allowed, pages)| allowed.store(pages, Ordering::Relaxed));
         self.generation.fetch_add(1, Ordering::Release);
@@ -112,42 +113,41 @@ impl QueueShare {
 }
 
 impl ConfigGeneration for QueueShare {
-    /// The queue applies the change at its next batch or turn.
+    /// Makes the queue apply a change at its next batch or turn.
     fn advance(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
-/// The queue.
+/// One queue of a vif's back.
 pub struct BackQueue<P: Platform> {
     of: DomId,
     pub(super) tx: TxQueue<P>,
     pub(super) rx: RxQueue<P>,
-    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its vif
-    /// closes.
+    /// None: it could not be [adopted](Self::adopt), so the queue is stalled until its vif closes.
     tx_chan: Option<Chan<P>>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
     control: Arc<SharedControl>,
     share: Arc<QueueShare>,
-    /// Pages were given back, and its vif's owner does not know.
+    /// Pages were returned to the guest, and its vif's owner does not know yet.
     gave_back: bool,
-    /// Config generation that it has applied.
+    /// The generation of the configuration that it has applied.
     applied: u32,
-    /// Armed while there was no credit: TX asks for no event, and is polled then, whatever other
-    /// queues do meanwhile.
+    /// Set while it sleeps without credit: TX asks for no event and is polled at this time,
+    /// whatever other queues do meanwhile.
     waits_until: Option<u64>,
-    /// While it is armed: when its port, which had no room, is asked again at the latest.
+    /// While it sleeps: the latest time at which its port, which had no room, is asked again.
     asks_at: Option<u64>,
 }
 
-/// Compiles for what goes from one worker's thread to another's: the queue does, on every platform,
-/// with all that it has mapped.
+/// Checks that what moves between workers' threads is Send: the queue, on every platform, with
+/// everything that it has mapped.
 const fn goes_to_another_thread<T: Send>() {}
 
 impl<P: Platform> BackQueue<P> {
-    /// Of these halves, of domain `of`. `rx_chan` is missing where one channel serves both; `pages`
-    /// are mapped from connect to disconnect.
+    /// A queue of domain `of` with these halves. There is no `rx_chan` if one channel serves both;
+    /// `pages` is the number of pages mapped from connect to disconnect.
     #[inline(never)]
     pub fn new(
         of: DomId,
@@ -186,7 +186,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// What its vif's owner knows of it.
+    /// The state that it shares with its vif's owner.
     pub fn share(&self) -> &Arc<QueueShare> {
         &self.share
     }
@@ -196,8 +196,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx_chan.iter().chain(&self.rx_chan)
     }
 
-    /// Has its event channels come to `p`, another handle of the same domain: its new owner's. One
-    /// event is pending afterwards.
+    /// Moves its event channels to `p`, another handle of the same domain, which belongs to the new
+    /// owner. One event is pending afterwards.
     pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
         let rx = self.rx_chan.take();
         let tx = self.tx_chan.take();
@@ -206,7 +206,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(())
     }
 
-    /// Its paths: TX, RX.
+    /// Its paths for TX and RX.
     fn chains_mut(&mut self) -> [&mut Chain<P>; 2] {
         [self.tx.chain_mut(), self.rx.chain_mut()]
     }
@@ -236,14 +236,14 @@ impl<P: Platform> BackQueue<P> {
         self.rx.poll(p, self.of, chan, port, &self.control)
     }
 
-    /// Requests that the queue has consumed, of both rings; the number wraps.
+    /// Number of requests consumed from both rings, which wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.tx.requests().wrapping_add(self.rx.requests())
     }
 
-    /// Applies a new configuration, and serves what waits: between batches, and before it is armed.
-    /// True: its vif's owner has to check it, for its link changed, or it has given pages back, or
+    /// Applies a new configuration, and handles what waits: between batches, and before it sleeps.
+    /// True: its vif's owner must check it, because its link changed, or it returned pages, or
     /// frames were too long for its guest.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
@@ -266,7 +266,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(self.share.link.swap(up, Ordering::Release) != up || gave_back || is_long)
     }
 
-    /// Does what it was ordered to.
+    /// Applies the pending configuration.
     #[cold]
     pub(super) fn apply_config(&mut self, p: &P) {
         self.applied = self.share.generation.load(Ordering::Acquire);
@@ -279,10 +279,10 @@ impl<P: Platform> BackQueue<P> {
         self.gave_back |= gave_back.contains(&true);
     }
 
-    /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with
-    /// its direction.
+    /// Call before sleeping: asks for events of both rings and unmasks their channels. True: there
+    /// is work. A fault comes with its direction.
     pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
-        // A queue that waits for credit asks for no event, and sleeps until then.
+        // A queue that waits for credit asks for no event, and sleeps until it has credit.
         let until = self.control.credit_deadline_ns();
         self.waits_until = until.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
         let tx = match (until, self.waits_until) {
@@ -291,22 +291,23 @@ impl<P: Platform> BackQueue<P> {
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
         self.asks_at = self.tx.stands().map(|ns| p.clock().now_ns() + ns);
-        // Last: an event that came since the rings were armed is kept until here.
+        // The channels come last, so that an event that came since the rings were checked is kept
+        // until here.
         self.channels().for_each(|chan| p.events().unmask(chan));
         Ok(tx || rx)
     }
 
-    /// Whether a ring has work for us, announced by an event or about to be. Arms nothing.
+    /// Whether a ring has work, announced by an event or not. It does not ask for events.
     pub fn is_pending(&mut self) -> bool {
-        // A guest that has to wait for credit is not asked for requests.
+        // The ring of a guest that must wait for credit is not checked for requests.
         let waits = self.credit_deadline_ns().is_some();
         !waits && self.tx.is_pending() || self.rx.is_pending()
     }
 
-    /// When it wants its owner awake, by the platform's clock, though nothing comes from the guest:
-    /// to let frames expire, for credit, or to ask a port that had no room. None: never.
+    /// When it must be polled, by the platform's clock, even if nothing comes from the guest: to
+    /// let frames expire, for credit, or to ask a port that had no room. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
-        // Whose port has no room has no use for credit.
+        // While its port has no room, credit is of no use.
         let credit = self.credit_deadline_ns().filter(|_| self.tx.stands().is_none());
         [self.rx.deadline_ns(), credit, self.asks_at].into_iter().flatten().min()
     }
@@ -318,7 +319,7 @@ impl<P: Platform> BackQueue<P> {
     /// Delivers the frames that `port` has for the guest, as many as it has slots for.
     pub fn deliver(&mut self, p: &P, port: &mut dyn FramePort) -> Drained {
         let before = self.rx.stats().frames;
-        // Others may go on to fill the port: what it holds now is what is owed.
+        // Others may go on to fill the port, so only what it holds now is delivered.
         let mut most = self.rx.waiting() + port.held();
         while most > 0 && self.rx.waiting() + port.held() > 0 {
             if self.poll_rx(p, port) != Ok(Polled::More) {
@@ -332,7 +333,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Has what is held of TX retired and answered, before it is dropped.
+    /// Retires and answers what TX holds, before it is dropped.
     pub fn retire(&mut self, p: &P) {
         if let Some(chan) = &self.tx_chan {
             self.tx.drain(p, chan);

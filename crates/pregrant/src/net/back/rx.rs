@@ -1,13 +1,14 @@
-//! RX of one queue: the port's frames to the guest.
+//! RX of one queue: frames from the port to the guest.
 //!
 //! ```text
 //!   port --rx_burst--> arena --place--> RxBatch --deliver--> the guest's buffers --answer--> ring
 //! ```
-//! What another guest lends ([`Loan`](crate::port::Loan)) goes from its pages into this one's, and
-//! becomes private where frames wait for slots: then no sender waits for this guest.
+//! Zero-copy payload of another guest ([`Loan`](crate::port::Loan)) is copied from its pages to
+//! this guest's. While frames wait for slots, it is copied to private memory, so that no sender
+//! waits for this guest.
 //!
-//! Frames that found no slots wait in the queue's own arena; the port is asked again when they are
-//! gone, so what waits is bounded by one arena and by the port's own queue; and by time
+//! Frames that found no slots wait in the queue's own arena, and the port is asked again when they
+//! are gone. So what waits is bounded by one arena and the port's own queue, and by time
 //! ([`RxQueue::turn`], see [`stall`](super::stall)).
 
 use super::Polled;
@@ -29,49 +30,49 @@ use crate::units::DomId;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-/// Bytes of a frame's headers in which its VLAN tags are.
+/// Number of bytes of a frame's headers that contain its VLAN tags.
 const HEAD: usize = 32;
-/// Between two reports of frames that are too long to the vif's owner.
+/// Interval between reports to the vif's owner of frames that are too long.
 const REPORTS_AGAIN_NS: u64 = 100_000_000;
-/// Bursts for which nothing is lent to a queue after one that its paths left to grant copies.
+/// Number of bursts without zero-copy after one that the paths left to grant copies.
 const COPIES_AGAIN: u32 = 16;
-/// Bursts of the port's that are dropped in one control turn at most.
+/// Most bursts from the port that are dropped in one control turn.
 const EXPIRED_AT_ONCE: u32 = 64;
 
-/// The back's RX half of a queue.
+/// The RX half of a queue at the back.
 pub struct RxQueue<P: Platform> {
     ring: BackRing<NetRx, PeerRing<NetRx, P>>,
     chain: Chain<P>,
     batch: Box<RxBatch>,
     arena: Box<Arena>,
-    /// Bursts of which no payload is to be lent.
+    /// Number of bursts still to be received without zero-copy payload.
     not_lent: u32,
-    /// Frames of the arena that are gone.
+    /// Number of the arena's frames that were delivered or dropped.
     sent: usize,
-    /// Slots that the next frame waits for; 0: it does not wait.
+    /// Number of slots that the next frame needs; 0: no frame waits.
     wait: u32,
     accepts: RxAccepts,
-    /// The guest takes frames of one slot alone.
+    /// Set if the guest takes only frames of one slot.
     one_slot: Option<OneSlot>,
-    /// Longer ones came since the vif's owner was notified, and when that was.
+    /// Longer frames came since the vif's owner was notified, and when that was.
     long_came: bool,
     long_reported_ns: u64,
-    /// Of the arena's frames, where the guest wants them.
+    /// The hashes of the arena's frames.
     hashes: Box<Hashes>,
     hashed: bool,
-    /// Bursts taken from the port.
+    /// Number of bursts taken from the port.
     bursts: u64,
     stall: Stall,
     stats: Arc<LiveStats>,
-    /// What the guest wants of its frames, as of so many changes.
+    /// The guest's settings, as of the number of changes in them.
     settings: Box<GuestSettings>,
     changes: u32,
-    /// Of the vif.
+    /// Number of queues of the vif.
     queues: usize,
 }
 
 impl<P: Platform> RxQueue<P> {
-    /// A queue over a ring that was just taken up, with an arena of the heap.
+    /// A queue over a ring that was just attached, with an arena on the heap.
     pub fn new(
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
@@ -80,7 +81,7 @@ impl<P: Platform> RxQueue<P> {
         Self::with_arena(ring, chain, accepts, Box::default())
     }
 
-    /// The same with an arena in memory of the platform's choice.
+    /// The same with an arena in memory that the platform chooses.
     #[inline(never)]
     pub fn in_room_of(
         p: &P,
@@ -130,8 +131,8 @@ impl<P: Platform> RxQueue<P> {
         }
     }
 
-    /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says
-    /// whether to call again.
+    /// Moves one batch from `port` to domain `of`, according to the settings in `control`. The
+    /// result says whether to call again.
     pub fn poll(
         &mut self,
         p: &P,
@@ -164,7 +165,7 @@ impl<P: Platform> RxQueue<P> {
                 self.arena.take_lent(self.not_lent == 0);
             }
             if self.hashed {
-                // A hash may be of headers beyond the head.
+                // A hash may cover headers beyond the head.
                 self.arena.make_private(0);
                 self.stats.filtered.add(self.settings.prepare(&mut self.arena, &mut self.hashes));
             }
@@ -219,7 +220,7 @@ impl<P: Platform> RxQueue<P> {
         Ok(Polled::More)
     }
 
-    /// Delivers frames whose payload others lend, those of the arena from `first` on.
+    /// Delivers zero-copy frames of other guests, those of the arena from `first` on.
     #[inline(never)]
     fn deliver_lent(&mut self, p: &P, of: DomId, first: usize, todo: Todo) -> Served {
         let Self { chain, batch, arena, .. } = self;
@@ -245,7 +246,7 @@ impl<P: Platform> RxQueue<P> {
         served
     }
 
-    /// Drops what is too long for a guest of one slot a frame.
+    /// Drops frames that are too long for a guest that takes one slot per frame.
     #[cold]
     fn drop_long(&mut self, one_slot: OneSlot) {
         let burst = self.arena.burst();
@@ -264,8 +265,8 @@ impl<P: Platform> RxQueue<P> {
         self.stats.too_long.add(u64::from(long.count_ones()));
     }
 
-    /// Whether frames were [too long](super::super::one_slot) for the guest, and its vif's owner is
-    /// to see to that: ten times a second at most.
+    /// Whether frames were [too long](super::super::one_slot) for the guest, so that its vif's
+    /// owner must act: true ten times per second at most.
     pub(super) fn reports_long_frames(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
         if !self.long_came {
             return false;
@@ -278,7 +279,7 @@ impl<P: Platform> RxQueue<P> {
         true
     }
 
-    /// Copies the guest's settings again, and tells `port` how to spread frames where that
+    /// Updates the copy of the guest's settings, and sets how `port` distributes frames if that
     /// changed.
     #[cold]
     pub(super) fn apply_settings(&mut self, control: &SharedControl, port: &mut dyn FramePort) {
@@ -292,8 +293,8 @@ impl<P: Platform> RxQueue<P> {
         (self.changes, *self.settings) = (changes, settings);
     }
 
-    /// Tells a successor what is lost if this process dies now: `placed` frames, those that wait
-    /// in the arena, and what the port holds.
+    /// Records for a successor what is lost if this process dies now: `placed` frames, those that
+    /// wait in the arena, and what the port holds.
     #[inline(always)]
     fn record_in_flight(&self, port: &dyn FramePort, placed: usize) {
         if self.ring.has_journal() {
@@ -301,17 +302,17 @@ impl<P: Platform> RxQueue<P> {
         }
     }
 
-    /// Frames that predecessors took from their ports and lost; None: unknown.
+    /// Frames that predecessors took from their ports and lost. None: unknown.
     pub fn inherited(&self) -> Option<InFlight> {
         self.ring.inherited()
     }
 
-    /// Before sleeping; true: there is work. With frames waiting, asks for the event at which
-    /// enough slots are there; without, for the one that ends a stall.
+    /// Call before sleeping. True: there is work. If frames wait, it asks for the event at which
+    /// there are enough slots; otherwise for the one that ends a stall.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         if self.sent == self.arena.len() {
-            // The next control turn takes the link up. A guest that posts them before this is not
-            // asked to say so.
+            // The next control turn sets the link up. A guest that posts its slots before this need
+            // not send an event.
             return if self.stall.link() == Link::Up {
                 Ok(false)
             } else {
@@ -321,8 +322,8 @@ impl<P: Platform> RxQueue<P> {
         self.ring.final_check(self.wait)
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
-    /// A guest that does not say when it posts slots has none.
+    /// Whether there is work, as for [`final_check`](Self::final_check), without asking for events.
+    /// A guest that does not announce new slots has none.
     pub fn is_pending(&mut self) -> bool {
         let waits = self.sent != self.arena.len();
         if !self.stall.is_notified() || !waits && self.stall.link() == Link::Up {
@@ -332,31 +333,31 @@ impl<P: Platform> RxQueue<P> {
         self.ring.available(wanted).is_ok_and(|n| n >= wanted)
     }
 
-    /// Leaves `bytes` free ahead of a frame's in each page and each staging buffer, from the next
-    /// frame on.
+    /// Leaves `bytes` free before a frame's data in each page and each staging buffer, from the
+    /// next frame on.
     pub fn set_headroom(&mut self, bytes: u16) {
         self.batch.headroom = bytes;
     }
 
-    /// The vif has so many queues.
+    /// Sets the number of queues of the vif.
     pub fn set_queues(&mut self, queues: usize) {
         self.queues = queues;
     }
 
-    /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots,
-    /// or not; whose queue was `live` before this process, or is new.
+    /// Sets how long frames wait. `notified`: the guest announces new slots; `live`: its queue was
+    /// live before this process.
     pub fn watch(&mut self, patience: Patience, notified: bool, live: bool, now_ns: u64) {
         self.stall = Stall::new(patience, notified, live, now_ns);
     }
 
-    /// Whether a [`turn`](Self::turn) has anything to do: frames wait, or the link is not up. A
-    /// clock may be a system call.
+    /// Whether a [`turn`](Self::turn) has anything to do: frames wait, or the link is not up.
+    /// Reading the clock may be a system call.
     pub fn is_timed(&self) -> bool {
         self.waiting() > 0 || self.stall.link() != Link::Up
     }
 
     /// In a control turn: drops frames that waited too long, and checks whether the guest still
-    /// posts buffers. If not, drops the port's frames too, for they are as old.
+    /// posts buffers. If not, it also drops the port's frames, which are as old.
     pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
         let needed = if self.waiting() > 0 { self.wait } else { 0 };
         let free = self.ring.available(self.stall.wanted(needed))?;
@@ -379,7 +380,7 @@ impl<P: Platform> RxQueue<P> {
         Ok(())
     }
 
-    /// Drops what waits.
+    /// Drops the waiting frames.
     fn expire(&mut self) {
         let gone = self.arena.burst().frames[self.sent..].iter().filter(|f| f.len > 0).count();
         self.stats.expired.add(gone as u64);
@@ -397,28 +398,29 @@ impl<P: Platform> RxQueue<P> {
         self.stall.link()
     }
 
-    /// How often it did not for so long that the link went down.
+    /// How often the guest took no frames for so long that the link went down.
     pub fn stalls(&self) -> u64 {
         self.stall.stalls()
     }
 
-    /// Frames that were taken from the port and wait for slots: lost if the queue ends now.
+    /// Frames that were taken from the port and wait for slots; they are lost if the queue ends
+    /// now.
     pub fn waiting(&self) -> usize {
         self.arena.len() - self.sent
     }
 
-    /// The counters, as a copy.
+    /// A copy of the counters.
     pub fn stats(&self) -> DirStats {
         self.stats.read()
     }
 
-    /// Requests consumed from its ring; the number wraps.
+    /// Number of requests consumed from its ring, which wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
     }
 
-    /// The counters, readable by any thread.
+    /// The counters, which any thread may read.
     pub fn live_stats(&self) -> Arc<LiveStats> {
         Arc::clone(&self.stats)
     }
@@ -428,12 +430,12 @@ impl<P: Platform> RxQueue<P> {
         self.ring.is_doubtful()
     }
 
-    /// What serves its frames.
+    /// The paths that serve its frames.
     pub fn chain(&self) -> &Chain<P> {
         &self.chain
     }
 
-    /// The same, to bound what it keeps.
+    /// The paths, to limit what they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

@@ -1,15 +1,15 @@
-//! The control state of a vif, between the thread that serves its control ring and those that serve
-//! its queues.
+//! The control state of a vif, shared by the thread that serves its control ring and those that
+//! serve its queues.
 //!
 //! ```text
 //!   control ring, keys, rate --lock--> Control --changes--> a queue's RX copies them again (settings)
 //!   TX of a queue: MCAST extras --lock-->  |
 //!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker polls again
 //! ```
-//! The data path takes no lock: RX compares a number, TX checks one flag. A vif with a `rate` has
-//! one account for all of its queues; a worker that finds it locked serves its other queues first
-//! and comes back. A batch with MCAST extras waits, for at most one of the same guest's
-//! control requests at a time, and none of its mapping; the wait counts as that guest's time.
+//! The data path normally takes no lock: RX compares a number, TX checks a flag. A vif with a
+//! `rate` has one credit for all of its queues; a worker that finds it locked serves its other
+//! queues first and comes back. A batch with MCAST extras waits for at most one of the same guest's
+//! control requests, and not for its mappings; the wait counts as that guest's time.
 
 use super::control_state::Control;
 use super::credit::{Credit, Rate};
@@ -18,18 +18,18 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
 
-/// See the module.
+/// The control state of a vif behind a lock.
 #[derive(Default)]
 pub struct SharedControl {
     control: Mutex<Control>,
     changes: AtomicU32,
     limited: AtomicBool,
-    /// Of the credit, to be read without the lock: 0 is none.
+    /// When credit is available again, readable without the lock; 0: no frame waits.
     until_ns: AtomicU64,
     waits: AtomicU64,
 }
 
-/// [`Control`], locked; queues learn afterwards of what was changed.
+/// The locked [`Control`]. When it is dropped, queues notice the changes.
 pub struct ControlGuard<'a> {
     control: MutexGuard<'a, Control>,
     shared: &'a SharedControl,
@@ -56,32 +56,33 @@ impl Drop for ControlGuard<'_> {
 }
 
 impl SharedControl {
-    /// The state, to read and to change. Not for each batch: queues take it for changed.
+    /// Locks the state, to read and change it. Do not use it per batch, since queues take it as
+    /// changed.
     pub fn lock(&self) -> ControlGuard<'_> {
         ControlGuard { control: self.control.lock(), shared: self }
     }
 
-    /// A number that differs once something changed.
+    /// A number that changes with the state.
     #[inline(always)]
     pub(super) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What RX has to know, and the number of changes that it is of; None: it is being changed just
-    /// now.
+    /// The part that RX needs, and the number of changes that it includes. None: the state is being
+    /// changed.
     #[cold]
     pub(super) fn settings(&self) -> Option<(u32, GuestSettings)> {
         let control = self.control.try_lock()?;
         Some((self.changes(), control.settings()))
     }
 
-    /// Whether the guest has a rate.
+    /// Whether the guest has a `rate`.
     #[inline(always)]
     pub(super) fn is_limited(&self) -> bool {
         self.limited.load(Ordering::Relaxed)
     }
 
-    /// Does something with the guest's account. None: another queue is at it, or it has none any
+    /// Accesses the guest's credit. None: another queue has locked it, or there is no `rate` any
     /// more.
     pub(super) fn with_credit<R>(&self, what: impl FnOnce(&mut Credit) -> R) -> Option<R> {
         let mut control = self.control.try_lock()?;
@@ -91,7 +92,7 @@ impl SharedControl {
         Some(done)
     }
 
-    /// Sets what the guest may send from now on.
+    /// Sets the rate of what the guest may send.
     pub(super) fn limit(&self, rate: Option<Rate>, now_ns: u64) {
         let control = &mut *self.lock();
         if rate != control.credit.map(|c| c.rate()) {
@@ -105,7 +106,7 @@ impl SharedControl {
         self.waits.store(credit.map_or(0, Credit::nr_waits), Ordering::Relaxed);
     }
 
-    /// When the guest's frames may be taken again, where they wait for credit.
+    /// When the guest's frames may be taken again, if they wait for credit.
     pub fn credit_deadline_ns(&self) -> Option<u64> {
         Some(self.until_ns.load(Ordering::Relaxed)).filter(|until| *until > 0)
     }

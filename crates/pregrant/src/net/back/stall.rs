@@ -1,4 +1,4 @@
-//! When frames for a guest have waited too long, and when the guest counts as gone
+//! When frames for a guest have waited too long, and when the guest counts as stalled
 //! (docs/protocol 6, "RX queue", "Stall").
 //!
 //! ```text
@@ -7,26 +7,26 @@
 //!                                  ^                                                   |
 //!                                  '---- slots for the frame that it stalled at -------'
 //! ```
-//! The vif's link is up while all queues are [`Link::Up`]. What waits for slots expires after 10 s.
-//! Without `feature-rx-notify` no event says when slots come: then frames wait 30 ms, and no
+//! The vif's link is up while all queues are [`Link::Up`]. Frames that wait for slots expire after
+//! 10 s. Without `feature-rx-notify` no event announces new slots: then frames wait 30 ms, and no
 //! stall is detected.
 //!
-//! Time is read in control turns, never on the data path, so a frame's age is counted from the
-//! first turn that sees it wait.
+//! Time is read in control turns, never on the data path, so a frame's age counts from the first
+//! turn that sees it waiting.
 //!
-//! What a guest may do: post nothing, or too little. Free slots are compared with those that the
-//! next frame *needs*: a guest cannot hide a stall by one slot that is always posted (XSA-392). Its
-//! link goes down, and what is sent to it is dropped early.
+//! What a guest may do: post no slots, or too few. Free slots are compared with those that the next
+//! frame *needs*, so a guest cannot hide a stall by always posting one slot (XSA-392). Its link
+//! goes down, and frames for it are dropped early.
 
 /// How long the back waits for a guest's RX slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
-    /// After this a frame that waits is dropped.
+    /// A waiting frame is dropped after this time.
     pub expiry_ns: u64,
-    /// The same where the guest has no `feature-rx-notify`.
+    /// The same for a guest without `feature-rx-notify`.
     pub unnotified_expiry_ns: u64,
-    /// After this long without a frame delivered, and without slots for the next one, a queue
-    /// counts as stalled.
+    /// A queue counts as stalled after this time without a delivered frame and without slots for
+    /// the next one.
     pub stall_ns: u64,
 }
 
@@ -41,35 +41,35 @@ impl Default for Patience {
 pub enum Link {
     /// It has posted no slots yet.
     Starting,
-    /// It does.
+    /// It takes frames.
     Up,
-    /// It has not for long.
+    /// It has taken none for too long.
     Stalled,
 }
 
 /// A queue's state in a control turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueState {
-    /// Slots that the guest has posted.
+    /// Number of slots that the guest has posted.
     pub(super) free: u32,
-    /// Slots that the next frame waits for; 0: none waits.
+    /// Number of slots that the next frame needs; 0: no frame waits.
     pub(super) needed: u32,
-    /// Which burst waits: a number that changes with it.
+    /// The burst that waits: a number that changes with it.
     pub(super) burst: u64,
-    /// Batches delivered.
+    /// Number of batches delivered.
     pub(super) batches: u64,
 }
 
-/// One queue's account.
+/// The stall detection of one queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     patience: Patience,
-    /// None: no `feature-rx-notify`, no stall.
+    /// None: the guest has no `feature-rx-notify`, so no stall is detected.
     notified: bool,
     link: Link,
-    /// Slots that a queue that is not up is to have.
+    /// Number of free slots that sets a queue up that is not.
     wanted: u32,
-    /// The burst that waits, and since when it was seen to.
+    /// The burst that waits, and the time at which that was first seen.
     waits: Option<(u64, u64)>,
     batches: u64,
     last_success_ns: u64,
@@ -77,7 +77,7 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// Of a new queue, or of one that was `live` before this process.
+    /// For a new queue, or one that was `live` before this process.
     pub(super) fn new(patience: Patience, notified: bool, live: bool, now_ns: u64) -> Self {
         Self {
             patience,
@@ -95,7 +95,7 @@ impl Stall {
         self.link
     }
 
-    /// Whether the guest says when it posts slots.
+    /// Whether the guest announces new slots.
     pub(super) fn is_notified(&self) -> bool {
         self.notified
     }
@@ -104,12 +104,12 @@ impl Stall {
         self.stalls
     }
 
-    /// Slots that are to be there before anything changes; for the check of the ring.
+    /// Number of slots at which something changes, for the check of the ring.
     pub(super) fn wanted(&self, needed: u32) -> u32 {
         if self.link == Link::Up { needed } else { needed.max(self.wanted) }
     }
 
-    /// A control turn. True: what waits has expired.
+    /// Call in a control turn. True: the waiting frames have expired.
     pub(super) fn turn(&mut self, now_ns: u64, check: QueueState) -> bool {
         let success = check.batches != self.batches;
         if success {
@@ -121,7 +121,7 @@ impl Stall {
                 (self.link, self.wanted) = (Link::Stalled, check.needed);
                 self.stalls += 1;
             }
-            // The slots that end a stall may have gone to frames that waited.
+            // The slots that end a stall may have been used for the waiting frames.
             Link::Starting | Link::Stalled if success || check.free >= self.wanted => {
                 (self.link, self.last_success_ns) = (Link::Up, now_ns);
             }

@@ -7,14 +7,14 @@
 //!                                ^          \--tx_zero_copy--> zero-copy port
 //!                                +-- inspect, hold ------'   (the port completes, or gives up)
 //! ```
-//! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port
-//! before their requests are answered.
+//! One call moves one batch: one index is loaded, and one is published, with one notification test.
+//! The bytes reach the port before their requests are answered.
 //!
-//! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that
-//! it keeps, when its [`Completions`] has completed them or has given them up. Before a queue ends,
-//! it asks the port to give up what the port keeps. Until then their requests are not answered, and
-//! count as in flight for a successor. A guest whose port keeps frames for ever has a queue that
-//! stands; no other guest waits. So has one whose port has [no room](FramePort::room).
+//! Invariants: pages of a zero-copy frame are unmapped after the port's call, or, if the port holds
+//! the frame, after its [`Completions`] has completed it or given it up. Before a queue ends, it
+//! makes the port give up what it holds. Until then the requests are not answered, and count as in
+//! flight for a successor. If the port never completes frames, or has [no room](FramePort::room),
+//! only that guest's queue stalls.
 
 use super::Polled;
 use super::credit::Credit;
@@ -39,29 +39,29 @@ use alloc::vec::Vec;
 /// The memory of a ring `K` in a peer's pages.
 pub type PeerRing<K, P> = RingPages<K, <<P as Platform>::Peer as PeerMem>::Map>;
 
-/// The back's TX half of a queue.
+/// The TX half of a queue at the back.
 pub struct TxQueue<P: Platform> {
     ring: BackRing<NetTx, PeerRing<NetTx, P>>,
     chain: Chain<P>,
-    /// Which requests are its paths' own.
+    /// Which requests belong to the queue's own paths.
     claims: AnyClaims,
     batch: Box<TxBatch>,
     late: LateAnswers,
     done: Vec<Token>,
     answers: Vec<TxResponse>,
     stats: Arc<LiveStats>,
-    /// Whether its chain can lend.
+    /// Whether its chain has a zero-copy path.
     holds_frames: bool,
-    /// The port's, since it kept a frame.
+    /// The port's object, once it has held a frame.
     completions: Option<Arc<dyn Completions>>,
-    /// The port keeps frames now.
+    /// The port holds frames now.
     keeps: bool,
-    /// What its port said last; without room nothing was taken from the ring.
+    /// The port's last answer; without room no request is taken.
     room: Room,
     completed: Vec<Token>,
 }
 
-/// The chain's paths that lend, for one burst.
+/// The zero-copy payload of one burst.
 struct BatchPayload<'a, P: Platform> {
     chain: &'a mut Chain<P>,
     p: &'a P,
@@ -81,14 +81,14 @@ impl<P: Platform> PayloadSource for BatchPayload<'_, P> {
     }
 }
 
-/// Has the batch fetched into the port's own memory, where it gives some.
+/// Uses the port's own memory for the batch, if it provides any.
 #[inline(always)]
 fn take_buffer(port: &mut dyn FramePort, arena: &mut Arena) -> bool {
     port.tx_room(arena.used_bytes()).is_some_and(|room| arena.move_in(room).is_ok())
 }
 
 impl<P: Platform> TxQueue<P> {
-    /// A queue over a ring that was just taken up.
+    /// A queue over a ring that was just attached.
     #[inline(never)]
     pub fn new(ring: BackRing<NetTx, PeerRing<NetTx, P>>, chain: impl Into<Chain<P>>) -> Self {
         let size = ring.size();
@@ -113,14 +113,14 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Sets up to which length its frames are copied.
+    /// Sets the lengths up to which frames are copied.
     pub fn set_thresholds(&mut self, thresholds: Thresholds) {
         self.batch.thresholds = thresholds;
     }
 
-    /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the
-    /// worker's queues); what it asks of the vif's `control` is done. The result says whether to
-    /// call again; a fault means that the device is to be closed.
+    /// Moves one batch from domain `of` to `port`, through `arena` (scratch memory that the
+    /// worker's queues share), and executes what it asks of the vif's `control`. The result says
+    /// whether to call again; after a fault the device must be closed.
     pub fn poll(
         &mut self,
         p: &P,
@@ -192,7 +192,7 @@ impl<P: Platform> TxQueue<P> {
         Ok(Polled::More)
     }
 
-    /// As much as the vif's credit allows.
+    /// Takes as much as the vif's credit allows.
     #[cold]
     #[inline(never)]
     fn take_within(
@@ -209,14 +209,14 @@ impl<P: Platform> TxQueue<P> {
             let (todo, short) =
                 self.batch.take_within(&mut self.ring, arena, self.claims, &mut credit.left)?;
             match short {
-                // A window has started, and nothing was taken yet.
+                // A window has started, and no frame was taken yet.
                 Some(size) if !credit.is_short(size, clock.now_ns()) && self.batch.nr_frames == 0 => {}
                 _ => return Ok(todo),
             }
         }
     }
 
-    /// Executes the batch's multicast requests, before anything of it is answered.
+    /// Executes the batch's multicast requests, before any of it is answered.
     #[cold]
     fn ask(&mut self, control: &SharedControl) {
         let mut refused = 0u64;
@@ -247,7 +247,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Hands the batch to a zero-copy port. Returns how many frames it had.
+    /// Passes the batch to a zero-copy port. Returns how many frames it had.
     #[cold]
     #[inline(never)]
     fn pass_on(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
@@ -275,7 +275,7 @@ impl<P: Platform> TxQueue<P> {
         had as usize
     }
 
-    /// Lets the path retire what it held, and answers what may be answered now.
+    /// Lets the path retire what it held, and answers what can be answered now.
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         if let (true, Some(completions)) = (self.keeps, &self.completions) {
@@ -301,12 +301,12 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Before sleeping; true: there is work. With no room in the port, it asks for no event.
+    /// Call before sleeping. True: there is work. If the port has no room, it asks for no event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         Ok(self.is_late() || self.room == Room::Now && self.ring.final_check(1)?)
     }
 
-    /// Its port had no room when it was asked last: after how many nanoseconds it is asked again.
+    /// If its port had no room at the last check: after how many nanoseconds it is asked again.
     pub fn stands(&self) -> Option<u64> {
         match self.room {
             Room::Now => None,
@@ -314,34 +314,34 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    /// Whether there is work, as for [`final_check`](Self::final_check), without asking for events.
     pub fn is_pending(&mut self) -> bool {
         self.is_late() || self.room == Room::Now && self.ring.available(1) != Ok(0)
     }
 
-    /// Frames that the port may get twice, because a predecessor died; None: unknown.
+    /// Frames that the port may get twice because a predecessor died. None: unknown.
     pub fn inherited(&self) -> Option<InFlight> {
         self.ring.inherited()
     }
 
-    /// Whether frames wait for their path, to be answered. Those that wait for the port do not
-    /// count: their completion wakes the worker.
+    /// Whether frames wait for their path before they are answered. Frames that the port holds do
+    /// not count, since their completion wakes the worker.
     pub fn is_late(&self) -> bool {
         !self.late.is_empty() && !self.keeps
     }
 
-    /// The counters, as a copy.
+    /// A copy of the counters.
     pub fn stats(&self) -> DirStats {
         self.stats.read()
     }
 
-    /// Requests consumed from its ring; the number wraps.
+    /// Number of requests consumed from its ring, which wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
     }
 
-    /// The counters, readable by any thread.
+    /// The counters, which any thread may read.
     pub fn live_stats(&self) -> Arc<LiveStats> {
         Arc::clone(&self.stats)
     }
@@ -351,18 +351,17 @@ impl<P: Platform> TxQueue<P> {
         self.ring.is_doubtful()
     }
 
-    /// What serves its frames.
+    /// The paths that serve its frames.
     pub fn chain(&self) -> &Chain<P> {
         &self.chain
     }
 
-    /// The same, to bound what it keeps.
+    /// The paths, to limit what they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }
 
-    /// Ends the queue in good order: has the port give up what it keeps, retires what is held,
-    /// answers it.
+    /// Ends the queue in good order: makes the port give up what it holds, retires and answers it.
     pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         self.recall();
         if !self.late.is_empty() {
@@ -370,7 +369,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Has the port give up what it keeps, for pages are to go.
+    /// Makes the port give up what it holds, because pages will be unmapped.
     fn recall(&mut self) {
         if let (true, Some(completions)) = (self.keeps, &self.completions) {
             completions.give_up();

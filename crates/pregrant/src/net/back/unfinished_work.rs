@@ -1,24 +1,24 @@
-//! What a backend had in its hands when it ended, as its successor finds it (docs/protocol 1.1,
-//! R7).
+//! What a backend had in flight when it ended, as its successor finds it (docs/protocol 1.1, R7).
 //!
 //! ```text
 //!   guest --ring--> [ in hand ] --> port      taken again from the ring: the port may get it twice
 //!   guest <--ring-- [ in hand ] <-- port      gone from the port, and not on the ring: lost
 //! ```
-//! The redo pages count it; nothing is done by these counts.
+//! The redo pages count it; the counts are only reported.
 
 use core::fmt;
 
-/// Of all queues of a vif.
+/// The work in flight over all queues of a vif.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Interrupted {
     /// Frames of the guest that the port may get twice.
     pub twice: u32,
     /// Frames for the guest that are lost.
     pub lost: u32,
-    /// So many queues were taking frames from their ports: up to a burst of each is lost besides.
+    /// Number of queues that were taking frames from their ports: up to a burst of each is lost
+    /// besides.
     pub asking: u32,
-    /// Queues without a redo page: their work is unknown.
+    /// Number of queues without a redo page, whose work is unknown.
     pub unknown: u32,
 }
 

@@ -1,13 +1,13 @@
-//! Frames for the guest, placed over its RX requests.
+//! Frames for the guest, placed in its RX requests.
 //!
 //! ```text
 //!   burst frames:  [ f0 ][      f1       ]
 //!   ring slots:    [ f0 ][ f1 ][extra][ f1 more ]     one response for each, at the request's own index
 //! ```
 //!
-//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP
-//! (docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
-//! placed only when all of its slots are there. Each request is read once.
+//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra (GSO, hash, XDP;
+//! docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
+//! placed only if all of its slots are there. Each request is read once.
 
 use super::{BATCH_SLOTS, Todo, bits, mask};
 use crate::array;
@@ -26,25 +26,25 @@ use crate::wire::netif::{
 };
 use alloc::boxed::Box;
 
-/// One RX request with the piece of a frame that goes there.
+/// One RX request, with the fragment of a frame that goes there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxSlot {
     /// The request's id.
     pub id: u16,
-    /// The request's page.
+    /// The grant reference of the request's page.
     pub gref: u32,
-    /// Where the piece begins in the page: behind the headroom.
+    /// Offset of the fragment in the page, after the headroom.
     pub offset: u16,
-    /// Bytes of the piece; 0: it was delivered, and the rest of its frame was not.
+    /// Bytes of the fragment; 0: it was delivered, and the rest of its frame was not.
     pub len: u16,
-    /// The piece in the burst's bytes.
+    /// Offset of the fragment in the burst's bytes.
     pub at: u32,
-    /// Its answer in [`RxBatch::rsps`].
+    /// Index of its answer in [`RxBatch::rsps`].
     pub rsp: u16,
 }
 
 impl RxSlot {
-    /// Copies the piece of `burst` to byte `place` of the guest's memory.
+    /// Copies the fragment of `burst` to byte `place` of the guest's memory.
     #[inline(always)]
     #[must_use]
     pub fn copy_to(&self, burst: &Burst<'_>, to: &impl SharedBytes, place: usize) -> bool {
@@ -55,14 +55,14 @@ impl RxSlot {
 /// The hash of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHash {
-    /// The bit number of the `HASH_TYPE_*` that it is of.
+    /// The bit number of its `HASH_TYPE_*`.
     pub hash_type: u8,
-    /// The value.
+    /// The hash value.
     pub value: u32,
 }
 
 impl FrameHash {
-    /// The extra info that carries it to the guest.
+    /// The extra info that passes it to the guest.
     pub fn extra(self) -> Extra {
         Extra::Hash { hash_type: self.hash_type, algorithm: HASH_ALGORITHM_TOEPLITZ, value: self.value }
     }
@@ -71,63 +71,63 @@ impl FrameHash {
 /// One frame of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxFrame {
-    /// Its number in the burst.
+    /// Its index in the burst.
     pub frame: u16,
-    /// Its first piece in [`RxBatch::slots`].
+    /// Index of its first fragment in [`RxBatch::slots`].
     pub first_slot: u16,
-    /// Its pieces.
+    /// Number of its fragments.
     pub nr_slots: u16,
-    /// Its first bytes that are delivered, and are left out of its first piece.
+    /// Number of its first bytes that are delivered already, and not part of its first fragment.
     pub head: u16,
 }
 
-/// Up to 64 frames with the slots that they go to.
+/// Up to 64 frames with the slots that they are placed in.
 #[derive(Debug)]
 pub struct RxBatch {
-    /// Frames.
+    /// The frames.
     pub frames: [RxFrame; BURST_FRAMES],
-    /// How many.
+    /// Number of frames.
     pub nr_frames: usize,
-    /// Pieces of all frames.
+    /// The fragments of all frames.
     pub slots: Box<[RxSlot; BATCH_SLOTS]>,
     nr_slots: usize,
-    /// Answers, in ring order.
+    /// The answers, in ring order.
     pub rsps: Box<[RxResponse; BATCH_SLOTS]>,
     nr_rsps: usize,
-    /// Frames that failed: their answers say ERROR.
+    /// Frames that failed: their answers have ERROR.
     pub failed: Todo,
-    /// Frames of the burst that were left out because the guest can never take them.
+    /// Number of frames of the burst that were skipped because the guest can never take them.
     pub dropped: usize,
-    /// Bytes that stay free ahead of a piece.
+    /// Bytes that stay free before a fragment.
     pub headroom: u16,
-    /// The ids of the pieces' requests only rise, seen from `first_id` on, around their wrap too:
-    /// so they are all different.
+    /// Whether the ids of the fragments' requests ascend from `first_id` on, modulo 2^16, so that
+    /// they are all different.
     pub ids_rise: bool,
     /// The ring index of the batch's first request.
     pub first_index: u32,
-    /// The id that the batch's first request has where the front calls slots by their places, as
-    /// most do.
+    /// The id of the batch's first request, if the front uses the slots' indices as ids, as most
+    /// do.
     first_id: u16,
     /// The last id, counted from there.
     last_ahead: i32,
 }
 
-/// How much of a burst is placed.
+/// How much of a burst was placed.
 #[derive(Clone, Copy, Default)]
 struct Progress {
-    /// Frames of it.
+    /// Number of frames used up.
     used: usize,
-    /// Requests of the ring.
+    /// Number of requests of the ring that were used.
     taken: u32,
 }
 
-/// What became of one frame.
+/// The result of placing one frame.
 enum Placed {
-    /// It is placed or dropped.
+    /// It was placed or dropped.
     Done,
-    /// There is no room for it in this batch.
+    /// This batch has no room for it.
     Full,
-    /// It needs that many requests, from the batch's first one on.
+    /// It needs this many requests, counted from the batch's first one.
     Wants(u32),
 }
 
@@ -152,33 +152,33 @@ impl Default for RxBatch {
 }
 
 impl RxAccepts {
-    /// A front that takes everything.
+    /// A front that takes every kind of frame.
     pub const ALL: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true, csum: true, ipv6_csum: true };
 
-    /// As ports see it: what they must finish before.
+    /// The offloads that the front supports, for its ports.
     pub fn offloads(self) -> Offloads {
         let gso = self.sg && self.gso_tcpv4 && self.gso_tcpv6;
         Offloads { csum: self.csum && self.ipv6_csum, gso }
     }
 
-    /// Whether frames of `burst` are not as this front takes them, so that
-    /// [`finish`](Self::finish) has to look at them.
+    /// Whether some frames of `burst` have work that this front does not take, so that
+    /// [`finish`](Self::finish) must look at them.
     #[inline]
     pub fn leaves_work(self, burst: &Burst<'_>) -> bool {
         if self != Self::ALL {
             return true;
         }
-        // Another guest says what it likes of its frames, and a port may pass that on.
+        // Another guest claims what it likes about its frames, and a port may pass that on.
         burst.iter().any(|(frame, offload)| {
             (offload.csum_blank || offload.gso_type != 0)
                 && IpHeaders::parse(frame).is_ok_and(|ip| !ip.is_plain())
         })
     }
 
-    /// Finishes what came unfinished for a front that cannot, and what netif has no word for: a
-    /// blank checksum behind a tag (docs/protocol 2.7). Frames that cannot be finished are dropped.
-    /// Returns how many. A port that checks [`offloads`](Self::offloads) leaves nothing else to do
-    /// here.
+    /// Completes frames with work that this front does not take, and work that netif cannot
+    /// express: a blank checksum after a tag (docs/protocol 2.7). Frames that cannot be completed
+    /// are dropped. Returns how many. If a port respects [`offloads`](Self::offloads), there is
+    /// nothing else to do here.
     #[cold]
     pub fn finish(self, arena: &mut Arena) -> usize {
         let mut dropped = 0;
@@ -202,14 +202,14 @@ impl RxAccepts {
         dropped
     }
 
-    /// Does what this front does not take. Returns the work that is left; None: the frame cannot be
-    /// finished.
+    /// Does the work that this front does not take. Returns the work that is left. None: the frame
+    /// cannot be completed.
     fn taken(self, frame: &mut [u8], offload: Offload) -> Option<Offload> {
         let ip = IpHeaders::parse(frame);
         let is_plain = ip.is_ok_and(|ip| ip.is_plain());
         let takes_gso = match offload.gso_type {
             0 => true,
-            // Behind a tag Linux drops it, and to cut it is its sender's work.
+            // Linux drops it after a tag, and its sender must segment it.
             _ if ip.is_ok() && !is_plain => false,
             GSO_TYPE_TCPV4 => self.gso_tcpv4,
             GSO_TYPE_TCPV6 => self.gso_tcpv6,
@@ -221,7 +221,7 @@ impl RxAccepts {
         let takes_blank = match ip.map(|ip| ip.version) {
             Ok(IpVersion::V4) => is_plain && self.csum,
             Ok(IpVersion::V6) => is_plain && self.ipv6_csum,
-            // It may be either: only who takes both gets it.
+            // It may be either, so only a front that takes both gets it.
             Err(_) => self.csum && self.ipv6_csum,
         };
         if !offload.csum_blank || takes_blank {
@@ -238,17 +238,17 @@ fn flags_of(offload: Offload) -> u16 {
     (RXF_CSUM_BLANK * u16::from(offload.csum_blank)) | validated
 }
 
-/// Slots that a frame with so many extra infos needs, where a page has room for so many bytes.
+/// Number of slots for a frame with this many extra infos, if a page has room for `room` bytes.
 #[inline(always)]
 pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
     len.div_ceil(room).max(1) as u32 + extras
 }
 
 impl RxBatch {
-    /// Places the frames of `burst`, from the first, in the slots that the guest has posted;
-    /// `hashes` has the hashes of those that have one, or is empty. Returns how many frames of the
-    /// burst were used up (placed or dropped) and, when it stopped for want of slots, how many it
-    /// waits for.
+    /// Places the frames of `burst`, from the first on, in the slots that the guest has posted.
+    /// `hashes` has the hashes of those frames that have one, or is empty. Returns how many frames
+    /// were used up (placed or dropped) and, if there were too few slots, how many the next frame
+    /// needs.
     #[inline(always)]
     pub fn place<M: RingMem<Kind = NetRx>>(
         &mut self,
@@ -276,7 +276,7 @@ impl RxBatch {
         self.place_as::<M, true>(ring, burst, accepts, hashes)
     }
 
-    /// Compiled twice, so that frames without hashes and headroom pass no test for them.
+    /// Compiled twice, so that frames without hashes and headroom need no checks for them.
     #[inline(always)]
     fn place_as<M: RingMem<Kind = NetRx>, const MORE: bool>(
         &mut self,
@@ -318,8 +318,8 @@ impl RxBatch {
         Ok((at.used, 0))
     }
 
-    /// The common case, frames of one slot and no extras, in a loop whose state is all in
-    /// registers, as a function of its own; up to one that is not so, or finds no slot.
+    /// The common case, frames of one slot without extras, in a loop whose state is all in
+    /// registers. It ends at the first frame of another kind, or without a slot.
     #[inline(never)]
     fn place_plain<M: RingMem<Kind = NetRx>>(
         &mut self,
@@ -357,7 +357,7 @@ impl RxBatch {
         (self.last_ahead, self.ids_rise) = (last, rise);
     }
 
-    /// Any frame.
+    /// Places a frame of any kind.
     #[inline(never)]
     fn place_one<M: RingMem<Kind = NetRx>>(
         &mut self,
@@ -445,14 +445,14 @@ impl RxBatch {
         Placed::Done
     }
 
-    /// All frames of the batch, as a set.
+    /// The set of all frames of the batch.
     #[inline(always)]
     pub fn todo(&self) -> Todo {
         mask(self.nr_frames)
     }
 
-    /// So many of the first bytes of frame `i`, at most its first piece, are delivered: the paths
-    /// behind deliver the rest.
+    /// Notes that the first `bytes` bytes of frame `i`, at most its first fragment, are delivered:
+    /// later paths deliver the rest.
     #[inline(always)]
     pub fn delivered_head(&mut self, i: usize, bytes: u16) {
         let slot = &mut self.slots[self.frames[i].first_slot as usize];
@@ -463,7 +463,7 @@ impl RxBatch {
         self.frames[i].head = bytes;
     }
 
-    /// Takes that back, for a path that delivers the whole frame; returns how many bytes they were.
+    /// Reverts that, for a path that delivers the whole frame. Returns how many bytes it was.
     #[cold]
     pub fn whole_again(&mut self, i: usize) -> u16 {
         let bytes = core::mem::take(&mut self.frames[i].head);
@@ -474,7 +474,7 @@ impl RxBatch {
         bytes
     }
 
-    /// Answers ERROR on every slot of frame `i`.
+    /// Answers ERROR in every slot of frame `i`.
     #[cold]
     pub fn fail(&mut self, i: usize) {
         self.failed |= 1 << i;
@@ -485,8 +485,8 @@ impl RxBatch {
         }
     }
 
-    /// The first piece of the frame that is copied [`AHEAD`] after frame `i`, with its number,
-    /// where that is long: its lines are asked for now.
+    /// The first fragment of the frame that is copied [`AHEAD`] frames after frame `i`, and its
+    /// index, if it is long: prefetch it now.
     #[inline(always)]
     pub fn long_ahead(&self, i: usize, todo: Todo) -> Option<(usize, &RxSlot)> {
         if todo.checked_shr((i + AHEAD) as u32)? & 1 == 0 {
@@ -497,9 +497,9 @@ impl RxBatch {
         (usize::from(slot.len) > SHORT).then_some((k, slot))
     }
 
-    /// Copies the pieces of the frames of `todo` from `burst` into pages that are mapped: `page`
-    /// finds that of piece number k. One that is not there, or too short, answers ERROR for the
-    /// whole frame.
+    /// Copies the fragments of the frames in `todo` from `burst` to mapped pages: `page` returns
+    /// the page of fragment number k. If it is missing or too short, the whole frame is answered
+    /// with ERROR.
     #[inline(always)]
     pub fn copy_in<'m, M: SharedBytes + 'm>(
         &mut self,
@@ -526,7 +526,7 @@ impl RxBatch {
         }
     }
 
-    /// Bytes of the frames of `burst` that are placed and have not failed.
+    /// Bytes of the frames of `burst` that were placed and have not failed.
     #[cold]
     pub fn good_bytes(&self, burst: &Burst<'_>) -> u64 {
         let frames = self.frames[..self.nr_frames].iter().enumerate();
@@ -534,7 +534,7 @@ impl RxBatch {
         good.map(|(_, f)| u64::from(burst.frames[f.frame as usize].len)).sum()
     }
 
-    /// The ring index behind its last request.
+    /// The ring index after its last request.
     #[inline(always)]
     pub fn taken(&self) -> u32 {
         self.first_index.wrapping_add(self.nr_rsps as u32)
@@ -546,7 +546,7 @@ impl RxBatch {
         &self.rsps[..self.nr_rsps]
     }
 
-    /// The pieces of frame `i`.
+    /// The fragments of frame `i`.
     #[inline(always)]
     pub fn slots_of(&self, i: usize) -> &[RxSlot] {
         let f = self.frames[i];

@@ -1,4 +1,4 @@
-//! TX slots to validated frames: the only reader of TX requests.
+//! Reads TX slots and validates frames: no other code reads TX requests.
 //!
 //! ```text
 //!   ring slots:   [first: total, flags, id] [extra]* [fragment]*      [first] ...
@@ -7,15 +7,15 @@
 //!                 rsps: one for each ring slot, in ring order, extras as NULL
 //! ```
 //!
-//! Each request is copied out of the ring once; the copies are validated by the rules of
-//! docs/protocol 2.6, which tell three kinds of wrong apart: a frame that is dropped and answered
-//! with ERROR, a failed grant operation (later, by the path), and a fault that closes the device
-//! ([`PeerFault`]). A batch holds at most 64 frames, and no frame is started without room for the
-//! longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: the port cuts large
-//! segments, in their sender's time.
+//! Each request is copied from the ring once, and the copies are validated by the rules of
+//! docs/protocol 2.6, which distinguish three kinds of errors: a frame that is dropped and answered
+//! with ERROR, a failed grant operation (found later by the path), and a fault that closes the
+//! device ([`PeerFault`]). A batch has at most 64 frames. No frame is started without room for the
+//! longest frame, nor after one with which the batch has [`BATCH_SEGMENTS`] segments, since the
+//! port cuts large segments in their sender's time.
 //!
-//! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot
-//! consumed is answered.
+//! What a peer may do: send any slots. The worst results are a fault, or a batch of errors. Every
+//! slot that was consumed is answered.
 
 use super::{BATCH_SLOTS, Thresholds, Todo, mask};
 use crate::array;
@@ -33,146 +33,146 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Extra infos in one frame at most: no honest frame has more than there are types.
+/// Most extra infos in one frame: no valid frame has more than there are types.
 const MAX_EXTRAS: usize = 8;
-/// Ring slots that one frame can take.
+/// Most ring slots that one frame can take.
 const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
-/// Paths at most that know requests by a flag.
+/// Most paths that recognise requests by a flag.
 pub const CLAIMS: usize = 2;
 
-/// Names the path that claims a request; no two paths have the same.
+/// The identity of a path that claims requests. No two paths have the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim(u8);
 
 impl Claim {
-    /// Number `k` of [`CLAIMS`].
+    /// The claim number `k` of [`CLAIMS`].
     pub const fn new(k: u8) -> Self {
         assert!((k as usize) < CLAIMS, "there are more paths that claim requests");
         Self(k)
     }
 
-    /// Whether it is `other`.
+    /// Whether it equals `other`.
     #[inline(always)]
     pub const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 }
 
-/// Which requests are a path's own, as the paths of a queue's chain know it: a batch knows no flag
-/// of theirs.
+/// Tells which requests belong to a path, for the paths of a queue's chain: a batch does not know
+/// their flags.
 ///
-/// One path claims all requests of a frame, or the frame is dropped.
+/// All requests of a frame must be claimed by the same path, or the frame is dropped.
 pub trait Claims: Copy {
-    /// Whether any path claims requests. Where none does, a batch asks no further.
+    /// Whether any path claims requests. If not, a batch checks no further.
     fn any(self) -> bool;
-    /// The path that claims the request; None: it is an ordinary one.
+    /// The path that claims the request. None: it is an ordinary request.
     fn claim(self, req: &TxRequest) -> Option<Claim>;
-    /// Where a claimed frame of one request has its bytes outside of any page: whether they can be
-    /// where the request says. None: in a page, as a grant's are.
+    /// For a claimed frame of one request: whether the bytes that it names outside of any page can
+    /// exist. None: its bytes are in a page, as for a grant.
     fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
-    /// The flag of an ordinary request that names a shared buffer by its number, in place of a
-    /// grant; 0: none does.
+    /// The flag of an ordinary request that names a shared buffer by number instead of a grant; 0:
+    /// there is no such flag.
     fn buffer_flag(self) -> u16;
 }
 
-/// What a guest wants done to its list of multicast addresses.
+/// A guest's request to change its list of multicast addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MulticastAsk {
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`: add the address.
     Add(MacAddr),
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`: delete the address.
     Del(MacAddr),
 }
 
-/// Segments after which a batch begins no further frame: four of the longest frames at IPv4's least
-/// MSS that every host takes, 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at
-/// most.
+/// Number of segments after which a batch starts no further frame: four of the longest frames at
+/// 536, the least MSS of IPv4 that every host takes. The last frame may add [`MIN_GSO_SIZE`]'s 1366
+/// more.
 pub const BATCH_SEGMENTS: usize = 512;
 
-/// Batches that were made, each for a queue's whole life.
+/// Number of batches created, each for a queue's whole life.
 static BATCHES: AtomicU64 = AtomicU64::new(0);
-/// A serial number and a frame's six bits are a token. Four million queues have numbers of their
-/// own, of 2^36 batches each; a number comes again only after all others.
+/// A serial number and the six bits of a frame form a token. Four million queues have distinct
+/// numbers, for 2^36 batches each; then numbers repeat.
 const SERIAL_MASK: u64 = u64::MAX >> 6;
 const QUEUE_SHIFT: u32 = 36;
 
-/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame whose
-/// path has its bytes in no page.
+/// One fragment of a frame, as a private, validated copy. `offset + len <= 4096`, except for a
+/// frame whose path has its bytes in no page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
-    /// Granted page; 0 says that the bytes are in a shared [`buffer`](Self::buffer). Of a
-    /// [claimed](TxBatch::claimed) frame: what its path reads there.
+    /// Grant reference of the page; 0: the bytes are in a shared [`buffer`](Self::buffer). In a
+    /// [claimed](TxBatch::claimed) frame its path defines the meaning.
     pub gref: u32,
     /// The shared buffer: that of the request's id, or the one that it
     /// [names](Claims::buffer_flag).
     pub buffer: u16,
-    /// Bytes.
+    /// Offset in the page, in bytes.
     pub offset: u16,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u16,
     /// The request's id.
     pub id: u16,
-    /// Of its bytes, from the first on, those that are in the arena already.
+    /// Number of its bytes, from the first on, that are in the arena already.
     pub fetched: u16,
 }
 
 /// One frame of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxFrame {
-    /// Its first fragment in [`TxBatch::slots`].
+    /// Index of its first fragment in [`TxBatch::slots`].
     pub first_slot: u16,
-    /// Its fragments.
+    /// Number of its fragments.
     pub nr_slots: u16,
-    /// Its first answer in [`TxBatch::rsps`].
+    /// Index of its first answer in [`TxBatch::rsps`].
     pub first_rsp: u16,
-    /// Its answers: fragments and extra infos.
+    /// Number of its answers: fragments and extra infos.
     pub nr_rsps: u16,
 }
 
 /// Up to 64 frames taken from a TX ring.
 #[derive(Debug)]
 pub struct TxBatch {
-    /// Frames; frame `i` is also frame `i` of the arena.
+    /// The frames; frame `i` is also frame `i` of the arena.
     pub frames: [TxFrame; BURST_FRAMES],
-    /// How many.
+    /// Number of frames.
     pub nr_frames: usize,
-    /// Fragments of all frames.
+    /// The fragments of all frames.
     pub slots: Box<[TxSlot; BATCH_SLOTS]>,
     nr_slots: usize,
-    /// Counts what was taken; another queue's are others.
+    /// The serial number of the batch, unique over all queues.
     pub serial: u64,
-    /// Answers, in ring order; OKAY until somebody finds otherwise.
+    /// The answers, in ring order. They are OKAY until an error is found.
     pub rsps: Box<[TxResponse; BATCH_SLOTS]>,
     nr_rsps: usize,
     /// Frames whose answers must wait until their path
     /// [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
-    /// The port takes zero-copy payload, and frames as unfinished as this says: a path may leave
-    /// the payload in its pages. None: the port wants private bytes.
+    /// The port takes zero-copy payload, with these offloads, so a path may leave payload in its
+    /// pages. None: the port wants private bytes.
     pub takes: Option<Offloads>,
-    /// The port takes long frames also where their pages are mapped anyhow
+    /// The port also takes long frames whose pages are mapped anyway
     /// ([`Payload::Named`](crate::port::Payload::Named),
     /// [`Standing`](crate::port::Payload::Standing)).
     pub standing: Option<StandingTakes>,
-    /// Which frames are copied, of all batches.
+    /// Which frames are copied, for all batches.
     pub thresholds: Thresholds,
-    /// Frames with only [`heads`](Self::heads) bytes in the arena.
+    /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
     pub zero_copy: Todo,
-    /// Bytes at the front of a lent frame that are.
+    /// Bytes of a zero-copy frame that are in the arena.
     pub heads: [u16; BURST_FRAMES],
     /// Frames that paths claim.
     claimed: [Todo; CLAIMS],
     /// Frames that failed.
     pub failed: Todo,
-    /// Requests that carry no frame but a multicast request: not to be fetched.
+    /// Requests with a multicast request instead of a frame: nothing is fetched for them.
     pub no_frame: Todo,
     /// Large segments whose checksum is not blank.
     pub unblanked: Todo,
     /// Frames that no port can take: answered OKAY, and dropped.
     pub unfit: Todo,
-    /// Segments into which its frames are to be cut.
+    /// Number of segments into which its frames must be cut.
     segments: usize,
-    /// These multicast requests, each with its answer in [`TxBatch::rsps`].
+    /// The multicast requests, each with the index of its answer in [`TxBatch::rsps`].
     pub multicast: Vec<(u16, MulticastAsk)>,
 }
 
@@ -183,8 +183,8 @@ impl Default for TxBatch {
             nr_frames: 0,
             slots: array::filled(TxSlot::default()),
             nr_slots: 0,
-            // No two queues of a process number a batch alike: a port may serve many, one after
-            // another too.
+            // No two queues of a process use the same numbers, since a port may serve several, at
+            // once or one after another.
             serial: (BATCHES.fetch_add(1, Ordering::Relaxed) << QUEUE_SHIFT) & SERIAL_MASK,
             rsps: array::filled(TxResponse::default()),
             nr_rsps: 0,
@@ -205,28 +205,28 @@ impl Default for TxBatch {
     }
 }
 
-/// Which frames a port takes in pages that stay mapped.
+/// The frames that a port takes in pages that stay mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StandingTakes {
-    /// As unfinished as this.
+    /// The offloads that it supports.
     pub caps: Offloads,
-    /// Of more bytes.
+    /// Frames of more than this many bytes.
     pub above: u32,
 }
 
 /// What one frame turned out to be.
 enum Outcome {
     Frame(Offload),
-    /// No frame: the guest's multicast request comes in its place.
+    /// It is no frame, but a multicast request.
     Multicast(MulticastAsk),
-    /// Answer ERROR on every slot, hand nothing on.
+    /// Answer ERROR in every slot, and pass nothing on.
     Drop,
 }
 
 impl TxBatch {
-    /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames
-    /// that are to be fetched. After a fault the device is to be closed; nothing of this batch is
-    /// answered.
+    /// Takes frames from the ring until the ring is empty or the batch or the arena is full.
+    /// Returns the frames that must be fetched. After a fault the device must be closed; nothing of
+    /// this batch is answered.
     #[inline(always)]
     pub fn take<M: RingMem<Kind = NetTx>>(
         &mut self,
@@ -240,9 +240,9 @@ impl TxBatch {
         Ok(self.take_as::<M, _, false, false>(ring, arena, claims, &mut 0)?.0)
     }
 
-    /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the
-    /// length of the first frame that is too long for what was left, if that was what ended it: it
-    /// stays on the ring, to be read again.
+    /// The same, for frames of at most `credit` bytes in total, which is reduced by them. If it
+    /// ended because the first remaining frame is longer than the rest of the credit, that frame's
+    /// length is returned, too; it stays on the ring, to be read again.
     pub fn take_within<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
@@ -272,20 +272,20 @@ impl TxBatch {
         arena.clear();
     }
 
-    /// The name of frame `i` for the port or path that has it in flight.
+    /// The token of frame `i`, for the port or path that has it in flight.
     pub fn token(&self, i: usize) -> Token {
         Token::of(self.serial, i)
     }
 
-    /// The frames that the path of `claim` has, whole. What their requests name is its to check,
-    /// but a [place](Claims::is_place), which is right.
+    /// The frames that the path of `claim` must handle as a whole. It must check what their
+    /// requests name, except for a [place](Claims::is_place), which is valid.
     #[inline(always)]
     pub fn claimed(&self, claim: Claim) -> Todo {
         self.claimed[usize::from(claim.0)]
     }
 
-    /// Compiled for each, so that guests without a rate, and queues whose paths claim no requests,
-    /// pass no test for it.
+    /// Compiled for each combination, so that guests without a rate, and queues whose paths claim
+    /// no requests, need no checks for them.
     #[inline(always)]
     fn take_as<M: RingMem<Kind = NetTx>, C: Claims, const LIMITED: bool, const BY_FLAG: bool>(
         &mut self,
@@ -301,7 +301,7 @@ impl TxBatch {
         let mut taken = 0;
         let buffer_flag = claims.buffer_flag();
         loop {
-            // The common case, one slot and no extras, in a loop whose state is all in registers.
+            // The common case, one slot without extras, in a loop whose state is all in registers.
             let (mut i, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
             let mut room = arena.cursor();
             let mut long = None;
@@ -353,8 +353,8 @@ impl TxBatch {
         Ok((mask(self.nr_frames) & !(self.failed | self.no_frame), short))
     }
 
-    /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it
-    /// took.
+    /// Takes a frame of several slots, with extras, or an invalid one. Returns the number of ring
+    /// slots that it used.
     #[cold]
     #[inline(never)]
     fn take_long<M: RingMem<Kind = NetTx>, C: Claims>(
@@ -374,7 +374,7 @@ impl TxBatch {
         };
         push_rsp(first.id, RSP_OKAY);
 
-        // Extra infos follow the first slot directly.
+        // Extra infos directly follow the first slot.
         let mut offload = offload_of(first.flags);
         let mut asked = None;
         let mut refused = false;
@@ -394,7 +394,7 @@ impl TxBatch {
                     offload.gso_type = gso_type;
                     offload.gso_size = size;
                 }
-                // One multicast request in each TX request.
+                // A TX request can have one multicast request.
                 Extra::McastAdd(mac) => refused |= asked.replace(MulticastAsk::Add(MacAddr(mac))).is_some(),
                 Extra::McastDel(mac) => refused |= asked.replace(MulticastAsk::Del(MacAddr(mac))).is_some(),
                 Extra::Hash { .. } | Extra::Xdp { .. } => {}
@@ -405,13 +405,13 @@ impl TxBatch {
             more = again;
         }
 
-        // The fragments. The first one's own length is what the others leave of the total.
+        // The fragments. The length of the first one is the total minus the others.
         let total = first.size;
         let mut rest: u32 = 0;
         let claim = claims.claim(&first);
         let place = claim.and_then(|claim| claims.is_place(claim, &first));
         let buffer_flag = if claim.is_none() { claims.buffer_flag() } else { 0 };
-        // The later slots are not all as the first.
+        // The later slots are not all like the first.
         let mut mixed = false;
         let mut too_long = false;
         let mut nr = 1;
@@ -475,7 +475,7 @@ impl TxBatch {
                     self.segments += usize::from(total).div_ceil(usize::from(offload.gso_size));
                     self.unblanked |= Todo::from(!offload.csum_blank) << i;
                 }
-                // Behind the first full page there are mostly more of them.
+                // After a first full page there are mostly more of them.
                 let slots = &self.slots[slot0..slot0 + nr];
                 let full = slots.iter().position(|slot| usize::from(slot.len) == PAGE_SIZE).unwrap_or(1);
                 let before = slots.iter().take(full).map(|slot| usize::from(slot.len)).sum();
@@ -504,7 +504,7 @@ impl TxBatch {
         self.rsps[self.multicast[k].0 as usize].status = RSP_ERROR;
     }
 
-    /// Answers ERROR on every data slot of frame `i`, and takes it out of the burst.
+    /// Answers ERROR in every data slot of frame `i`, and removes it from the burst.
     #[cold]
     pub fn fail(&mut self, i: usize, arena: &mut Arena) {
         self.failed |= 1 << i;
@@ -517,15 +517,15 @@ impl TxBatch {
         }
     }
 
-    /// Answers ERROR on fragment `k` of frame `i` alone, OKAY on its others (as Linux does when a
-    /// grant operation fails), and takes the frame out of the burst.
+    /// Answers ERROR only for fragment `k` of frame `i` and OKAY for its others (as Linux does when
+    /// a grant operation fails), and removes the frame from the burst.
     #[cold]
     pub fn fail_slot(&mut self, i: usize, k: usize, arena: &mut Arena) {
         self.failed |= 1 << i;
         arena.drop_frame(i);
         let f = self.frames[i];
-        // The first fragment's answer comes first, then the extras' NULLs, then the other
-        // fragments'.
+        // The first fragment's answer comes first, then the NULLs of the extras, then those of the
+        // other fragments.
         let ahead = if k == 0 { 0 } else { (f.nr_rsps - f.nr_slots) as usize + k };
         self.rsps[f.first_rsp as usize + ahead].status = RSP_ERROR;
     }
@@ -556,8 +556,8 @@ impl TxBatch {
     }
 }
 
-/// The fragment that a request speaks of, `len` bytes of it; it names a shared buffer where it has
-/// this flag. A number that is none names no buffer.
+/// The fragment that a request names, `len` bytes of it. It names a shared buffer if it has
+/// `buffer_flag`; an invalid number names no buffer.
 #[inline(always)]
 fn slot_of(req: &TxRequest, len: u16, buffer_flag: u16) -> TxSlot {
     let named = req.flags & buffer_flag != 0;

@@ -1,5 +1,5 @@
-//! The settings that the owner of a vif's front requests. The back decides too: a back that does
-//! not know a request goes without it, and the vif works.
+//! The settings that the owner of a vif's front asks for. The back decides: if it does not support
+//! a setting, the vif works without it.
 
 use super::regions::Granting;
 use crate::net::path::staging::list::DataLen;

@@ -4,10 +4,10 @@
 //!   set_key(bytes)    --page--> ask(type, data) --ring--> back          answer() --> CtrlResponse
 //!   add_grefs, del_grefs --list--^                         '--list--> statuses()
 //! ```
-//! Used once the back is connected. Keys and tables travel in one page of our own, lists of
-//! references in another one that the back may write to; both are granted from set-up to
-//! disconnect and written only while no request is under way. What a back may do: answer what was
-//! not asked (a fault: the device is closed), any status, any number, or never; send events
+//! It is used once the back is connected. Keys and tables are passed in one page of our own, lists
+//! of references in another one that the back may write to; both are granted from set-up to
+//! disconnect, and only written while no request is in flight. What a back may do: answer what was
+//! not asked (a fault: the device is closed), with any status or number, or never; send events
 //! without answers, which count as spurious; write anything to the list.
 
 use super::regions::{Granted, Grants, Region, Regions};
@@ -28,29 +28,29 @@ pub struct CtrlFront<P: Platform> {
     ring: FrontRing<NetCtrl, RingPages<NetCtrl, Region<P>>>,
     ring_grants: Grants,
     chan: <P::Events as Events>::Chan,
-    /// For keys and tables; a back reads it, no more.
+    /// The page for keys and tables, which the back may only read.
     page: Granted<P>,
-    /// For lists of references, which a back writes to.
+    /// The page for lists of references, which the back may write.
     list: Granted<P>,
-    /// The request that has no answer yet.
+    /// The request in flight.
     pending: Option<CtrlRequest>,
-    /// Never 0: Windows' front skips it, so a back may take it for no id.
+    /// Never 0: Windows' front skips 0, so a back may treat it as no id.
     next_id: u16,
-    /// An answer was there since the channel's events were allowed.
+    /// An answer was found since the channel was unmasked.
     found: bool,
-    /// Scratch: nothing is allocated once it is set up.
+    /// Scratch memory, so that nothing is allocated after set-up.
     statuses: Box<[u16]>,
 }
 
-/// A request is under way already, or what it names does not fit a page.
+/// A request is in flight already, or its data does not fit in a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAsked;
 
-/// Cannot be: all pages were granted.
+/// Cannot happen: all pages were granted.
 const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: 22 };
 
 impl<P: Platform> CtrlFront<P> {
-    /// Grants a ring and two pages and offers a channel. The keys go into the store.
+    /// Grants a ring and two pages and offers a channel. The keys must be written to xenstore.
     pub fn new(p: &P, regions: &mut Regions<P>) -> Result<(Self, CtrlKeys), PlatformError> {
         let mut pages = Vec::with_capacity(3);
         let accesses = [Access::ReadWrite, Access::ReadOnly, Access::ReadWrite];
@@ -79,7 +79,7 @@ impl<P: Platform> CtrlFront<P> {
         ))
     }
 
-    /// Asks. The answer comes from [`answer`](Self::answer).
+    /// Sends a request. Its answer comes from [`answer`](Self::answer).
     pub fn ask(&mut self, p: &P, msg_type: CtrlType, data: [u32; 3]) -> Result<(), NotAsked> {
         if self.pending.is_some() {
             return Err(NotAsked);
@@ -94,7 +94,7 @@ impl<P: Platform> CtrlFront<P> {
         Ok(())
     }
 
-    /// Asks for this hash key.
+    /// Sends a request to set this hash key.
     pub fn set_key(&mut self, p: &P, key: &[u8]) -> Result<(), NotAsked> {
         if self.pending.is_some() || !self.page.bytes().copy_in(0, key) {
             return Err(NotAsked);
@@ -103,7 +103,7 @@ impl<P: Platform> CtrlFront<P> {
         self.ask(p, CtrlType::SetHashKey, [gref, key.len() as u32, 0])
     }
 
-    /// Asks for these queues in the table from entry `first` on.
+    /// Sends a request to set these queues in the table, from entry `first` on.
     pub fn set_mapping(&mut self, p: &P, first: u32, queues: &[u32]) -> Result<(), NotAsked> {
         if self.pending.is_some() || queues.len() > PAGE_SIZE / 4 {
             return Err(NotAsked);
@@ -115,7 +115,7 @@ impl<P: Platform> CtrlFront<P> {
         self.ask(p, CtrlType::SetHashMapping, [self.page.refs()[0].0, queues.len() as u32, first])
     }
 
-    /// Asks this of `queue`, about these entries: 512 at most.
+    /// Sends a request about `queue` with a list of at most 512 entries.
     pub(crate) fn ask_with_list(
         &mut self,
         p: &P,
@@ -136,7 +136,8 @@ impl<P: Platform> CtrlFront<P> {
         self.ask(p, msg_type, [queue, gref, entries.len() as u32])
     }
 
-    /// What the back wrote to the first `n` entries of the list. None: there are not so many.
+    /// The statuses that the back wrote to the first `n` entries of the list. None: there are fewer
+    /// entries.
     pub fn statuses(&mut self, n: usize) -> Option<&[u16]> {
         let n = n.min(self.statuses.len());
         for (k, status) in self.statuses.iter_mut().enumerate().take(n) {
@@ -149,7 +150,7 @@ impl<P: Platform> CtrlFront<P> {
         self.statuses.get(..n)
     }
 
-    /// Whether a request has no answer yet.
+    /// Whether a request is in flight.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
@@ -168,7 +169,7 @@ impl<P: Platform> CtrlFront<P> {
         }
     }
 
-    /// Before sleeping: arms the ring and its channel. True: an answer is there.
+    /// Call before sleeping: asks for an event and unmasks the channel. True: there is an answer.
     pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.pending.is_some() && self.ring.final_check(1)?;
         match core::mem::take(&mut self.found) {

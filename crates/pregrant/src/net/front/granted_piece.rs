@@ -1,4 +1,4 @@
-//! Pieces of TX frames: pages that the caller grants for a frame.
+//! Fragments of TX frames in pages that the caller grants for each frame.
 //!
 //! ```text
 //!   id --sent--> out --its answer--> answered --> the caller
@@ -11,19 +11,19 @@ use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::NR_SLOTS_MIN;
 use alloc::vec::Vec;
 
-/// Pieces that a frame can have: its head takes a slot, too.
+/// Most fragments of a frame, whose head takes a slot, too.
 pub const PIECES_MAX: usize = NR_SLOTS_MIN - 1;
 
-/// A part of a frame in a page that the caller has granted to the back, for reading. 8 bytes: the
-/// reference, the offset, the length.
+/// A fragment in a page that the caller has granted to the back read-only. 8 bytes: reference,
+/// offset, length.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantedPiece {
-    /// The page's.
+    /// Grant reference of the page.
     pub gref: GrantRef,
-    /// Where it starts in the page.
+    /// Offset of the fragment in the page.
     pub offset: u16,
-    /// Its bytes, at least 1: the piece ends in its page.
+    /// Number of bytes, at least 1; they must not exceed the page.
     pub len: u16,
 }
 
@@ -33,45 +33,45 @@ impl GrantedPiece {
     }
 }
 
-/// How many requests are pieces, and which of them were answered.
+/// Counts the requests for such fragments, and has those that were answered.
 #[derive(Default)]
 pub(super) struct Pieces {
     out: u32,
-    /// With room for all ids; without any the queue takes no pieces.
+    /// It has capacity for all ids; without capacity the queue takes no such fragments.
     answered: Vec<u16>,
 }
 
 impl Pieces {
-    /// Of a queue with so many ids, which takes pieces.
+    /// For a queue with `n` ids that takes such fragments.
     pub(super) fn of_ids(n: u32) -> Self {
         Self { out: 0, answered: room(n) }
     }
 
-    /// Whether it takes any.
+    /// Whether the queue takes such fragments.
     #[inline(always)]
     pub(super) fn are_taken(&self) -> bool {
         self.answered.capacity() > 0
     }
 
-    /// The id of one that was answered.
+    /// Returns the id of one that was answered.
     #[inline(always)]
     pub(super) fn answered(&mut self) -> Option<u16> {
         self.answered.pop()
     }
 
-    /// Those that are out, or whose answers were not asked for.
+    /// Number of requests that are in flight, or whose answers were not fetched.
     pub(super) fn out(&self) -> u32 {
         self.out + self.answered.len() as u32
     }
 
-    /// The piece of `id` was answered.
+    /// Notes the answer for `id`.
     #[inline(always)]
     pub(super) fn take_answer(&mut self, id: u16) {
         self.out = self.out.saturating_sub(1);
         self.answered.push(id);
     }
 
-    /// So many more are on the ring.
+    /// Notes `n` more requests.
     #[inline(always)]
     pub(super) fn sent(&mut self, n: u32) {
         self.out += n;

@@ -6,8 +6,8 @@
 //!                                                             Tx        the same buffer, or a TX slot
 //!                                                             Redirect  Diverted, for another vif
 //! ```
-//! Invariant: the hook gets a private copy of the first bytes. It decides by that copy, and changes
-//! that copy; the bytes behind it are copied once, later, and the hook has not read them.
+//! Invariant: the hook gets a private copy of the first bytes, decides by that copy, and may change
+//! it. The bytes after it are copied once, later, and the hook does not see them.
 //!
 //! What the back may do: change the frame's memory at any time.
 
@@ -16,38 +16,38 @@ use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
 use core::iter::Sum;
 use core::ops::Range;
 
-/// Bytes that can be put ahead of a frame.
+/// Most bytes that a hook can prepend to a frame.
 pub const HOOK_ROOM: usize = 256;
 
-/// The verdict on a frame.
+/// A hook's verdict on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HookAction {
-    /// It goes to the guest's stack.
+    /// The frame goes to the guest's stack.
     Pass,
-    /// It is no more.
+    /// The frame is dropped.
     Drop,
-    /// It goes back by the queue that it came from.
+    /// The frame is sent back through the queue that it came from.
     Tx,
-    /// It goes to another vif of the guest's, which its owner knows by this number.
+    /// The frame goes to another vif of the guest, which its owner knows by this number.
     Redirect(u32),
 }
 
-/// What a hook sees of a frame, and may change: its first bytes, in private memory.
+/// The first bytes of a frame in private memory, as a hook sees and may change them.
 pub struct HookFrame {
     bytes: [u8; HOOK_ROOM + RX_HEAD_BYTES],
     at: usize,
     end: usize,
-    /// Bytes of the frame behind the copy.
+    /// Number of bytes of the frame after the copy.
     rest: usize,
-    /// Bytes that the hook added ahead of the frame; below 0: removed.
+    /// Number of bytes that the hook prepended; negative: removed.
     grown: isize,
     changed: bool,
-    /// Checksum and segmentation; a hook that changes what they speak of changes them too.
+    /// Checksum and segmentation work; a hook that changes those headers must change it, too.
     pub offload: Offload,
 }
 
 impl HookFrame {
-    /// Of no frame.
+    /// Creates a buffer without a frame.
     #[allow(clippy::new_without_default)] // one in each call that receives
     #[inline(always)]
     pub(super) fn new() -> Self {
@@ -62,7 +62,7 @@ impl HookFrame {
         }
     }
 
-    /// Begins with another frame of `len` bytes; gives the place of its head, to be filled.
+    /// Starts another frame of `len` bytes; returns the memory for its head, to be filled.
     #[inline(always)]
     pub(super) fn begin(&mut self, len: usize, offload: Offload) -> &mut [u8] {
         let head = len.min(RX_HEAD_BYTES);
@@ -71,28 +71,28 @@ impl HookFrame {
         &mut self.bytes[HOOK_ROOM..HOOK_ROOM + head]
     }
 
-    /// The first bytes of the frame: all of it, or 256, less or more those that the hook added or
-    /// removed.
+    /// The first bytes of the frame: all of it, or 256, plus or minus those that the hook prepended
+    /// or removed.
     #[inline(always)]
     pub fn head(&self) -> &[u8] {
         &self.bytes[self.at..self.end]
     }
 
-    /// The same, to be changed.
+    /// The first bytes, to be changed.
     #[inline(always)]
     pub fn head_mut(&mut self) -> &mut [u8] {
         self.changed = true;
         &mut self.bytes[self.at..self.end]
     }
 
-    /// Bytes of the whole frame.
+    /// Number of bytes of the whole frame.
     #[inline(always)]
     #[allow(clippy::len_without_is_empty)] // a frame has bytes
     pub fn len(&self) -> usize {
         self.end - self.at + self.rest
     }
 
-    /// Puts `n` bytes, zeroes, ahead of the frame. False: there is no room for as many.
+    /// Prepends `n` zero bytes to the frame. False: there is not enough room.
     #[must_use]
     pub fn grow(&mut self, n: usize) -> bool {
         let Some(at) = self.at.checked_sub(n) else { return false };
@@ -101,7 +101,7 @@ impl HookFrame {
         true
     }
 
-    /// Takes `n` bytes away from the front. False: the head has no more than as many.
+    /// Removes `n` bytes from the start. False: the head has no more than that.
     #[must_use]
     pub fn shrink(&mut self, n: usize) -> bool {
         if n >= self.end - self.at {
@@ -111,31 +111,31 @@ impl HookFrame {
         true
     }
 
-    /// Bytes behind the copy.
+    /// Number of bytes after the copy.
     #[inline(always)]
     pub(super) fn rest(&self) -> usize {
         self.rest
     }
 
-    /// Bytes that were put ahead.
+    /// Number of bytes prepended; negative: removed.
     #[inline(always)]
     pub(super) fn grown(&self) -> isize {
         self.grown
     }
 
-    /// Whether the head is other than it came.
+    /// Whether the hook has changed the head.
     #[inline(always)]
     pub(super) fn is_changed(&self) -> bool {
         self.changed
     }
 }
 
-/// Frames that a hook sent elsewhere, until their owner has sent them. Allocates once.
+/// Frames that a hook sent elsewhere, until their owner has sent them. It allocates once.
 pub struct Diverted {
-    /// Those for other vifs.
+    /// Frames for other vifs.
     redirected: Arena,
     to: [Target; BURST_FRAMES],
-    /// Those that go back and have to be copied, on their way to TX.
+    /// Frames to be sent back that must be copied, on their way to TX.
     pub(super) back: Arena,
 }
 
@@ -149,29 +149,30 @@ impl Default for Diverted {
 }
 
 impl Diverted {
-    /// Room for a burst.
+    /// Has room for a burst.
     pub fn new() -> Self {
         Self { redirected: Arena::new(), to: [0; BURST_FRAMES], back: Arena::new() }
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.redirected.clear();
         self.back.clear();
     }
 
-    /// Frames for other vifs.
+    /// Number of frames for other vifs.
     pub fn len(&self) -> usize {
         self.redirected.len()
     }
 
-    /// Whether none are.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.redirected.is_empty()
     }
 
-    /// They, in the order in which they came: runs of frames for one vif, with its number.
+    /// The frames for other vifs in the order of arrival, as runs of frames for one vif with its
+    /// number.
     pub fn runs(&self) -> impl Iterator<Item = (u32, Burst<'_>)> {
         let all = self.redirected.burst();
         let to = &self.to[..all.frames.len()];
@@ -190,7 +191,7 @@ impl Diverted {
         self.redirected.has_room() && self.back.has_room()
     }
 
-    /// The arena of frames for `vif`; one is about to be added.
+    /// The arena for a frame to `vif`, which will be added now.
     #[inline(always)]
     pub(super) fn to(&mut self, vif: u32) -> &mut Arena {
         if let Some(to) = self.to.get_mut(self.redirected.len()) {
@@ -200,31 +201,32 @@ impl Diverted {
     }
 }
 
-/// What hooks said of a queue's frames.
+/// Counts of a hook's verdicts on a queue's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HookStats {
-    /// [`HookAction::Pass`].
+    /// Frames with [`HookAction::Pass`].
     pub passed: u64,
-    /// [`HookAction::Drop`].
+    /// Frames with [`HookAction::Drop`].
     pub dropped: u64,
-    /// [`HookAction::Tx`], in the buffer in which the frame came.
+    /// Frames with [`HookAction::Tx`], sent in the buffer in which they came.
     pub sent_on: u64,
-    /// [`HookAction::Tx`], by a copy.
+    /// Frames with [`HookAction::Tx`], sent by a copy.
     pub sent_copied: u64,
-    /// [`HookAction::Tx`], and there was no room for it, or the back takes no such frame: dropped.
+    /// Frames with [`HookAction::Tx`] that were dropped, because there was no room or the back does
+    /// not take such a frame.
     pub unsent: u64,
-    /// [`HookAction::Redirect`].
+    /// Frames with [`HookAction::Redirect`].
     pub redirected: u64,
 }
 
 impl HookStats {
-    /// Frames that a hook saw.
+    /// Number of frames that a hook saw.
     pub fn frames(&self) -> u64 {
         self.passed + self.dropped + self.sent_on + self.sent_copied + self.unsent + self.redirected
     }
 }
 
-/// Of several queues.
+/// The sum over several queues.
 impl Sum for HookStats {
     fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
         each.fold(Self::default(), |sum, of| Self {

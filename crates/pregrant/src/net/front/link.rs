@@ -1,4 +1,4 @@
-//! The state that the two halves of a queue share: flags, and the channels.
+//! The state that the two halves of a queue share: flags and channels.
 //!
 //! ```text
 //!   TxHalf: sender, under its lock --sender_waits, live--> Link <--sender_waits, live-- RxHalf: poller
@@ -14,7 +14,7 @@
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// See the module. `C`: an end of an event channel.
+/// Flags and channels shared by both halves. `C` is an end of an event channel.
 #[derive(Debug)]
 pub struct Link<C> {
     tx_chan: C,
@@ -22,21 +22,21 @@ pub struct Link<C> {
     rx_chan: Option<C>,
     is_live: AtomicU32,
     sender_waits: AtomicU32,
-    /// By channel: work was found since its events were allowed.
+    /// For each channel: whether work was found since it was unmasked.
     found: [AtomicU32; 2],
     /// Whether answers came since the vif asked: [`UNWATCHED`], [`WATCHED`] or [`ANSWERED`].
     answered: AtomicU32,
 }
 
-/// The vif does not ask.
+/// The vif does not ask for answers.
 const UNWATCHED: u32 = 0;
 /// The vif asks, and none came.
 const WATCHED: u32 = 1;
-/// Some came.
+/// Some answers came.
 const ANSWERED: u32 = 2;
 
 impl<C> Link<C> {
-    /// Of a queue that is not live yet.
+    /// For a queue that is not live yet.
     pub fn new(tx_chan: C, rx_chan: Option<C>) -> Self {
         let (is_live, sender_waits) = (AtomicU32::new(0), AtomicU32::new(0));
         let (found, answered) = ([AtomicU32::new(0), AtomicU32::new(0)], AtomicU32::new(UNWATCHED));
@@ -61,26 +61,26 @@ impl<C> Link<C> {
         self.rx_chan.is_some()
     }
 
-    /// Whether frames can travel. No memory hangs on it: a late reader only writes to a ring
-    /// that no back serves.
+    /// Whether frames can move. No memory depends on it: a late reader only writes to a ring that
+    /// no back serves.
     #[inline(always)]
     pub fn is_live(&self) -> bool {
         self.is_live.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether they can from now on.
+    /// Sets whether frames can move.
     pub fn set_live(&self, live: bool) {
         self.is_live.store(u32::from(live), Ordering::Relaxed);
     }
 
-    /// The sender is about to wait for answers: before it arms its ring.
+    /// The sender is about to wait for answers. Call this before it asks for an event.
     #[inline(always)]
     pub fn wait(&self) {
-        // Ordered before the ring's index by the store of that.
+        // The store of the ring's index orders this before it.
         self.sender_waits.store(1, Ordering::Release);
     }
 
-    /// The sender waits no longer.
+    /// The sender does not wait any more.
     #[inline(always)]
     pub fn go_on(&self) {
         if self.sender_waits.load(Ordering::Relaxed) != 0 {
@@ -88,19 +88,20 @@ impl<C> Link<C> {
         }
     }
 
-    /// Answers were there.
+    /// Answers were found.
     #[inline(always)]
     pub fn found_answers(&self) {
         self.find(0);
     }
 
-    /// Frames were there.
+    /// Frames were found.
     #[inline(always)]
     pub fn found_frames(&self) {
         self.find(usize::from(self.is_split()));
     }
 
-    /// Written once a sleep, not once a burst: the other half reads this line all the time.
+    /// Written once per sleep instead of once per burst, because the other half reads this cache
+    /// line all the time.
     #[inline(always)]
     fn find(&self, channel: usize) {
         if self.found[channel].load(Ordering::Relaxed) == 0 {
@@ -111,12 +112,12 @@ impl<C> Link<C> {
         }
     }
 
-    /// The vif wants to know whether [answers come](Self::take_answered), or no longer.
+    /// Sets whether the vif asks if [answers come](Self::take_answered).
     pub fn watch(&self, yes: bool) {
         self.answered.store(if yes { WATCHED } else { UNWATCHED }, Ordering::Relaxed);
     }
 
-    /// Whether answers came, of TX or RX, since the last call. Of a link that is
+    /// Whether answers came, of TX or RX, since the last call, if the link is
     /// [watched](Self::watch).
     pub fn take_answered(&self) -> bool {
         self.answered.swap(WATCHED, Ordering::Relaxed) == ANSWERED
@@ -127,12 +128,12 @@ impl<C> Link<C> {
         self.found[0].swap(0, Ordering::Relaxed) == 0
     }
 
-    /// The same of RX's.
+    /// Whether the events of RX's channel brought no work since the last call.
     pub fn rx_was_spurious(&self) -> bool {
         self.found[usize::from(self.is_split())].swap(0, Ordering::Relaxed) == 0
     }
 
-    /// Whether the sender waits for answers: then an event may be about them.
+    /// Whether the sender waits for answers, so that an event may be about them.
     #[inline(always)]
     pub fn sender_waits(&self) -> bool {
         self.sender_waits.load(Ordering::Acquire) != 0

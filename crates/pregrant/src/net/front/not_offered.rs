@@ -1,8 +1,7 @@
-//! Features that a front requested and its back does not offer or refused: the vif goes on without
+//! Features that a front asked for and its back does not offer or refused: the vif works without
 //! them, and its owner logs them.
 //!
-//! What a back may do: offer any lengths; those that are no lengths were left out when its keys
-//! were read.
+//! What a back may do: offer any lengths; invalid ones were ignored when its keys were read.
 
 use super::config::FrontConfig;
 use super::requested::Requested;
@@ -14,40 +13,40 @@ use crate::net::path::{DataRing, Negotiate, PathName};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// One such feature.
+/// A feature that the front did not get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotOffered {
-    /// Staging buffers of this length.
+    /// Staging buffers of the requested length.
     DataLen {
-        /// The requested value.
+        /// The requested length.
         asked: DataLen,
-        /// The lengths that the back has.
+        /// The lengths that the back offers.
         offered: Vec<DataLen>,
     },
-    /// This path.
+    /// A path.
     Path(PathName),
-    /// This path, which the back offers: what the front shared for it was refused.
+    /// A path that the back offers: it refused the memory that the front shared for it.
     Refused(PathName),
-    /// So many queues.
+    /// The requested number of queues.
     Queues {
-        /// The requested value.
+        /// The requested number.
         asked: u32,
-        /// What the back has.
+        /// The number that the back offers.
         offered: u32,
     },
-    /// Rings of so many pages, TX or RX.
+    /// The requested size of the TX or RX rings.
     RingPages {
-        /// The requested value.
+        /// The requested number of pages.
         asked: u32,
-        /// What the back has.
+        /// The number that the back offers.
         offered: u32,
     },
-    /// Received buffers that are sent on as they are.
+    /// Sending a received buffer on without a copy.
     SendingOn,
 }
 
 impl NotOffered {
-    /// What of `config` a back with these features has not.
+    /// The features of `config` that a back with these features does not offer.
     pub(super) fn by(back: &BackFeatures, config: &FrontConfig, can_name: bool) -> Vec<Self> {
         let mut all = Vec::new();
         let asked = Requested::of(config, back, can_name);

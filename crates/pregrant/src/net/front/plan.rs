@@ -1,13 +1,13 @@
-//! The sizes of a queue: a list of plans, from the requested one to the smallest that works. The
-//! first that there is memory for is taken.
+//! The sizes of a queue's memory: a list of plans, from the requested one to the smallest that
+//! works. The first one for which there is memory is used.
 //!
 //! ```text
 //!   more buffers or pages than slots --> requested length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
 //!   all of it with the requested data ring --> with a smaller one --> with none
 //! ```
-//! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues
-//! with a page for each slot need more. The order prefers more queues to more ids, longer buffers
-//! to shorter ones, and any staging to none.
+//! Memory that can be granted may be short: Linux's gntalloc has 1024 pages for a whole domain, and
+//! two queues with a page per slot need more. The order prefers more queues to more ids, longer
+//! buffers to shorter ones, and any staging to none.
 //!
 //! What a peer may do: offer lengths. However many it offers, few plans are made.
 
@@ -17,27 +17,27 @@ use alloc::vec::Vec;
 /// The memory of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// What paths share.
+    /// What paths ask for.
     pub asked: Requested,
-    /// Ordinary pages of a direction, if there are more than slots.
+    /// Ordinary pages per direction, if there are more than slots.
     pub pages: u32,
-    /// Of a TX ring's slots one in so many has memory.
+    /// One in this many slots of the TX ring has memory.
     pub tx_share: u32,
-    /// Pages of the TX ring, as the exponent of 2.
+    /// log2 of the pages of the TX ring.
     pub tx_order: u32,
-    /// Of the RX ring.
+    /// log2 of the pages of the RX ring.
     pub rx_order: u32,
 }
 
 impl Plan {
-    /// Whether there is more memory than frames need.
+    /// Whether it has more memory than frames need.
     pub fn is_extra(&self) -> bool {
         self.pages > 0 || self.asked.is_extra()
     }
 }
 
-/// The plans, the best first. `asked`: the same of paths; `pages`: see [`Plan::pages`]; `orders`:
-/// those of the TX ring and the RX ring.
+/// The plans, best first. `asked` has the requests of paths in the same order; `pages`: see
+/// [`Plan::pages`]; `orders` are those of the TX ring and the RX ring.
 pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
     let (tx_order, rx_order) = orders;
     let more = asked.first().filter(|asked| pages > 0 && !asked.is_extra());
@@ -45,7 +45,7 @@ pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
     let orders = if orders == (0, 0) { Vec::from([orders]) } else { Vec::from([orders, (0, 0)]) };
     let mut plans: Vec<_> = more.into_iter().collect();
     for &asked in asked {
-        // More than frames need: with all that they do, or not at all.
+        // More than frames need: with all of their requests, or not at all.
         let is_extra = asked.is_extra();
         for &(tx_order, rx_order) in orders.iter().take(if is_extra { 1 } else { orders.len() }) {
             let plan = |tx_share| Plan { asked, pages: 0, tx_share, tx_order, rx_order };
@@ -125,7 +125,7 @@ mod tests {
             rings.dedup();
             assert_eq!(rings, orders);
         }
-        // A smaller data ring comes with all staging again.
+        // A smaller data ring is tried with all sizes of staging again.
         let both = plans(len(64), None, (0, 0), Some(1));
         let both: Vec<_> = both.iter().map(|p| (p.asked.data_ring, p.asked.staging.tx, p.tx_share)).collect();
         let of = |ring, len| [(ring, len, 1), (ring, len, 2)];

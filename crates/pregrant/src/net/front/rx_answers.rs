@@ -1,10 +1,10 @@
-//! Reads the answers of one received frame: its parts, its offload, or that there is no frame.
+//! Reads the answers of one received frame: its parts and its offload, or that there is no frame.
 //!
 //! ```text
 //!   first answer [extras] [more answers] --LongFrame::read--> parts: slot, offset, length; offload; or that there is no frame
 //! ```
-//! Invariants: each answer is copied out of the ring once for a read. If not all answers of a frame
-//! are there, nothing is kept: a later call reads it from its first answer.
+//! Invariants: each answer is copied from the ring once per read. If not all answers of a frame are
+//! there, nothing is kept: a later call reads the frame from its first answer.
 //!
 //! What the back may do: send chains without an end, invalid extras, or a frame with one part in
 //! its slots and another in memory that [its responses name](crate::net::path::AnyFlaggedPath). Each
@@ -19,25 +19,25 @@ use crate::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 
-/// Answers that one frame can have: no honest frame has 65535 bytes in slots of one byte.
+/// Most answers of one frame: no valid frame spreads 65535 bytes over slots of one byte.
 const MAX_CHAIN: usize = 32;
 
-/// A slot's part of a frame: where in its memory, how much.
+/// A part of a frame in one slot's memory.
 #[derive(Clone, Copy, Default)]
 pub struct Part {
-    /// Which slot.
+    /// The slot.
     pub slot: u16,
-    /// Where in the slot's memory it begins.
+    /// Offset in the slot's memory.
     pub offset: u16,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u16,
-    /// The flags by which its response names memory that is no slot's, where `offset` is what that
-    /// says; 0: it is in its slot's.
+    /// The flags by which its response names memory that is no slot's, which `offset` then
+    /// describes; 0: it is in its slot's memory.
     pub name: u16,
 }
 
 impl Part {
-    /// Its bytes ahead of byte `end` of its slot, and those behind. None: there are none ahead.
+    /// Splits it at byte `end` of its slot. None: no byte is before that.
     #[inline(always)]
     pub fn split(self, end: usize) -> Option<(Self, Self)> {
         let ahead = end.checked_sub(self.offset.into()).filter(|n| *n > 0)?;
@@ -47,23 +47,23 @@ impl Part {
     }
 }
 
-/// A frame of several slots, with extras, or an error, as its answers have it.
+/// A frame of several slots, with extras, or an error, as its answers describe it.
 pub struct LongFrame {
-    /// The head, where it is in another memory, ahead of those of the slots.
+    /// The parts. The first one may be a head in another memory than the slots'.
     parts: [Part; 1 + MAX_CHAIN],
     from: usize,
     end: usize,
-    /// Answers.
+    /// Number of answers.
     pub used: u32,
-    /// Bytes.
+    /// Number of bytes.
     pub total: usize,
-    /// Bytes left free ahead of those.
+    /// Number of bytes left free before them.
     pub headroom: usize,
-    /// The work left on checksums and segments.
+    /// The checksum and segmentation work left.
     pub offload: Offload,
-    /// An answer says that there is no frame.
+    /// An answer reports an error instead of a frame.
     pub error: bool,
-    /// The error if it cannot be.
+    /// The fault, if the answers are invalid.
     pub fault: PeerFault,
 }
 
@@ -84,12 +84,12 @@ impl Default for LongFrame {
 }
 
 impl LongFrame {
-    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
-    /// False: it is not all there. `names`: the flags by which an answer [names
-    /// memory](Part::name).
+    /// Reads the answers of such a frame, from number `at` on, of `n` that are there. False: they
+    /// are not all there. `names` are the flags by which an answer [names memory](Part::name).
     ///
     /// # Errors
-    /// The answers make no frame: the device is closed.
+    ///
+    /// The answers are invalid: the device must be closed.
     pub fn read<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &FrontRing<NetRx, M>,
@@ -153,7 +153,7 @@ impl LongFrame {
         if !error && total > MAX_FRAME {
             return Err(fault);
         }
-        // All of it is in one memory.
+        // All of it must be in one memory.
         if !error && parts.iter().take(nr).any(|part| part.name != parts[0].name) {
             return Err(fault);
         }
@@ -162,8 +162,8 @@ impl LongFrame {
         Ok(true)
     }
 
-    /// Its first part is in another memory than the rest as far as byte `end` of the slot: two
-    /// parts then, or one if all of it is. False: nothing of it is.
+    /// Splits off the head, if the first part is in another memory than the rest up to byte `end`
+    /// of the slot: this gives two parts, or one if all of it is there. False: no byte of it is.
     pub fn split_head(&mut self, end: usize) -> bool {
         let [ahead, first, ..] = &mut self.parts;
         let Some((head, behind)) = first.split(end) else { return false };
@@ -175,7 +175,7 @@ impl LongFrame {
         true
     }
 
-    /// Where its bytes are, in order.
+    /// The parts of its bytes, in order.
     pub fn parts(&self) -> &[Part] {
         self.parts.get(self.from..self.end).unwrap_or_default()
     }
@@ -186,18 +186,18 @@ impl LongFrame {
     }
 }
 
-/// An answer that cannot be.
+/// The fault for an invalid answer.
 pub fn fault(offset: u16, status: i16) -> PeerFault {
     PeerFault::BadResponse { offset, status }
 }
 
-/// A frame of one slot, without extras.
+/// Whether it is a frame of one slot without extras.
 #[inline(always)]
 pub fn is_plain(rsp: RxResponse) -> bool {
     rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) == 0 && rsp.status >= 0
 }
 
-/// What an answer's flags say of checksums.
+/// The checksum state in an answer's flags.
 #[inline(always)]
 pub fn offload_of(flags: u16) -> Offload {
     Offload {
@@ -208,8 +208,8 @@ pub fn offload_of(flags: u16) -> Offload {
     }
 }
 
-/// Makes the checksum of frame `i` blank, where it is a large segment whose is not; one that is
-/// none is dropped.
+/// Makes the checksum of frame `i` blank if it is a large segment with another checksum; an invalid
+/// one is dropped.
 pub fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
     let offload = out.desc(i).offload;
     if offload.gso_type != 0 && !offload.csum_blank {
@@ -221,7 +221,7 @@ pub fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
     }
 }
 
-/// The same of the newest frame.
+/// The same for the newest frame.
 pub fn blank_newest(out: &mut Arena, stats: &mut DirStats) {
     if let Some(newest) = out.len().checked_sub(1) {
         blank(out, newest, stats);

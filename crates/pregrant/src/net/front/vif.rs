@@ -34,7 +34,7 @@ use super::trust::Trust;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::{PageAnnouncement};
+use crate::net::path::PageAnnouncement;
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::DomId;

@@ -1,4 +1,4 @@
-//! The client against a xenstore that answers what a test tells it to: right, wrong, in pieces.
+//! Tests the client against a xenstore whose answers the test chooses: right, wrong, in parts.
 
 use super::*;
 use crate::wire::xs::Header;
@@ -6,7 +6,7 @@ use crate::xenstore::PathError;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// Gives prepared bytes, in pieces, and keeps what was sent.
+/// Returns prepared bytes in parts, and keeps what was sent.
 #[derive(Default)]
 struct Script {
     pieces: VecDeque<Vec<u8>>,
@@ -43,12 +43,12 @@ fn message(kind: MsgType, req_id: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A client that will be answered with these messages. Its first request is number 1.
+/// A client that gets these messages. Its first request has number 1.
 fn client(messages: &[Vec<u8>]) -> Client<Script> {
     Client::new(Script { pieces: messages.to_vec().into(), ..Script::default() })
 }
 
-/// The same, with these watches set, all with the token "t".
+/// The same with these watches set, all with the token "t".
 fn watching(paths: &[&str], each: bool, messages: &[Vec<u8>]) -> Client<Script> {
     let mut c = client(messages);
     let watches = paths.iter().map(|&path| Watch { path: path.into(), each }).collect();
@@ -56,7 +56,7 @@ fn watching(paths: &[&str], each: bool, messages: &[Vec<u8>]) -> Client<Script> 
     c
 }
 
-/// 100 000 events of as many nodes below `/a/state`, and then the value of `/x`.
+/// 100 000 events of as many nodes below `/a/state`, then the value of `/x`.
 fn very_many_nodes() -> Vec<Vec<u8>> {
     let node = |n| message(MsgType::WatchEvent, 0, format!("/a/state/{n}\0t\0").as_bytes());
     (0..100_000).map(node).chain([message(MsgType::Read, 1, b"value")]).collect()
@@ -85,12 +85,11 @@ fn events_before_a_reply_wait_and_equal_ones_wait_once() {
     assert_eq!(c.transport().sent, message(MsgType::Read, 1, b"/x\0"));
 }
 
-/// Such a one has been read from the transport: who sleeps until that is readable sleeps over it.
+/// Such an event is not in the transport any more, so a sleep until that is readable would miss it.
 #[test]
 fn an_event_that_came_with_a_reply_is_there_before_it_is_taken() {
     let event_of = |path: &[u8]| message(MsgType::WatchEvent, 0, path);
-    // Before the reply, behind it in the same piece, and half of one, whose rest is still to be
-    // read.
+    // Before the reply, after it in the same read, and half of one, whose rest is still unread.
     let behind = [message(MsgType::Read, 2, b"v"), event_of(b"/b\0t\0")].concat();
     let half = [message(MsgType::Read, 3, b"v"), event_of(b"/c\0t\0")[..20].to_vec()].concat();
     let first = [event_of(b"/a\0t\0"), message(MsgType::Read, 1, b"v")];
@@ -109,7 +108,7 @@ fn xsa_349_a_guest_s_nodes_below_a_watched_one_are_one_event() {
     let mut c = watching(&["/a/state", "/b"], false, &very_many_nodes());
     assert_eq!(c.read("/x").unwrap(), b"value");
     assert_eq!(c.nr_waiting(), 1);
-    // Which of them, the guest chose: check the watched node.
+    // The guest chose which; check the watched node.
     assert_eq!(c.next_event(None).unwrap(), Some(event("/a/state", "t")));
     assert!(!c.has_events());
 }
@@ -141,8 +140,8 @@ fn an_event_of_a_watch_that_was_taken_back_is_dropped() {
     c.unwatch("/b", "t").unwrap();
     c.read("/x").unwrap();
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), Some(event("/a", "t")));
-    // Of the only other watch with this token: a xenstored that names nodes in its own way loses
-    // nothing.
+    // It belongs to the only other watch with this token: a xenstored that names nodes in its own
+    // way loses nothing.
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), Some(event("/a", "t")));
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), None);
     let mut c = client(&events);

@@ -1,4 +1,4 @@
-//! `/dev/vhost-net`: the ioctls that give the kernel's worker two rings and a tap
+//! `/dev/vhost-net`: the ioctls that give two rings and a tap to the kernel's worker
 //! (include/uapi/linux/vhost.h).
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!   VRING_NUM, BASE, ADDR, KICK, CALL           for each ring, while no backend is set
 //!   NET_SET_BACKEND tap | -1                    from now on the worker works; not any more, when the call returns
 //! ```
-//! The memory table is one region in which an address is itself: every page of this process, those
-//! that are mapped later too. Descriptors name the memory that the worker touches, and they are
-//! written here alone.
+//! The memory table is one region that maps each address to itself, so it covers every page of this
+//! process, also those that are mapped later. Which memory the worker accesses is decided by the
+//! descriptors, and only this process writes them.
 
 use super::virtqueue::Virtqueue;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -29,7 +29,7 @@ const GET_FEATURES: Opcode = 0x8008_AF00;
 const SET_FEATURES: Opcode = 0x4008_AF00;
 /// `VHOST_SET_OWNER`.
 const SET_OWNER: Opcode = 0xAF01;
-/// `VHOST_SET_MEM_TABLE`; its number has the size of the table without regions.
+/// `VHOST_SET_MEM_TABLE`, whose number contains the size of a table without regions.
 const SET_MEM_TABLE: Opcode = 0x4008_AF03;
 /// `VHOST_SET_VRING_NUM`.
 const SET_VRING_NUM: Opcode = 0x4008_AF10;
@@ -52,11 +52,11 @@ const EVENT_IDX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 const FEATURES: u64 = MRG_RXBUF | EVENT_IDX | VERSION_1;
 
-/// The end of what a process can have mapped, with four levels of page tables; on other machines it
-/// is no further away.
+/// The end of a process's address space with four levels of page tables on x86-64; on other
+/// machines it is no higher.
 const USER_END: u64 = 0x7FFF_FFFF_F000;
 
-/// `struct vhost_vring_state`, or `vhost_vring_file`: a ring, and a number or a descriptor.
+/// `struct vhost_vring_state` or `vhost_vring_file`: a ring, and a number or a descriptor.
 #[repr(C)]
 struct OfRing {
     index: u32,
@@ -87,15 +87,15 @@ struct Memory {
 
 const _: () = assert!(size_of::<Addr>() == 0x28 && size_of::<OfRing>() == 8 && size_of::<Memory>() == 40);
 
-/// No one waits by reading or writing.
+/// No thread blocks in a read or write of an eventfd.
 const FLAGS: EventfdFlags = EventfdFlags::CLOEXEC.union(EventfdFlags::NONBLOCK);
 
-/// Which of both rings.
+/// One of the two rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// The worker writes what the interface sends.
+    /// The worker writes frames that the interface sends.
     Rx = 0,
-    /// It reads what the interface receives.
+    /// The worker reads frames that the interface receives.
     Tx = 1,
 }
 
@@ -103,7 +103,7 @@ pub enum Which {
 #[derive(Debug)]
 pub struct Doors {
     kick: OwnedFd,
-    /// One for both rings of a queue: a worker that sleeps by it checks both.
+    /// One for both rings of a queue: a worker that is woken by it checks both.
     call: Arc<OwnedFd>,
 }
 
@@ -114,21 +114,22 @@ impl Doors {
         Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::new(eventfd(0, FLAGS)?) })
     }
 
-    /// For the other ring of the same queue.
+    /// Eventfds for the other ring of the same queue.
     ///
     /// # Errors
+    ///
     /// No descriptor is left.
     pub fn of_other_ring(&self) -> io::Result<Self> {
         Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::clone(&self.call) })
     }
 
-    /// The same, for another thread.
+    /// Duplicates for another thread.
     #[cfg(test)]
     pub fn another(&self) -> Self {
         Self { kick: self.kick.try_clone().unwrap(), call: Arc::clone(&self.call) }
     }
 
-    /// The worker's side: waits for a kick, for so long at most.
+    /// The worker's side: waits for a kick, at most for `most`.
     #[cfg(test)]
     pub fn wait_for_kick(&self, most: Duration) {
         let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
@@ -136,9 +137,8 @@ impl Doors {
         let _ = rustix::io::read(&self.kick, &mut [0; 8]);
     }
 
-    /// Wakes the worker.
     pub fn kick(&self) {
-        // A counter that is full is a worker that has its kick.
+        // If the counter is at its maximum, the worker has a kick pending.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
@@ -147,8 +147,8 @@ impl Doors {
         &self.call
     }
 
-    /// Waits until it did, for either ring, or before; for `most` at most. Who waits for the other
-    /// by the same is to be [called again](Self::call_again).
+    /// Waits at most for `most` until the worker calls for either ring. A thread that waits for the
+    /// other ring by the same eventfd must be [called again](Self::call_again).
     pub fn wait(&self, most: Duration) {
         #[cfg(test)]
         WAITS.set(WAITS.get() + 1);
@@ -157,7 +157,7 @@ impl Doors {
         let _ = rustix::io::read(&*self.call, &mut [0; 8]);
     }
 
-    /// As the worker calls.
+    /// Repeats the worker's call.
     pub fn call_again(&self) {
         let _ = rustix::io::write(&*self.call, &1u64.to_ne_bytes());
     }
@@ -165,16 +165,17 @@ impl Doors {
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread slept for a worker.
+    /// Number of times that this thread slept for a worker.
     pub static WAITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The server of both rings, in the kernel or in a test.
+/// The server of both rings: the kernel, or a test.
 pub trait Worker: Sized {
-    /// One for rings of this process.
+    /// Creates a worker for rings of this process.
     ///
     /// # Errors
-    /// There is none, it is not ours to open, or it lacks what is needed.
+    ///
+    /// There is none, the process may not open it, or it lacks a feature.
     fn open() -> io::Result<Self>;
 
     /// Tells it of a new ring, to which no backend is set.
@@ -187,25 +188,27 @@ pub trait Worker: Sized {
     /// It refuses.
     unsafe fn give_ring(&self, which: Which, ring: &Virtqueue, size: u16, doors: &Doors) -> io::Result<()>;
 
-    /// It serves a ring from now on, for this tap.
+    /// Lets it serve a ring of this tap.
     ///
     /// # Errors
+    ///
     /// It refuses.
     fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// No longer, when this returns: nothing of the ring, and nothing that its descriptors name, is
-    /// touched then.
+    /// Stops it from serving a ring. When this returns, it no longer touches the ring or the memory
+    /// that its descriptors name.
     ///
     /// # Errors
+    ///
     /// It refuses.
     fn detach(&self, which: Which) -> io::Result<()>;
 }
 
-/// An open device: a worker of the kernel's, of this process.
+/// An open device, which is a kernel worker for this process.
 #[derive(Debug)]
 pub struct Device(OwnedFd);
 
-/// The meaning of a kernel's refusal, and the remedy.
+/// Explains an error of the kernel, with the remedy.
 fn failed(what: &str, e: Errno) -> io::Error {
     let remedy = match e {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe vhost_net",

@@ -75,22 +75,22 @@ pub use virtqueue::Buffer;
 
 /// Descriptors of the ring of buffers for frames.
 pub const SIZE: u16 = 256;
-/// Of that of frames that are sent: one for each slot of a guest's ring whose payload is lent, and
+/// Descriptors of the sending ring: one for each slot of a guest's ring with zero-copy payload, and
 /// one for each frame.
 const TX_SIZE: u16 = 512;
-/// Frames that are written by a call each where the worker sleeps: its wake-up costs as much as so
-/// many.
+/// While the worker sleeps, this many frames are written by a call each, since waking it costs as
+/// much.
 pub const FEW: usize = 3;
-/// How long the worker may not go on.
+/// Longest time without progress of the worker before it is stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Bytes of a ring, and where everything is.
+/// Bytes of a ring, and the offsets of all parts.
 const RING: usize = Virtqueue::bytes(TX_SIZE).next_multiple_of(4096);
 const FRAMES_AT: usize = 2 * RING;
 const BUFFERS_AT: usize = FRAMES_AT + AREA;
 const BYTES: usize = (BUFFERS_AT + Receiver::bytes(SIZE)).next_multiple_of(4096);
 
-/// Why rings had to be stopped.
+/// Why the rings had to be stopped.
 #[derive(Debug)]
 enum Broken {
     Wrong(Wrong),
@@ -114,32 +114,31 @@ impl fmt::Display for Broken {
     }
 }
 
-/// See the module.
+/// The two rings of one queue of a tap.
 #[derive(Debug)]
 pub struct Vhost<D: Worker = Device> {
-    /// None: it was stopped, and not yet restarted.
+    /// None: it is stopped and was not restarted yet.
     device: Option<D>,
     tap: Arc<OwnedFd>,
     memory: Arc<Mapping>,
     tx: Sender,
     rx: Receiver,
-    /// Of lent frames, those that no one reads any more, and that are not reported yet.
+    /// Zero-copy frames that are not read any more, and were not reported yet.
     completed: Vec<Token>,
-    /// Frames that found no room, each behind its header, a burst at most: only while the ring is
-    /// full.
+    /// Frames that did not fit, each with its header; at most a burst. Only while the ring is full.
     kept: VecDeque<Vec<u8>>,
-    /// How many frames had come back when that was asked while lent ones were out, or some were
-    /// kept back, and since when it is so many, by the coarse clock.
+    /// The number of completed frames at the last check while frames were in flight or kept back,
+    /// and since when that number has not changed, by the coarse clock.
     waits: Option<(u64, Duration)>,
     lines: Arc<TapLines>,
     tx_doors: Doors,
     rx_doors: Doors,
-    /// When it was stopped last.
+    /// The time of the last stop.
     stopped: Option<Instant>,
     patience: Duration,
 }
 
-/// The rings, as they begin.
+/// Creates the rings in their initial state.
 fn rings(memory: &Arc<Mapping>) -> (Sender, Receiver) {
     let ring = Virtqueue::new(Arc::clone(memory), 0, SIZE);
     (sender(memory), Receiver::new(ring, Arc::clone(memory), BUFFERS_AT))
@@ -151,13 +150,14 @@ fn sender(memory: &Arc<Mapping>) -> Sender {
 }
 
 impl<D: Worker> Vhost<D> {
-    /// For this queue of a tap, whose header has 12 bytes.
+    /// Creates rings for this queue of a tap, whose header has 12 bytes.
     ///
     /// # Errors
-    /// There is no vhost-net, it is not ours to open, or lacks what is needed; no memory or
+    ///
+    /// There is no vhost-net, the process may not open it, or it lacks a feature; or no memory or
     /// descriptor is left.
     pub fn new(tap: Arc<OwnedFd>, lines: Arc<TapLines>) -> io::Result<Self> {
-        // The worker is a thread of the kernel's: where there is none, nothing else is worth while.
+        // The worker is a kernel thread. Without it nothing else is needed.
         let device = D::open()?;
         let memory = Arc::new(Mapping::new(&Backing::sealed("pregrant vhost", BYTES)?, BYTES)?);
         let (tx, rx) = rings(&memory);
@@ -182,7 +182,7 @@ impl<D: Worker> Vhost<D> {
         Ok(this)
     }
 
-    /// Has the worker begin, over rings that no one has.
+    /// Starts the worker on both rings, which no one uses.
     fn begin(&mut self, device: D) -> io::Result<()> {
         let _ = self.rx.ring.publish();
         // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped
@@ -197,9 +197,9 @@ impl<D: Worker> Vhost<D> {
         Ok(())
     }
 
-    /// Has the worker begin with the sending ring, which no one has.
+    /// Starts the worker on the sending ring, which no one uses.
     fn begin_sending(&mut self, device: &D) -> io::Result<()> {
-        // Frames in their order need no calls.
+        // In normal operation completions need no calls.
         self.tx.ring.disarm();
         // SAFETY: the memory stays until the ring is detached, or until the device is closed: it is
         // dropped before the memory.
@@ -207,7 +207,7 @@ impl<D: Worker> Vhost<D> {
         device.attach(Which::Tx, self.tap.as_fd())
     }
 
-    /// Whether it works. One that was stopped tries again, once in a while.
+    /// Whether it works. Tries from time to time to restart a stopped worker.
     pub fn is_up(&mut self) -> bool {
         match self.stopped {
             None => true,
@@ -230,8 +230,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Stops the worker, writes what it did not take, and restarts. Returns how many frames were
-    /// refused.
+    /// Stops the worker, writes the frames that it did not take, and restarts it. Returns how many
+    /// frames were refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
         self.lines.warn(format_args!("restarting the vhost-net rings: {why}"));
@@ -240,20 +240,20 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Stops the worker. Frames that it did not take are written by a call each, in order; returns
+    /// Stops the worker. Frames that it did not take are written by a call each, in order. Returns
     /// how many were refused.
     fn stop(&mut self) -> usize {
         self.waits = None;
         if let Some(device) = self.device.take() {
-            // Where the kernel refuses, closing it does the same.
+            // If the kernel refuses, closing the device has the same effect.
             let _ = device.detach(Which::Tx);
             let _ = device.detach(Which::Rx);
         }
         self.write_left()
     }
 
-    /// Writes what the worker, which has no sending ring any more, did not take, and what was kept
-    /// back, in order. Returns how many frames were refused.
+    /// Writes the frames that the worker, which has no sending ring any more, did not take, then
+    /// those kept back, in order. Returns how many were refused.
     fn write_left(&mut self) -> usize {
         let _ = self.tx.reclaim(); // after a violation the rest stays as it is
         let mut refused = 0;
@@ -269,22 +269,22 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// A lender of frames that no one reads any more may be about to sleep.
+    /// The owner of frames that are not read any more may be about to sleep.
     fn report_completed(&self) {
         if !self.completed.is_empty() {
             self.rx_doors.call_again();
         }
     }
 
-    /// Whether the worker has nothing to do, and sleeps: so few frames are better written by a call
-    /// each. Where it is awake, or has some still, they would overtake those.
+    /// Whether the worker is idle and asleep, so that a few frames are better written by a call
+    /// each. While it is awake or has frames, those calls would overtake them.
     pub fn is_asleep(&mut self) -> bool {
         self.kept.is_empty() && self.tx.reclaim().is_ok() && self.tx.len() == 0 && self.tx.ring.would_kick(1)
     }
 
-    /// Has a frame sent behind those before it, once it is [published](Self::publish). Returns how
-    /// many were refused: where the worker had to be stopped, or more come than are kept back.
-    /// Where none works any more, this one is among those that are written by a call.
+    /// Sends a frame after those before it, once it is [published](Self::publish). Returns how many
+    /// frames were refused: because the worker had to be stopped, or more came than can be kept
+    /// back. If there is no worker, this one is written by a call as well.
     #[inline(always)]
     pub fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
         if self.device.is_some() && self.kept.is_empty() && self.tx.put(header, frame) {
@@ -293,7 +293,7 @@ impl<D: Worker> Vhost<D> {
         self.send_late(header, frame)
     }
 
-    /// There is no room, or no worker.
+    /// The slow case of [`send`](Self::send): there is no room, or no worker.
     #[cold]
     #[inline(never)]
     fn send_late(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
@@ -309,7 +309,7 @@ impl<D: Worker> Vhost<D> {
         refused + self.keep_back(header, frame, std::iter::empty())
     }
 
-    /// Keeps a frame back until there is room. Returns whether it was refused, as a number.
+    /// Keeps a frame back until there is room. Returns 1 if it was refused, else 0.
     fn keep_back<'p>(
         &mut self,
         header: &[u8; HEADER],
@@ -332,22 +332,22 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether frames are kept back, for the ring is full. The guest's others are best left where
-    /// they are until [`go_on`](Self::go_on) ends that.
+    /// Whether frames are kept back because the ring is full. The guest's further frames should
+    /// then stay on its ring until [`go_on`](Self::go_on) ends that.
     pub fn stands(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Where frames are kept back: sends those for which there is room now. Where some still wait,
-    /// the worker notifies us when half of the frames out came back; where none came back between
-    /// calls for a second, the worker is stopped. Returns how many frames were refused then.
+    /// Sends frames that were kept back, as far as there is room. If some still wait, the worker
+    /// notifies us when half of the frames in flight have completed; if none completes for a
+    /// second, it is stopped. Returns how many frames were refused then.
     pub fn go_on(&mut self) -> usize {
         while self.stands() {
             let refused = self.make_room();
             if refused > 0 || !self.stands() {
                 return refused;
             }
-            // It asks for the call last, so that none is missed.
+            // Ask for the call last, so that none is missed.
             let half = (self.tx.len() / 2).max(1) as u16;
             match self.tx.ring.arm(half) {
                 Ok(true) => {}
@@ -359,8 +359,8 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Takes back the buffers that the worker has done with, and sends kept frames while there is
-    /// room. Returns how many frames were refused, where the worker had to be stopped.
+    /// Collects the buffers that the worker has completed, and sends frames that were kept back.
+    /// Returns how many frames were refused, if the worker had to be stopped.
     fn make_room(&mut self) -> usize {
         if self.device.is_none() {
             return 0;
@@ -369,7 +369,7 @@ impl<D: Worker> Vhost<D> {
         if let Err(violation) = self.tx.reclaim() {
             return self.restart(&violation.into());
         }
-        // Their lender has asked before, and may be about to sleep.
+        // Their owner has asked before, and may be about to sleep.
         self.completed.append(self.tx.completed());
         self.report_completed();
         while let Some((header, frame)) = self.kept.front().and_then(|bytes| bytes.split_first_chunk()) {
@@ -382,7 +382,7 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether no frame came back between calls for a second.
+    /// Whether no frame completed for a second, over several calls.
     fn stands_still(&mut self) -> bool {
         let came = self.tx.nr_back();
         match self.waits {
@@ -420,7 +420,7 @@ impl<D: Worker> Vhost<D> {
             return refused;
         }
         if self.device.is_some() {
-            // A copy of ours waits, and its guest's pages need not.
+            // A private copy waits instead, so that the guest's pages need not.
             refused += self.keep_back(header, head, pieces());
             self.completed.push(token);
             self.report_completed();
@@ -435,9 +435,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Appends the tokens of lent frames that no one reads any more. Where there are others, the
-    /// worker notifies us when half of the frames out came back; where none came back between calls
-    /// for a second, the worker is stopped. Returns how many frames were refused then.
+    /// Appends the tokens of zero-copy frames that are not read any more. If others are in flight,
+    /// the worker notifies us when half of the frames in flight have completed; if none completes
+    /// for a second, it is stopped. Returns how many frames were refused then.
     pub fn complete(&mut self, done: &mut Vec<Token>) -> usize {
         let mut refused = 0;
         loop {
@@ -465,9 +465,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, no one reads lent frames any more; their lender gets no notice of it.
-    /// The worker is not waited for: what it did not take is written by a call each. Returns how
-    /// many frames were refused.
+    /// When this returns, no zero-copy frame is read any more; their owner gets no tokens for them.
+    /// It does not wait for the worker: what that did not take is written by a call each. Returns
+    /// how many frames were refused.
     pub fn give_up(&mut self) -> usize {
         let mut refused = match self.tx.reclaim() {
             Ok(()) => 0,
@@ -481,12 +481,12 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Takes the sending ring from the worker, writes what it did not take, and has that ring
-    /// restart; the other one goes on. Returns how many frames were refused.
+    /// Takes the sending ring from the worker, writes the frames that it did not take, and restarts
+    /// that ring; the other one continues. Returns how many frames were refused.
     fn take_back(&mut self) -> usize {
         let Some(device) = self.device.take() else { return self.write_left() };
         if let Err(e) = device.detach(Which::Tx) {
-            // Closing it does the same.
+            // Closing the device has the same effect.
             self.device = Some(device);
             return self.restart(&Broken::Refused(e));
         }
@@ -497,16 +497,16 @@ impl<D: Worker> Vhost<D> {
         refused + started.map_or_else(|e| self.restart(&Broken::Refused(e)), |()| 0)
     }
 
-    /// Shows the worker what was put.
+    /// Publishes new descriptors to the worker.
     pub fn publish(&mut self) {
         if self.tx.ring.publish() {
             self.tx_doors.kick();
         }
     }
 
-    /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and
-    /// how many of the guest's were refused, where the worker had to be stopped. Where none was
-    /// moved, the next one is reported by [`readable`](Self::readable).
+    /// Moves frames for the guest while there is room. Returns how many were malformed, and how
+    /// many of the guest's frames were refused, if the worker had to be stopped. If none was moved,
+    /// [`readable`](Self::readable) reports the next one.
     pub fn receive(&mut self, into: &mut Arena, cut: &mut CutFrames) -> (u64, usize) {
         let (mut malformed, mut refused) = (0, 0);
         let before = into.len();
@@ -533,22 +533,23 @@ impl<D: Worker> Vhost<D> {
         (malformed, refused)
     }
 
-    /// Readable when frames came for the guest, once for each time that none was there; and when
-    /// lent frames were read.
+    /// Becomes readable when a frame arrives after there was none, and when zero-copy frames have
+    /// been read.
     fn readable(&self) -> &Arc<OwnedFd> {
         self.rx_doors.call()
     }
 
-    /// Frames for the guest that are in the ring, at most.
+    /// Upper bound of the frames for the guest in the ring.
     pub fn held(&self) -> usize {
         self.rx.held()
     }
 
-    /// Waits until the worker has taken all, for a second at most without a frame. For who measures
-    /// it: no worker of ours calls this.
+    /// Waits until the worker has taken all frames, at most for a second without progress.
+    /// Benchmarks only.
     ///
     /// # Errors
-    /// It does not.
+    ///
+    /// The worker made no progress.
     pub fn finish(&mut self) -> io::Result<()> {
         let wrong = |why: Broken| io::Error::other(why.to_string());
         let (mut came, mut since, mut waited) = (self.tx.nr_back(), Instant::now(), false);
@@ -571,7 +572,7 @@ impl<D: Worker> Vhost<D> {
             }
         }
         if waited {
-            // It may have been called for frames that came, too.
+            // The call may also have been for frames that arrived.
             self.tx_doors.call_again();
         }
         self.tx.ring.disarm();
@@ -581,7 +582,7 @@ impl<D: Worker> Vhost<D> {
 
 impl<D: Worker> Drop for Vhost<D> {
     fn drop(&mut self) {
-        // Frames that did not come back are written by calls.
+        // Frames that did not complete are written by calls.
         self.stop();
     }
 }

@@ -1,15 +1,15 @@
-//! Frames from a tap, through a ring: the worker writes each into as many buffers as it takes
+//! Frames from a tap, through a ring: the worker writes each to as many buffers as it needs
 //! (mergeable buffers), behind one header.
 //!
 //! ```text
 //!   buffer: | header, with the number of buffers | frame ... |   buffer: | ... frame |      each is offered again once it was read
 //! ```
-//! Memory: a buffer for each descriptor, 1 MiB a queue of address space; only pages that frames
-//! came into count as used. A frame that finds no room in an arena waits in its buffers, and those
-//! behind it.
+//! Memory: a buffer per descriptor, 1 MiB of address space per queue; only pages that frames were
+//! written to use memory. A frame that does not fit in an arena waits in its buffers, and so do
+//! those after it.
 //!
-//! The worker's number of buffers, and its lengths, are checked: a frame is never longer than what
-//! its buffers hold.
+//! The number of buffers and the lengths that the worker reports are checked: a frame is never
+//! longer than its buffers.
 
 use super::virtqueue::{Buffer, Used, Violation, Virtqueue};
 use crate::mapping::Mapping;
@@ -20,17 +20,17 @@ use pregrant::port::{Arena, MAX_FRAME, Offload};
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes of a buffer: sixteen hold the longest frame; an odd number of cache lines, so that the
-/// first lines of all are not in one set.
+/// Bytes of a buffer: sixteen hold the longest frame. It is an odd number of cache lines, so that
+/// the first lines of the buffers are spread over the cache's sets.
 pub const BUFFER: usize = 65 * 64;
 
-/// A violation by the device.
+/// A violation of the protocol by the worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     Ring(Violation),
-    /// A frame in so many buffers; some did not come.
+    /// A frame has this many buffers, and some of them did not arrive.
     Buffers(u16),
-    /// So many bytes in one buffer.
+    /// The length in one buffer is longer than the buffer, or too short.
     Length(u32),
 }
 
@@ -50,24 +50,23 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// See the module.
+/// The receiving ring.
 #[derive(Debug)]
 pub struct Receiver {
     pub ring: Virtqueue,
     memory: Arc<Mapping>,
-    /// Where the buffers begin.
+    /// The offset of the first buffer.
     at: usize,
     /// The buffer of each descriptor.
     place: Box<[u16]>,
-    /// The oldest frame's buffers, if it came; its bytes, the header included; and its header.
+    /// The oldest frame, if there is one: its buffers, its length with the header, and its header.
     frame: Vec<Used>,
     len: usize,
     header: [u8; HEADER],
 }
 
 impl Receiver {
-    /// With a buffer for each of the ring's descriptors from byte `at` of `memory` on, all of them
-    /// offered.
+    /// Offers a buffer for each descriptor of the ring, from byte `at` of `memory` on.
     pub fn new(mut ring: Virtqueue, memory: Arc<Mapping>, at: usize) -> Self {
         let n = ring.nr_free();
         let mut place = vec![0; n].into_boxed_slice();
@@ -83,7 +82,7 @@ impl Receiver {
         Self { ring, memory, at, place, frame: Vec::with_capacity(n), len: 0, header: [0; HEADER] }
     }
 
-    /// Bytes of memory that the buffers of a ring take.
+    /// Bytes of memory for the buffers of a ring.
     pub const fn bytes(size: u16) -> usize {
         size as usize * BUFFER
     }
@@ -103,7 +102,7 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Whether a frame is there.
+    /// Whether there is a frame.
     #[inline(always)]
     fn next(&mut self) -> Result<bool, Wrong> {
         if !self.frame.is_empty() {
@@ -114,7 +113,7 @@ impl Receiver {
             return Ok(false);
         }
         let mut header = [0; HEADER];
-        // A buffer's old bytes are never read: its length is as reported.
+        // Old bytes in a buffer are never read, since only the reported length is.
         if self.len < HEADER {
             return Err(Wrong::Length(self.len as u32));
         }
@@ -129,14 +128,15 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Moves frames that came, as long as there is room; of one that is to be cut what found none
-    /// is left in `cut`, and goes first. Returns how many were malformed.
+    /// Moves frames while there is room. When a segmented frame does not fit, its rest stays in
+    /// `cut` and goes first next time. Returns how many were malformed.
     ///
     /// # Errors
+    ///
     /// The worker violated the protocol.
     pub fn unload(&mut self, into: &mut Arena, cut: &mut CutFrames) -> Result<u64, Wrong> {
         let mut malformed = 0;
-        // Those that were cut first: they may take the room.
+        // Segmented frames go first; they may take all room.
         while cut.unload(into) && into.has_room() && self.next()? {
             let len = self.len - HEADER;
             if len > MAX_FRAME {
@@ -162,7 +162,7 @@ impl Receiver {
         Ok(malformed)
     }
 
-    /// The oldest frame, all of it.
+    /// Copies all of the oldest frame.
     fn copy(&self, mut to: &mut [u8]) {
         let mut skip = HEADER;
         for used in &self.frame {
@@ -173,7 +173,7 @@ impl Receiver {
         }
     }
 
-    /// The oldest frame was read: its buffers are offered again, with what is published next.
+    /// Drops the oldest frame: its buffers are offered again with the next publish.
     fn done(&mut self) {
         for used in self.frame.drain(..) {
             // SAFETY: the descriptor's own buffer, and no one reads it any more.
@@ -181,7 +181,7 @@ impl Receiver {
         }
     }
 
-    /// Frames that came and wait here, at most: a long one counts once for each of its buffers.
+    /// Upper bound of the frames that wait here: a long one counts once per buffer.
     pub fn held(&self) -> usize {
         usize::from(!self.frame.is_empty()) + self.ring.waiting()
     }

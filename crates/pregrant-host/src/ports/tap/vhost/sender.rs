@@ -1,14 +1,14 @@
-//! Frames on their way to a tap, through a ring: each with its header in one descriptor's memory,
-//! which is its own until it came back; of one whose payload is lent the head is there, and further
+//! Frames on their way to a tap, through a ring. Each frame and its header are in the memory of one
+//! descriptor until it completes. For a zero-copy frame only the head is there, and further
 //! descriptors name the payload, which its guest can still write.
 //!
 //! ```text
 //!   area:  | sent, not back: header, frame | header, frame | ... |   free   |
 //!            ^ oldest                                            ^ next, which wraps at the end, and where none is out
 //! ```
-//! Once the worker has read a frame, its [`Token`] comes [back](Sender::completed), once.
+//! When the worker has read a frame, its [`Token`] is [returned](Sender::completed), once.
 //!
-//! Memory: the area, 512 KiB a queue; its first lines are enough as long as the worker keeps up.
+//! Memory: the area has 512 KiB per queue; only its start is used while the worker keeps up.
 
 use super::virtqueue::{Buffer, Violation, Virtqueue};
 use crate::mapping::Mapping;
@@ -19,42 +19,42 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes for frames that are out.
+/// Bytes of memory for frames in flight.
 pub const AREA: usize = 512 * 1024;
 
-/// A frame that is out.
+/// A frame in flight.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// Of one that is lent.
+    /// The token of a zero-copy frame.
     token: Option<Token>,
     at: u32,
     len: u32,
     head: u16,
-    /// Of its payload, beyond what is in the area.
+    /// Fragments of its payload outside of the area.
     nr_pieces: u16,
     is_back: bool,
 }
 
-/// See the module.
+/// The sending ring.
 #[derive(Debug)]
 pub struct Sender {
     pub ring: Virtqueue,
     memory: Arc<Mapping>,
     area: Range<usize>,
     next: usize,
-    /// In the order of their coming.
+    /// Frames in flight, oldest first.
     sent: VecDeque<Sent>,
-    /// The lent ones of them, in that order.
+    /// The fragments of the zero-copy frames among them, in the same order.
     pieces: VecDeque<Vector>,
-    /// Frames that are out and lent.
+    /// Number of zero-copy frames in flight.
     in_flight: usize,
-    /// Frames that came back.
+    /// Number of completed frames.
     nr_back: u64,
     completed: Vec<Token>,
 }
 
 impl Sender {
-    /// With these bytes for frames.
+    /// With these bytes of `memory` for frames.
     pub fn new(ring: Virtqueue, memory: Arc<Mapping>, area: Range<usize>) -> Self {
         let most = ring.nr_free();
         Self {
@@ -70,7 +70,7 @@ impl Sender {
         }
     }
 
-    /// Where `len` bytes are free.
+    /// The offset of `len` free bytes.
     #[inline(always)]
     fn room(&self, len: usize) -> Option<usize> {
         let Some(oldest) = self.sent.front().map(|sent| sent.at as usize) else {
@@ -82,11 +82,11 @@ impl Sender {
         if self.area.end - self.next >= len {
             return Some(self.next);
         }
-        // One byte stays free, or full would equal empty.
+        // One byte stays free, to tell a full area from an empty one.
         (oldest - self.area.start > len).then_some(self.area.start)
     }
 
-    /// Has header and head in the area: where, and how many bytes. None: there is no room.
+    /// Copies header and head to the area. Returns their offset and length. None: there is no room.
     #[inline(always)]
     fn write(&mut self, header: &[u8; HEADER], head: &[u8]) -> Option<(usize, usize)> {
         let len = HEADER + head.len();
@@ -103,7 +103,7 @@ impl Sender {
         Buffer { address: self.memory.address() + at as u64, len: len as u32, writable: false }
     }
 
-    /// Appends a frame to what is published next. False: there is no room.
+    /// Appends a frame for the next publish. False: there is no room.
     #[must_use]
     #[inline(always)]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
@@ -149,16 +149,17 @@ impl Sender {
         true
     }
 
-    /// Takes back what came back.
+    /// Collects completed frames.
     ///
     /// # Errors
+    ///
     /// The worker violated the protocol.
     pub fn reclaim(&mut self) -> Result<(), Violation> {
         while let Some(used) = self.ring.pop()? {
             self.ring.free(used.head);
             self.nr_back += 1;
             match self.sent.front() {
-                // Nearly always the oldest, and whole.
+                // Nearly always it is the oldest, and has no zero-copy payload.
                 Some(Sent { head, token: None, .. }) if *head == used.head => {
                     self.sent.pop_front();
                 }
@@ -182,28 +183,28 @@ impl Sender {
         }
     }
 
-    /// Frames that came back.
+    /// Number of completed frames.
     pub fn nr_back(&self) -> u64 {
         self.nr_back
     }
 
-    /// Frames that are lent and not back.
+    /// Number of zero-copy frames in flight.
     pub fn nr_in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Of lent frames, those that no one reads any more.
+    /// Tokens of zero-copy frames that are not read any more.
     pub fn completed(&mut self) -> &mut Vec<Token> {
         &mut self.completed
     }
 
-    /// Frames that are out.
+    /// Number of frames in flight.
     pub fn len(&self) -> usize {
         self.sent.len()
     }
 
-    /// Takes those that are not back, in order, each behind its header. Only when the worker was
-    /// stopped.
+    /// Removes the frames that did not complete, in order, each with its header. Only call this
+    /// after the worker was stopped.
     pub fn left(&mut self, mut each: impl FnMut(Frame<'_>)) {
         let mut bytes = vec![0; HEADER + MAX_FRAME];
         let mut vectors = Vec::new();

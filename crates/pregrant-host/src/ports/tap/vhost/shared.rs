@@ -1,13 +1,14 @@
-//! A queue's rings, for the port that calls them and for the queue whose frames it keeps.
+//! A queue's rings, shared by the port that calls them and the queue whose zero-copy frames they
+//! hold.
 //!
 //! ```text
 //!   TapPort --lock--> Vhost <--lock-- Keeper: complete, once a round; give_up, before pages go
 //! ```
-//! Both are one worker's, one after another: the lock is waited for only where a queue ends
-//! elsewhere, and no call waits for the kernel's worker.
+//! Both are on one worker, one after another: the lock is contended only while a queue ends on
+//! another thread, and no call under it waits for the kernel's worker.
 //!
-//! Invariants: a frame that is kept is named by a descriptor until its token was completed, or
-//! until [`give_up`](Completions::give_up) returned, and by none afterwards.
+//! Invariants: descriptors name a zero-copy frame until its token was returned, or until
+//! [`give_up`](Completions::give_up) returned, and never afterwards.
 
 use super::Vhost;
 use super::kernel::{Device, Worker};
@@ -18,12 +19,12 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// See the module.
+/// The rings behind a lock.
 #[derive(Debug)]
 pub struct SharedVhost<D: Worker = Device> {
     vhost: Mutex<Vhost<D>>,
     readable: Arc<OwnedFd>,
-    /// Frames that the tap refused while no one called the port.
+    /// Frames that the tap refused between two calls of the port.
     refused: AtomicU64,
 }
 
@@ -36,12 +37,12 @@ impl<D: Worker> SharedVhost<D> {
         Ok(Self { vhost: Mutex::new(vhost), readable, refused: AtomicU64::new(0) })
     }
 
-    /// For one call.
+    /// Locks the rings for one call.
     pub fn lock(&self) -> MutexGuard<'_, Vhost<D>> {
         self.vhost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frames that were refused since this was asked last.
+    /// Number of frames refused since the last call of this.
     pub fn refused(&self) -> usize {
         if self.refused.load(Ordering::Relaxed) == 0 {
             0
@@ -50,7 +51,7 @@ impl<D: Worker> SharedVhost<D> {
         }
     }
 
-    /// Readable when there is something to do: frames came, or kept ones were read.
+    /// Readable when there is work: frames arrived, or zero-copy frames were read.
     pub fn readable(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
     }

@@ -1,5 +1,5 @@
-//! Both rings beside a worker that is a thread of the test: its tap is one end of a socket that
-//! keeps frames apart.
+//! Tests both rings with a worker that is a thread of the test. Its tap is one end of a socket that
+//! keeps message boundaries.
 //!
 //! ```text
 //!   Vhost --ring--> model's threads --write--> socket --> the test, as the interface
@@ -23,15 +23,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 thread_local! {
-    /// Of workers that this thread opens: after so many frames the next one does not take any more.
+    /// For workers that this thread opens: the next one stops taking frames after this many.
     static STALLS: Cell<Option<u32>> = const { Cell::new(None) };
-    /// Whether there is none.
+    /// Whether opening a worker fails.
     static MISSING: Cell<bool> = const { Cell::new(false) };
-    /// The change to the chains that the next one gives back.
+    /// How the next worker falsifies the chains that it returns.
     static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
-/// Between two checks of a model that no one kicks: much more than a kick takes.
+/// Interval at which a worker without kicks checks its rings; much longer than a kick takes.
 const CHECK: Duration = Duration::from_millis(200);
 
 struct Threads {
@@ -68,7 +68,7 @@ impl Worker for Threads {
         let (tap, stop) = (tap.try_clone_to_owned()?, Arc::clone(&self.stop[which as usize]));
         let (mut left, misbehaves) =
             (self.stalls.get().filter(|_| which == Which::Tx), self.misbehaves.get());
-        // A ring that restarts is like one that a new worker has.
+        // A ring that restarts is like that of a new worker.
         if which == Which::Tx {
             self.stalls.set(None);
         }
@@ -85,7 +85,7 @@ impl Worker for Threads {
                         doors.call_again();
                     }
                 } else if which == Which::Rx {
-                    // The kernel's waits for the tap; and for a kick where it has no buffer.
+                    // The kernel's worker waits for the tap, and for a kick when it has no buffer.
                     std::thread::sleep(Duration::from_micros(200));
                 } else if left == Some(0) || !model.arm() {
                     doors.wait_for_kick(CHECK);
@@ -111,7 +111,7 @@ impl Drop for Threads {
     }
 }
 
-/// A burst to the tap.
+/// Sends a burst to the tap.
 fn send(model: &mut Model, tap: &OwnedFd, left: &mut Option<u32>) -> bool {
     let mut came = false;
     while *left != Some(0)
@@ -126,12 +126,12 @@ fn send(model: &mut Model, tap: &OwnedFd, left: &mut Option<u32>) -> bool {
     came
 }
 
-/// A frame from the tap, in as many buffers as it takes.
+/// Writes a frame from the tap to as many buffers as it needs.
 fn receive(model: &mut Model, tap: &OwnedFd, misbehaves: Option<fn(&mut Model)>) -> bool {
     let mut frame = vec![0; 70_000];
     let len = match recv(tap, &mut frame[..], RecvFlags::DONTWAIT) {
         Ok((len, _)) if len > 0 => len,
-        // Nothing, or the interface is gone.
+        // There is no frame, or the interface is gone.
         _ => return false,
     };
     let (mut rest, mut used) = (&frame[..len], Vec::new());
@@ -154,22 +154,22 @@ fn receive(model: &mut Model, tap: &OwnedFd, misbehaves: Option<fn(&mut Model)>)
     true
 }
 
-/// Rings with a worker, and the interface's side.
+/// Rings with a worker, and the interface's end of the tap.
 fn vhost() -> (Vhost<Threads>, OwnedFd) {
     let (tap, peer_end) = ends();
-    // A tap has room for what is written to it.
+    // A blocking end: the tap has room for everything written.
     rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
     (Vhost::new(Arc::new(tap), Arc::default()).unwrap(), peer_end)
 }
 
-/// One that a busy machine's thread does not seem to stand still for.
+/// Rings that do not take a delayed thread of a busy machine for a stalled worker.
 fn patient() -> (Vhost<Threads>, OwnedFd) {
     let (mut vhost, peer_end) = vhost();
     vhost.patience = Duration::from_secs(3600);
     (vhost, peer_end)
 }
 
-/// Frame `number`: no byte of it equals its neighbour.
+/// Frame `number`, in which no byte equals its neighbour.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + number * 31 + i / 251) as u8).collect()
 }
@@ -185,8 +185,8 @@ fn next(peer_end: &OwnedFd) -> Vec<u8> {
     }
 }
 
-/// As a queue does: gives nothing while the port has no room, and goes on with others meanwhile.
-/// Returns how many were refused.
+/// Acts as a queue does: sends nothing while the port has no room, and continues otherwise. Returns
+/// how many frames were refused.
 fn when_there_is_room(vhost: &mut Vhost<Threads>) -> usize {
     let mut refused = 0;
     while vhost.stands() {
@@ -196,7 +196,7 @@ fn when_there_is_room(vhost: &mut Vhost<Threads>) -> usize {
     refused
 }
 
-/// Lengths short and long.
+/// Short and long lengths.
 fn length(number: usize) -> usize {
     [60, 61, 1514, 64, 65_535, 5000, 128][number % 7]
 }
@@ -229,7 +229,7 @@ fn frames_go_out_in_their_order_no_matter_who_writes_them() {
                 }
             }
             vhost.publish();
-            // The worker has a chance to go to sleep.
+            // Let the worker go to sleep.
             if i % 7 == 0 {
                 vhost.finish().unwrap();
                 while !vhost.is_asleep() {
@@ -261,7 +261,7 @@ fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room()
         let (mut arena, mut came) = (Arena::new(), 0);
         while came < FRAMES {
             arena.clear();
-            // One that is nearly full takes one frame more, or none.
+            // An arena that is nearly full takes one more frame, or none.
             if came % 3 == 0 {
                 while arena.len() < 63 {
                     assert!(arena.push(&[1], Offload::default()));
@@ -274,7 +274,7 @@ fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room()
                 came += 1;
             }
             if arena.len() == had {
-                // We are called, or this hangs.
+                // The worker must call, or this hangs.
                 vhost.rx_doors.wait(Duration::from_secs(3600));
             }
         }
@@ -283,8 +283,8 @@ fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room()
     assert!(vhost.stopped.is_none());
 }
 
-/// A packet behind a tag, with a blank checksum or uncut, is finished as netif needs it; one whose
-/// place is outside of it is counted.
+/// A tagged packet with a blank checksum, or uncut, is completed as netif requires. One whose
+/// offsets are outside of it is counted.
 #[test]
 fn what_netif_cannot_say_of_a_frame_is_done() {
     let (mut vhost, peer_end) = patient();
@@ -301,7 +301,7 @@ fn what_netif_cannot_say_of_a_frame_is_done() {
         let mut malformed = 0;
         while came.len() < n || n == 0 && malformed == 0 {
             arena.clear();
-            // One that is nearly full leaves some of a segment's frames for later.
+            // An arena that is nearly full leaves some of a segment's frames for later.
             (0..62).for_each(|_| assert!(arena.push(&[1], Offload::default())));
             malformed += vhost.receive(&mut arena, &mut cut).0;
             came.extend(arena.burst().iter().skip(62).map(|(frame, offload)| (frame.to_vec(), offload)));
@@ -315,8 +315,7 @@ fn what_netif_cannot_say_of_a_frame_is_done() {
     }
 }
 
-/// A segment's frames may take the last room that there is: the frame behind them waits, wherever
-/// they end.
+/// A segment's frames may use up the room: the next frame then waits, wherever they end.
 #[test]
 fn frames_behind_one_that_was_cut_wait_for_room() {
     let (mut vhost, peer_end) = patient();
@@ -366,8 +365,8 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
 }
 
-/// Its guest goes on, and so does our thread, which has others: what finds no room is kept back, a
-/// burst of it, and then refused.
+/// The guest goes on, and so does our thread, which has other guests: frames that do not fit are
+/// kept back, a burst of them, and then refused.
 #[test]
 fn no_one_waits_for_a_worker_that_stands_still() {
     const SENT: usize = 2000;
@@ -381,13 +380,13 @@ fn no_one_waits_for_a_worker_that_stands_still() {
     let taken = usize::from(TX_SIZE) + BURST_FRAMES;
     assert_eq!(refused, SENT - taken);
     assert!(vhost.stands() && !vhost.is_asleep());
-    // Lent frames find no room either, and are not held for it.
+    // Zero-copy frames do not fit either, and are not held.
     let mut done = Vec::new();
     assert_eq!((lent.send(0, &mut vhost), vhost.complete(&mut done)), (1, 0));
     assert_eq!((done, vhost.tx.nr_in_flight()), (vec![Token(0)], 0));
     assert_eq!((WAITS.get(), vhost.stopped), (0, None), "no one slept");
-    // As a queue asks, again and again: after a second the worker is stopped, and what was taken is
-    // written, once and in order.
+    // Ask again and again, as a queue does: after a second the worker is stopped, and the accepted
+    // frames are written, once and in order.
     std::thread::scope(|s| {
         let seen = s
             .spawn(|| (0..taken).for_each(|i| assert!(next(&peer_end)[HEADER..] == numbered(i, 100), "{i}")));
@@ -459,7 +458,7 @@ fn who_ends_has_what_was_published_taken_first() {
     });
 }
 
-/// Pages as a guest's would be, each frame's payload in three pieces of them.
+/// Pages like those of a guest, with each frame's payload in three fragments.
 struct Lent(Mapping);
 
 impl Lent {
@@ -478,7 +477,7 @@ impl Lent {
     fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
         (0..3).map(move |k| self.0.piece((i * 3 + k) * 4096, [4096, 4096, 1000][k]).unwrap())
     }
-    /// Sends frame `i`, whose token has its number.
+    /// Sends frame `i`, with its number as the token.
     fn send(&self, i: usize, vhost: &mut Vhost<Threads>) -> usize {
         let head = &Self::frame(i)[..128];
         // SAFETY: these pages stay for longer than the test's worker.
@@ -512,7 +511,7 @@ fn lent_payload_is_read_in_place_and_its_lender_is_notified_once() {
             }
         }
         vhost.publish();
-        // We are called, or this hangs.
+        // The worker must call, or this hangs.
         while vhost.complete(&mut done) == 0 && vhost.tx.nr_in_flight() > 0 {
             vhost.tx_doors.wait(Duration::from_secs(3600));
         }
@@ -520,7 +519,7 @@ fn lent_payload_is_read_in_place_and_its_lender_is_notified_once() {
         seen.join().unwrap();
     });
     vhost.complete(&mut done);
-    // A frame that found no room was copied, and its pages came back before those of frames in the
+    // A frame that did not fit was copied, so its pages were returned before those of frames in the
     // ring.
     done.sort_by_key(|token| token.0);
     let due: Vec<Token> = (0..FRAMES as u64).filter(|i| i % 5 != 4).map(Token).collect();
@@ -540,7 +539,7 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
             (0..FRAMES).for_each(|i| assert!(next(&peer_end)[HEADER..] == Lent::frame(i), "{i}"));
         });
         (0..FRAMES).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
-        // Its queue ends: no one reads any of them when this returns.
+        // The queue ends: when this returns, none of them is read any more.
         vhost.publish();
         vhost.give_up();
         seen.join().unwrap();
@@ -561,7 +560,7 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
         "no one is notified later"
     );
     assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
-    // Of a queue that goes on all are completed.
+    // All frames of a queue that goes on complete.
     STALLS.set(Some(10));
     let (mut vhost, peer_end) = self::vhost();
     MISSING.set(true);
@@ -591,7 +590,7 @@ fn a_queue_that_ends_waits_until_no_one_reads_what_it_lent() {
     std::thread::scope(|s| {
         s.spawn(|| (0..100).for_each(|i| assert!(next(&peer_end)[HEADER..] == Lent::frame(i), "{i}")));
         shared.give_up();
-        // Its pages go.
+        // The guest reuses its pages.
         lent.0.write(0, &vec![0xEE; 100 * 3 * 4096]);
         assert_eq!(shared.lock().tx.nr_in_flight(), 0);
         let mut done = Vec::new();
@@ -623,7 +622,7 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
         }
         let _ = sender.ring.publish();
         let chains: Vec<_> = (0..5).map(|_| model.take().unwrap()).collect();
-        // Each order in turn, in two parts.
+        // Each order of the fragments, in two parts.
         let mut order = [0, 1, 2, 3, 4];
         order.swap(round % 5, round / 5 % 5);
         order.swap(round / 25 % 5, (round + 3) % 5);
@@ -645,7 +644,8 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
 #[test]
 fn pieces_that_follow_each_other_are_one_descriptor() {
     let lent = Lent::new(2);
-    // Three in a row, one behind a gap, one before it, and two that begin at the same place.
+    // Three adjacent fragments, one after a gap, one before it, and two that begin at the same
+    // address.
     let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
     let pieces = places.map(|(at, len)| lent.0.piece(at, len).unwrap());
     // SAFETY: no one has them read.

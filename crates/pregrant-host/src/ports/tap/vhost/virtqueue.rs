@@ -1,4 +1,4 @@
-//! A split virtqueue, the driver's side (virtio 1.2, 2.7): chains of buffers go to a device, and
+//! The driver's side of a split virtqueue (virtio 1.2, 2.7): chains of buffers go to a device, and
 //! come back used.
 //!
 //! ```text
@@ -10,62 +10,62 @@
 //!   push, push ... --publish: idx, fence, avail_event?--> kick        arm: used_event, fence, idx? --> call
 //!   pop  <-------- idx, id, len: each read once
 //! ```
-//! Both indices run freely, modulo 2^16. VERSION_1 (little-endian) and EVENT_IDX are agreed on: who
-//! wants to be notified of an index names it, and is notified once, when it is passed.
+//! Both indices run freely, modulo 2^16. VERSION_1 (little-endian) and EVENT_IDX are negotiated: a
+//! side that wants a notification at an index names it, and is notified once, when that index is
+//! passed.
 //!
-//! Invariants: which descriptors are in use, and what a chain is made of, is kept here, in private
-//! memory, and never read back from the ring; a chain is a chain's until its head comes back, once.
-//! Between publishing an index and reading the other side's event index stands a full fence, and so
-//! between an event index and the other's index.
+//! Invariants: which descriptors are in use, and which chain they belong to, is kept in private
+//! memory and never read back from the ring. A chain keeps its descriptors until its head comes
+//! back, once. A full fence separates publishing an index from reading the other side's event
+//! index, and publishing an event index from reading the other side's index.
 //!
-//! What the device may do: it is the kernel, which is trusted with our memory, and yet its indices
-//! and heads are checked: an index that is ahead of what is out, a head that is none or came back
-//! before is a [`Violation`], and this ring is over. It can keep a chain for ever: who waits bounds
-//! that.
+//! What the device may do: it is the kernel, which is trusted with our memory; still its indices
+//! and heads are checked. An index ahead of what is in flight, or a head that is invalid or came
+//! back before, is a [`Violation`], and ends the ring. It can keep a chain for ever, so callers
+//! limit their waits.
 
 use crate::mapping::Mapping;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Another descriptor follows.
 const NEXT: u64 = 1;
 /// The device writes there, and does not read.
 const WRITE: u64 = 2;
 
-/// Descriptors of a chain at most: as many as the kernel's iovecs (`UIO_MAXIOV`), and never more
-/// than a ring has.
+/// Most descriptors per chain: as many as the kernel's iovecs (`UIO_MAXIOV`), and never more than
+/// the ring has.
 const CHAIN_MAX: usize = 1024;
 
-/// Some memory, as a descriptor names it.
+/// Memory that a descriptor names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// In this process.
+    /// Its address in this process.
     pub address: u64,
     pub len: u32,
-    /// The device writes there.
+    /// The device writes to it, instead of reading.
     pub writable: bool,
 }
 
 /// A chain that came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
-    /// As [`push`](Virtqueue::push) named it.
+    /// The chain's head, as [`push`](Virtqueue::push) returned it.
     pub head: u16,
-    /// Bytes that the device says it wrote.
+    /// Bytes that the device reports as written.
     pub len: u32,
 }
 
-/// A used ring that breaks the protocol.
+/// How the used ring violates the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
-    /// More chains came back than are out.
+    /// More chains came back than are in flight.
     Index {
-        /// By its index.
+        /// Number of chains that came back, by the device's index.
         back: u16,
         out: u16,
     },
-    /// No chain that is out begins there.
+    /// No chain in flight has this head.
     Head(u32),
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Where the three parts are, as addresses of this process.
+/// The addresses of the three parts, in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
     pub descriptors: u64,
@@ -88,46 +88,45 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// Whether to notify a peer that wants an event when an index passes `event`, now that it
-/// went from `old` to `new`.
+/// Whether a side that named `event` must be notified when an index goes from `old` to `new`.
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// See the module.
+/// The driver's side of a ring.
 #[derive(Debug)]
 pub struct Virtqueue {
     memory: Arc<Mapping>,
-    /// Bytes of `memory` before it.
+    /// Its offset in `memory`.
     at: usize,
     size: u16,
-    /// The next free descriptor behind each free one; the next of its chain behind one in use.
+    /// For a free descriptor the next free one; for one in use the next of its chain.
     next: Box<[u16]>,
     first_free: u16,
     nr_free: u16,
-    /// Descriptors of the chain that begins there; 0: none does.
+    /// Number of descriptors of the chain with this head; 0: none begins there.
     chains: Box<[u16]>,
-    /// Whether the device has it.
+    /// Whether the device has the chain with this head.
     is_out: Box<[bool]>,
-    /// Chains that are out, those not yet published among them.
+    /// Number of chains in flight, including those not published yet.
     out: u16,
-    /// Chains that were pushed, and those that the device knows.
+    /// Number of chains pushed, and of those published.
     avail: u16,
     published: u16,
-    /// Chains that came back.
+    /// Number of chains that came back and were popped.
     seen: u16,
     /// The device's index, as last read.
     back: u16,
 }
 
 impl Virtqueue {
-    /// Bytes that a ring of `size` takes.
+    /// Bytes that a ring of `size` descriptors needs.
     pub const fn bytes(size: u16) -> usize {
         used_at(size) + 6 + 8 * size as usize
     }
 
-    /// An empty ring of `size` descriptors, a power of two, at byte `at` of `memory`, a multiple of
-    /// 64; what was there is gone.
+    /// Creates an empty ring of `size` descriptors, a power of two, at byte `at` of `memory`, a
+    /// multiple of 64. It overwrites what was there.
     pub(super) fn new(memory: Arc<Mapping>, at: usize, size: u16) -> Self {
         assert!(size.is_power_of_two() && at.is_multiple_of(64), "a ring of {size} at {at}");
         for word in (at..at + Self::bytes(size)).step_by(2) {
@@ -152,25 +151,25 @@ impl Virtqueue {
         }
     }
 
-    /// For the device.
+    /// The addresses to give to the device.
     pub fn addresses(&self) -> Addresses {
         let base = self.memory.address() + self.at as u64;
         let (avail, used) = (avail_at(self.size) as u64, used_at(self.size) as u64);
         Addresses { descriptors: base, avail: base + avail, used: base + used }
     }
 
-    /// Where it is, for a model of the device.
+    /// The memory and the offset, for a model of the device.
     #[cfg(test)]
     pub(super) fn place(&self) -> (Arc<Mapping>, usize) {
         (Arc::clone(&self.memory), self.at)
     }
 
-    /// Descriptors that are free.
+    /// Number of free descriptors.
     pub fn nr_free(&self) -> usize {
         self.nr_free.into()
     }
 
-    /// Chains that are out.
+    /// Number of chains in flight.
     pub fn out(&self) -> usize {
         self.out.into()
     }
@@ -250,7 +249,7 @@ impl Virtqueue {
         self.out += 1;
     }
 
-    /// Whether the device would want to be notified of `n` more chains.
+    /// Whether the device would want a notification of `n` more chains.
     pub fn would_kick(&self, n: u16) -> bool {
         passes(self.avail_event(), self.published.wrapping_add(n), self.published)
     }
@@ -260,7 +259,7 @@ impl Virtqueue {
         u16::from_le(self.memory.u16(place).load(Ordering::Relaxed))
     }
 
-    /// Shows the device what was pushed. True: it wants to be notified.
+    /// Publishes the chains that were pushed. True: the device wants a notification.
     #[must_use]
     pub fn publish(&mut self) -> bool {
         let old = std::mem::replace(&mut self.published, self.avail);
@@ -269,22 +268,23 @@ impl Virtqueue {
         }
         let idx = self.memory.u16(self.at + avail_at(self.size) + 2);
         idx.store(self.avail.to_le(), Ordering::Release);
-        // Either the device sees the index before it sleeps, or we see that it wants to be
-        // notified.
+        // Either the device sees the index before it sleeps, or we see that it wants a
+        // notification.
         fence(Ordering::SeqCst);
         passes(self.avail_event(), self.avail, old)
     }
 
-    /// How many chains came back that were not popped.
+    /// The number of chains that came back and were not popped.
     ///
     /// # Errors
-    /// The index cannot be.
+    ///
+    /// The index is impossible.
     #[inline(always)]
     pub fn came(&mut self) -> Result<usize, Violation> {
         if self.back == self.seen {
             let idx = self.memory.u16(self.at + used_at(self.size) + 2);
             let back = u16::from_le(idx.load(Ordering::Acquire));
-            // The device knows nothing of those that are not published.
+            // The device knows nothing of chains that are not published.
             let out = self.out - self.avail.wrapping_sub(self.published);
             let came = back.wrapping_sub(self.seen);
             if came > out {
@@ -295,17 +295,17 @@ impl Virtqueue {
         Ok(self.back.wrapping_sub(self.seen).into())
     }
 
-    /// How many came back and were not popped, as the device says now: a number to tell, not to
-    /// rely on.
+    /// The same number as the device reports it now, unchecked: only for statistics.
     pub fn waiting(&self) -> usize {
         let idx = self.memory.u16(self.at + used_at(self.size) + 2);
         u16::from_le(idx.load(Ordering::Relaxed)).wrapping_sub(self.seen).min(self.out).into()
     }
 
-    /// The oldest chain that came back; its descriptors stay its own until it is
+    /// Pops the oldest chain that came back. It keeps its descriptors until it is
     /// [freed](Self::free) or [pushed again](Self::push_again).
     ///
     /// # Errors
+    ///
     /// The device violated the protocol.
     #[inline(always)]
     pub fn pop(&mut self) -> Result<Option<Used>, Violation> {
@@ -326,7 +326,7 @@ impl Virtqueue {
         Ok(Some(Used { head, len }))
     }
 
-    /// The descriptors of a chain that was popped are free again.
+    /// Frees the descriptors of a chain that was popped.
     #[inline(always)]
     pub fn free(&mut self, head: u16) {
         let n = std::mem::take(&mut self.chains[usize::from(head)]);
@@ -340,29 +340,30 @@ impl Virtqueue {
         self.nr_free += n;
     }
 
-    /// Asks for a call once `more` further chains came back. True: they have already, and no call
-    /// may come.
+    /// Asks for a notification after `more` further chains have come back. True: they have already,
+    /// and there may be no notification.
     ///
     /// # Errors
-    /// The index cannot be.
+    ///
+    /// The index is impossible.
     pub fn arm(&mut self, more: u16) -> Result<bool, Violation> {
         let wanted = self.seen.wrapping_add(more.max(1));
         let event = self.memory.u16(self.at + avail_at(self.size) + 4 + 2 * usize::from(self.size));
         event.store(wanted.wrapping_sub(1).to_le(), Ordering::Relaxed);
-        // Either the device sees what is wanted before it checks, or we see its index.
+        // Either the device sees the event index before it checks, or we see its index.
         fence(Ordering::SeqCst);
         self.back = self.seen;
         Ok(self.came()? >= usize::from(more.max(1)))
     }
 
-    /// Asks for no call, until 2^15 more chains came back.
+    /// Asks for no notification, until 2^15 more chains have come back.
     pub fn disarm(&mut self) {
         let event = self.memory.u16(self.at + avail_at(self.size) + 4 + 2 * usize::from(self.size));
         event.store(self.seen.wrapping_add(1 << 15).to_le(), Ordering::Relaxed);
     }
 }
 
-/// Where the parts begin; used on a cache line of its own.
+/// Offsets of the parts. The used ring has a cache line of its own.
 const fn avail_at(size: u16) -> usize {
     16 * size as usize
 }

@@ -1,12 +1,12 @@
-//! The back: buffers, and the copies.
+//! The back of `copy`: buffers, and the copies.
 //!
 //! ```text
 //!   begin: a buffer --.                                             .--deliver: those of all reads that the disk did together
 //!   begin: a buffer --+--fetch: the bytes of all writes of a batch--+--> disk
 //! ```
-//! Invariants: a buffer is in one request at a time; those that wait for the next have
-//! `SPARE_BYTES` at most. A guest sees only bytes that its own request read: what an earlier one
-//! left in a buffer is not copied to anybody.
+//! Invariants: a buffer belongs to one request at a time; unused buffers have at most
+//! `SPARE_BYTES`. A guest sees only bytes that its own request read: what an earlier request left
+//! in a buffer is never copied to a guest.
 
 use crate::blk::disk::{Buffer, IoMemory};
 use crate::blk::path::back::{BackPath, Direction, Held, PageTransfer, Part};
@@ -18,24 +18,24 @@ use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
 use core::array::from_fn;
 
-/// Bytes of buffers that wait for requests.
+/// Most bytes of unused buffers.
 const SPARE_BYTES: usize = 4 << 20;
-/// Requests whose bytes are copied with one call.
+/// Most requests whose data is copied in one call.
 const TOGETHER: usize = 16;
 
-/// Sizes of buffers: a page, two, four ..., up to the longest request that there can be.
+/// Number of buffer sizes: one page, two, four, ... up to the longest request.
 const SIZES: usize = 1 + (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRECT_PAGE).ilog2() as usize;
 
 /// The buffers of one queue.
 #[derive(Debug, Default)]
 pub struct CopyPath {
-    /// By size.
+    /// Unused buffers, by size.
     spare: [Vec<Buffer>; SIZES],
     spare_bytes: usize,
     ops: Vec<CopyOp>,
 }
 
-/// The size of a buffer for so many bytes, and its number.
+/// The size of the buffer for `len` bytes, and its index.
 fn size_of(len: usize) -> (usize, usize) {
     let pages = len.div_ceil(PAGE_SIZE).next_power_of_two();
     (pages * PAGE_SIZE, (pages.ilog2() as usize).min(SIZES - 1))
@@ -62,8 +62,8 @@ impl CopyPath {
         }
     }
 
-    /// Copies between the guest's pages and the buffers of those of `batch` that go this way:
-    /// several requests with one call.
+    /// Copies between the guest's pages and the buffers of those requests of `batch` that have this
+    /// direction: several requests per call.
     fn copy<'a, P: Platform>(
         &mut self,
         p: &P,
@@ -80,7 +80,7 @@ impl CopyPath {
             let mut at = 0;
             self.ops.extend(parts(transfer.place).iter().map(|part| {
                 let Part { gref, at: offset, len } = *part;
-                // One that a platform does not come to has not succeeded.
+                // An operation that a platform does not reach has failed.
                 let op = CopyOp { gref, offset, len, at, status: GrantStatus::GENERAL_ERROR };
                 at += u32::from(len);
                 op
@@ -103,7 +103,7 @@ impl CopyPath {
                 };
                 CopyBatch { local, ops }
             });
-            // An operation that it could not try keeps its status.
+            // An operation that could not be tried keeps its status.
             let _ = p.peer().copy_each(of, &mut calls[..there]);
             if there < TOGETHER {
                 break;

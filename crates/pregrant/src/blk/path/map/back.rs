@@ -1,5 +1,5 @@
-//! The back: mapped for a request, unmapped with its batch; copied where [no more may be
-//! mapped](crate::blk::path).
+//! The back of `map`: pages are mapped for a request and unmapped with its batch; the data is
+//! copied when [no more pages may be mapped](crate::blk::path).
 
 use crate::blk::disk::IoMemory;
 use crate::blk::path::back::{BackPath, Direction, Held, MapOf, PageTransfer, Part, map_parts, unhold};
@@ -9,10 +9,10 @@ use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
 
-/// Maps to be unmapped.
+/// Maps that are to be unmapped.
 pub struct MapPath<P: Platform> {
     done: Vec<MapOf<P>>,
-    /// Of the request at hand.
+    /// Grants of the current request.
     refs: Vec<GrantRef>,
     alone: RequestPages,
 }

@@ -24,31 +24,31 @@ use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// A purge takes one page of so many: 5 %, as Linux's does.
+/// A purge unmaps one page in this many: 5 %, as Linux's does.
 pub const PURGE_PART: usize = 20;
-/// Nanoseconds between two purges, as Linux's checks.
+/// Nanoseconds between two purges; the interval at which Linux checks.
 pub const PURGE_EACH_NS: u64 = 100_000_000;
 
-/// The pages of one queue.
+/// The pages of one queue that are kept mapped.
 pub struct PersistentPath<P: Platform> {
     store: MappedPages<Arc<MapOf<P>>>,
     done: Vec<MapOf<P>>,
-    /// Of the request at hand: what is not in the store.
+    /// Segments of the current request whose pages are not in the store.
     missing: Vec<Part>,
-    /// By part: whether it is among those.
+    /// For each segment, whether it is among those.
     is_missing: Vec<bool>,
-    /// And their pieces and references.
+    /// The fragments and the references of those segments.
     others: Vec<MappedPiece>,
     refs: Vec<GrantRef>,
     overflows: u64,
     alone: RequestPages,
-    /// A page found no place since the last purge.
+    /// There was no room for a page since the last purge.
     full: bool,
     purged_ns: Option<u64>,
 }
 
 impl<P: Platform> PersistentPath<P> {
-    /// For at most `limit` pages.
+    /// Keeps at most `limit` pages.
     pub fn new(limit: usize) -> Self {
         Self {
             store: MappedPages::new(limit),
@@ -64,12 +64,12 @@ impl<P: Platform> PersistentPath<P> {
         }
     }
 
-    /// Maps a page and keeps it, if there is a place and it can be.
+    /// Maps a page and keeps it, if there is room and it can be mapped.
     fn keep(&mut self, p: &P, of: DomId, gref: GrantRef) -> bool {
-        // Asked before: a page that is mapped and finds no place is one that no one has billed.
+        // Checked first: a page that is mapped and then finds no room would count for nothing.
         if !self.store.has_place(gref) {
             self.overflows += 1;
-            // Where only its hash found no place, a purge would not help.
+            // If only its hash bucket was full, a purge would not help.
             self.full |= self.store.len() >= self.store.limit();
             return false;
         }

@@ -1,9 +1,9 @@
-//! How a vif's front is connected: maps rings, binds channels, validates lists, and writes to
-//! the front which of them are active.
+//! Connects a vif's front: maps rings, binds channels, validates lists, and writes which of them
+//! are active.
 //!
-//! What a front may do: name any grant and any channel; what cannot be mapped or bound is said with
-//! its key. Rings come first: what passes the bound of its guest's pages (XSA-300) connects
-//! nothing.
+//! What a front may do: name any grant and any channel. An error names the key of what cannot be
+//! mapped or bound. Rings come first: if they exceed the limit of the guest's pages (XSA-300),
+//! nothing is connected.
 
 use super::Vif;
 use crate::net::back::control_page::KeptGrefs;
@@ -35,11 +35,11 @@ use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// The rings of a queue, TX and RX, and its channels.
+/// The rings of a queue (TX and RX) and its channels.
 type AttachedRings<P> =
     (BackRing<NetTx, PeerRing<NetTx, P>>, BackRing<NetRx, PeerRing<NetRx, P>>, (Chan<P>, Option<Chan<P>>));
 
-/// The paths of a queue, and the pages that they take.
+/// The paths of a queue, and the number of pages that they use.
 struct QueuePaths<P: Platform> {
     tx: Vec<AnyPath<P>>,
     rx: Vec<AnyPath<P>>,
@@ -53,8 +53,8 @@ impl<P: Platform> Default for QueuePaths<P> {
 }
 
 impl<P: Platform> QueuePaths<P> {
-    /// A path's accepted memory is the queue's: its pages are of those that are `left`, and its key
-    /// becomes `active`.
+    /// Adds what a path accepted to the queue: its pages count against those that are `left`, and
+    /// its key becomes `active`.
     fn add(&mut self, more: Accepted<P>, key: Option<String>, (left, active): (&mut usize, &mut Pairs)) {
         self.tx.extend(more.tx);
         self.rx.extend(more.rx);
@@ -67,13 +67,13 @@ impl<P: Platform> QueuePaths<P> {
 }
 
 impl<P: Platform> Vif<P> {
-    /// What the ports of a connection that a predecessor left depend on: how many queues it has,
-    /// and what its front takes unfinished. By the keys alone, before anything is mapped.
+    /// What the ports of a predecessor's connection depend on: the number of queues, and the
+    /// offloads of its front. It only reads keys, before anything is mapped.
     pub fn left_by_predecessor<B: DeviceBus>(bus: &mut B) -> Result<(usize, Offloads), B::Error> {
         Ok((connected_queues(bus)? as usize, RxAccepts::read(bus)?.offloads()))
     }
 
-    /// Maps rings, binds channels, validates staging lists and data rings; says which were
+    /// Maps rings, binds channels, validates staging lists and data rings; returns which were
     /// accepted.
     pub(super) fn connect_queues<B: DeviceBus>(
         &mut self,
@@ -81,8 +81,8 @@ impl<P: Platform> Vif<P> {
         bus: &mut B,
         Connect { begin, of_kernel, page_limit, lasting, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        // What a predecessor offered holds for its connection, and for no other: the next one is
-        // offered what this back can.
+        // A predecessor's offer is only valid for its connection; the next one gets this back's
+        // offer.
         self.offered = match begin {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features.clone(),
@@ -99,13 +99,13 @@ impl<P: Platform> Vif<P> {
         self.accepts = accepts;
         let pages_of = |keys: &QueueKeys| keys.tx_ring.len() + keys.rx_ring.len();
         let rings = front.queues.iter().map(pages_of).sum::<usize>() + usize::from(front.ctrl.is_some());
-        // What it keeps of a former connection counts too.
+        // Pages of a former connection that are still held count, too.
         self.holds_nothing(p);
         let rings = rings + self.held_pages();
         let Some(mut left) = page_limit.checked_sub(rings) else {
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left: page_limit }));
         };
-        // Pages that are only kept give way to other devices; those named here do not.
+        // Pages that are only kept give way to other devices; those that the keys name do not.
         let lasting = if begin == Begin::Fresh { lasting.saturating_sub(rings) } else { left };
         let only_kept = left - left.min(lasting);
         left -= only_kept;
@@ -142,8 +142,8 @@ impl<P: Platform> Vif<P> {
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }
 
-    /// Of each queue, of TX and RX, where they outlive the process. A predecessor's records are
-    /// checked here, before anything is mapped, but for its tables of gref mappings.
+    /// The redo pages of each queue, of TX and RX, if there are any. A predecessor's records are
+    /// checked here, before anything is mapped, except for its tables of gref mappings.
     fn redo_pages(
         &self,
         queues: usize,
@@ -154,7 +154,7 @@ impl<P: Platform> Vif<P> {
             .collect();
         let mut all = pages.iter().flatten().flatten();
         match begin {
-            // A new connection's rings start at 0: what an old one's last batch left must not be
+            // The rings of a new connection start at 0: an old ring's last batch must not be
             // replayed.
             Begin::Fresh => all.for_each(RedoPage::clear),
             Begin::Reattach => {
@@ -165,8 +165,8 @@ impl<P: Platform> Vif<P> {
         Ok(pages)
     }
 
-    /// Maps the rings of queue `i`, binds its channels, and joins them with its paths. Paths lend
-    /// pages behind all that may fail: a queue of the vif has them then.
+    /// Maps the rings of queue `i`, binds its channels, and adds its paths. Paths export pages only
+    /// after everything that may fail, since they belong to a queue of the vif then.
     #[inline(never)]
     fn connect_queue<E>(
         &mut self,
@@ -190,8 +190,8 @@ impl<P: Platform> Vif<P> {
         self.queues.push(queue);
     }
 
-    /// A ring is not taken up where no record says whether its next request is one: what it names
-    /// might be sent, which its guest never meant.
+    /// A ring is not resumed if no record says whether its next slot is a request: it might be sent
+    /// although the guest never meant to send it.
     fn refuse_doubtful<E>(&self, i: usize, n: usize) -> Result<(), ConnectError<E>> {
         let Some(q) = self.queues.get(i) else { return Ok(()) };
         let doubts = [("tx-", q.tx.is_doubtful()), ("rx-", q.rx.is_doubtful())];
@@ -227,8 +227,7 @@ impl<P: Platform> Vif<P> {
         Accepting { p, of: self.of, offered: &self.offered, front, left, held, refused: &mut self.refused }
     }
 
-    /// Has each path take what the front asks for of each queue, or what a predecessor said that it
-    /// has.
+    /// Lets each path accept what the front asks for on each queue, or what a predecessor recorded.
     #[inline(never)]
     fn accept_paths<B: DeviceBus>(
         &mut self,
@@ -260,8 +259,8 @@ impl<P: Platform> Vif<P> {
         Ok(queues)
     }
 
-    /// Sets the control state that this connection begins with, and takes the front's control ring
-    /// up if it has one.
+    /// Sets the control state at the start of this connection, and attaches the front's control
+    /// ring if it has one.
     #[inline(never)]
     fn connect_ctrl<E>(
         &mut self,
@@ -346,8 +345,8 @@ impl<P: Platform> Vif<P> {
         };
         let (tx_ring, tx_notify) = BackRing::attach(tx_mem, tx_redo)?;
         let (rx_ring, rx_notify) = BackRing::attach(rx_mem, rx_redo)?;
-        // A predecessor may have died between a batch of answers, which is a ring of them at most,
-        // and its notification: a front that waits for one of these still sleeps.
+        // A predecessor may have died between a batch of answers, at most a ring of them, and its
+        // notification: a front that waits for one of these is still asleep.
         let live = begin == Begin::Reattach;
         if tx_notify.wanted() || live && tx_ring.unnotified(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);

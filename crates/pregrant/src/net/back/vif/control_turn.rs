@@ -1,5 +1,5 @@
-//! A live vif's control turns: the owner checks whether the guest posts RX buffers, and what it
-//! may send.
+//! The control turns of a live vif: its owner checks whether the guest posts RX buffers, and what
+//! it may send.
 
 use super::super::control_ring::CtrlRing;
 use super::super::credit::{BadRate, Rate};
@@ -12,11 +12,11 @@ use crate::port::FramePort;
 use crate::xenbus::bus::DeviceBus;
 use alloc::boxed::Box;
 
-/// The back's key in which the toolstack says how much the guest may send: "bytes,microseconds".
+/// The back's key in which the toolstack limits what the guest may send: "bytes,microseconds".
 pub const RATE: &str = "rate";
 
 impl<P: Platform> Vif<P> {
-    /// Reads the headroom that the front asks for, and gives it from the next frame on.
+    /// Reads the headroom that the front asks for, and applies it from the next frame on.
     pub(super) fn reload_headroom<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let bytes = if self.offered.xdp_headroom { xdp_headroom(bus)? } else { 0 };
         self.shares.iter().for_each(|s| s.set_headroom(bytes));
@@ -24,7 +24,7 @@ impl<P: Platform> Vif<P> {
         Ok(())
     }
 
-    /// Reads the toolstack's [`RATE`] again: when it changed.
+    /// Reads the toolstack's [`RATE`] again, when it has changed.
     pub fn reload_rate<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());
         let rate = text.as_deref().map_or(Ok(None), Rate::parse);
@@ -34,12 +34,12 @@ impl<P: Platform> Vif<P> {
         Ok(())
     }
 
-    /// What the guest may send by [`RATE`]; None: it is not limited.
+    /// The limit by [`RATE`]. None: there is none.
     pub fn rate(&self) -> Option<Rate> {
         self.rate
     }
 
-    /// What stands in [`RATE`], where it cannot be understood: the guest is not limited then.
+    /// The text of [`RATE`], if it is invalid: the guest is not limited then.
     pub fn bad_rate(&self) -> Option<&str> {
         self.bad_rate.as_deref()
     }
@@ -50,9 +50,9 @@ impl<P: Platform> Vif<P> {
     }
 
     /// In a control turn: drops frames for the guest that waited too long, and checks whether it
-    /// still posts buffers ([`stall`](super::super::stall)). The link's new state, when it changed;
-    /// true: all queues are ready. A fault: call [`close`](crate::xenbus::Back::close) with its
-    /// text.
+    /// still posts buffers ([`stall`](super::super::stall)). Returns the link's new state if it
+    /// changed; true: all queues are ready. On a fault call [`close`](crate::xenbus::Back::close)
+    /// with its text.
     pub fn turn(
         &mut self,
         p: &P,
@@ -64,14 +64,14 @@ impl<P: Platform> Vif<P> {
         Ok(self.new_link())
     }
 
-    /// The link's state, when that changed; true: all queues are ready, as of their last turns.
+    /// The link's state if it changed, as of the queues' last turns; true: all queues are ready.
     pub fn new_link(&mut self) -> Option<bool> {
         let link = !self.shares.is_empty() && self.shares.iter().all(|s| s.link_is_up());
         let was = core::mem::replace(&mut self.link, link);
         (was != link).then_some(link)
     }
 
-    /// Whether any ring has work for us, announced by an event or about to be. Arms nothing.
+    /// Whether any ring has work, announced by an event or not. It does not ask for events.
     pub fn is_pending(&mut self) -> bool {
         self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
     }
@@ -81,14 +81,14 @@ impl<P: Platform> Vif<P> {
         self.ctrl.as_ref().map(|ctrl| ctrl.channel())
     }
 
-    /// What the last [`poll_ctrl`](Self::poll_ctrl) did that was not idle.
+    /// The work that the last [`poll_ctrl`](Self::poll_ctrl) did.
     pub fn ctrl_work(&self) -> CtrlWork {
         let mut work = self.grefs.as_ref().map_or_else(CtrlWork::default, GrefRequests::work);
         work.all += self.ctrl.as_ref().map_or(0, CtrlRing::took);
         work
     }
 
-    /// Whether the control ring has.
+    /// Whether the control ring has work. It does not ask for events.
     pub fn ctrl_is_pending(&mut self) -> bool {
         self.ctrl.as_mut().is_some_and(|ctrl| ctrl.is_pending(self.grefs.as_ref()))
     }
@@ -98,13 +98,13 @@ impl<P: Platform> Vif<P> {
         self.link
     }
 
-    /// How often queues stalled, in all connections.
+    /// How often queues stalled, over all connections.
     pub fn stalls(&self) -> u64 {
         self.past_stalls + self.shares.iter().map(|s| s.stalls()).sum::<u64>()
     }
 
-    /// When this vif wants its owner awake, by the platform's clock, though nothing comes from the
-    /// guest: to let frames expire, or for credit. None: never.
+    /// When this vif must be polled, by the platform's clock, even if nothing comes from the guest:
+    /// to let frames expire, or for credit. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.queues.iter().filter_map(BackQueue::deadline_ns).min()
     }

@@ -1,4 +1,5 @@
-//! One vif at the back: what a vif is beside the handshake of any device ([`Back`]).
+//! One vif at the back: all that is specific to a vif, besides the handshake of any device
+//! ([`Back`]).
 //!
 //! ```text
 //!   offer       features of this back                                                       net/features.rs
@@ -7,8 +8,8 @@
 //!   turn        the owner's work between batches: links, rates, control requests            `control_turn`
 //!   disconnect  nothing stays mapped or bound
 //! ```
-//! What a front may do: write any keys, any indices, vanish. A list that is wrong is refused,
-//! and its queue goes on with ordinary grants; rings that are wrong close the vif.
+//! What a front may do: write any keys and any indices, disappear. An invalid list is refused, and
+//! its queue works with ordinary grants; invalid rings close the vif.
 
 mod connect;
 mod control_turn;
@@ -44,14 +45,14 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// What a back offers to vifs, and how it serves them.
+/// What a back offers to vifs' fronts, and how it serves them.
 #[derive(Clone, Debug, Default)]
 pub struct VifConfig {
-    /// The advertised features.
+    /// The features that are advertised.
     pub features: BackFeatures,
-    /// How each path is served.
+    /// The configuration of each path.
     pub paths: PathConfig,
-    /// How long frames wait for the front's RX slots, and how long it may take none before its link
+    /// How long frames wait for the front's RX slots, and how long it may post none before its link
     /// goes down.
     pub patience: Patience,
 }
@@ -59,43 +60,43 @@ pub struct VifConfig {
 /// One vif of domain `of`, with its handshake.
 pub type BackVif<P> = Back<Vif<P>>;
 
-/// A vif's state beside its handshake.
+/// A vif without its handshake.
 pub struct Vif<P: Platform> {
     of: DomId,
     config: VifConfig,
-    /// What this connection's back advertised: we, or a predecessor.
+    /// What the back of this connection advertised: this process or a predecessor.
     offered: BackFeatures,
-    /// Its queues; none while they are [handed out](Vif::hand_out_queues).
+    /// Its queues; empty while they are [with their workers](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,
-    /// The known state of each queue, wherever it is; none while it is not connected.
+    /// The state shared with each queue, wherever it runs; empty while the vif is not connected.
     shares: Vec<Arc<QueueShare>>,
     /// What the front set by control requests.
     control: Arc<SharedControl>,
     ctrl: Option<CtrlRing<P>>,
-    /// What it asked of its queues' tables; None: it cannot.
+    /// Requests about the queues' tables of mapped pages. None: the front cannot make them.
     grefs: Option<GrefRequests<P>>,
-    /// Pages that were lent, by queues that go another way now.
+    /// Exported pages of queues that now use another path.
     lent: LentRegions<P>,
-    /// What the front takes, as of the last connect.
+    /// The frames that the front takes, as of the last connect.
     accepts: RxAccepts,
-    /// The reason why a list was refused, for the log; the vif goes on without it.
+    /// Why lists were refused, for the log. The vif works without them.
     refused: Refusals,
-    /// Pages that all of its queues may keep since they saw them.
+    /// Most pages that all of its queues together may keep mapped.
     allowed: usize,
-    /// Pages that it may have so that they do not come back before it closes.
+    /// Most pages that it may use until it closes without releasing them.
     lasting: usize,
-    /// What the toolstack allows the guest.
+    /// The toolstack's limit for the guest.
     rate: Option<Rate>,
-    /// The text of a `rate` that is malformed.
+    /// The text of an invalid `rate`.
     bad_rate: Option<String>,
-    /// Stalls of former connections.
+    /// Number of stalls in former connections.
     past_stalls: u64,
     /// The link's state as the owner knows it.
     link: bool,
 }
 
 impl<P: Platform> Back<Vif<P>> {
-    /// A vif that the toolstack created; nothing is written yet.
+    /// A vif that the toolstack created. It writes nothing yet.
     pub fn new(of: DomId, handle: u32, config: VifConfig) -> Self {
         let vif = Vif {
             of,
@@ -160,7 +161,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
-        // It is called before the end: what would be left in pages that are lent is lost then.
+        // It comes before the end, because frames left in exported pages are lost then.
         self.revoke_exported();
         let mut drained = Drained::default();
         for (q, port) in self.queues.iter_mut().zip(ports) {
@@ -182,7 +183,7 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn changed<B: DeviceBus>(&mut self, p: &P, bus: &mut B, what: Changed<'_>) -> Result<(), B::Error> {
         match what {
-            // It may ask for multicast control, or no longer, at any time
+            // The front may switch multicast control on and off at any time
             // (`feature-dynamic-multicast-control`).
             Changed::FrontKeys if self.offered.dynamic_multicast_control => {
                 let on = self.offered.multicast_control && requests_multicast(bus)?;
@@ -209,14 +210,14 @@ impl<P: Platform> BackDevice for Vif<P> {
         let nr_chains = self.nr_keeping();
         let lasting = lasting.saturating_sub(self.needed_pages());
         if let Some(grefs) = &mut self.grefs {
-            // Half for each way, where both want so many.
+            // Half for each direction, if both want that many.
             let kept = (nr_chains * most).min(pages.div_ceil(2));
             grefs.set_room((pages - kept).min(lasting));
             pages -= grefs.room();
         }
         let (mut left, mut chains) = (pages, nr_chains);
         for share in &self.shares {
-            // The last have what does not divide.
+            // The last ones get the remainder.
             let each = share.keeps.map(|keeps| {
                 let each = if keeps { (left / chains).min(most) } else { 0 };
                 (left, chains) = (left - each, chains - usize::from(keeps));
@@ -230,35 +231,35 @@ impl<P: Platform> BackDevice for Vif<P> {
 }
 
 impl<P: Platform> Vif<P> {
-    /// Has frames go another way from now on than by pages that are lent; what is in there can be
-    /// fetched until these are [taken back](Self::take_pages_back).
+    /// Moves frames from exported pages to another path from now on. Frames in those pages can be
+    /// fetched until [`take_pages_back`](Self::take_pages_back).
     fn revoke_exported(&mut self) {
         let Self { queues, lent, .. } = self;
         lent.end(queues.iter_mut().filter_map(|q| q.rx.chain_mut().take_lent()));
     }
 
-    /// Ends what is lent.
+    /// Ends the export of pages.
     fn take_pages_back(&mut self, p: &P) {
         self.revoke_exported();
         self.lent.take_back(p);
     }
 
-    /// Tries again to release what a front held. Whether it let go of all.
+    /// Tries again to release what a front held. True: the front has let go of everything.
     fn holds_nothing(&mut self, p: &P) -> bool {
         self.lent.retry(p)
     }
 
-    /// Regions that were lent, and that the front has not let go of.
+    /// Number of exported regions that the front has not let go of.
     pub fn held_regions(&self) -> usize {
         self.lent.held_regions()
     }
 
-    /// Their pages.
+    /// Number of their pages.
     fn held_pages(&self) -> usize {
         self.lent.held_pages()
     }
 
-    /// Directions of queues that keep pages since they saw them.
+    /// Number of directions of queues that keep pages mapped.
     fn nr_keeping(&self) -> usize {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
     }
@@ -281,24 +282,24 @@ impl<P: Platform> Vif<P> {
         self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()
     }
 
-    /// Keeps what the front sets by control requests in memory that outlives this process, for a
-    /// successor. Before the first connection.
+    /// Keeps what the front sets by control requests in memory that outlives this process. Call it
+    /// before the first connection.
     pub fn keep_control(&mut self, page: ControlPage) {
         self.control.lock().keep(page);
     }
 
-    /// Staging lists, halves of data rings, and pages to be lent, that were refused at the last
-    /// connect: queue, direction, why.
+    /// Staging lists, halves of data rings, and exports of pages that were refused at the last
+    /// connect: queue, direction, reason.
     pub fn refused_lists(&self) -> &[(usize, &'static str, Refusal)] {
         &self.refused
     }
 
-    /// What the connected front takes unfinished; ports finish the rest.
+    /// The offloads that the connected front supports; ports complete the rest.
     pub fn front_offloads(&self) -> Offloads {
         self.accepts.offloads()
     }
 
-    /// The MTU of what sends to the guest, at most, where the front takes one slot a frame
+    /// The largest MTU for what sends to the guest, if the front takes one slot per frame
     /// ([`one_slot`](crate::net::one_slot)).
     pub fn mtu_limit(&self) -> Option<u32> {
         let buffers = self.shares.first().and_then(|share| share.chains[1].buffers);
@@ -306,12 +307,12 @@ impl<P: Platform> Vif<P> {
         (!self.accepts.sg && !self.shares.is_empty()).then(|| one_slot().mtu())
     }
 
-    /// Frames that were too long for it, on all queues of this connection.
+    /// Number of frames that were too long for it, on all queues of this connection.
     pub fn too_long(&self) -> u64 {
         self.shares.iter().map(|share| share.rx.too_long.get()).sum()
     }
 
-    /// What the predecessor on this connection's rings had in its hands.
+    /// What the predecessor on this connection's rings had in flight.
     pub fn interrupted(&self) -> Interrupted {
         let mut sum = Interrupted::default();
         for q in &self.queues {
@@ -327,13 +328,13 @@ impl<P: Platform> Vif<P> {
         sum
     }
 
-    /// Live queues, those that are handed out included.
+    /// Number of live queues, including those with workers.
     pub fn nr_queues(&self) -> usize {
         self.shares.len()
     }
 
-    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it
-    /// neither closes nor detaches.
+    /// Returns its queues, to be given to workers, in their order. Until they are
+    /// [back](Self::take_back) the vif can neither close nor detach.
     pub fn hand_out_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }
@@ -343,8 +344,8 @@ impl<P: Platform> Vif<P> {
         self.queues = queues;
     }
 
-    /// Moves one batch of queue `i` from the guest to `port`. A fault: call [`close`](Back::close)
-    /// with its text.
+    /// Moves one batch of queue `i` from the guest to `port`. On a fault call
+    /// [`close`](Back::close) with its text.
     pub fn poll_tx(
         &mut self,
         p: &P,
@@ -360,27 +361,27 @@ impl<P: Platform> Vif<P> {
         self.queues[i].poll_rx(p, port)
     }
 
-    /// Serves some control requests: in the owner's control turn, never between frames. A fault:
-    /// call [`close`](Back::close) with its text.
+    /// Executes some control requests: in the owner's control turn, never between frames. On a
+    /// fault call [`close`](Back::close) with its text.
     pub fn poll_ctrl(&mut self, p: &P) -> Result<Polled, PeerFault> {
-        // Checked first: a guest without requests makes no queue check for changes.
+        // Checked first, so that a guest without requests makes no queue look for changes.
         if !self.ctrl_is_pending() {
             return Ok(Polled::Idle);
         }
         let Some(ctrl) = &mut self.ctrl else { return Ok(Polled::Idle) };
         let polled = ctrl.poll(p, self.of, self.shares.len(), &self.control, self.grefs.as_mut());
-        // The vif's own queues apply it at once; workers when they are notified.
+        // Queues that are here apply it at once; workers do when they are notified.
         self.queues.iter_mut().for_each(|q| q.apply_config(p));
         polled
     }
 
-    /// Before sleeping: arms the control ring. True: there is work.
+    /// Call before sleeping: asks for events of the control ring. True: there is work.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
         self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p, self.grefs.as_ref()))
     }
 
-    /// Before sleeping: arms both rings of queue `i` and its channels. True: there is work.
-    /// A fault comes with its direction.
+    /// Call before sleeping: asks for events of both rings of queue `i` and unmasks its channels.
+    /// True: there is work. A fault comes with its direction.
     pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
         self.queues[i].arm(p)
     }
@@ -390,49 +391,49 @@ impl<P: Platform> Vif<P> {
         (self.shares[i].tx.read(), self.shares[i].rx.read())
     }
 
-    /// The first of the paths that queue `i` runs: TX, RX.
+    /// The first path of queue `i`, for TX and for RX.
     pub fn path_names(&self, i: usize) -> (&'static str, &'static str) {
         let first = |dir| self.chain(i, dir).first().copied().unwrap_or(PathName::Copy.name());
         (first(0), first(1))
     }
 
-    /// The paths that queue `i` runs in this direction (0: TX, 1: RX), as they are
-    /// [shown](crate::net::path::ChainNames::shown): gref mappings as long as the front has pages
+    /// The paths of queue `i` in this direction (0: TX, 1: RX), as they are
+    /// [shown](crate::net::path::ChainNames::shown): gref mappings only while the front has pages
     /// mapped.
     pub fn chain(&self, i: usize, dir: usize) -> Vec<&'static str> {
         self.shares[i].chains[dir].shown(self.gref_pages(i)[dir] > 0)
     }
 
-    /// Bytes of a frame that fit a staging buffer of queue `i`: TX, RX; None: there are none.
+    /// For TX and RX: bytes of a frame that fit a staging buffer of queue `i`. None: there are no
+    /// buffers.
     pub fn data_lens(&self, i: usize) -> [Option<u32>; 2] {
         self.buffers(i).map(|buffers| Some(buffers?.data_len))
     }
 
-    /// Staging buffers of queue `i`: TX, RX.
+    /// For TX and RX: the staging buffers of queue `i`.
     pub fn buffers(&self, i: usize) -> [Option<BufferNames>; 2] {
         [0, 1].map(|dir| self.shares[i].chains[dir].buffers)
     }
 
-    /// The counts of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none
-    /// do.
+    /// For TX and RX: counts of the pages that queue `i` keeps mapped. None: it keeps none.
     pub fn kept(&self, i: usize) -> [Option<MappedStats>; 2] {
         self.shares[i].kept()
     }
 
-    /// The table of pages that queue `i`'s front has had mapped: how full it is, and how many pages
-    /// were refused; None: there is none.
+    /// Counts of the table of pages that queue `i`'s front asked to map: how many, and how many
+    /// were refused. None: there is no table.
     pub fn gref_table(&self, i: usize) -> Option<MappedStats> {
         self.grefs.as_ref()?.figures(i)
     }
 
-    /// Pages of all queues that the front has had mapped, once none of its requests is under way;
-    /// None: one is.
+    /// Number of pages over all queues that the front asked to map, if none of its requests is in
+    /// progress. None: one is.
     pub fn settled_gref_pages(&self) -> Option<usize> {
         let grefs = self.grefs.as_ref()?;
         (grefs.unanswered().next().is_none()).then(|| grefs.pages())
     }
 
-    /// Pages of queue `i` that the front has had mapped: those that serve TX, and RX.
+    /// Number of pages of queue `i` that the front asked to map, for TX and for RX.
     pub fn gref_pages(&self, i: usize) -> [usize; 2] {
         self.grefs.as_ref().map_or([0; 2], |grefs| grefs.pages_in_use(i))
     }

@@ -1,5 +1,5 @@
-//! A device beside the driver's side, over the same memory: it shares no code with it, and breaks
-//! the protocol where a test wants that.
+//! A device over the same memory as the driver's side. It shares no code with it, and violates the
+//! protocol where a test wants that.
 
 use super::*;
 use crate::backing::Backing;
@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, Thread};
 
-/// Bytes for buffers, behind the ring.
+/// Bytes for buffers after the ring.
 pub const ROOM: usize = 1 << 20;
 
-/// A ring of `size` and room for buffers behind it.
+/// A ring of `size` descriptors, with room for buffers after it.
 pub fn ring(size: u16) -> (Virtqueue, Device) {
     let bytes = Virtqueue::bytes(size).next_multiple_of(4096);
     let fd = Backing::sealed("a ring", bytes + ROOM).unwrap();
@@ -20,19 +20,19 @@ pub fn ring(size: u16) -> (Virtqueue, Device) {
     (queue, Device::new(memory, 0, size))
 }
 
-/// See the module.
+/// The device's side of a ring.
 pub struct Device {
     pub memory: Arc<Mapping>,
     at: usize,
     size: u16,
-    /// Chains taken, and given back.
+    /// Number of chains taken, and of those given back.
     taken: u16,
     pub given: u16,
-    /// The index of the driver's last event.
+    /// The driver's index of the last notification.
     reported: u16,
 }
 
-/// A chain as the device finds it: where its buffers are in the memory, and their lengths.
+/// A chain as the device reads it: the offsets and lengths of its buffers.
 pub struct Chain {
     pub head: u16,
     pub readable: Vec<(usize, usize)>,
@@ -56,7 +56,6 @@ impl Device {
         (self.avail() + 6 + 2 * usize::from(self.size)).next_multiple_of(64)
     }
 
-    /// The next chain.
     pub fn take(&mut self) -> Option<Chain> {
         if self.word(self.avail() + 2) == self.taken {
             return None;
@@ -101,7 +100,7 @@ impl Device {
         bytes
     }
 
-    /// Gives a chain back; shown with [`show`](Self::show).
+    /// Returns a chain, which [`show`](Self::show) publishes.
     pub fn give(&mut self, id: u32, len: u32) {
         let place = self.at + self.used() + 4 + 8 * usize::from(self.given % self.size);
         self.memory.u32(place).store(id, Ordering::Relaxed);
@@ -109,17 +108,17 @@ impl Device {
         self.given = self.given.wrapping_add(1);
     }
 
-    /// Shows what was given. True: the driver wants to be notified.
+    /// Publishes the returned chains. True: the driver wants a notification.
     pub fn show(&mut self) -> bool {
         self.set(self.used() + 2, self.given);
         fence(Ordering::SeqCst);
         let event = self.word(self.avail() + 4 + 2 * usize::from(self.size));
         let (old, new) = (std::mem::replace(&mut self.reported, self.given), self.given);
-        // Among the indices that were passed.
+        // Whether the event index is among those that were passed.
         (0..new.wrapping_sub(old)).any(|k| old.wrapping_add(k) == event)
     }
 
-    /// Wants to be notified of the next chain. True: it is there.
+    /// Asks for a notification of the next chain. True: it is there already.
     pub fn arm(&mut self) -> bool {
         self.set(self.used() + 4 + 8 * usize::from(self.size), self.taken);
         fence(Ordering::SeqCst);
@@ -127,13 +126,13 @@ impl Device {
     }
 }
 
-/// Bytes that say which chain they are of.
+/// Bytes that depend on the chain's number.
 fn fill(number: u32, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u32 * 7 + number * 31 + number / 251) as u8).collect()
 }
 
-/// Gives the rings' other ends to two threads that sleep when there is nothing to do, as the
-/// kernel's worker and ours do: a wake-up that is lost leaves both asleep.
+/// Two threads with the two ends sleep when there is nothing to do, as the kernel's worker and ours
+/// do: a lost wake-up would leave both asleep.
 fn both_sleep(size: u16, chains: u32, out_of_order: bool) {
     let (mut queue, mut device) = ring(size);
     let base = queue.memory.address() + Virtqueue::bytes(size).next_multiple_of(4096) as u64;
@@ -177,7 +176,7 @@ fn both_sleep(size: u16, chains: u32, out_of_order: bool) {
                 let address = slots.pop_front().unwrap();
                 let bytes = fill(sent, 1 + sent as usize * 13 % 700);
                 queue.memory.write((address - queue.memory.address()) as usize, &bytes);
-                // In one piece, or in up to four.
+                // One fragment, or up to four.
                 let step = bytes.len().div_ceil(1 + sent as usize % 4);
                 let pieces = bytes.chunks(step).enumerate().map(|(i, piece)| Buffer {
                     address: address + (i * step) as u64,
@@ -217,7 +216,7 @@ fn both_sleep(size: u16, chains: u32, out_of_order: bool) {
 
 #[test]
 fn chains_come_back_in_their_order_over_the_end_of_indices_and_no_wake_up_is_lost() {
-    // More than 2^16, through a ring that is full all the time.
+    // More than 2^16 chains, through a ring that is always full.
     both_sleep(8, 70_000, false);
     both_sleep(256, 70_000, false);
 }
@@ -292,7 +291,7 @@ fn who_asks_for_half_of_them_is_called_once() {
 
 #[test]
 fn an_event_is_passed_once_also_where_indices_wrap() {
-    // event, new, old: passed when the step from old to new goes over it.
+    // event, new, old: the event is passed if the step from old to new crosses it.
     for (event, new, old, passed) in [
         (0, 1, 0, true),
         (1, 1, 0, false),
@@ -331,7 +330,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
         assert_eq!(queue.pop(), Err(said), "{what}");
         assert_eq!(queue.pop(), Err(said), "{what}: it stays so");
     }
-    // One that comes twice, freed in between or not.
+    // A head that comes back twice, freed in between or not.
     for free in [true, false] {
         let (mut queue, mut device) = ring(8);
         for _ in 0..2 {
@@ -348,7 +347,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
         }
         assert_eq!(queue.pop(), Err(Violation::Head(0)));
     }
-    // Chains that were not published did not come back.
+    // Chains that were not published cannot come back.
     let (mut queue, mut device) = ring(8);
     // SAFETY: no one reads it.
     unsafe { queue.push(one(&queue)) }.unwrap();
