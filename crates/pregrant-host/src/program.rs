@@ -1,8 +1,8 @@
 //! Which program this process runs, for its status and its reports: the version, and the commit
 //! where it is known.
 //!
-//! A command tells its commit once, as it starts: only the command is built again for a commit, not
-//! the libraries.
+//! A program tells its commit once, as it starts: for a new commit only the programs' own packages
+//! are built again, not the libraries below them.
 
 use std::sync::OnceLock;
 

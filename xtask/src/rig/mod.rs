@@ -160,19 +160,25 @@ pub fn list(w: &Workspace) -> Result<(), String> {
 fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     let built = w.target().join(TARGET).join("release");
-    let mut cargo =
-        w.cargo(&["build", "--release", "--target", TARGET, "-p", "pregrant-cli", "-p", "pregrant-host"]);
-    // Crash points are for the scenario that plays them.
-    cargo.args(["--bin", "pregrant", "--features", "pregrant-cli/crash-points"]);
-    for name in EXAMPLES {
-        cargo.args(["--example", name]);
-    }
     // Built fast and small: time in the emulator is no figure.
     let fast = [("LTO", "off"), ("CODEGEN_UNITS", "16"), ("DEBUG", "0")];
-    for (setting, value) in fast.into_iter().filter(|(setting, _)| !counted || *setting == "DEBUG") {
-        cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+    let settings = fast.map(|(setting, value)| (format!("CARGO_PROFILE_RELEASE_{setting}"), value));
+    let settings = settings.into_iter().filter(|(name, _)| !counted || name.ends_with("DEBUG"));
+    let build = |packages: &[&str]| {
+        let mut cargo = w.cargo(&["build", "--release", "--target", TARGET]);
+        cargo.args(packages).envs(settings.clone());
+        cargo
+    };
+    // Alone, as it is built for users: cargo builds what is built together with the features of
+    // all. Crash points are for the scenario that plays them.
+    run(&mut build(&["-p", "pregrant-cli", "--features", "pregrant-cli/crash-points"]))?;
+    let mut others = build(&["-p", "pregrant-lab", "-p", "pregrant-host", "--bin", "pregrant-lab"]);
+    others.args(["--features", "pregrant-lab/crash-points"]);
+    for name in EXAMPLES {
+        others.args(["--example", name]);
     }
-    run(&mut cargo)?;
+    run(&mut others)?;
+    let programs = ["pregrant", "pregrant-lab"].map(|name| built.join(name));
     let examples = EXAMPLES.iter().map(|name| built.join("examples").join(name));
-    Ok(std::iter::once(built.join("pregrant")).chain(examples).collect())
+    Ok(programs.into_iter().chain(examples).collect())
 }

@@ -16,6 +16,7 @@ mod out_parameter;
 mod page_words;
 mod pair;
 mod path_name;
+mod product;
 mod section;
 mod status;
 pub mod token;
@@ -72,6 +73,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(pair::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(path_name::check(&sources));
+    offences.extend(product::check(w)?);
     offences.extend(sources.iter().flat_map(comment::check));
     offences.extend(others.iter().flat_map(comment::check_other));
     offences.extend(section::check(sources.iter().chain(&others)));

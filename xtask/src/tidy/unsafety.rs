@@ -38,7 +38,7 @@ const PLACES: &[&str] = &[
 ];
 
 /// Tests may use it too; the table has no row for them.
-const TESTS: &[&str] = &["pregrant/tests/", "pregrant-host/tests/", "pregrant-lab/tests/"];
+const TESTS: &[&str] = &["pregrant/tests/", "pregrant-host/tests/", "pregrant-cli/tests/"];
 
 /// `unsafe` in a file that is no place for it.
 pub fn check(source: &Source) -> Option<String> {
