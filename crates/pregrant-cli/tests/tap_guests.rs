@@ -293,6 +293,8 @@ fn a_guest_that_does_not_read_does_not_stop_who_sends_to_it() {
     let [mut one, other, mut dead] = ["5", "6", "7"].map(|domain| Guest::start(&machine, domain, &[]));
     let link = dead.runs(Command::new("ip").args(["-o", "link", "show", "eth0"])).ends_well();
     let mac = link.split_once("link/ether ").expect("an address").1.split(' ').next().expect("it").to_owned();
+    // One that stands before it is connected never is, and has no queue.
+    while queue_full(&machine).len() < 3 {}
     // It does not answer when it is asked for.
     let neighbour = format!("neigh replace 10.9.0.7 lladdr {mac} dev eth0 nud permanent");
     one.runs(Command::new("ip").args(neighbour.split(' '))).ends_well();
