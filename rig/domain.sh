@@ -50,7 +50,7 @@ tidy_up() {
 		say "left running: $_domain"
 		xl destroy "$_domain"
 	done
-	for _program in pregrant iperf3 tail conformance; do killall -q "$_program"; done
+	for _program in pregrant pregrant-lab iperf3 tail conformance; do killall -q "$_program"; done
 	rmmod xen-netback xen-blkback 2>/dev/null
 	for _loop in $(losetup -a | cut -d: -f1); do losetup -d "$_loop"; done
 	rm -rf /disks/* /run/disk-guest.cpio /run/driver.cpio

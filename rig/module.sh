@@ -42,7 +42,7 @@ long() {
 # attached TEXT: a second vif, which comes and goes while frames of the first travel.
 attached() {
 	_dom0=vif$(xl domid one).1
-	ask one "rm -f /tmp/stop; (until [ -e /tmp/stop ]; do pregrant frames --to 10.9.0.1 --count 500 || exit; done; echo whole) > /tmp/beside 2>&1 & echo"
+	ask one "rm -f /tmp/stop; (until [ -e /tmp/stop ]; do pregrant-lab frames --to 10.9.0.1 --count 500 || exit; done; echo whole) > /tmp/beside 2>&1 & echo"
 	xl network-attach one mac=00:16:3e:00:00:12 bridge=xenbr0 script=/rig/vif-script || fail "$1: xl network-attach"
 	ask one "within 20 [ -e /sys/class/net/eth1 ] && ip link set eth1 up && ip addr add 10.9.1.2/24 dev eth1" || { ask one "dmesg | tail -n 20"; fail "$1: no second vif"; }
 	ask one "ethtool -i eth1 | grep -q 'driver: pregrant' && within 20 grep -q 1 /sys/class/net/eth1/carrier" || { ask one "dmesg | tail -n 20"; fail "$1: the second vif is not connected"; }

@@ -124,20 +124,20 @@ iperf() {
 # frames_serve: receives frames in dom0. frames NAME TO [ARGUMENT...]: sends some from a guest, none lost or damaged; the
 # line of results in ANSWER.
 frames_serve() {
-	pregrant frames --serve > /run/frames.log 2>&1 &
+	pregrant-lab frames --serve > /run/frames.log 2>&1 &
 	within 5 grep -q receiving /run/frames.log || fail "frames --serve"
 }
 frames() {
 	_who=$1 _to=$2; shift 2
-	ASK_SECONDS=${FRAMES_SECONDS:-240} ask "$_who" "pregrant frames --to $_to $*" || fail "frames of $_who to $_to: $ANSWER"
+	ASK_SECONDS=${FRAMES_SECONDS:-240} ask "$_who" "pregrant-lab frames --to $_to $*" || fail "frames of $_who to $_to: $ANSWER"
 }
 # both_ways TEXT COUNT [ARGUMENT...]: as many numbered frames from the guest `one`, 10.9.0.2, and to it; both lines in _numbered.
 both_ways() {
 	_of=$1 _count=$2; shift 2
 	frames one 10.9.0.1 --count "$_count" "$@"
 	_numbered=$(echo "$ANSWER" | sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//')
-	ask one "pregrant frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
-	pregrant frames --to 10.9.0.2 --count "$_count" "$@" > /run/frames_to || { cat /run/frames_to; fail "$_of: frames to the guest"; }
+	ask one "pregrant-lab frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
+	pregrant-lab frames --to 10.9.0.2 --count "$_count" "$@" > /run/frames_to || { cat /run/frames_to; fail "$_of: frames to the guest"; }
 	ask one 'kill $(cat /tmp/serve)'
 	_numbered="from it $_numbered; to it $(sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//' /run/frames_to | tail -n 1)"
 }

@@ -12,7 +12,7 @@ fn git(args: &[&str]) -> Option<String> {
 }
 
 fn main() {
-    for sources in ["src", "../pregrant/src", "../pregrant-host/src", "../pregrant-lab/src"] {
+    for sources in ["src", "../pregrant/src", "../pregrant-host/src", "../pregrant-cli/src"] {
         println!("cargo:rerun-if-changed={sources}");
     }
     // Every commit and every checkout adds a line here.

@@ -13,12 +13,12 @@ helpers() { cat /proc/[0-9]*/comm "/proc/$1"/task/*/comm 2>/dev/null | grep -c "
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
 
 frames_serve
-ask one "pregrant frames --serve > /tmp/frames.log 2>&1 & within 5 grep receiving /tmp/frames.log" || fail "frames --serve in the guest"
+ask one "pregrant-lab frames --serve > /tmp/frames.log 2>&1 & within 5 grep receiving /tmp/frames.log" || fail "frames --serve in the guest"
 # Without the 42 bytes of headers.
 for size in 32 1472; do
 	frames one 10.9.0.1 --count "$COUNT" --size $size
 	note "from the guest, $((size + 42)) bytes: $(echo "$ANSWER" | rate) frames/s of $COUNT, none lost or damaged"
-	pregrant frames --to 10.9.0.2 --count "$COUNT" --size $size > /run/to || fail "frames of $size bytes to the guest: $(tail -n 1 /run/to)"
+	pregrant-lab frames --to 10.9.0.2 --count "$COUNT" --size $size > /run/to || fail "frames of $size bytes to the guest: $(tail -n 1 /run/to)"
 	note "to the guest, $((size + 42)) bytes: $(tail -n 1 /run/to | rate) frames/s of $COUNT, none lost or damaged"
 done
 
@@ -33,8 +33,8 @@ for way in to from; do
 done
 
 # In the middle of a transfer each way, with checksums.
-ask one "(pregrant frames --to 10.9.0.1 --count $((20 * COUNT)); echo \$? > /tmp/sent.status) > /tmp/sent 2>&1 &"
-pregrant frames --to 10.9.0.2 --count $((20 * COUNT)) > /run/to 2>&1 & to=$!
+ask one "(pregrant-lab frames --to 10.9.0.1 --count $((20 * COUNT)); echo \$? > /tmp/sent.status) > /tmp/sent 2>&1 &"
+pregrant-lab frames --to 10.9.0.2 --count $((20 * COUNT)) > /run/to 2>&1 & to=$!
 iperf3 -c 10.9.0.2 -t 3600 -i 0 > /run/iperf & transfer=$!
 for n in 1 2 3; do
 	sleep 1

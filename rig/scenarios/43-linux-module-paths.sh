@@ -13,7 +13,7 @@ console() {
 	_mac=$(cat /sys/class/net/xenbr0/address)
 	datagrams 6666 > /run/console & _listener=$!
 	ask one "modprobe netconsole netconsole=6665@10.9.0.2/eth0,6666@10.9.0.1/$_mac" || fail "no netconsole: $ANSWER"
-	ask one "(seq 50 | while read n; do echo \"<1>rig says \$n\" > /dev/kmsg; done) > /dev/null & pregrant frames --to 10.9.0.1 --count 2000" || fail "$1: netconsole: $ANSWER"
+	ask one "(seq 50 | while read n; do echo \"<1>rig says \$n\" > /dev/kmsg; done) > /dev/null & pregrant-lab frames --to 10.9.0.1 --count 2000" || fail "$1: netconsole: $ANSWER"
 	within 10 eval '[ "$(grep -c "rig says" /run/console)" -ge 50 ]' || fail "$1: netconsole: of 50 lines $(grep -c 'rig says' /run/console)"
 	ask one "rmmod netconsole" || fail "$1: netconsole stays"
 	kill $_listener

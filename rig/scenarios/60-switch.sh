@@ -16,7 +16,7 @@ for way in to from; do
 	[ "${ANSWER:-0}" -gt 0 ] || fail "iperf3 $way the pregrant front: $ANSWER"
 	note "TCP between the guests, $way the pregrant front: $ANSWER Mbit/s"
 done
-ask two "pregrant frames --serve > /tmp/frames.log 2>&1 &"
+ask two "pregrant-lab frames --serve > /tmp/frames.log 2>&1 &"
 frames one 10.9.0.3 --count 5000
 note "frames between the guests: $ANSWER"
 end_front two || fail "the front does not end"

@@ -19,7 +19,7 @@ join() {
 	for _guest in one two; do
 		front $_guest $([ $_guest = one ] && echo 2 || echo 3) "$_way --queues 1"
 		ask $_guest "ip link set eth0 mtu 9000" || fail "$_guest: MTU 9000: $ANSWER"
-		ask $_guest "pregrant frames --serve > /tmp/frames.log 2>&1 & echo \$! > /tmp/serve"
+		ask $_guest "pregrant-lab frames --serve > /tmp/frames.log 2>&1 & echo \$! > /tmp/serve"
 	done
 	ask one "within 60 ping -q -c 1 -W 5 10.9.0.3" || fail "two does not answer"
 }
@@ -48,8 +48,8 @@ done
 
 join staging
 before=$(lent)
-ask one "pregrant frames --to 10.9.0.3 --count 1000000 --size 4200..8900 --window 16 > /tmp/to.log 2>&1 & echo \$! > /tmp/to"
-ask two "pregrant frames --to 10.9.0.2 --count 1000000 --size 4200..8900 --window 16 > /tmp/to.log 2>&1 &"
+ask one "pregrant-lab frames --to 10.9.0.3 --count 1000000 --size 4200..8900 --window 16 > /tmp/to.log 2>&1 & echo \$! > /tmp/to"
+ask two "pregrant-lab frames --to 10.9.0.2 --count 1000000 --size 4200..8900 --window 16 > /tmp/to.log 2>&1 &"
 within 60 eval '[ $(($(lent) - before)) -gt 200 ]' || fail "$(($(lent) - before)) frames were lent before the end"
 both=$(mapped)
 xl destroy two || fail "xl destroy"

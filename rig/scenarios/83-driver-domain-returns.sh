@@ -70,7 +70,7 @@ for _who in one:2 two:3; do
 	ask $_name "dmesg | grep 'connected: path .*the back is not trusted'" || fail "$_name trusts the driver domain"
 	identity $_name before
 done
-ask two "iperf3 -s -D --rcv-timeout 3600000; pregrant frames --serve > /dev/null 2>&1 &"
+ask two "iperf3 -s -D --rcv-timeout 3600000; pregrant-lab frames --serve > /dev/null 2>&1 &"
 ask one "iperf3 -c 10.9.0.3 -t 3600 -i 0 > /tmp/iperf.log 2>&1 & echo \$! > /tmp/iperf"
 lives_on || { stalled; ask driver "cat /tmp/back.log"; fail "no traffic"; }
 before=$(granted)

@@ -86,16 +86,16 @@ no_interfaces() { at "$1" "for d in inner outer tag vx; do ip link del \$d; done
 # streams FROM TO TEXT ADDRESS_FROM ADDRESS_TO: TCP each way, by one connection each, and numbered datagrams each way. None serves longer.
 streams() {
 	_failed=
-	at "$2" "iperf3 -s -D; pregrant frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve; sleep 0.5"
+	at "$2" "iperf3 -s -D; pregrant-lab frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve; sleep 0.5"
 	for _reverse in "" -R; do
 		at "$1" "iperf3 -J -c $5 -t $IPERF_SECONDS --connect-timeout 5000 $_reverse > /tmp/iperf.json; mbits /tmp/iperf.json"
 		[ "${ANSWER:-0}" -gt 0 ] || _failed="$_failed TCP${_reverse:+ back}"
 		_rates="$_rates${_reverse:+/}${ANSWER:-0}"
 	done
-	at "$1" "pregrant frames --to $5 --count $FRAMES $6" || _failed="$_failed UDP (${ANSWER})"
+	at "$1" "pregrant-lab frames --to $5 --count $FRAMES $6" || _failed="$_failed UDP (${ANSWER})"
 	at "$2" 'killall iperf3; kill $(cat /tmp/serve)'
-	at "$1" "pregrant frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
-	at "$2" "pregrant frames --to $4 --count $FRAMES $6" || _failed="$_failed UDP back (${ANSWER})"
+	at "$1" "pregrant-lab frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
+	at "$2" "pregrant-lab frames --to $4 --count $FRAMES $6" || _failed="$_failed UDP back (${ANSWER})"
 	at "$1" 'kill $(cat /tmp/serve)'
 	[ -z "$_failed" ] || WRONG="$WRONG; $_play, $3 from $1 to $2:$_failed"
 }

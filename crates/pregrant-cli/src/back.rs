@@ -12,8 +12,11 @@ mod handover;
 mod loopback;
 mod xen;
 
+use crate::amount::amount;
+use crate::choice::choice;
 use crate::daemon::{DaemonArgs, chosen};
-use crate::front::{NO_FOREIGN, NO_GUEST_COPY, amount};
+use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
+use crate::usage::{Given, Usage};
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
@@ -31,8 +34,6 @@ use pregrant_host::drivers::{
 };
 use pregrant_host::ports::switch::{LEND_ABOVE, Switch};
 use pregrant_host::ports::tap::TransportKind;
-use pregrant_lab::choice::choice;
-use pregrant_lab::usage::{Given, Usage};
 use std::error::Error;
 use std::path::PathBuf;
 

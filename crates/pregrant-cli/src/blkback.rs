@@ -8,11 +8,14 @@
 //! it is a process beside `pregrant back`.
 
 use crate::blkfront::ring_order;
+use crate::choice::choice;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::KeptOff;
 use crate::daemon::{DaemonArgs, Serves, chosen};
-use crate::loopback::only_ours;
+use crate::loopback_machine;
+use crate::loopback_machine::only_ours;
 use crate::stop::Stop;
+use crate::usage::Given;
 use clap::{Args, ValueEnum};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::features::{BackFeatures, INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
@@ -21,9 +24,6 @@ use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::disks::{DiskConfig, IoWay};
 use pregrant_host::drivers::{Blk, BlkConfig, DeviceChoice};
 use pregrant_host::linux::KernelBack;
-use pregrant_lab::choice::choice;
-use pregrant_lab::machine;
-use pregrant_lab::usage::Given;
 use std::error::Error;
 use std::path::Path;
 
@@ -146,13 +146,13 @@ fn on_loopback(dir: &Path, args: &BlkBackArgs) -> Result<()> {
     attached.say_missing(&args.vbd)?;
     let mut daemon =
         attached.daemon(&args.daemon, vec![Box::new(Blk::new(args.config(false)))], None, None)?;
-    daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))
+    daemon.run(args.daemon.close).map_err(|e| loopback_machine::ended_or(dir, e))
 }
 
 fn on_xen(args: &BlkBackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let (xs, domid) = xenstore_of_xen(
-        "`pregrant loopback serve --dir DIR --guest 5 --disk 5=ram:64M`, then `pregrant blkback --loopback DIR`",
+        "`pregrant-lab loopback serve --dir DIR --guest 5 --disk 5=ram:64M`, then `pregrant blkback --loopback DIR`",
     )?;
     let Some((mut attached, mut owner)) = Attached::on_xen((xs, domid), SERVES, &args.daemon, stop)? else {
         return Ok(());

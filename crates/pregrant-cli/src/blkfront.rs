@@ -14,8 +14,11 @@ mod program;
 mod waiting;
 mod xen;
 
-use crate::loopback::{NO_DOMAIN, guest_domid};
+use crate::choice::choice;
+use crate::loopback_machine::{NO_DOMAIN, guest_domid};
+use crate::screen;
 use crate::stop::Stop;
+use crate::usage::Given;
 use clap::Args;
 use mount::Mounted;
 use pregrant::blk::device_number;
@@ -26,9 +29,6 @@ use pregrant::wire::blkif::Abi;
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::{BlkFrontend, Mode, PollLoop};
 use pregrant_host::wake::WakeOn;
-use pregrant_lab::choice::choice;
-use pregrant_lab::screen;
-use pregrant_lab::usage::Given;
 use rustix::process::configure_io_flusher_behavior;
 use std::error::Error;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ killed and be started again: programs wait. One that is killed while it waits en
 programs get EIO after a minute. Ctrl-C unmounts, flushes and closes the disk,
 as soon as no program has the file open; a second one ends it at once.")]
 pub struct BlkFrontArgs {
-    /// Be a guest of the loopback machine in this directory (pregrant loopback serve)
+    /// Be a guest of the loopback machine in this directory (pregrant-lab loopback serve)
     #[arg(long, value_name = "DIR", requires = "domain")]
     loopback: Option<PathBuf>,
     /// Which guest, on the loopback; on Xen it is the domain in which this runs

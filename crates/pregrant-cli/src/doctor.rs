@@ -23,15 +23,15 @@ mod vbds;
 mod vifs;
 
 use crate::daemon::Serves;
-use crate::loopback::no_machine;
+use crate::loopback_machine::no_machine;
+use crate::loopback_machine::{broker_socket, store_socket};
+use crate::screen;
 use clap::Args;
 use finding::{Finding, Rank};
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::loopback::Control;
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::machine::{broker_socket, store_socket};
-use pregrant_lab::screen;
 use std::error::Error;
 use std::path::PathBuf;
 

@@ -6,17 +6,16 @@
 //!     '--> which device? --> own its front --> the toolstack has made it? --> the front
 //! ```
 
-use crate::loopback::no_machine;
+use crate::loopback_machine::{self, DRIVER, no_machine};
 use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::Class;
+use pregrant::xenbus::toolstack;
 use pregrant::xenstore::{Client, XsError, path};
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::machine;
-use pregrant_lab::toolstack;
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -86,11 +85,11 @@ impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
 /// Why there is no such guest, and what to do: it may be on its way.
 fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
     let shown = dir.display();
-    let devices = UnixTransport::connect(machine::store_socket(dir))
+    let devices = UnixTransport::connect(loopback_machine::store_socket(dir))
         .ok()
-        .and_then(|transport| toolstack::devices_of(&mut Client::new(transport), class, domid).ok());
+        .and_then(|transport| toolstack::backs_of(&mut Client::new(transport), DRIVER, class).ok());
     match devices {
-        Some(devices) if !devices.is_empty() => NotYet::Coming(
+        Some(devices) if devices.iter().any(|id| id.front == domid) => NotYet::Coming(
             format!(
                 "{shown}: {domid} has ended and is being made again, which waits for its backend to let go of the old one; is \
                  that process stopped? Try again in a second"
@@ -99,8 +98,8 @@ fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
         ),
         _ => NotYet::Perhaps(
             format!(
-                "{shown}: there is no {domid}; make it: pregrant loopback attach --dir {} {}",
-                machine::shell_word(dir),
+                "{shown}: there is no {domid}; make it: pregrant-lab loopback attach --dir {} {}",
+                loopback_machine::shell_word(dir),
                 domid.0
             )
             .into(),
@@ -146,11 +145,11 @@ fn join_once<G>(
     make: &mut impl FnMut(Loopback, Client<UnixTransport>, u32) -> Result<G>,
 ) -> std::result::Result<(G, Owned), NotYet> {
     let Wanted { dir, domid, class } = wanted;
-    let platform = Loopback::attach(&machine::broker_socket(dir), domid).map_err(|e| match e {
+    let platform = Loopback::attach(&loopback_machine::broker_socket(dir), domid).map_err(|e| match e {
         LoopbackError::UnknownDomain { .. } => no_guest(wanted),
         other => NotYet::Never(no_machine(dir, other)),
     })?;
-    let mut xs = machine::store_of(&platform).map_err(NotYet::Never)?;
+    let mut xs = loopback_machine::store_of(&platform).map_err(NotYet::Never)?;
     let handle = await_handle(&mut xs, which, stop).map_err(NotYet::Never)?;
     let name = class.name();
     let owned = platform.own(&format!("front/{name}{handle}")).map_err(|e| match e {

@@ -1,6 +1,6 @@
 //! SIGTERM, SIGINT and SIGHUP as something that a loop checks, and that ends its sleep.
 
-use pregrant_lab::signals;
+use crate::signals;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

@@ -1,16 +1,13 @@
-//! `pregrant store`: xenstored alone, for Xen's own tools or for drivers under development; and
-//! reading and writing keys, where these tools are not installed.
+//! `pregrant store`: listing, reading and writing keys of a xenstore, where Xen's own tools are not
+//! installed.
 
-use crate::stop::Stop;
+use crate::loopback_machine;
+use crate::screen;
 use clap::{Args, Subcommand};
 use pregrant::wire::xs::Errno;
 use pregrant::xenstore::{Client, XsError};
-use pregrant_host::xenstored::{UnixTransport, Xenstored};
-use pregrant_lab::machine;
-use pregrant_lab::screen;
+use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
-use std::io::Write;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 /// Arguments of `pregrant store`.
@@ -18,8 +15,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   pregrant store ls --loopback /tmp/xen /local/domain/5
   pregrant store read --loopback /tmp/xen /local/domain/0/backend/vif/5/0/state
-  pregrant store write /local/domain/0/backend/vif/5/0/bridge xenbr0
-  pregrant store serve --socket /tmp/xs.sock")]
+  pregrant store write /local/domain/0/backend/vif/5/0/bridge xenbr0")]
 pub struct StoreArgs {
     #[command(subcommand)]
     command: StoreCommand,
@@ -27,18 +23,6 @@ pub struct StoreArgs {
 
 #[derive(Subcommand, Debug)]
 enum StoreCommand {
-    /// Serve a xenstore of its own on a unix socket until SIGTERM or SIGINT
-    #[command(after_help = "Examples:
-  pregrant store serve --socket /tmp/xs.sock &
-  XENSTORED_PATH=/tmp/xs.sock xenstore-write /tool/hello world
-  XENSTORED_PATH=/tmp/xs.sock xenstore-ls -p
-
-Who can connect to the socket is domain 0. The socket is removed at the end.")]
-    Serve {
-        /// The socket to make
-        #[arg(long, value_name = "PATH")]
-        socket: PathBuf,
-    },
     /// List a key with all that is below it
     #[command(after_help = "Examples:
   pregrant store ls /local/domain/0/backend/vif
@@ -78,7 +62,7 @@ Who can connect to the socket is domain 0. The socket is removed at the end.")]
 /// Which xenstore: this machine's, unless another is named.
 #[derive(Args, Debug)]
 struct Which {
-    /// That of the machine that `pregrant loopback serve` runs in this directory
+    /// That of the machine that `pregrant-lab loopback serve` runs in this directory
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
 }
@@ -88,8 +72,8 @@ impl Which {
         match &self.loopback {
             Some(dir) => {
                 let dir_shown = dir.display();
-                let transport = UnixTransport::connect(machine::store_socket(dir)).map_err(|e| {
-                    format!("{e}; start a machine first: pregrant loopback serve --dir {dir_shown}")
+                let transport = UnixTransport::connect(loopback_machine::store_socket(dir)).map_err(|e| {
+                    format!("{e}; start a machine first: pregrant-lab loopback serve --dir {dir_shown}")
                 })?;
                 Ok(Client::new(transport))
             }
@@ -106,7 +90,6 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 pub fn run(args: StoreArgs) -> Result<()> {
     match args.command {
-        StoreCommand::Serve { socket } => serve(socket),
         StoreCommand::Ls { which, key } => {
             let mut text = String::new();
             let key = if key == "/" { &*key } else { key.trim_end_matches('/') };
@@ -160,15 +143,4 @@ fn shown(value: &[u8]) -> String {
     text.chars()
         .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
         .collect()
-}
-
-fn serve(socket: PathBuf) -> Result<()> {
-    // A signal makes it readable, and the server's epoll sees that.
-    let stop = Stop::on_signals().map_err(|e| format!("cannot take signals: {e}; see ulimit -n"))?;
-    let mut xenstored = Xenstored::new()?;
-    xenstored.listen_unix(&socket)?;
-    // The parent may wait for this line, or may have closed our output: continue to serve.
-    let _ = writeln!(std::io::stdout(), "xenstored ready on {}", socket.display());
-    xenstored.run(Some(stop.as_fd()))?;
-    Ok(())
 }

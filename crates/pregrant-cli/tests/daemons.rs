@@ -10,7 +10,7 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::loopback::{Control, DomainSpec};
 use pregrant_host::xenstored::UnixTransport;
-use served::{Process, Served, pregrant};
+use served::{Process, Served, command};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -52,7 +52,8 @@ impl Machine {
     }
 
     fn loopback(&self, args: &[&str]) -> Output {
-        pregrant().arg("loopback").args(args).arg("--dir").arg(&self.dir).output().expect("it starts")
+        let mut command = command(&[&["loopback"], args].concat());
+        command.arg("--dir").arg(&self.dir).output().expect("it starts")
     }
 
     fn back(&self, more: &[&str]) -> Process {
@@ -299,9 +300,9 @@ fn what_is_in_the_way_is_said() {
             assert!(err.contains(part), "no {part:?} in {err}");
         }
     };
-    let pregrant = |args: &[&str]| pregrant().args(args).output().expect("the program starts");
-    failed(pregrant(&["back"]), &["Not on Xen?", "pregrant loopback serve"]);
-    failed(pregrant(&["front"]), &["Not on Xen?", "pregrant loopback serve"]);
+    let pregrant = |args: &[&str]| command(args).output().expect("the program starts");
+    failed(pregrant(&["back"]), &["Not on Xen?", "pregrant-lab loopback serve"]);
+    failed(pregrant(&["front"]), &["Not on Xen?", "pregrant-lab loopback serve"]);
     for (wrong, expected) in [
         (["--workers", "0"], "1..=64"),
         (["--workers", "65"], "1..=64"),
@@ -331,7 +332,10 @@ fn what_is_in_the_way_is_said() {
     let back = machine.back(&[]);
     let owner = format!("process {}", back.child.id());
     failed(machine.run(&["back"]), &["has a backend already", &owner, "--wait"]);
-    failed(machine.run(&["front", "--domain", "7"]), &["there is no domain 7", "pregrant loopback attach"]);
+    failed(
+        machine.run(&["front", "--domain", "7"]),
+        &["there is no domain 7", "pregrant-lab loopback attach"],
+    );
     let five = machine.front("5", &[]);
     failed(machine.run(&["front", "--domain", "5"]), &["has a front already"]);
     failed(
@@ -368,7 +372,7 @@ fn what_is_in_the_way_is_said() {
     failed(machine.loopback(&["detach", "7"]), &["there is no domain 7", "this machine has domains 0, 5, 6"]);
     failed(
         machine.loopback(&["serve", "--guest", "5", "--guest", "5"]),
-        &["--guest 5 is given twice", "pregrant loopback attach"],
+        &["--guest 5 is given twice", "pregrant-lab loopback attach"],
     );
     five.stop();
     back.stop();
@@ -552,11 +556,11 @@ fn the_end_of_the_machine_is_reported_as_such() {
     machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 5 && vif.state == "Connected"));
     let dir = machine.dir.display().to_string();
     machine.end();
-    for mut process in [back, front] {
+    for (mut process, program) in [(back, "pregrant"), (front, "pregrant-lab")] {
         let mut err = String::new();
         process.child.stderr.take().expect("it is piped").read_to_string(&mut err).expect("text");
         let last = err.lines().last().unwrap_or_default();
-        assert!(last.starts_with(&format!("pregrant: the machine in {dir} has ended")), "{err}");
+        assert!(last.starts_with(&format!("{program}: the machine in {dir} has ended")), "{err}");
         assert_eq!(process.child.wait().expect("it ends").code(), Some(3), "{err}");
     }
 }

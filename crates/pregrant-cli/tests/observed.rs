@@ -13,11 +13,11 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Platform;
 use pregrant::wire::netif_ctrl::{GREF_READONLY, GrefEntry};
 use pregrant::{DomId, GrantRef};
+use pregrant_cli::loopback_machine;
 use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use pregrant_host::drivers::{BlkFrontend, Frontend};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
-use pregrant_lab::machine;
 use rustix::process::{Resource, Rlimit, Signal};
 use served::{Process, Served};
 use std::fs::{self, File};
@@ -189,8 +189,9 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     let mut machine = Served::start("grefs", &["--guest", "5"]);
     let mut back = Logged::start(&machine, "back", &["back"]);
     back.process.line_with("ready");
-    let platform = Loopback::attach(&machine::broker_socket(&machine.dir), DomId(5)).expect("guest 5");
-    let xs = machine::store_of(&platform).expect("its xenstore");
+    let platform =
+        Loopback::attach(&loopback_machine::broker_socket(&machine.dir), DomId(5)).expect("guest 5");
+    let xs = loopback_machine::store_of(&platform).expect("its xenstore");
     let (ctrl_ring, granting) = (true, Granting::Standing);
     let config = net::FrontConfig { ctrl_ring, granting, staging: Buffers::NONE, ..Default::default() };
     let mut front = Frontend::new(platform, xs, 0, config, false).expect("vif 0");
@@ -405,8 +406,8 @@ fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
     let over = Arc::new(AtomicBool::new(false));
     let (dir, ends) = (machine.dir.clone(), Arc::clone(&over));
     let guest = std::thread::spawn(move || {
-        let platform = Loopback::attach(&machine::broker_socket(&dir), DomId(5)).expect("guest 5");
-        let xs = machine::store_of(&platform).expect("its xenstore");
+        let platform = Loopback::attach(&loopback_machine::broker_socket(&dir), DomId(5)).expect("guest 5");
+        let xs = loopback_machine::store_of(&platform).expect("its xenstore");
         platform.events().also_wake_on(xs.transport().as_fd()).expect("a place for it");
         let mut front = BlkFrontend::new(platform, xs, 51712, FrontConfig::default()).expect("xvda");
         assert!(front.connect(GUARD).expect("a backend"));

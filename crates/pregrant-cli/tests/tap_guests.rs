@@ -13,7 +13,7 @@ mod skip;
 use rustix::fd::AsFd;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use served::{Process, Served, pregrant};
+use served::{Process, Served, command};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -293,7 +293,7 @@ fn a_guest_that_does_not_read_does_not_stop_who_sends_to_it() {
     let [mut one, other, mut dead] = ["5", "6", "7"].map(|domain| Guest::start(&machine, domain, &[]));
     let link = dead.runs(Command::new("ip").args(["-o", "link", "show", "eth0"])).ends_well();
     let mac = link.split_once("link/ether ").expect("an address").1.split(' ').next().expect("it").to_owned();
-    // A front has its interface before it is connected, and one that stops by then never is.
+    // One that stands before it is connected never is, and has no queue.
     while queue_full(&machine).len() < 3 {}
     // It does not answer when it is asked for.
     let neighbour = format!("neigh replace 10.9.0.7 lladdr {mac} dev eth0 nud permanent");
@@ -408,12 +408,10 @@ fn frames_of_a_kernel_go_from_pages_of_the_guest_s_own() {
     back.line_with("ready");
     let mut one = Guest::start(&machine, "5", &["--path", "gref-mapping", "--own-buffers", "256"]);
     let mut other = Guest::start(&machine, "6", &["--path", "copy", "--rx", "reference"]);
-    let mut frames = pregrant();
-    let mut server = other.runs(frames.args(["frames", "--serve"]));
+    let mut server = other.runs(&command(&["frames", "--serve"]));
     server.line_with("receiving");
     let count = FRAMES.to_string();
-    let mut frames = pregrant();
-    frames.args(["frames", "--to", "10.9.0.6", "--count", &count, "--size", "64..8900"]);
+    let frames = command(&["frames", "--to", "10.9.0.6", "--count", &count, "--size", "64..8900"]);
     let said = one.runs(&frames).ends_well();
     assert_eq!(numbers(&said, ["sent "]), [FRAMES], "{said}");
     assert!(said.contains("damaged 0, lost 0"), "{said}");

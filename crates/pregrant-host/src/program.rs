@@ -1,8 +1,8 @@
 //! The version and the commit of the program that this process runs, for its status and its
 //! reports.
 //!
-//! The command sets its commit when it starts, so that a new commit rebuilds the command and not
-//! the libraries.
+//! A program tells its commit once, as it starts: for a new commit only the programs' own packages
+//! are built again, not the libraries below them.
 
 use std::sync::OnceLock;
 

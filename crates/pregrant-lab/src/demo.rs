@@ -1,4 +1,5 @@
-//! `pregrant demo`: two guests, a backend and a machine between them, in processes of this program.
+//! `pregrant-lab demo`: two guests, a backend and a machine between them, in processes of this
+//! program.
 //!
 //! Six acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from
 //! guest to guest through the backend's switch, its bytes summed at both ends; the same with the
@@ -13,18 +14,19 @@ use crate::bench::limit::Ceiling;
 use crate::bench::net::Row;
 use crate::bench::output::{Output, Run};
 use crate::bench::stand::Stand;
-use crate::machine;
+use crate::columns::Columns;
 use crate::process::process_command::Dir;
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
-use crate::table::{Table, figure};
 use crate::testbed::Testbed;
 use disk::DiskStage;
 use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
+use pregrant_cli::loopback_machine;
+use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::Mode;
 use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
@@ -36,13 +38,13 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Arguments of `pregrant demo`.
+/// Arguments of `pregrant-lab demo`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("json", |a| a.help("Write a JSON object per row and repeat to this file")))]
 #[command(after_help = "Examples:
-  pregrant demo
-  pregrant demo --json out.jsonl
-  pregrant demo --report report
+  pregrant-lab demo
+  pregrant-lab demo --json out.jsonl
+  pregrant-lab demo --report report
 
 Needs no root and no Xen, and takes less than 30 seconds. Results from a loaded machine are meaningless.")]
 pub struct DemoArgs {
@@ -91,7 +93,7 @@ fn transfer_acts(run: &mut Run) -> Result<()> {
     run.print(format_args!("   domain {SERVER}  the same, process {}", stage.server.pid()))?;
     run.print(format_args!(
         "   xenstore  XENSTORED_PATH={} xenstore-ls",
-        machine::shell_word(&stage.testbed.store_socket())
+        loopback_machine::shell_word(&stage.testbed.store_socket())
     ))?;
 
     run.print("\n2. The handshake: states and keys in xenstore")?;
@@ -306,7 +308,7 @@ fn table(groups: &[[Row; 3]], headline: &Repeats) -> Table {
     let copy = |row: &Row| groups.iter().flatten().find(|c| (c.size, c.dir) == (row.size, row.dir));
     // The bound is about single cache lines: it does not apply to longer frames or to `copy`.
     let limit = |row: &Row| Some(headline).filter(|_| row.size == 64 && row.path == PathName::Staging);
-    Table::of(groups.iter().flatten())
+    Columns::of(groups.iter().flatten())
         .left("dir", |row| row.dir)
         .right("size B", |row| row.size)
         .left("path", |row| row.data_len.map_or(row.path.to_string(), |n| format!("{} {n}", row.path)))

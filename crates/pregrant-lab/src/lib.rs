@@ -1,7 +1,7 @@
 //! Pregrant's laboratory: it tries and measures the drivers, and needs no Xen.
 //!
 //! ```text
-//!   demo    bench          what the command runs
+//!   demo    bench          what the program runs           loopback, front, frames, store      by hand
 //!     |       |  '------> report      records to one HTML page
 //!     v       v
 //!   testbed --------> process         a machine, and the domains on it: each a process of this program
@@ -11,12 +11,9 @@
 //!
 //!   limit                  what the bare machine can do, with no driver in the way
 //!   record                 one measurement as a line of JSON; what others published
-//!   screen, table          what a command prints
-//!   signals                what ends a command, whatever its parent left
 //! ```
-//! It stands on the loopback, and names nothing of a real Xen. The command shares with it what both
-//! need: machines (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A
-//! driver needs none of it.
+//! It stands on the loopback, and names nothing of a real Xen but by `pregrant-cli`, whose commands
+//! it calls: `pregrant-lab front` joins its vif as `pregrant front` does. No driver needs it.
 //!
 //! A testbed starts its own program again, as `process ...` and `bench limit-target`: a program
 //! that runs [`demo`] or [`mod@bench`] must have these subcommands.
@@ -26,7 +23,8 @@
 //! ```no_run
 //! use pregrant::DomId;
 //! use pregrant_host::loopback::Loopback;
-//! use pregrant_lab::machine::{Machine, store_of};
+//! use pregrant_cli::loopback_machine::store_of;
+//! use pregrant_lab::machine::Machine;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let dir = std::env::temp_dir().join("machine");
@@ -43,20 +41,21 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
-pub mod choice;
+mod columns;
 mod cpu_time;
 pub mod demo;
+pub mod frames;
+pub mod front;
 pub(crate) mod limit;
 pub(crate) mod load;
+pub mod loopback;
 pub mod machine;
+mod named;
 pub mod process;
 pub(crate) mod record;
 pub mod report;
-pub mod screen;
-pub mod signals;
 pub(crate) mod stage;
 pub mod station;
-pub mod table;
+pub mod store;
 mod testbed;
 pub mod toolstack;
-pub mod usage;

@@ -2,9 +2,9 @@
 
 use crate::process::process_command::{ProcessCommand, Transfer, WorkerSetup};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
-use crate::screen::Progress;
-use crate::table::figure;
 use crate::testbed::{Process, Testbed, answer};
+use pregrant_cli::screen::Progress;
+use pregrant_cli::table::figure;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
 use std::error::Error;
 

@@ -9,14 +9,15 @@
 //! A process that dies shows as an end of its output, and in its exit code; when this one dies they
 //! all do.
 
-use crate::machine::{self, DRIVER, Machine};
+use crate::machine::Machine;
 use crate::process::process_command::{Case, ProcessCommand, WorkerSetup};
 use crate::process::report::{Played, Report};
-use crate::signals;
 use crate::toolstack::DiskSpec;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
+use pregrant_cli::loopback_machine::{self, DRIVER};
+use pregrant_cli::signals;
 use pregrant_host::loopback::{Control, DomainSpec};
 use pregrant_host::xenstored::UnixTransport;
 use rustix::event::{PollFd, PollFlags};
@@ -47,8 +48,8 @@ macro_rules! answer {
 }
 pub(crate) use answer;
 
-/// Entries of a machine's grant tables, as `pregrant loopback grants` counts them: all, those that
-/// are mapped or copied this moment, and of these those that have ended.
+/// Entries of a machine's grant tables, as `pregrant-lab loopback grants` counts them: all, those
+/// that are mapped or copied this moment, and of these those that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Grants {
     pub granted: u64,
@@ -80,7 +81,7 @@ impl Testbed {
 
     /// The socket of this machine's xenstore for Xen's own tools (`XENSTORED_PATH`).
     pub fn store_socket(&self) -> PathBuf {
-        machine::store_socket(&self.dir.path)
+        loopback_machine::store_socket(&self.dir.path)
     }
 
     /// The toolstack's connection to xenstore: domain 0's.
@@ -90,7 +91,7 @@ impl Testbed {
 
     /// Counts what all domains grant now.
     pub fn grants(&self) -> Result<Grants> {
-        let rows = Control::connect(&machine::broker_socket(&self.dir.path))?.grants()?;
+        let rows = Control::connect(&loopback_machine::broker_socket(&self.dir.path))?.grants()?;
         Ok(rows.iter().fold(Grants::default(), |sum, row| Grants {
             granted: sum.granted + row.granted,
             in_use: sum.in_use + row.in_use,
@@ -139,7 +140,7 @@ impl Testbed {
         let program = std::env::current_exe()
             .map_err(|e| format!("cannot find this program to start it again: {e}"))?;
         let mut command = Command::new(program);
-        command.arg("process").arg(role).arg("--broker").arg(machine::broker_socket(&self.dir.path));
+        command.arg("process").arg(role).arg("--broker").arg(loopback_machine::broker_socket(&self.dir.path));
         command.arg("--domid").arg(domid.to_string());
         if let Some(cpu) = cpu {
             command.arg("--cpu").arg(cpu.to_string());
@@ -194,7 +195,7 @@ fn remove_stale(base: &Path) {
         if owner.is_none_or(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
             continue;
         }
-        let answer = UnixStream::connect(machine::broker_socket(&path));
+        let answer = UnixStream::connect(loopback_machine::broker_socket(&path));
         if answer.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {
             let _ = std::fs::remove_dir_all(&path); // somebody else's stays
         }
@@ -386,7 +387,7 @@ mod tests {
         let make = |name: String| {
             let dir = base.join(name);
             std::fs::create_dir_all(&dir).unwrap();
-            UnixListener::bind(machine::broker_socket(&dir)).unwrap()
+            UnixListener::bind(loopback_machine::broker_socket(&dir)).unwrap()
         };
         let (dead, this) = (u32::MAX, std::process::id());
         drop(make(format!("pregrant-{dead}-0")));

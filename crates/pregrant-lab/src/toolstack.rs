@@ -1,12 +1,12 @@
 //! The part of `xl` for a loopback machine: makes vifs and vbds in xenstore, and removes them.
 
-use crate::machine::DRIVER;
 use pregrant::DomId;
 use pregrant::blk::device_number;
 use pregrant::blk::features::{MODE, PARAMS, mode_writes};
 use pregrant::xenbus::toolstack::{self, Vbd, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
+use pregrant_cli::loopback_machine::DRIVER;
 use std::error::Error;
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -66,7 +66,7 @@ pub fn make(w: &Workspace, plan: &Plan) -> Result<(), String> {
 /// Runs the demo, and puts its figures and pictures into the documentation.
 fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let runs = plan.runs;
-    run(&mut w.cargo(&["build", "--release", "-p", "pregrant-cli"]))?;
+    run(&mut w.cargo(&["build", "--release", "-p", "pregrant-lab"]))?;
     let busy = busy_share(&read(Path::new(STAT))?, || std::thread::sleep(WATCH), || read(Path::new(STAT)))?;
     if busy > BUSY_MOST && !plan.anyway {
         return Err(format!(
@@ -75,13 +75,13 @@ fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
             busy * 100.0
         ));
     }
-    let pregrant = w.target().join("release/pregrant");
-    let pregrant = text_of(&pregrant)?;
+    let lab = w.target().join("release/pregrant-lab");
+    let lab = text_of(&lab)?;
     let dir = w.target().join("figures");
     let (mut records, mut machine) = (Vec::new(), String::new());
     for n in 1..=runs {
         let report = dir.join(format!("run-{n}"));
-        run(w.program(pregrant).args(["demo", "--report", text_of(&report)?]))?;
+        run(w.program(lab).args(["demo", "--report", text_of(&report)?]))?;
         records.push(read(&report.join("records.jsonl"))?);
         if n == 1 {
             machine = read(&report.join("machine.json"))?;
@@ -91,7 +91,7 @@ fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let all = dir.join("records.jsonl");
     write(&all, records.concat())?;
     let report = dir.join("all");
-    run(w.program(pregrant).args(["report", text_of(&all)?, "--out", text_of(&report)?]))?;
+    run(w.program(lab).args(["report", text_of(&all)?, "--out", text_of(&report)?]))?;
     for picture in ["frames.svg", "restart.svg"] {
         write(&w.root().join("docs").join(picture), &read(&report.join(picture))?)?;
     }

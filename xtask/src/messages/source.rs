@@ -17,8 +17,12 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-/// The programs and libraries that users run. The laboratory is not among them.
+/// The programs and libraries that users run.
 const CRATES: &[&str] = &["pregrant", "pregrant-xenstored", "pregrant-host", "pregrant-cli"];
+
+/// Of the laboratory the commands that are run by hand beside a backend. What measures is not among
+/// them.
+const OF_THE_LABORATORY: &[&str] = &["front.rs", "frames.rs", "frames", "loopback.rs", "store.rs"];
 
 /// Files and folders without messages of their own: budgets of lines, checks, a test's reader, and
 /// faults in a frame's headers, for which the frame is dropped and counted.
@@ -41,6 +45,9 @@ pub fn all(root: &Path) -> Result<Vec<Message>, String> {
     for name in CRATES {
         collect(root, &root.join("crates").join(name).join("src"), &mut messages)?;
     }
+    for name in OF_THE_LABORATORY {
+        gather(root, &root.join("crates/pregrant-lab/src").join(name), &mut messages)?;
+    }
     if messages.is_empty() { Err("found no messages in the source".into()) } else { Ok(messages) }
 }
 
@@ -49,18 +56,21 @@ fn collect(root: &Path, dir: &Path, into: &mut Vec<Message>) -> Result<(), Strin
     let entries = fs::read_dir(dir).map_err(failed)?.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
     paths.sort();
-    for path in paths {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        if name == "tests" || name.ends_with("_tests") || LEFT_OUT.contains(&&*name) {
-            continue;
-        }
-        if path.is_dir() {
-            collect(root, &path, into)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
-            into.extend(messages(&path, &text));
-        }
+    paths.iter().try_for_each(|path| gather(root, path, into))
+}
+
+/// Those of a file, or of all below a folder.
+fn gather(root: &Path, path: &Path, into: &mut Vec<Message>) -> Result<(), String> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    if name == "tests" || name.ends_with("_tests") || LEFT_OUT.contains(&&*name) {
+        return Ok(());
+    }
+    if path.is_dir() {
+        collect(root, path, into)?;
+    } else if path.extension().is_some_and(|extension| extension == "rs") {
+        let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let path = path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        into.extend(messages(&path, &text));
     }
     Ok(())
 }

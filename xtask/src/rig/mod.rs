@@ -159,16 +159,22 @@ fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     let profile = if counted { "packaged" } else { "release" };
     let built = w.target().join(TARGET).join(profile);
-    let mut cargo = w.cargo(&["build", "--profile", profile, "--target", TARGET]);
-    cargo.args(["-p", "pregrant-cli", "-p", "pregrant-host"]);
-    // Crash points are for the scenario that plays them.
-    cargo.args(["--bin", "pregrant", "--features", "pregrant-cli/crash-points"]);
+    let build = |packages: &[&str]| {
+        let mut cargo = w.cargo(&["build", "--profile", profile, "--target", TARGET]);
+        // No one reads a backtrace there, and the image is smaller without lines.
+        cargo.args(packages).env(format!("CARGO_PROFILE_{}_DEBUG", profile.to_uppercase()), "0");
+        cargo
+    };
+    // Alone, as it is built for users: cargo builds what is built together with the features of
+    // all. Crash points are for the scenario that plays them.
+    run(&mut build(&["-p", "pregrant-cli", "--features", "pregrant-cli/crash-points"]))?;
+    let mut others = build(&["-p", "pregrant-lab", "-p", "pregrant-host", "--bin", "pregrant-lab"]);
+    others.args(["--features", "pregrant-lab/crash-points"]);
     for name in EXAMPLES {
-        cargo.args(["--example", name]);
+        others.args(["--example", name]);
     }
-    // No one reads a backtrace there, and the image is smaller without lines.
-    cargo.env(format!("CARGO_PROFILE_{}_DEBUG", profile.to_uppercase()), "0");
-    run(&mut cargo)?;
+    run(&mut others)?;
+    let programs = ["pregrant", "pregrant-lab"].map(|name| built.join(name));
     let examples = EXAMPLES.iter().map(|name| built.join("examples").join(name));
-    Ok(std::iter::once(built.join("pregrant")).chain(examples).collect())
+    Ok(programs.into_iter().chain(examples).collect())
 }

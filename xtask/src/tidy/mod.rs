@@ -14,6 +14,7 @@ mod link;
 mod log_line;
 mod out_parameter;
 mod page_words;
+mod product;
 mod section;
 mod status;
 pub mod token;
@@ -67,6 +68,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
     offences.extend(circle::check(&sources));
     offences.extend(crate::figures::page::check(w));
+    offences.extend(product::check(w)?);
     offences.extend(sources.iter().flat_map(comment::check));
     offences.extend(others.iter().flat_map(comment::check_other));
     offences.extend(section::check(sources.iter().chain(&others)));

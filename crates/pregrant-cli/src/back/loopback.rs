@@ -4,11 +4,11 @@
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;
 use crate::daemon::attachment::Attached;
-use crate::loopback::{RUN_PROGRAMS, only_ours};
+use crate::loopback_machine;
+use crate::loopback_machine::{RUN_PROGRAMS, only_ours};
 use crate::stop::Stop;
 use pregrant_host::drivers::Hotplug;
 use pregrant_host::ports::switch::Switch;
-use pregrant_lab::machine;
 use std::path::Path;
 
 pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
@@ -32,5 +32,5 @@ pub(super) fn run(dir: &Path, args: &BackArgs) -> Result<()> {
     };
     let classes = classes(args, hotplug, args.vif.clone(), captured(provider, files, args)?);
     let mut daemon = attached.daemon(&args.daemon, classes, Some(switch), None)?;
-    daemon.run(args.daemon.close).map_err(|e| machine::ended_or(dir, e))
+    daemon.run(args.daemon.close).map_err(|e| loopback_machine::ended_or(dir, e))
 }

@@ -14,6 +14,7 @@ use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes,
 use crate::daemon::Serves;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
+use crate::screen;
 use crate::stop::Stop;
 use log::Level;
 use pregrant::DomId;
@@ -31,7 +32,6 @@ use pregrant_host::linux::KernelBack;
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::screen;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ const DYING: Duration = Duration::from_secs(1);
 pub(super) fn run(args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let (mut xs, domid) = xenstore_of_xen(
-        "`pregrant loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`",
+        "`pregrant-lab loopback serve --dir DIR --guest 5`, then `pregrant back --loopback DIR`",
     )?;
     if args.take.is_empty() && !args.give_back.is_empty() {
         return give_back(domid, &mut xs, &args.give_back);

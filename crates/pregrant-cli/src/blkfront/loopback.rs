@@ -2,11 +2,11 @@
 
 use super::{BlkFrontArgs, Result, serve};
 use crate::loopback_guest::{Wanted, join};
+use crate::loopback_machine;
 use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::xenbus::Class;
 use pregrant_host::drivers::BlkFrontend;
-use pregrant_lab::machine;
 use std::path::Path;
 
 pub(super) fn run(dir: &Path, args: &BlkFrontArgs) -> Result<()> {
@@ -19,5 +19,5 @@ pub(super) fn run(dir: &Path, args: &BlkFrontArgs) -> Result<()> {
         |xs| args.handle(xs),
         |platform, xs, handle| Ok(BlkFrontend::new(platform, xs, handle, args.config())?),
     )?;
-    serve(front, args, &stop).map_err(|e| machine::ended_or(dir, e))
+    serve(front, args, &stop).map_err(|e| loopback_machine::ended_or(dir, e))
 }

@@ -9,6 +9,7 @@
 use super::Result;
 use super::file::{DiskFile, FUSE_THREADS};
 use super::fuse::Session;
+use crate::loopback_machine::shell_word;
 use crate::stop::Stop;
 use fuser::{Config, MountOption};
 use pregrant::blk::device_number;
@@ -16,7 +17,6 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{BlkFrontend, Rest, Work};
 use pregrant_host::wake::WakeOn;
-use pregrant_lab::machine::shell_word;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::error::Error;

@@ -25,7 +25,7 @@ use std::path::Path;
 pub(super) fn run(args: &BlkFrontArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
     let (mut xs, domid) = xenstore_of_xen(
-        "`pregrant loopback serve --dir DIR`, then `pregrant blkfront --loopback DIR --domain 5`",
+        "`pregrant-lab loopback serve --dir DIR`, then `pregrant blkfront --loopback DIR --domain 5`",
     )?;
     if let Some(asked) = args.domain.filter(|asked| *asked != domid.0) {
         return Err(format!(

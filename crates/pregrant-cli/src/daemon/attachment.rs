@@ -11,8 +11,10 @@
 use super::kernel::devices_of;
 use super::owner::{XenOwner, own_loopback, own_xen};
 use super::{Daemon, DaemonArgs, Result, Serves, start_workers, workers_on_xen};
-use crate::loopback::no_machine;
+use crate::loopback_machine::no_machine;
+use crate::loopback_machine::{self, DRIVER};
 use crate::notify::Notify;
+use crate::screen;
 use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::platform::Platform;
@@ -28,8 +30,6 @@ use pregrant_host::loopback::{Loopback, Owned};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::machine::{self, DRIVER};
-use pregrant_lab::screen;
 use std::fs::DirBuilder;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -75,13 +75,13 @@ impl Attached<Loopback> {
         args: &DaemonArgs,
         stop: Stop,
     ) -> Result<Option<(Self, Owned)>> {
-        let platform =
-            Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
-        let xs = machine::store_of(&platform)?;
+        let platform = Loopback::attach(&loopback_machine::broker_socket(dir), DRIVER)
+            .map_err(|e| no_machine(dir, e))?;
+        let xs = loopback_machine::store_of(&platform)?;
         let Some(owner) = own_loopback(&platform, dir, serves, args.wait, &stop)? else { return Ok(None) };
         let status = StatusPublisher::on_loopback_at(&serves.status(dir, DRIVER.0))?;
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-        let hint = format!("pregrant top --loopback {}", machine::shell_word(dir));
+        let hint = format!("pregrant top --loopback {}", loopback_machine::shell_word(dir));
         let (domid, workers) = (DRIVER, 1);
         let attached = Self { platform, xs, serves, domid, config, workers, hint, stop, status };
         Ok(Some((attached.woken()?, owner)))

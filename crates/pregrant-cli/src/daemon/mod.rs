@@ -16,8 +16,10 @@ pub mod attachment;
 pub mod kernel;
 pub mod owner;
 
+use crate::choice::choice;
 use crate::notify::Notify;
 use crate::stop::Stop;
+use crate::usage::{Given, Usage};
 use clap::Args;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::Class;
@@ -30,8 +32,6 @@ use pregrant_host::drivers::{
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
-use pregrant_lab::choice::choice;
-use pregrant_lab::usage::{Given, Usage};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Serves {
 /// Arguments that all backends have.
 #[derive(Args, Debug)]
 pub struct DaemonArgs {
-    /// Serve on the loopback machine in this directory (pregrant loopback serve)
+    /// Serve on the loopback machine in this directory (pregrant-lab loopback serve)
     #[arg(long, value_name = "DIR")]
     pub loopback: Option<PathBuf>,
     /// Close the devices on exit, instead of leaving them to the next backend

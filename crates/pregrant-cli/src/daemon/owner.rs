@@ -3,13 +3,13 @@
 
 use super::kernel::{Heir, lock_path};
 use super::{RUN_DIR, Result, Serves};
+use crate::loopback_machine::DRIVER;
+use crate::screen;
 use crate::status_reader::{self, NoStatus};
 use crate::stop::Stop;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::linux::KernelBack;
 use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
-use pregrant_lab::machine::DRIVER;
-use pregrant_lab::screen;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -41,9 +41,9 @@ fn hypervisor(dir: &Path) -> Finding {
             Finding::ok(format_args!("Xen {version}{kind}"))
         }
         Some(other) => Finding::wrong(format_args!("the hypervisor is {other}, not Xen"))
-            .then("use the loopback: pregrant loopback serve --dir DIR --guest 5"),
+            .then("use the loopback: pregrant-lab loopback serve --dir DIR --guest 5"),
         None => Finding::wrong("no Xen: there is no /sys/hypervisor/type").then(
-            "use the loopback: pregrant loopback serve --dir DIR --guest 5; pregrant doctor --loopback DIR",
+            "use the loopback: pregrant-lab loopback serve --dir DIR --guest 5; pregrant doctor --loopback DIR",
         ),
     }
 }
@@ -174,6 +174,6 @@ mod tests {
     fn a_machine_without_xen_is_shown_the_loopback() {
         let found = hypervisor(Path::new("/nonexistent"));
         assert_eq!(found.rank, Rank::Wrong);
-        assert!(found.remedy.unwrap().contains("pregrant loopback serve"));
+        assert!(found.remedy.unwrap().contains("pregrant-lab loopback serve"));
     }
 }

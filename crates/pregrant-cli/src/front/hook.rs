@@ -2,15 +2,15 @@
 //! by.
 
 use super::Result;
+use super::frame_hook::{Exit, FrameHook, Matching};
+use super::packet_filter::PacketFilter;
+use crate::usage::Usage;
 use pregrant::DomId;
 use pregrant::net::front::HookAction;
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::Frontend;
-use pregrant_lab::station::frame_hook::{Exit, FrameHook, Matching};
-use pregrant_lab::station::packet_filter::PacketFilter;
-use pregrant_lab::usage::Usage;
 use std::path::PathBuf;
 
 /// What becomes of frames that match.

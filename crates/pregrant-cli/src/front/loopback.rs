@@ -1,15 +1,15 @@
 //! `pregrant front --loopback DIR`: a guest of a software Xen.
 
-use super::{FrontArgs, Result, exit_config, run_guest};
+use super::frame_hook::Matching;
+use super::{Result, VifArgs, VifUser, exit_config, joined};
 use crate::loopback_guest::{Wanted, join};
+use crate::loopback_machine;
 use crate::stop::Stop;
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::Class;
 use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::wake::WakeOn;
-use pregrant_lab::machine;
-use pregrant_lab::station::frame_hook::Matching;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -18,9 +18,10 @@ const DATA_LEN: u32 = 2048;
 
 pub(super) fn run(
     dir: &Path,
-    args: &FrontArgs,
+    args: &VifArgs,
     (exit, matching): (Option<u32>, Matching),
     defaults: Defaults,
+    user: &impl VifUser,
 ) -> Result<()> {
     let stop = Stop::on_signals()?;
     let domid = DomId(args.domain.ok_or("--loopback needs --domain; add --domain N, the guest's number")?);
@@ -31,7 +32,8 @@ pub(super) fn run(
         |_| Ok(args.vif),
         |platform, xs, vif| {
             platform.events().also_wake_on(stop.as_fd())?;
-            let mut guest = Frontend::new(platform, xs, vif, args.config(DATA_LEN, None), true)?;
+            let mut guest =
+                Frontend::new(platform, xs, vif, args.config(user.queues(), DATA_LEN, None), true)?;
             guest.set_defaults(defaults);
             Ok(guest)
         },
@@ -42,12 +44,14 @@ pub(super) fn run(
             &stop,
             |_| Ok(handle),
             |platform, xs, vif| {
-                let config = exit_config(args.config(DATA_LEN, None));
+                let config = exit_config(args.config(user.queues(), DATA_LEN, None));
                 Ok(Frontend::new(platform, xs, vif, config, true)?)
             },
         )?),
         None => None,
     };
     let (exit, _also_owned) = exit.unzip();
-    run_guest((guest, exit), args, matching, &stop).map_err(|e| machine::ended_or(dir, e))
+    joined((guest, exit), args, matching)
+        .and_then(|joined| user.run(joined, &stop))
+        .map_err(|e| loopback_machine::ended_or(dir, e))
 }

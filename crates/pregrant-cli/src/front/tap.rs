@@ -16,8 +16,10 @@
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
 use super::drops::Drops;
+use super::frame_hook::{Exit, FrameHook};
 use super::own_buffers::OwnBuffers;
-use super::{FrontArgs, MTU, Result, RxWay, close};
+use super::{Joined, MTU, Result, RxWay, VifArgs, VifUser, close};
+use crate::screen;
 use crate::stop::Stop;
 use pregrant::net::front::{FrontStep, Lent};
 use pregrant::net::one_slot::OneSlot;
@@ -29,10 +31,8 @@ use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
 use pregrant_host::ports::announcement::announce;
 use pregrant_host::ports::mtu_limit::{MtuChange, MtuLimit};
 use pregrant_host::ports::port_readiness::PortReadiness;
-use pregrant_host::ports::tap::{Tap, TapPort, TransportKind, Whereabouts};
+use pregrant_host::ports::tap::{self, TapPort, TransportKind, Whereabouts};
 use pregrant_host::wake::WakeOn;
-use pregrant_lab::screen;
-use pregrant_lab::station::frame_hook::{Exit, FrameHook};
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -45,23 +45,43 @@ const CHECK: Duration = Duration::from_secs(1);
 /// second, and its bridge does not forward before.
 const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1500)];
 
+/// The vif as an interface of the guest's kernel.
+pub struct Tap<'a> {
+    /// The interface's name.
+    pub name: &'a str,
+    /// Its options.
+    pub args: &'a VifArgs,
+}
+
+impl VifUser for Tap<'_> {
+    fn queues(&self) -> u32 {
+        self.args.nr_queues()
+    }
+
+    fn run<P: Platform, T: Transport>(&self, joined: Joined<P, T>, stop: &Stop) -> Result<()>
+    where
+        P::Events: WakeOn,
+    {
+        run(joined, self.name, self.args, stop)
+    }
+}
+
 /// Moves frames until a signal; the interface is `name`.
-pub(super) fn run<P: Platform, T: Transport>(
-    (mut guest, hook): (Frontend<P, T>, Option<FrameHook<P, T>>),
+fn run<P: Platform, T: Transport>(
+    Joined { mut guest, hook, mac }: Joined<P, T>,
     name: &str,
-    (mac, mtu): ([u8; 6], Option<u32>),
-    args: &FrontArgs,
+    args: &VifArgs,
     stop: &Stop,
 ) -> Result<()>
 where
     P::Events: WakeOn,
 {
-    let asked = mtu;
-    let mtu = match mtu {
+    let asked = args.mtu;
+    let mtu = match args.mtu {
         Some(mtu) => mtu,
         None => guest.mtu()?.unwrap_or(MTU),
     };
-    let mut tap = Tap::open(name)?;
+    let mut tap = tap::Tap::open(name)?;
     let interface = tap.interface();
     // One that was made before keeps what its owner set.
     if !interface.is_up()? {
@@ -131,8 +151,8 @@ where
 struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
-    tap: Tap,
-    /// The MAC address for an interface that is created.
+    tap: tap::Tap,
+    /// For an interface that is made.
     mac: [u8; 6],
     mtu: u32,
     check: Check,

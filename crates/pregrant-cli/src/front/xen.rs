@@ -8,7 +8,8 @@
 //! A front that died leaves the vif connected to no one; the next one closes and reconnects
 //! it.
 
-use super::{FrontArgs, Result, exit_config, run_guest};
+use super::frame_hook::Matching;
+use super::{Result, VifArgs, VifUser, exit_config, joined};
 use crate::daemon::RUN_DIR;
 use crate::daemon::attachment::xenstore_of_xen;
 use crate::kernel_driver;
@@ -20,7 +21,6 @@ use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::linux::{Gntalloc, Xen};
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::station::frame_hook::Matching;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -29,30 +29,32 @@ use std::path::Path;
 const DATA_LEN: u32 = 65535;
 
 pub(super) fn run(
-    args: &FrontArgs,
+    args: &VifArgs,
     (exit, matching): (Option<u32>, Matching),
     defaults: Defaults,
+    user: &impl VifUser,
 ) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let (mut guest, _only) = attach(args, args.vif, |config| config)?;
+    let (mut guest, _only) = attach(args, args.vif, user.queues(), |config| config)?;
     if let Some(action) = args.hook {
         action.exit(Some(guest.platform().domid()), args.vif)?;
     }
-    let exit = exit.map(|handle| attach(args, handle, exit_config)).transpose()?;
+    let exit = exit.map(|handle| attach(args, handle, user.queues(), exit_config)).transpose()?;
     let (exit, _only_exit) = exit.unzip();
     guest.platform().events().also_wake_on(stop.as_fd())?;
     guest.set_defaults(defaults);
-    run_guest((guest, exit), args, matching, &stop)
+    user.run(joined((guest, exit), args, matching)?, &stop)
 }
 
 /// A vif of this domain, as its only front.
 fn attach(
-    args: &FrontArgs,
+    args: &VifArgs,
     handle: u32,
+    queues: u32,
     of: fn(FrontConfig) -> FrontConfig,
 ) -> Result<(Frontend<Xen, UnixTransport>, Lock)> {
     let (xs, domid) = xenstore_of_xen(
-        "`pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`",
+        "`pregrant-lab loopback serve --dir DIR --guest 5`, then `pregrant front --tap eth0 --loopback DIR --domain 5`",
     )?;
     if let Some(asked) = args.domain.filter(|asked| *asked != domid.0) {
         return Err(format!(
@@ -73,7 +75,7 @@ fn attach(
     let platform = Xen::open(domid)?;
     platform.ready_for_front()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
-    let config = of(args.config(DATA_LEN, Gntalloc::limit()));
+    let config = of(args.config(queues, DATA_LEN, Gntalloc::limit()));
     Ok((Frontend::new(platform, xs, handle, config, true)?, only))
 }
 

@@ -38,7 +38,7 @@ pub fn serve(
     let listener =
         TcpListener::bind(at).map_err(|e| format!("cannot listen on {at}: {e}; choose another port"))?;
     listener.set_nonblocking(true)?;
-    let _ = pregrant_lab::screen::print(format_args!("serving http://{}/metrics", listener.local_addr()?));
+    let _ = crate::screen::print(format_args!("serving http://{}/metrics", listener.local_addr()?));
     let mut clients: Vec<Client> = Vec::new();
     // While there is no descriptor for a client, none is waited for: it would wake without end.
     let mut pause: Option<Instant> = None;

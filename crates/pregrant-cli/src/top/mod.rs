@@ -16,11 +16,11 @@ mod table;
 mod terminal;
 
 use crate::daemon::{RUN_DIR, Serves};
+use crate::loopback_machine::shell_word;
+use crate::screen;
 use crate::status_reader::{self, AS_ITS_USER, Daemon, answers};
 use crate::stop::Stop;
 use clap::Args;
-use pregrant_lab::machine::shell_word;
-use pregrant_lab::screen;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::error::Error;
 use std::io::{ErrorKind, IsTerminal};
@@ -107,7 +107,7 @@ fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     let remedy = match e.kind() {
         ErrorKind::PermissionDenied => AS_ITS_USER.into(),
         ErrorKind::NotFound if dir != Path::new(RUN_DIR) => {
-            format!("start a machine first: pregrant loopback serve --dir {}", shell_word(dir))
+            format!("start a machine first: pregrant-lab loopback serve --dir {}", shell_word(dir))
         }
         _ => start(dir),
     };
@@ -239,7 +239,7 @@ mod tests {
             assert!(said.contains("root"), "{said}");
         }
         assert!(no_backend(machine).contains("pregrant back --loopback /tmp/xen"));
-        assert!(of(machine, ErrorKind::NotFound).contains("pregrant loopback serve --dir /tmp/xen"));
+        assert!(of(machine, ErrorKind::NotFound).contains("pregrant-lab loopback serve --dir /tmp/xen"));
         let denied = of(machine, ErrorKind::PermissionDenied);
         assert!(denied.contains("/tmp/xen") && !denied.contains("start"), "{denied}");
     }

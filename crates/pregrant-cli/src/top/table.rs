@@ -7,9 +7,9 @@ use super::Rates;
 use super::flow::Flow;
 use super::load::Load;
 use crate::status_reader::Daemon;
+use crate::table::{Align, Table, figure, width};
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::OLDEST_NS;
-use pregrant_lab::table::{Align, Table, figure, width};
 use std::collections::BTreeMap;
 
 /// A column: heading, side, how soon it gives way on a narrow terminal (0: never), and its cell.

@@ -254,8 +254,8 @@ fn a_guest_that_is_detached_leaves_no_warning() {
     command.env("RUST_LOG", "info").stderr(File::create(&front_log).expect("it may"));
     let mut front = Process::start(&mut command);
     front.line_with(&machine.disk().display().to_string());
-    let mut detach = crate::served::pregrant();
-    let detached = detach.args(["loopback", "detach", "5", "--dir"]).arg(&machine.dir).output();
+    let mut detach = crate::served::command(&["loopback", "detach", "5", "--dir"]);
+    let detached = detach.arg(&machine.dir).output();
     assert!(detached.expect("it starts").status.success());
     front.child.wait().expect("it ends");
     for log in [&log, &front_log] {

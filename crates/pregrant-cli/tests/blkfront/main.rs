@@ -50,7 +50,7 @@ fn can_mount() -> bool {
     true
 }
 
-/// `pregrant loopback serve` with guest 5, which has a disk.
+/// `pregrant-lab loopback serve` with guest 5, which has a disk.
 struct Machine {
     served: Served,
     /// Keeps the guest, whichever of its processes ends.

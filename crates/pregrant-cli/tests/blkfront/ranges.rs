@@ -113,8 +113,8 @@ fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
     if !can_mount() {
         return;
     }
-    let Some(image) = Image::new("killed") else { return };
-    let machine = Machine::with_disk("killed", &image.0);
+    let Some(image) = Image::new("ranges-killed") else { return };
+    let machine = Machine::with_disk("ranges-killed", &image.0);
     let back = backend(&machine);
     let front = machine.front(&[]);
     let file = File::options().read(true).write(true).open(machine.disk()).expect("the disk");

@@ -1,10 +1,9 @@
-//! Promises of the command line for each subcommand: hints, examples, exit codes, and that commands
-//! which run at the same time do not meet and leave nothing.
+//! Promises of the command line for each subcommand of both programs: hints, examples, exit codes.
 
-use crate::{PREGRANT, pregrant, text};
+use crate::served::programs::{self, LAB, PREGRANT};
+use crate::{pregrant, text};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The subcommands that a help text lists.
 fn listed(help: &str) -> Vec<String> {
@@ -19,17 +18,57 @@ fn listed(help: &str) -> Vec<String> {
 /// on standard error.
 #[test]
 fn every_subcommand_explains_itself() {
+    let of_operators = [
+        "",
+        "back",
+        "blkback",
+        "front",
+        "blkfront",
+        "doctor",
+        "top",
+        "hotplug",
+        "store ls",
+        "store read",
+        "store write",
+    ];
+    explains_itself(PREGRANT, &of_operators);
+    let of_the_laboratory = [
+        "",
+        "loopback",
+        "loopback serve",
+        "loopback attach",
+        "loopback detach",
+        "back",
+        "front",
+        "demo",
+        "bench",
+        "bench net",
+        "bench latency",
+        "bench limit",
+        "bench peers",
+        "bench scale",
+        "bench fairness",
+        "bench store",
+        "frames",
+        "report",
+        "store",
+        "store serve",
+    ];
+    explains_itself(LAB, &of_the_laboratory);
+}
+
+fn explains_itself(program: &str, known: &[&str]) {
     let mut todo: Vec<Vec<String>> = vec![Vec::new()];
     let mut seen = BTreeSet::new();
     while let Some(path) = todo.pop() {
         let with = |last: &str| {
             let args: Vec<&str> = path.iter().map(String::as_str).chain([last]).collect();
-            pregrant(&args)
+            Command::new(programs::path(program)).args(&args).output().expect("the program starts")
         };
         let out = with("--help");
         let help = text(&out.stdout);
         assert!(out.status.success() && out.stderr.is_empty(), "{path:?}");
-        assert!(help.contains("Examples:\n  pregrant "), "{path:?} has no examples:\n{help}");
+        assert!(help.contains("Examples:\n  pregrant"), "{path:?} has no examples:\n{help}");
         let out = with("--no-such-option");
         assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{path:?}");
         assert!(text(&out.stderr).contains("--help"), "{path:?}: {}", text(&out.stderr));
@@ -44,133 +83,8 @@ fn every_subcommand_explains_itself() {
         }
         seen.insert(path.join(" "));
     }
-    let by_hand = [
-        "loopback",
-        "loopback serve",
-        "loopback attach",
-        "loopback detach",
-        "back",
-        "front",
-        "top",
-        "hotplug",
-    ];
-    let others = [
-        "",
-        "demo",
-        "bench",
-        "bench net",
-        "bench latency",
-        "bench limit",
-        "bench peers",
-        "bench scale",
-        "bench fairness",
-        "bench store",
-        "store",
-        "store serve",
-        "store ls",
-        "store read",
-        "store write",
-    ];
-    for known in by_hand.into_iter().chain(others) {
-        assert!(seen.contains(known), "{known:?} is not among {seen:?}");
-    }
-}
-
-/// What, where, and what to do; before anything is measured.
-#[test]
-fn a_failure_names_its_remedy() {
-    let missing = "/nonexistent/out.jsonl";
-    let measuring = ["net", "latency", "limit", "store"].map(|what| ["bench", what]);
-    for command in measuring.iter().map(|c| &c[..]).chain([&["demo"][..]]) {
-        let out = pregrant(&[command, &["--json", missing]].concat());
-        let err = text(&out.stderr);
-        assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{command:?}: {err}");
-        assert!(err.contains(missing) && err.contains("make its directory first"), "{command:?}: {err}");
-        let out = pregrant(&[command, &["--json", "/"]].concat());
-        let err = text(&out.stderr);
-        assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{command:?}: {err}");
-        assert!(err.contains("to /: ") && err.contains("choose a file"), "{command:?}: {err}");
-    }
-    let out = pregrant(&["store", "serve", "--socket", "/nonexistent/xs.sock"]);
-    let err = text(&out.stderr);
-    assert_eq!(out.status.code(), Some(1));
-    assert!(err.contains("/nonexistent/xs.sock") && err.contains("make the directory first"), "{err}");
-}
-
-#[test]
-fn latency_in_every_mode_brings_every_frame_back() {
-    let out =
-        pregrant(&["bench", "latency", "--mode", "poll,event,adaptive", "--seconds", "0.05", "--json", "-"]);
-    assert!(out.status.success(), "{}", text(&out.stderr));
-    let lines: Vec<serde_json::Value> =
-        text(&out.stdout).lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
-    for mode in ["poll", "event", "adaptive"] {
-        let rows: Vec<_> = lines.iter().filter(|l| l["mode"] == mode).collect();
-        assert_eq!(rows.len(), 4, "{mode}: two paths, two directions");
-        for row in rows {
-            assert!(row["lost"] == 0 && row["frames"].as_u64() > Some(0), "{row}");
-        }
-    }
-}
-
-/// A directory for one demo's sockets and files; short, since a socket's path is.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pregrant-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).expect("a directory of its own");
-        Self(path)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Processes whose environment makes `place` their directory for temporary files.
-fn processes_of(place: &Path) -> Vec<PathBuf> {
-    let needle = format!("TMPDIR={}", place.display());
-    let procs = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).map(|e| e.path());
-    let is_ours = |p: &PathBuf| {
-        let environment = std::fs::read(p.join("environ")).unwrap_or_default();
-        environment.split(|b| *b == 0).any(|v| v == needle.as_bytes())
-    };
-    procs.filter(is_ours).collect()
-}
-
-/// Two demos at the same time, each with domains of the same numbers: neither meets the other, and
-/// both leave nothing.
-#[test]
-fn two_demos_at_the_same_time() {
-    let places = ["a", "b"].map(Place::new);
-    let demos = places.each_ref().map(|place| {
-        Command::new(PREGRANT)
-            .args(["demo", "--json"])
-            .arg(place.0.join("out.jsonl"))
-            .env("TMPDIR", &place.0)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts")
-    });
-    for (demo, place) in demos.into_iter().zip(&places) {
-        let out = demo.wait_with_output().expect("it ends");
-        let (story, err) = (text(&out.stdout), text(&out.stderr));
-        assert!(out.status.success(), "{err}");
-        assert!(story.contains("at both ends: equal") && story.contains("4 Connected"), "{story}");
-        let json = std::fs::read_to_string(place.0.join("out.jsonl")).expect("JSON lines");
-        let lines: Vec<serde_json::Value> =
-            json.lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
-        // Frames in a killed backend's memory are lost with it, and counted.
-        let lost = |l: &&serde_json::Value| l["bench"] != "restart" && l["lost"] != 0;
-        assert!(!lines.is_empty() && !lines.iter().any(|l| lost(&l)), "{json}");
-        std::fs::remove_file(place.0.join("out.jsonl")).expect("the file");
-        let left: Vec<_> = std::fs::read_dir(&place.0).expect("the place").collect();
-        assert!(left.is_empty(), "{left:?}");
-        assert_eq!(processes_of(&place.0), Vec::<PathBuf>::new(), "processes are left");
+    for known in known {
+        assert!(seen.contains(*known), "{known:?} is not among {seen:?}");
     }
 }
 
@@ -179,7 +93,8 @@ fn two_demos_at_the_same_time() {
 #[test]
 fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {
     for (end, path) in ["back", "front"].into_iter().flat_map(|end| [(end, "foreign"), (end, "guest-copy")]) {
-        let out = pregrant(&[end, "--path", path]);
+        let ends: &[&str] = if end == "front" { &["front", "--tap", "x"] } else { &["back"] };
+        let out = pregrant(&[ends, &["--path", path]].concat());
         let said = text(&out.stderr);
         assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{said}");
         assert!(said.lines().count() == 1 && said.contains("--loopback") && said.contains(path), "{said}");
@@ -278,8 +193,8 @@ fn options_without_effect_are_refused() {
 fn a_command_whose_words_find_no_room_fails_and_does_not_panic() {
     let full = || std::fs::File::options().write(true).open("/dev/full").expect("there is one");
     for args in [&["doctor", "--loopback", "/none"][..], &["demo"], &["bench", "limit", "--help"]] {
-        let mut command = Command::new(PREGRANT);
-        let ended = command.args(args).stdout(full()).stderr(full()).status().expect("it starts");
+        let mut command = programs::command(args);
+        let ended = command.stdout(full()).stderr(full()).status().expect("it starts");
         assert!(ended.code().is_some_and(|code| code < 2), "{args:?}: {ended}");
     }
 }
@@ -295,7 +210,7 @@ fn doctor_names_the_machine_that_is_not_there() {
         assert_eq!(out.status.code(), Some(1));
         assert!(said.contains("no such directory, so no machine"), "{said}");
         assert!(
-            said.contains("pregrant loopback serve --dir '/none of it'") && !said.contains("xenstored"),
+            said.contains("pregrant-lab loopback serve --dir '/none of it'") && !said.contains("xenstored"),
             "{said}"
         );
     }

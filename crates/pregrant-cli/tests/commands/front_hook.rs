@@ -1,7 +1,7 @@
 //! `front --hook --match`: who asks sees answers or none, and the line at the end says what became
 //! of the frames.
 
-use crate::served::{Process, Served, pregrant};
+use crate::served::{Process, Served, command};
 use pregrant_host::drivers::BackStatus;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -43,7 +43,7 @@ fn binary(program: &str) -> Vec<u8> {
 fn a_hook_does_as_it_says_with_the_frames_that_match() {
     let machine = Served::start("hook", &["--guest", "5", "--guest", "6"]);
     let attach =
-        pregrant().args(["loopback", "attach", "6", "--dir"]).arg(&machine.dir).output().expect("it starts");
+        command(&["loopback", "attach", "6", "--dir"]).arg(&machine.dir).output().expect("it starts");
     assert!(attach.status.success(), "{}", text(&attach.stderr));
     let mut back = Process::start(&mut machine.command(&["back"]));
     assert!(back.line().contains("ready"));
@@ -107,7 +107,7 @@ fn a_hook_does_as_it_says_with_the_frames_that_match() {
             .expect("it starts");
         let err = text(&out.stderr);
         assert!(out.status.code() == Some(1) && err.contains(why), "{args:?}: {err}");
-        let remedy = if args.len() > 1 { "tcpdump -y EN10MB -ddd" } else { "pregrant loopback attach" };
+        let remedy = if args.len() > 1 { "tcpdump -y EN10MB -ddd" } else { "pregrant-lab loopback attach" };
         assert!(err.contains(remedy), "{err}");
     }
     back.stop();

@@ -1,7 +1,6 @@
 //! What a parent leaves: `nohup` stays, and no daemon is unstoppable.
 
-use crate::PREGRANT;
-use crate::served::Process;
+use crate::served::{Process, programs};
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +14,7 @@ const CHLD: u32 = 17;
 fn start(args: &[&str], dir: &Path, ready: &str) -> Process {
     let mut command = Command::new("env");
     command.args(["--ignore-signal=HUP,TERM,CHLD", "--block-signal=TERM,INT,CHLD"]);
-    let mut process = Process::start(command.arg(PREGRANT).args(args).arg(dir));
+    let mut process = Process::start(command.arg(programs::path(programs::of(args))).args(args).arg(dir));
     process.line_with(ready);
     process
 }

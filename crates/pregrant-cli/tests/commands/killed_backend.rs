@@ -13,12 +13,11 @@ use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::{Arena, Offload};
+use pregrant_cli::loopback_machine::{broker_socket, store_of};
 use pregrant_host::drivers::{BackStatus, Frontend};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::sequence::{self, Head};
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::machine::{broker_socket, store_of};
-use pregrant_lab::toolstack;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -45,7 +44,9 @@ impl Guest {
         let xs = store_of(&platform).expect("xenstore");
         let mut front = Frontend::new(platform, xs, 0, config, false).expect("a vif");
         while !front.connect(Duration::from_millis(100)).expect("a back") {}
-        let mac = MacAddr(toolstack::mac(domid, 0));
+        // As the toolstack makes it: Xen's vendor number, domain, handle.
+        let [hi, lo] = domid.0.to_be_bytes();
+        let mac = MacAddr([0x00, 0x16, 0x3e, hi, lo, 0]);
         Self { front, mac, into: Arena::new(), sent: 0, got: Vec::new() }
     }
 

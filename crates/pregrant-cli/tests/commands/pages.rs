@@ -1,34 +1,46 @@
-//! Commands of pages and units: each `pregrant SUBCOMMAND --option` in a block of code, in
-//! backticks or in an `ExecStart=` is one that the program has.
+//! Commands of pages and units: each `pregrant SUBCOMMAND --option` and `pregrant-lab SUBCOMMAND
+//! --option` in a block of code, in backticks or in an `ExecStart=` is one that the program has.
 
-use crate::{pregrant, text};
+use crate::served::programs::{self, LAB, PREGRANT};
+use crate::text;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// The help texts that were asked for, by subcommand; None: there is no such one.
+/// The help texts that were asked for, by program and subcommand; None: there is no such one.
 #[derive(Default)]
 struct Helps(BTreeMap<String, Option<String>>);
 
+/// A command that a text has.
+struct Found<'a> {
+    line: usize,
+    /// `pregrant` or `pregrant-lab`.
+    program: &'static str,
+    /// Behind the program's name.
+    words: Vec<&'a str>,
+}
+
 impl Helps {
-    fn of(&mut self, path: &[&str]) -> Option<&str> {
+    fn of(&mut self, program: &str, path: &[&str]) -> Option<&str> {
         let ask = || {
-            let out = pregrant(&[path, &["--help"]].concat());
+            let mut command = Command::new(programs::path(program));
+            let out = command.args(path).arg("--help").output().expect("the program starts");
             out.status.success().then(|| text(&out.stdout))
         };
-        self.0.entry(path.join(" ")).or_insert_with(ask).as_deref()
+        self.0.entry(format!("{program} {}", path.join(" "))).or_insert_with(ask).as_deref()
     }
 
     /// Why a command is none.
-    fn fault(&mut self, words: &[&str]) -> Option<String> {
+    fn fault(&mut self, Found { program, words, .. }: &Found<'_>) -> Option<String> {
         let plain = |word: &&&str| word.bytes().all(|b| b.is_ascii_lowercase());
         let mut path = Vec::new();
         for word in words.iter().take(2).take_while(plain) {
             path.push(*word);
-            if self.of(&path).is_none() {
+            if self.of(program, &path).is_none() {
                 path.pop();
                 // A plain word behind the subcommand may be its argument.
-                let is_argument = !path.is_empty() && !self.of(&path)?.contains("\nCommands:");
+                let is_argument = !path.is_empty() && !self.of(program, &path)?.contains("\nCommands:");
                 if !is_argument {
                     return Some(format!("there is no {word:?}"));
                 }
@@ -38,7 +50,7 @@ impl Helps {
         if path.is_empty() {
             return None;
         }
-        let help = self.of(&path)?;
+        let help = self.of(program, &path)?;
         let options = words.iter().filter(|word| word.starts_with("--") && word.len() > 2);
         let names = options.map(|word| word.split('=').next().unwrap_or(word));
         let missing = names.filter(|name| !has(help, name)).map(|name| format!("no option {name}"));
@@ -63,8 +75,8 @@ fn words(behind: &str) -> Vec<&str> {
     words.map(|word| word.trim_end_matches([';', ')', ',', '"', '\'', ':'])).collect()
 }
 
-/// The commands of a text, each with its line: of a page those in code.
-fn commands(text: &str, is_page: bool) -> Vec<(usize, Vec<&str>)> {
+/// The commands of a text: of a page those in code.
+fn commands(text: &str, is_page: bool) -> Vec<Found<'_>> {
     let mut found = Vec::new();
     let mut in_block = false;
     for (line, number) in text.lines().zip(1..) {
@@ -77,7 +89,10 @@ fn commands(text: &str, is_page: bool) -> Vec<(usize, Vec<&str>)> {
             false => vec![line],
         };
         for piece in pieces {
-            for (at, name) in piece.match_indices("pregrant ") {
+            let named =
+                [PREGRANT, LAB].map(|program| piece.match_indices(program).map(move |(at, _)| (at, program)));
+            for (at, program) in named.into_iter().flatten() {
+                let Some(behind) = piece[at + program.len()..].strip_prefix(' ') else { continue };
                 // The program itself, and no text about it: where a shell has a command.
                 let before = piece[..at].trim_end_matches("/usr/local/bin/").trim_end();
                 let is_command = match is_page {
@@ -85,7 +100,7 @@ fn commands(text: &str, is_page: bool) -> Vec<(usize, Vec<&str>)> {
                     false => piece[..at].ends_with("/usr/local/bin/"),
                 };
                 if is_command {
-                    found.push((number, words(&piece[at + name.len()..])));
+                    found.push(Found { line: number, program, words: words(behind) });
                 }
             }
         }
@@ -114,10 +129,11 @@ fn commands_on_pages_are_the_programs() {
     let (mut helps, mut seen, mut faults) = (Helps::default(), 0, Vec::new());
     for path in all {
         let text = fs::read_to_string(&path).expect("text");
-        for (line, words) in commands(&text, path.extension().is_some_and(|end| end == "md")) {
+        for found in commands(&text, path.extension().is_some_and(|end| end == "md")) {
             seen += 1;
-            if let Some(fault) = helps.fault(&words) {
-                faults.push(format!("{}:{line}: pregrant {}: {fault}", path.display(), words.join(" ")));
+            if let Some(fault) = helps.fault(&found) {
+                let Found { line, program, words } = found;
+                faults.push(format!("{}:{line}: {program} {}: {fault}", path.display(), words.join(" ")));
             }
         }
     }
@@ -129,14 +145,20 @@ fn commands_on_pages_are_the_programs() {
 fn commands_that_are_none_are_found() {
     let mut helps = Helps::default();
     let mut of = |page: &str| -> Vec<String> {
-        commands(page, true).iter().filter_map(|(_, words)| helps.fault(words)).collect()
+        commands(page, true).iter().filter_map(|found| helps.fault(found)).collect()
     };
     assert_eq!(of("`pregrant back --take 5.0 --give-back 5.0`, a pregrant front\n"), [""; 0]);
-    assert_eq!(of("```sh\npregrant loopback serve --dir /tmp/x --guest 5   # --no\n```\n"), [""; 0]);
+    assert_eq!(of("```sh\npregrant-lab loopback serve --dir /tmp/x --guest 5   # --no\n```\n"), [""; 0]);
     assert_eq!(of("`pregrant top --prometheus - | grep x --no`\n"), [""; 0]);
-    for wrong in
-        ["back --takes 5.0", "backs", "loopback serves", "loopback serve --loopback /tmp/x", "top --take"]
-    {
-        assert_eq!(of(&format!("`pregrant {wrong}`\n")).len(), 1, "{wrong}");
+    for wrong in [
+        "pregrant back --takes 5.0",
+        "pregrant backs",
+        "pregrant-lab loopback serves",
+        "pregrant-lab loopback serve --loopback /tmp/x",
+        "pregrant top --take",
+        "pregrant demo",
+        "pregrant-lab top",
+    ] {
+        assert_eq!(of(&format!("`{wrong}`\n")).len(), 1, "{wrong}");
     }
 }

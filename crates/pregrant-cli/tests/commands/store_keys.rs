@@ -38,5 +38,5 @@ fn keys_of_a_machine_are_listed_read_and_written() {
     machine.end();
     let out = pregrant(&["store", "ls", "--loopback", "/nonexistent"]);
     let err = text(&out.stderr);
-    assert!(out.status.code() == Some(1) && err.contains("pregrant loopback serve"), "{err}");
+    assert!(out.status.code() == Some(1) && err.contains("pregrant-lab loopback serve"), "{err}");
 }

@@ -1,21 +1,23 @@
-//! `pregrant` as processes, and the machine that one of them serves.
+//! Both programs as processes, and the machine that one of them serves.
 //!
 //! ```text
-//!   test --command, lines, signals--> `pregrant loopback serve` (Served), and on its machine `pregrant back`, `front`, `blkfront` ...
+//!   test --command, lines, signals--> `pregrant-lab loopback serve` (Served), and on its machine `pregrant back`, `blkfront` ...
 //! ```
 //! Nothing here has a time limit: what does not happen hangs the test.
 #![allow(dead_code)] // each test binary uses its part of it
+
+#[path = "../programs/mod.rs"]
+pub mod programs;
 
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
-
-/// `pregrant`, none of whose waits is ended by its bound: a wake-up that is lost ends the process.
-pub fn pregrant() -> Command {
-    let mut command = Command::new(PREGRANT);
+/// A command of one of the two programs, none of whose waits is ended by its bound: a wake-up that
+/// is lost ends the process.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = programs::command(args);
     command.env("PREGRANT_WAITS", "unbounded");
     command
 }
@@ -78,7 +80,7 @@ impl Drop for Process {
     }
 }
 
-/// `pregrant loopback serve`.
+/// `pregrant-lab loopback serve`.
 pub struct Served {
     pub dir: PathBuf,
     serve: Option<Process>,
@@ -88,8 +90,8 @@ impl Served {
     /// Starts it in a folder of this name, with these further arguments.
     pub fn start(name: &str, more: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("pregrant-m-{}-{name}", std::process::id()));
-        let mut command = pregrant();
-        command.args(["loopback", "serve", "--dir"]).arg(&dir).args(more);
+        let mut command = command(&["loopback", "serve", "--dir"]);
+        command.arg(&dir).args(more);
         let mut serve = Process::start(&mut command);
         assert!(serve.line().starts_with("machine ready"));
         // The text goes on until the hint for xenstore.
@@ -99,8 +101,8 @@ impl Served {
 
     /// A command on this machine.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = pregrant();
-        command.args(args).arg("--loopback").arg(&self.dir);
+        let mut command = command(args);
+        command.arg("--loopback").arg(&self.dir);
         command
     }
 

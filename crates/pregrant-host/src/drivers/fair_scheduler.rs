@@ -7,8 +7,8 @@
 //! each of them would cost it a long batch of the other's.
 //!
 //! The cost of a request also depends on which pages a guest has: guests that do the same differ by
-//! a fifth (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for
-//! most (`Price`) is charged as those are, and vifs that do the same get as many frames as each
+//! a fifth (`pregrant-lab bench fairness`). So a vif whose requests lately cost about what is paid
+//! for most (`Price`) is charged as those are, and vifs that do the same get as many frames as each
 //! other, also when the worker was away in the middle of a turn. A vif whose requests cost more or
 //! less is charged its time.
 //!

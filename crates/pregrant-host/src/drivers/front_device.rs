@@ -82,8 +82,8 @@ fn numbered(class: Class, handle: u32) -> String {
 fn missing(domid: &DomId, class: &Class, handle: &u32, there: &[u32]) -> String {
     let (name, which) = (class.name(), numbered(*class, *handle));
     let attach = match *class {
-        Class::VBD => "xl block-attach; on the loopback pregrant loopback attach --disk",
-        _ => "xl network-attach; on the loopback pregrant loopback attach",
+        Class::VBD => "xl block-attach; on the loopback pregrant-lab loopback attach --disk",
+        _ => "xl network-attach; on the loopback pregrant-lab loopback attach",
     };
     if there.is_empty() {
         return format!("{domid} has no {name} {which}, and no other: attach it first ({attach})");

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub enum LoopbackError {
     /// Nothing listens on the socket.
     #[error(
-        "no loopback broker answers at {path}: {source}; start one first (`pregrant demo` does), or check the path"
+        "no loopback broker answers at {path}: {source}; start one first (`pregrant-lab demo` does), or check the path"
     )]
     NoBroker { path: PathBuf, source: Errno },
     /// The domain does not exist.

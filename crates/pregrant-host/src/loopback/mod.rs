@@ -91,8 +91,8 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Attaches to a domain of the machine in the directory `path` (the `DIR` of `pregrant loopback
-    /// serve --dir DIR`), or of the broker that listens at the socket `path`.
+    /// Attaches to a domain of the machine in the directory `path` (the `DIR` of `pregrant-lab
+    /// loopback serve --dir DIR`), or of the broker that listens at the socket `path`.
     ///
     /// # Errors
     /// No broker there, no such domain, 20 attachments already, or another version.

@@ -42,7 +42,7 @@ impl TransportError {
 fn remedy(errno: Errno) -> &'static str {
     match errno {
         Errno::ACCESS | Errno::PERM => "run this as root, or as a user of the group that the socket is for",
-        _ => "is xenstored running? (`pregrant store serve --socket PATH`)",
+        _ => "is xenstored running? (`pregrant-lab store serve --socket PATH`)",
     }
 }
 

@@ -1,5 +1,5 @@
-//! `pregrant bench between`: a TCP transfer from one guest to another through the backend's switch,
-//! with frames delivered in the receiver's turn or in the sender's.
+//! `pregrant-lab bench between`: a TCP transfer from one guest to another through the backend's
+//! switch, with frames delivered in the receiver's turn or in the sender's.
 //!
 //! Three processes, anywhere on the machine: client, server, and a backend with one worker, as the
 //! demo has them.
@@ -7,18 +7,19 @@
 use super::Result;
 use super::output::{Lines, Run};
 use super::timing::{few, in_turns};
-use crate::choice::choice;
+use crate::columns::{Columns, or_dash};
 use crate::record::repeats::Repeats;
 use crate::record::{Between, Of, Record};
 use crate::stage::{DATA_LEN, MTU, Stage, TRANSFER_BYTES, WORKERS};
-use crate::table::{Table, figure, or_dash};
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::RxContext;
 
 /// Arguments of `bench between`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  pregrant bench between
-  pregrant bench between --rx-context same,worker --repeats 9 --json out.jsonl
+  pregrant-lab bench between
+  pregrant-lab bench between --rx-context same,worker --repeats 9 --json out.jsonl
 
 Run it on an idle machine; results from a loaded machine are meaningless.")]
 pub struct BetweenArgs {
@@ -81,7 +82,7 @@ fn table(rows: &[Row]) -> Table {
         let worker = rows.iter().find(|row| row.context == RxContext::Worker)?;
         (row.context != RxContext::Worker).then(|| row.records.ratio_of(&worker.records, |r| r.bits_per_s))?
     };
-    Table::of(rows)
+    Columns::of(rows)
         .left("rx context", |row| row.context)
         .ranged("Gbit/s", 1e9, |row| row.records.summary(|r| r.bits_per_s))
         .right("to worker", |row| or_dash(to_worker(row).map(|s| s.middle(1.0))))

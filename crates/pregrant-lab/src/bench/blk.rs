@@ -1,4 +1,4 @@
-//! `pregrant bench blk`: requests to disks in RAM and on files, path by path.
+//! `pregrant-lab bench blk`: requests to disks in RAM and on files, path by path.
 //!
 //! Guests and backend are processes of their own. For each path, number of guests and number of
 //! workers there is a machine, and all of them at once, each asleep while another is measured; rows
@@ -19,15 +19,15 @@ mod words;
 use super::Result;
 use super::output::{Output, Run};
 use super::timing::{Timing, in_turns};
-use crate::choice::choice;
 use crate::process::disks::disks_command::{Buffers, Dir, GREEDY_DEPTH};
 use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record};
-use crate::usage::Given;
 use medium::{Files, Medium};
 use pregrant::blk::path::PathName;
+use pregrant_cli::choice::choice;
+use pregrant_cli::usage::Given;
 use stand::{Most, Plan, Stand};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -36,12 +36,12 @@ use std::path::PathBuf;
 /// Arguments of `bench blk`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  pregrant bench blk
-  pregrant bench blk --size 4096,65536,1048576 --depth 1,8,32 --guests 1 --json out.jsonl
-  pregrant bench blk --guests 1,2,4,8,15 --depth 32 --workers 1,2 --repeats 9
-  pregrant bench blk --path persistent --guests 1 --depth 32 --anchors
-  pregrant bench blk --path persistent --guests 1 --depth 1,32,256 --image /dev/shm/disk
-  pregrant bench blk --guests 4 --depth 256 --greedy 1048576
+  pregrant-lab bench blk
+  pregrant-lab bench blk --size 4096,65536,1048576 --depth 1,8,32 --guests 1 --json out.jsonl
+  pregrant-lab bench blk --guests 1,2,4,8,15 --depth 32 --workers 1,2 --repeats 9
+  pregrant-lab bench blk --path persistent --guests 1 --depth 32 --anchors
+  pregrant-lab bench blk --path persistent --guests 1 --depth 1,32,256 --image /dev/shm/disk
+  pregrant-lab bench blk --guests 4 --depth 256 --greedy 1048576
 
 Each guest has a disk of its own, in RAM and with --image on a file too; its requests are at random places of all of it. Each read is checked against the last
 write: the number and the generation of each sector, and now and then every byte.

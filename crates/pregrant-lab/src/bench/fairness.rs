@@ -1,5 +1,5 @@
-//! `pregrant bench fairness`: what each of many guests gets that all want as much as there is, and
-//! beside a greedy one.
+//! `pregrant-lab bench fairness`: what each of many guests gets that all want as much as there is,
+//! and beside a greedy one.
 //!
 //! ```text
 //!   core 1   all guests: one thread fills their rings in turn, faster than the backend empties one
@@ -13,23 +13,25 @@ use super::crowd::{Cores, DATA_LEN, Plan, Stand, Window, make_room};
 use super::net::SENDERS_PATHS;
 use super::output::{Lines, Run};
 use super::timing::{Timing, in_turns};
-use crate::choice::{choice, named};
+use crate::columns::{Columns, or_dash};
+use crate::named::named;
 use crate::process::process_command::Load;
 use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Fairness, Of, Record};
-use crate::table::{Table, figure, or_dash};
 use pregrant::net::path::PathName;
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::{Mode, Placement};
 
 /// Arguments of `bench fairness`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("1")))]
 #[command(after_help = "Examples:
-  pregrant bench fairness
-  pregrant bench fairness --guests 32 --greedy none --workers 1,2 --seconds 5 --json out.jsonl
-  pregrant bench fairness --guests 4 --greedy none --workers 2 --place fixed,balanced,own
+  pregrant-lab bench fairness
+  pregrant-lab bench fairness --guests 32 --greedy none --workers 1,2 --seconds 5 --json out.jsonl
+  pregrant-lab bench fairness --guests 4 --greedy none --workers 2 --place fixed,balanced,own
 
 Spread: the standard deviation of what the guests got, over their mean, in one run. At equal load it is to be below 0.5 %.
 Beside a greedy guest each of the others is to keep what it had: 1 in the column \"kept\".")]
@@ -232,7 +234,7 @@ fn table(rows: &[Row]) -> Table {
         };
         or_dash(row.records.summary(part).map(|part| format!("{:.0}", part.median * 100.0)))
     };
-    Table::of(rows.iter().filter(|row| row.records.rate().is_some()))
+    Columns::of(rows.iter().filter(|row| row.records.rate().is_some()))
         .left("place", |row| row.place)
         .right("workers", |row| or_dash((row.workers > 0).then_some(row.workers)))
         .right("guests", |row| row.guests)

@@ -1,4 +1,5 @@
-//! `pregrant bench grant`: what a grant costs the two domains, by each version of the grant table.
+//! `pregrant-lab bench grant`: what a grant costs the two domains, by each version of the grant
+//! table.
 //!
 //! ```text
 //!   core 1: guest    grant a burst of pages -->         --> revoke them one by one    then the same with pages that
@@ -11,14 +12,16 @@ use super::Result;
 use super::limit::pair;
 use super::output::{Lines, Run};
 use super::timing::{Timing, few, in_turns};
-use crate::choice::{choice, named};
+use crate::columns::{Columns, or_dash};
 use crate::limit::{cores, pin};
+use crate::named::named;
 use crate::record::Record;
 use crate::record::repeats::Repeats;
-use crate::table::{Table, or_dash};
 use pregrant::platform::{Access, CopyOp, GrantPool, LocalBytes, PeerMem, Platform};
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef};
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::Table;
 use pregrant_host::loopback::{Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
 use std::error::Error;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -27,8 +30,8 @@ use std::time::{Duration, Instant};
 /// Arguments of `bench grant`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  pregrant bench grant
-  pregrant bench grant --table v1,v2 --burst 1,64 --seconds 1 --repeats 9 --json out.jsonl
+  pregrant-lab bench grant
+  pregrant-lab bench grant --table v1,v2 --burst 1,64 --seconds 1 --repeats 9 --json out.jsonl
 
 Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct GrantArgs {
@@ -261,7 +264,7 @@ fn table(rows: &[Row]) -> Table {
         let ratio = row.records[*op as usize].ratio_of(&v1.records[*op as usize], cost)?;
         (row.table != GrantTableVersion::V1).then_some(ratio)
     };
-    Table::of(&cells)
+    Columns::of(&cells)
         .right("burst", |(row, _)| row.burst)
         .left("table", |(row, _)| row.table.name())
         .left("what", |(_, op)| op.name())

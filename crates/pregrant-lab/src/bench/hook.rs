@@ -1,4 +1,4 @@
-//! `pregrant bench hook`: what a frame hook saves a guest that drops frames, and one that sends
+//! `pregrant-lab bench hook`: what a frame hook saves a guest that drops frames, and one that sends
 //! them back.
 //!
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
@@ -8,24 +8,25 @@ use super::Result;
 use super::net::{Row, data_len, in_poll_mode, platform, queues};
 use super::output::{Output, Run};
 use super::timing::{Bursts, Timing, few};
-use crate::choice::choice;
+use crate::columns::{Columns, or_dash};
 use crate::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
 use crate::record::published;
-use crate::table::{Table, figure, or_dash};
-use crate::usage::Given;
 use pregrant::net::path::PathName;
 use pregrant::wire::netif::MAX_FRAME;
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::{Table, figure};
+use pregrant_cli::usage::Given;
 
 /// Arguments of `bench hook`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("0.5")), mut_arg("repeats", |a| a.default_value("3")))]
 #[command(after_help = "Examples:
-  pregrant bench hook
-  pregrant bench hook --size 64 --repeats 9 --json out.jsonl
-  pregrant bench hook --size 64 --data-len 256 --queues 4
-  pregrant bench hook --size 65535 --repeats 9
-  pregrant bench hook --path copy,staging --size 1500
-  pregrant bench hook --size 1500 --buffers 256,1024,4096
+  pregrant-lab bench hook
+  pregrant-lab bench hook --size 64 --repeats 9 --json out.jsonl
+  pregrant-lab bench hook --size 64 --data-len 256 --queues 4
+  pregrant-lab bench hook --size 65535 --repeats 9
+  pregrant-lab bench hook --path copy,staging --size 1500
+  pregrant-lab bench hook --size 1500 --buffers 256,1024,4096
 
 Frames/s are those that the guest dropped, or sent back. By staging buffers alone are they sent back without a copy. The
 published figures are of staging with data length 256, 64 bytes, 1 and 4 queues.
@@ -132,7 +133,7 @@ fn measure(args: &HookArgs, run: &mut Run) -> Result<()> {
 }
 
 fn table(rows: &[Row]) -> Table {
-    Table::of(rows)
+    Columns::of(rows)
         .left("path", Row::name)
         .left("frames are", |row| words(row.rx))
         .right("size B", |row| row.size)

@@ -1,16 +1,17 @@
-//! `pregrant bench latency`: one frame at a time, there and back; how long a request and a response
-//! take.
+//! `pregrant-lab bench latency`: one frame at a time, there and back; how long a request and a
+//! response take.
 
 use super::Result;
 use super::net::{MODES, PATHS};
 use super::output::{Output, Run};
 use super::stand::Stand;
 use super::timing::seconds;
-use crate::choice::choice;
+use crate::columns::Columns;
 use crate::process::process_command::{Case, Dir};
 use crate::record::Record;
-use crate::table::{Table, figure};
 use pregrant::net::path::PathName;
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::{Mode, RxCoalescing};
 
 const DATA_LEN: u32 = 256;
@@ -19,9 +20,9 @@ const DATA_LEN: u32 = 256;
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("json", |a| a.help("Write a JSON object per row and direction to this file (\"-\": standard output, without the table)")))]
 #[command(after_help = "Examples:
-  pregrant bench latency
-  pregrant bench latency --path staging --mode event --seconds 2
-  pregrant bench latency --mode event --rx-coalesce off,32,load
+  pregrant-lab bench latency
+  pregrant-lab bench latency --path staging --mode event --seconds 2
+  pregrant-lab bench latency --mode event --rx-coalesce off,32,load
 
 Request: from the guest's stamp before it sends to the stamp at the backend's port. Response: from there to the
 guest's stamp after it received. One frame of 64 B in flight.")]
@@ -76,7 +77,7 @@ fn measure_coalesced(
 
 pub fn table(rows: &[[Record; 2]]) -> Table {
     let us = |ns: Option<u64>| figure(ns.unwrap_or(0) as f64 / 1000.0);
-    Table::of(rows)
+    Columns::of(rows)
         .left("path", |[tx, _]| &tx.path)
         .left("mode", |[tx, _]| &tx.mode)
         .right("coalesced", |[tx, _]| tx.rx_coalesce.as_deref().unwrap_or("off"))

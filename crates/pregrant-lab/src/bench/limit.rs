@@ -1,4 +1,4 @@
-//! `pregrant bench limit`: the machine's own ceiling.
+//! `pregrant-lab bench limit`: the machine's own ceiling.
 //!
 //! The rows answer one question each, with no driver in the way: how many cache lines a second can
 //! go from one core to another, what more buffers than a ring has slots are worth, how fast memcpy
@@ -9,14 +9,15 @@
 use super::Result;
 use super::output::{Output, Run};
 use super::timing::Timing;
+use crate::columns::{Columns, or_dash};
 use crate::limit::lines::{self, Copies};
 use crate::limit::remote::{self, Target};
 use crate::limit::{self, Measured, memory, pool, wake};
 use crate::record::published::line_rate;
 use crate::record::repeats::Repeats;
 use crate::record::{Limit, Of, Record};
-use crate::screen;
-use crate::table::{Table, figure, or_dash};
+use pregrant_cli::screen;
+use pregrant_cli::table::{Table, figure};
 use std::io;
 use std::process::Command;
 use std::time::Duration;
@@ -28,8 +29,8 @@ const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.value_parser(seconds)))]
 #[command(
-    after_help = "Examples:\n  pregrant bench limit\n  pregrant bench limit --seconds 1 --json limit.jsonl\n  \
-    pregrant bench limit --pool 256,512,1024,2048,4096,8192\n  pregrant bench limit --pool 2048 --work 0,16,32,64\n\n\
+    after_help = "Examples:\n  pregrant-lab bench limit\n  pregrant-lab bench limit --seconds 1 --json limit.jsonl\n  \
+    pregrant-lab bench limit --pool 256,512,1024,2048,4096,8192\n  pregrant-lab bench limit --pool 2048 --work 0,16,32,64\n\n\
     The first row is the headline: 64-byte frames in slots 256 bytes apart, one line handed per frame.\n\
     Run it on an idle machine; results from a loaded machine are meaningless."
 )]
@@ -283,7 +284,7 @@ fn filled(mut record: Record, m: &Measured) -> Record {
 
 fn table(rows: &[(Row, Repeats)]) -> Table {
     let millions = |v: f64| figure(v / 1e6);
-    Table::of(rows.iter().filter(|(_, records)| records.rate().is_some()))
+    Columns::of(rows.iter().filter(|(_, records)| records.rate().is_some()))
         .left("what", |(row, _)| row.label())
         .right("size B", |(row, _)| row.record(1).size_bytes)
         .median("M/s", 1e6, |(_, records)| records.rate())
@@ -302,7 +303,7 @@ pub fn run_target() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::width;
+    use pregrant_cli::table::width;
 
     #[test]
     fn the_headline_is_the_first_row_and_unmistakable() {

@@ -1,4 +1,4 @@
-//! `pregrant bench`: measurements, as a table for people and as JSON lines for programs.
+//! `pregrant-lab bench`: measurements, as a table for people and as JSON lines for programs.
 //!
 //! ```text
 //!   stand, crowd, blk::stand    a machine with its processes
@@ -32,8 +32,8 @@ pub(crate) mod timing;
 pub(crate) mod working_set;
 
 use crate::record::Record;
-use crate::usage::Given;
 use clap::Subcommand;
+use pregrant_cli::usage::Given;
 use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

@@ -1,5 +1,5 @@
-//! `pregrant bench neighbour`: what a greedy, broken or noisy guest costs another one at the same
-//! backend.
+//! `pregrant-lab bench neighbour`: what a greedy, broken or noisy guest costs another one at the
+//! same backend.
 //!
 //! ```text
 //!   core 1   measured guest (yields whenever its ring is full), beside it at the lowest priority: the neighbour, xenstored
@@ -20,23 +20,24 @@ use super::net::SENDERS_PATHS;
 use super::output::{Lines, Run};
 use super::stand::Stand;
 use super::timing::{Timing, in_turns};
-use crate::choice::choice;
+use crate::columns::{Columns, or_dash};
 use crate::process::process_command::{Case, Dir, Nuisance};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Neighbour, Of, Record};
-use crate::table::{Table, figure, or_dash};
 use clap::ValueEnum;
 use pregrant::net::path::PathName;
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::{Table, figure};
 use std::collections::BTreeMap;
 
 /// Arguments of `bench neighbour`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("0.1")), mut_arg("repeats", |a| a.default_value("7")))]
 #[command(after_help = "Examples:
-  pregrant bench neighbour
-  pregrant bench neighbour --neighbour broken,greedy --repeats 21 --json out.jsonl
-  pregrant bench neighbour --neighbour greedy-long --path copy --workers 1,2
+  pregrant-lab bench neighbour
+  pregrant-lab bench neighbour --neighbour broken,greedy --repeats 21 --json out.jsonl
+  pregrant-lab bench neighbour --neighbour greedy-long --path copy --workers 1,2
 
 Each kind of neighbour is measured with a guest that offers all that is taken, and with one that offers --offer of that,
 burst by burst, and makes up for no more than one burst that it could not send. A greedy neighbour may take its half of the
@@ -185,7 +186,7 @@ fn table(rows: &[Row]) -> Table {
         row.records.summary(|r| r.of.neighbour().map_or(f64::NAN, figure))
     };
     let longest = |row: &Row| of(row, |of| of.longest_gap_ns as f64);
-    Table::of(rows.iter().filter(|row| of_spinning(row).is_some()))
+    Columns::of(rows.iter().filter(|row| of_spinning(row).is_some()))
         .left("path", |row| row.path)
         .left("workers", |row| or_dash(Some(row.workers).filter(|n| *n > 0)))
         .left("offered", |row| row.paced.map_or("all".into(), |part| format!("{:.0} %", part * 100.0)))

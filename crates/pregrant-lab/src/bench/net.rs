@@ -1,4 +1,4 @@
-//! `pregrant bench net`: frames through a vif, path by path.
+//! `pregrant-lab bench net`: frames through a vif, path by path.
 //!
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
 //! vif of its own, from connect to close. Rows take turns within a repeat, so that a slow phase of
@@ -8,7 +8,8 @@ use super::output::{Output, Run};
 use super::stand::Stand;
 use super::timing::{Bursts, Timing, few, in_turns};
 use super::{Result, pairs};
-use crate::choice::{choice, named};
+use crate::columns::{Columns, or_dash};
+use crate::named::named;
 use crate::process::mark::whole_frames;
 use crate::process::process_command::{
     BUFFERS_MAX, Buffers, Case, Dir, Fill, RING_SLOTS, Reuse, RxWay, TxWay,
@@ -16,9 +17,6 @@ use crate::process::process_command::{
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::record::{Net, Of, Record, WorkingSet};
-use crate::screen;
-use crate::table::{Table, figure, or_dash};
-use crate::usage::{Given, Usage};
 use pregrant::net::batch::Thresholds;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
@@ -26,6 +24,10 @@ use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant_cli::choice::choice;
+use pregrant_cli::screen;
+use pregrant_cli::table::{Table, figure};
+use pregrant_cli::usage::{Given, Usage};
 use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::{Mode, Placement, RxCoalescing};
 use std::collections::BTreeMap;
@@ -34,17 +36,17 @@ use std::collections::BTreeMap;
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("0.5")), mut_arg("repeats", |a| a.default_value("3")))]
 #[command(after_help = "Examples:
-  pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
-  pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
-  pregrant bench net --path staging --size 64 --redo on,off --repeats 9
-  pregrant bench net --path copy,staging --size 64 --burst 1,2,4,8,16,32,64
-  pregrant bench net --path gref-mapping --dir tx --size 65535 --tx copy,own --repeats 9
-  pregrant bench net --path copy --dir rx --size 1500 --rx reference --rx-head 14,64,200,256
-  pregrant bench net --path copy --dir rx --size 1500 --mode event --rx-coalesce off,32,load
-  pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
-  pregrant bench net --path copy,staging,staging+copy,staging+map --dir tx --size 256,260 --look
-  pregrant bench net --path map --dir tx --size 1500 --look --copy-below 128,2048
-  pregrant bench net --path staging --dir rx --size 1500 --data-len 2048 --rx-only
+  pregrant-lab bench net --path copy,staging --dir tx,rx --size 64,1500
+  pregrant-lab bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
+  pregrant-lab bench net --path staging --size 64 --redo on,off --repeats 9
+  pregrant-lab bench net --path copy,staging --size 64 --burst 1,2,4,8,16,32,64
+  pregrant-lab bench net --path gref-mapping --dir tx --size 65535 --tx copy,own --repeats 9
+  pregrant-lab bench net --path copy --dir rx --size 1500 --rx reference --rx-head 14,64,200,256
+  pregrant-lab bench net --path copy --dir rx --size 1500 --mode event --rx-coalesce off,32,load
+  pregrant-lab bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
+  pregrant-lab bench net --path copy,staging,staging+copy,staging+map --dir tx --size 256,260 --look
+  pregrant-lab bench net --path map --dir tx --size 1500 --look --copy-below 128,2048
+  pregrant-lab bench net --path staging --dir rx --size 1500 --data-len 2048 --rx-only
 
 Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
 A row whose untimed burst comes with a wrong byte fails.
@@ -533,22 +535,24 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Rx) && args.dir.contains(&Dir::Rx)) {
         screen::say(format_args!(
-            "pregrant: the path {path} serves TX alone (RX is copied): its rows for rx are left out"
+            "pregrant-lab: the path {path} serves TX alone (RX is copied): its rows for rx are left out"
         ));
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Tx) && args.dir.contains(&Dir::Tx)) {
-        screen::say(format_args!("pregrant: the path {path} serves RX alone: its rows for tx are left out"));
+        screen::say(format_args!(
+            "pregrant-lab: the path {path} serves RX alone: its rows for tx are left out"
+        ));
     }
     if args.rx_only && args.dir.contains(&Dir::Tx) {
         screen::say(format_args!(
-            "pregrant: with --rx-only TX has no staging buffers: its rows by staging are left out"
+            "pregrant-lab: with --rx-only TX has no staging buffers: its rows by staging are left out"
         ));
     }
     let by_reference = args.rx.contains(&RxWay::Reference) && args.dir.contains(&Dir::Rx);
     for path in args.path.iter().filter(|path| by_reference && path.serves(Dir::Rx) && !path.comes_in_pages())
     {
         screen::say(format_args!(
-            "pregrant: frames by {path} come in no pages: its rows for --rx reference are left out"
+            "pregrant-lab: frames by {path} come in no pages: its rows for --rx reference are left out"
         ));
     }
     if rows.is_empty() {
@@ -598,7 +602,7 @@ pub fn platform(rows: &[Row]) -> String {
 
 /// The rows as a table.
 fn table(rows: &[Row]) -> Table {
-    Table::of(rows.iter().filter(|row| row.records.rate().is_some()))
+    Columns::of(rows.iter().filter(|row| row.records.rate().is_some()))
         .left("path", Row::name)
         .left("dir", |row| match row.rx {
             _ if row.tx_way() == TxWay::Own => format!("{} from own pages", row.dir),

@@ -5,7 +5,7 @@ use crate::load::{self, COMPARED_MOST, Load, percent};
 use crate::record::stats::LOADED;
 use crate::record::{Record, RecordWriter};
 use crate::report::Report;
-use crate::screen::{self, Progress, print};
+use pregrant_cli::screen::{self, Progress, print};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -65,7 +65,7 @@ fn run(
     // To be read before it is waited for, also beside JSON lines.
     if let Some(loaded) = load::check() {
         run.progress.clear();
-        screen::say(format_args!("pregrant: {loaded}"));
+        screen::say(format_args!("pregrant-lab: {loaded}"));
     }
     let before = Load::now();
     let outcome = measure(&mut run);
@@ -104,7 +104,7 @@ impl Run {
             percent(COMPARED_MOST)
         );
         if self.is_quiet() {
-            screen::say(format_args!("pregrant: {text}"));
+            screen::say(format_args!("pregrant-lab: {text}"));
         }
         self.print(format_args!("\n{text}"))
     }

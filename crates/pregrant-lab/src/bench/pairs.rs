@@ -13,7 +13,7 @@
 
 use super::net::Row;
 use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay, TxWay};
-use crate::table::figure;
+use pregrant_cli::table::figure;
 
 /// The key of a row.
 #[derive(Clone, Copy, PartialEq)]

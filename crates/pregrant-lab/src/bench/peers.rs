@@ -1,4 +1,4 @@
-//! `pregrant bench peers`: frames through our paths and through DPDK's memif and vhost-user, in
+//! `pregrant-lab bench peers`: frames through our paths and through DPDK's memif and vhost-user, in
 //! turns on the same two cores; then [requests to disks](disks), beside vhost-user-blk.
 //!
 //! ```text
@@ -17,15 +17,17 @@ use super::output::{Output, Run};
 use super::stand::Stand;
 use super::timing::{Timing, few, in_turns};
 use super::{Result, limit};
-use crate::choice::{choice, named};
+use crate::columns::{Columns, or_dash};
 use crate::limit::lines::{self, Copies};
+use crate::named::named;
 use crate::process::process_command::{BUFFERS_MAX, Dir, RING_SLOTS};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Of, Peers, Record};
-use crate::table::{Table, or_dash};
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::Table;
 use pregrant_host::drivers::Mode;
 use pregrant_host::drivers::net::buffer_pool;
 use std::time::Duration;
@@ -44,9 +46,9 @@ const LONGEST: i64 = 1514;
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("0.3")))]
 #[command(after_help = "Examples:
-  pregrant bench peers
-  pregrant bench peers --size 1500 --dir rx --repeats 9 --json peers.jsonl
-  pregrant bench peers --peer vhost-user-blk --repeats 9
+  pregrant-lab bench peers
+  pregrant-lab bench peers --size 1500 --dir rx --repeats 9 --json peers.jsonl
+  pregrant-lab bench peers --peer vhost-user-blk --repeats 9
 
 Frames need dpdk-testpmd (Debian: apt install dpdk-dev librte-net-memif23 librte-net-vhost23 librte-net-virtio23) and huge pages, which it
 asks for and never sets up; disks need qemu-storage-daemon (qemu-system-common). Peers that cannot be measured are named, with the reason.
@@ -260,7 +262,7 @@ fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
 }
 
 fn table(lines: &[Line]) -> Table {
-    Table::of(lines)
+    Columns::of(lines)
         .left("by", Line::name)
         .left("dir", |line| line.dir)
         .right("size B", |line| line.size)

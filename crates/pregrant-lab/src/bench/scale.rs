@@ -1,5 +1,5 @@
-//! `pregrant bench scale`: what many vifs cost at one backend, when one of them is busy, when all
-//! are, and when none is.
+//! `pregrant-lab bench scale`: what many vifs cost at one backend, when one of them is busy, when
+//! all are, and when none is.
 //!
 //! ```text
 //!   machines with 1 vif     machine with 8 vifs      64      256          all of them at once, each with its own backend
@@ -18,14 +18,15 @@ use super::crowd::{Cores, DATA_LEN, Plan, Stand, Window, make_room};
 use super::net::PATHS;
 use super::output::{Lines, Run};
 use super::timing::{Timing, seconds};
-use crate::choice::choice;
+use crate::columns::Columns;
 use crate::process::process_command::{BUFFERS_MAX, Load, RING_SLOTS};
 use crate::record::repeats::Repeats;
 use crate::record::stats::{LOADED, Summary};
 use crate::record::{Of, Record, Scale};
-use crate::table::{Columns, Table, figure};
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant_cli::choice::choice;
+use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::{Mode, Placement};
 use std::time::Duration;
@@ -34,8 +35,8 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("0.1")))]
 #[command(after_help = "Examples:
-  pregrant bench scale
-  pregrant bench scale --vifs 1,64 --workers 1 --path copy --repeats 21 --json out.jsonl
+  pregrant-lab bench scale
+  pregrant-lab bench scale --vifs 1,64 --workers 1 --path copy --repeats 21 --json out.jsonl
 
 Each vif is a guest's of its own. The backend waits in event mode: one that has nothing to do sleeps.
 What one busy vif gets, its latency, and the CPU time of a backend whose guests are all idle are to be the same however many
@@ -246,7 +247,7 @@ fn base_of<'a>(rows: &'a [Row], row: &'a Row) -> &'a Row {
 
 /// The key of a row.
 fn columns(rows: &[Row]) -> Columns<'_, Row> {
-    Table::of(rows)
+    Columns::of(rows)
         .left("path", |row| row.path)
         .right("workers", |row| row.workers)
         .right("vifs", |row| row.vifs)

@@ -1,4 +1,4 @@
-//! `pregrant bench store`: operations a second of xenstored, over unix sockets and of its core
+//! `pregrant-lab bench store`: operations a second of xenstored, over unix sockets and of its core
 //! alone.
 //!
 //! ```text
@@ -15,15 +15,16 @@ use super::output::{Lines, Run};
 pub use super::store_load::Op;
 use super::store_load::{Answers, CHILDREN, Core, Load, Sockets, VALUE_BYTES, Way};
 use super::timing::Timing;
+use crate::columns::{Columns, or_dash};
 use crate::cpu_time;
 use crate::limit::{cores, pin};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
-use crate::screen;
-use crate::table::{Table, figure, or_dash};
 use pregrant::DomId;
 use pregrant::wire::xs::{MsgType, TX_NONE};
 use pregrant::xenstore::codec;
+use pregrant_cli::screen;
+use pregrant_cli::table::{Table, figure};
 use pregrant_host::xenstored::{Handle, Xenstored};
 use pregrant_xenstored::{Limits, Server};
 use rustix::thread::Pid;
@@ -42,9 +43,9 @@ const WARM_UP: Duration = Duration::from_millis(20);
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("repeats", |a| a.default_value("3")))]
 #[command(after_help = "Examples:
-  pregrant bench store
-  pregrant bench store --ops read,write --depth 1,64 --connections 16 --seconds 1
-  pregrant bench store --json store.jsonl
+  pregrant-lab bench store
+  pregrant-lab bench store --ops read,write --depth 1,64 --connections 16 --seconds 1
+  pregrant-lab bench store --json store.jsonl
 
 One transaction is four requests (START, READ, WRITE, END). \"M/s of a core\" is what the server's processor time
 for an operation allows; it does not depend on how fast the client asks.")]
@@ -298,7 +299,7 @@ fn table(rows: &[Row]) -> Table {
         let rate = row.records.rate().map(|rate| rate.per(1e3));
         or_dash(rate.map(|rate| format!("({} to {})", figure(rate.min), figure(rate.max))))
     };
-    Table::of(rows)
+    Columns::of(rows)
         .left("operation", |row| row.op)
         .left("through", |row| if row.with_sockets { "socket" } else { "core alone" })
         .right("depth", |row| row.depth)

@@ -1,7 +1,7 @@
 //! The requests of `bench store`, byte by byte, and their target: sockets, or the server's core
 //! alone.
 
-use crate::choice::named;
+use crate::named::named;
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
 use pregrant::xenstore::codec;
 use pregrant_xenstored::{ConnId, Server};

@@ -1,5 +1,5 @@
-//! `pregrant bench working-set`: frames that are sent from a guest's own buffers, over the number
-//! of buffers.
+//! `pregrant-lab bench working-set`: frames that are sent from a guest's own buffers, over the
+//! number of buffers.
 //!
 //! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
 //! vif of its own, as in `bench net`. The question is of the review of staging grants (2016):
@@ -10,19 +10,20 @@ use super::Result;
 use super::net::{Row, STATIC_POOL, in_poll_mode, platform};
 use super::output::{Output, Run};
 use super::timing::{Bursts, Timing, few};
+use crate::columns::{Columns, or_dash};
 use crate::process::process_command::{Buffers, Case, Dir, Fill, Reuse};
 use crate::record::stats::Summary;
 use crate::record::{Record, WorkingSet};
-use crate::table::{Table, figure, or_dash};
 use pregrant::net::path::PathName;
+use pregrant_cli::table::{Table, figure};
 
 /// Arguments of `bench working-set`.
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.default_value("0.25")), mut_arg("repeats", |a| a.default_value("3")))]
 #[command(mut_arg("report", |a| a.help("Write a page with the results to this folder, as index.html with the records beside it")))]
 #[command(after_help = "Examples:
-  pregrant bench working-set
-  pregrant bench working-set --buffers 256,1024 --reuse uniform --size 4096 --repeats 9 --json out.jsonl
+  pregrant-lab bench working-set
+  pregrant-lab bench working-set --buffers 256,1024 --reuse uniform --size 4096 --repeats 9 --json out.jsonl
 
 Rows are pairs: frames copied into the static pool, and frames sent from their buffers where the backend has these.
 Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
@@ -85,7 +86,7 @@ fn table(rows: &[Row]) -> Table {
     };
     let only = |row: &Row, of: fn(&Row) -> String| or_dash(is_cached(row).then(|| of(row)));
     let numbered: Vec<(usize, &Row)> = rows.iter().enumerate().collect();
-    let mut table = Table::of(&numbered)
+    let mut table = Columns::of(&numbered)
         .left("reuse", |(_, row)| row.buffers.map_or("", |buffers| buffers.reuse.name()))
         .right("buffers", |(_, row)| pages(row))
         .left("frames go by", |(_, row)| way(row))

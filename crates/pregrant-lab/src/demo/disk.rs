@@ -14,11 +14,11 @@ use crate::process::disks::disks_command::{Buffers, Dir, DiskSetup, DisksCommand
 use crate::process::process_command::{Devices, ProcessCommand, WorkerSetup};
 use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Disk, Of, Record, Took};
-use crate::screen::Progress;
-use crate::table::figure;
 use crate::testbed::{Ends, Process, Testbed, answer};
 use pregrant::PAGE_SIZE;
 use pregrant::blk::path::PathName;
+use pregrant_cli::screen::Progress;
+use pregrant_cli::table::figure;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -17,9 +17,9 @@ use crate::process::process_command::ProcessCommand;
 use crate::process::report::{Arrival, Report};
 use crate::record::{Of, Pause, Record, Restart};
 use crate::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
-use crate::table::figure;
 use crate::testbed::{Grants, answer};
 use pregrant::platform::Clock;
+use pregrant_cli::table::figure;
 use pregrant_host::MonotonicClock;
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What this machine does without a driver, as `pregrant bench limit` prints it.
+//! What this machine does without a driver, as `pregrant-lab bench limit` prints it.
 //!
 //! | file | measures |
 //! |---|---|

@@ -19,11 +19,11 @@ pub(crate) mod signals;
 pub(crate) mod transfer;
 pub(crate) mod worker_threads;
 
-use crate::machine;
 use clap::{Args, ValueEnum};
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Client;
+use pregrant_cli::loopback_machine;
 use pregrant_host::drivers::Backend;
 use pregrant_host::loopback::{Loopback, LoopbackError};
 use pregrant_host::wake::WakeOn;
@@ -101,7 +101,7 @@ pub fn stay_on(cpu: Option<usize>) -> Result<()> {
 /// Attaches to a domain, with its xenstore connection, that wakes the platform's events.
 fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport>)> {
     let platform = Loopback::attach(broker, domid)?;
-    let xs = machine::store_of(&platform)?;
+    let xs = loopback_machine::store_of(&platform)?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     Ok((platform, xs))
 }

@@ -4,7 +4,7 @@
 //! docs/protocol 10 has the sources in full.
 
 use super::Record;
-use crate::table::figure;
+use pregrant_cli::table::figure;
 
 /// The fate of the frames in a published figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum End {
 
 /// Of figures that are marked with `*`.
 pub const THROUGH_STACK: &str = "* In the published figure a Linux guest's network stack took the frames, and dropped them. The guests of these \
-    rows have no stack: they copy a frame, and read its number. `pregrant bench hook` has rows with a stack.";
+    rows have no stack: they copy a frame, and read its number. `pregrant-lab bench hook` has rows with a stack.";
 
 /// One published figure: frames per second, with one queue unless stated.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,6 @@
-//! A figure in few digits; middle and ends of a few repeats.
+//! Middle and ends of the figures of a few repeats.
 
+use pregrant_cli::table::figure;
 use std::fmt;
 
 /// The median and the extremes of some figures.
@@ -63,17 +64,6 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A figure with three significant digits, and never more than that many behind the point: `0.123`,
-/// `4.56`, `78.9`, `1234`.
-pub fn figure(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.95 => format!("{value:.0}"),
-        v if v >= 9.995 => format!("{value:.1}"),
-        v if v >= 0.9995 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,11 +95,5 @@ mod tests {
         let ratios = Summary::of_ratios([(40.0, 2.0), (60.0, 4.0), (1.0, 0.0)].into_iter()).unwrap();
         assert_eq!((ratios.median, ratios.min, ratios.max), (17.5, 15.0, 20.0));
         assert_eq!(Summary::of_ratios([(1.0, 0.0)].into_iter()), None);
-    }
-
-    #[test]
-    fn figures_have_three_digits() {
-        let shown: Vec<_> = [0.0, 0.1234, 0.9996, 4.567, 9.996, 78.94, 99.96, 1234.5].map(figure).into();
-        assert_eq!(shown, ["0.000", "0.123", "1.00", "4.57", "10.0", "78.9", "100", "1234"]);
     }
 }

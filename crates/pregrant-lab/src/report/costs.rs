@@ -6,9 +6,10 @@ use super::plot::{colour, folded};
 use super::quantity::{count, small};
 use super::scale::Scale;
 use super::story::direction;
+use crate::columns::Columns;
 use crate::record::Record;
-use crate::table::{Columns, Table};
 use maud::{Markup, html};
+use pregrant_cli::table::Table;
 use std::collections::BTreeSet;
 
 /// A table of one count for each frame, in one direction.
@@ -80,7 +81,7 @@ pub fn each<'a, 'r>(columns: Columns<'a, Row<'r>>) -> Columns<'a, Row<'r>> {
 }
 
 fn all_counts(d: &Digest) -> Table {
-    let first = Table::of(&d.net)
+    let first = Columns::of(&d.net)
         .left("dir", |row| &row.first().dir)
         .right("size B", |row| row.first().size_bytes)
         .left("path", |row| &row.name);

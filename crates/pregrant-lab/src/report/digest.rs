@@ -5,7 +5,7 @@ use super::quantity::{distinct, per_frame, some};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{DISK_RESTART, Limit, Record};
-use crate::table::figure;
+use pregrant_cli::table::figure;
 
 /// The repeats of one measurement.
 #[derive(Clone, Debug)]

@@ -7,11 +7,12 @@ use super::digest::{Digest, Row};
 use super::plot::folded;
 use super::quantity::{count, distinct, duration, si, some};
 use super::words;
+use crate::columns::{Columns, or_dash};
 use crate::record::Record;
 use crate::record::published::{self, PublishedDisks};
 use crate::record::stats::Summary;
-use crate::table::{Table, figure, or_dash};
 use maud::{Markup, html};
+use pregrant_cli::table::{Table, figure};
 
 /// The common part of a panel's rows: direction, size, alignment, depth.
 type Kind<'a> = (&'a str, u64, Option<u32>, Option<u32>);
@@ -88,7 +89,7 @@ pub fn restart_in_words(r: &Record) -> String {
 }
 
 fn restart_figures(d: &Digest) -> Table {
-    Table::of(d.disk_restarts.iter().copied())
+    Columns::of(d.disk_restarts.iter().copied())
         .left("path", |r| &r.path)
         .right("requests", |r| r.frames)
         .right("before the kill", |r| or_dash(before(r)))
@@ -191,7 +192,7 @@ fn figures(d: &Digest) -> Table {
     let latency =
         |row: &Row, of: fn(&Record) -> Option<u64>| or_dash(row.middle(of).map(|s| duration(s.median)));
     let k = |v: f64| figure(v / 1e3);
-    let first = Table::of(&d.blk)
+    let first = Columns::of(&d.blk)
         .left("dir", |row| &row.first().dir)
         .right("size B", |row| row.first().size_bytes)
         .right("align B", |row| or_dash(align(row.first())))

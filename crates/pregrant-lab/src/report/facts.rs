@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_command_can_be_typed_again() {
         let args = ["demo", "--report", "my dir", "it's", ""].map(String::from);
-        assert_eq!(command(args.into_iter()), r"pregrant demo --report 'my dir' 'it'\''s' ''");
+        assert_eq!(command(args.into_iter()), r"pregrant-lab demo --report 'my dir' 'it'\''s' ''");
     }
 
     #[test]

@@ -8,9 +8,10 @@ use super::facts::Facts;
 use super::quantity::duration;
 use super::story::direction;
 use super::waits::way;
+use crate::columns::{Columns, or_dash};
 use crate::record::stats::Summary;
 use crate::record::{Pause, Record, published};
-use crate::table::{Table, figure, or_dash};
+use pregrant_cli::table::{Table, figure};
 use std::fmt::Write;
 
 /// The text; None without rates.
@@ -67,7 +68,7 @@ fn machine(d: &Digest, facts: &Facts) -> String {
 }
 
 fn rates(d: &Digest) -> String {
-    let rows = Table::of(&d.net)
+    let rows = Columns::of(&d.net)
         .left("dir", |row| &row.first().dir)
         .right("bytes", |row| row.first().size_bytes)
         .left("path", |row| &row.name)
@@ -102,7 +103,7 @@ fn ceilings(d: &Digest) -> Option<String> {
 }
 
 fn latencies(d: &Digest) -> Option<String> {
-    let rows = Table::of(&d.latency)
+    let rows = Columns::of(&d.latency)
         .left("path", |row| &row.name)
         .left("mode", |row| &row.first().mode)
         .left("way", way)
@@ -128,7 +129,7 @@ fn restarts(d: &Digest) -> Option<String> {
         Some((what, Summary::of(&values)?))
     };
     let times: Vec<(&str, Summary)> = TIMES.into_iter().map(all).collect::<Option<_>>()?;
-    let times = Table::of(&times)
+    let times = Columns::of(&times)
         .left("time", |(what, _)| what)
         .right("median", |(_, s)| duration(s.median))
         .right("range", |(_, s)| format!("{} to {}", duration(s.min), duration(s.max)))

@@ -116,11 +116,11 @@ fn write(folder: &Folder, records: &[Record], facts: &Facts) -> Result<PathBuf> 
     Ok(folder.file(PAGE))
 }
 
-/// Arguments of `pregrant report`.
+/// Arguments of `pregrant-lab report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  pregrant report out.jsonl --out report
-  pregrant report net.jsonl latency.jsonl limit.jsonl --out report
+  pregrant-lab report out.jsonl --out report
+  pregrant-lab report net.jsonl latency.jsonl limit.jsonl --out report
 
 FILE is what --json wrote. The machine's facts come from machine.json beside a records.jsonl, if there is one.")]
 pub struct ReportArgs {
@@ -132,6 +132,7 @@ pub struct ReportArgs {
     out: PathBuf,
 }
 
+/// Runs `pregrant-lab report`.
 pub fn run(args: ReportArgs) -> Result<()> {
     let mut records = Vec::new();
     for file in &args.files {
@@ -144,7 +145,7 @@ pub fn run(args: ReportArgs) -> Result<()> {
         _ => Facts::default(),
     };
     let page = write(&Folder::open(&args.out)?, &records, &facts)?;
-    Ok(crate::screen::print(format_args!("Report: {}", page.display()))?)
+    Ok(pregrant_cli::screen::print(format_args!("Report: {}", page.display()))?)
 }
 
 /// The records of a file.

@@ -8,9 +8,10 @@ use super::facts::Facts;
 use super::plot::{folded, numbers};
 use super::quantity::{distinct, duration, si, some};
 use super::{costs, disks, rates, story, style, timeline, waits, words};
+use crate::columns::Columns;
 use crate::record::{Pause, Record};
-use crate::table::{Table, figure};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use pregrant_cli::table::{Table, figure};
 
 /// The page of some records, whose texts are [`printable`].
 pub fn page(records: &[Record], facts: &Facts) -> String {
@@ -108,7 +109,7 @@ fn restarts(d: &Digest) -> Option<Markup> {
 
 fn restart_figures(d: &Digest) -> Table {
     let pauses: Vec<(&Record, &Pause)> = d.restarts.iter().filter_map(|r| Some((*r, r.pause()?))).collect();
-    Table::of(&pauses)
+    Columns::of(&pauses)
         .left("path", |(r, _)| &r.path)
         .right("silence ns", |(_, p)| p.silence_ns)
         .right("one guest ns", |(_, p)| p.longest_gap_ns)
@@ -127,7 +128,7 @@ fn restart_figures(d: &Digest) -> Table {
 
 /// A table of everything else that was measured.
 fn others(d: &Digest) -> Option<Markup> {
-    let table = Table::of(&d.others)
+    let table = Columns::of(&d.others)
         .left("bench", |row| &row.first().bench)
         .left("path", |row| &row.name)
         .left("dir", |row| &row.first().dir)
@@ -181,7 +182,7 @@ fn shares(d: &Digest) -> Vec<String> {
 
 fn ceiling(d: &Digest) -> Table {
     let m = |v: f64| figure(v / 1e6);
-    Table::of(&d.limit)
+    Columns::of(&d.limit)
         .left("what", |row| row.first().ceiling())
         .right("size B", |row| row.first().size_bytes)
         .right("M/s", |row| m(row.rate.median))
@@ -212,7 +213,7 @@ fn method(d: &Digest, facts: &Facts) -> Markup {
             pre { code { (command) } }
         } @else {
             p { "The command was not recorded. These make pages like this one:" }
-            pre { code { "pregrant demo --report DIR\npregrant bench net --report DIR" } }
+            pre { code { "pregrant-lab demo --report DIR\npregrant-lab bench net --report DIR" } }
         }
         p { "From a checkout of the source, " code { "cargo run --release -- demo --report DIR" } " builds the program and runs it. It needs Linux with two cores, no root and no Xen; nothing else should run meanwhile." }
     }

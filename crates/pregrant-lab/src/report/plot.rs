@@ -7,8 +7,8 @@
 //! colour alone.
 
 use super::scale::Percent;
-use crate::table::{Align, Table};
 use maud::{Markup, html};
+use pregrant_cli::table::{Align, Table};
 
 const COLOURS: usize = 8;
 

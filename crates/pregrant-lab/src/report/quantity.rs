@@ -1,6 +1,6 @@
 //! Figures with their units, as the page writes them: three digits, the unit beside.
 
-use crate::table::figure;
+use pregrant_cli::table::figure;
 
 /// A number with a decimal prefix: `47.0 M`, `102 k`, `0.250`.
 pub fn si(value: f64) -> String {

@@ -7,9 +7,10 @@ use super::digest::{Digest, Row};
 use super::plot::{folded, legend};
 use super::quantity::{gbit, si};
 use super::story::direction;
+use crate::columns::Columns;
 use crate::record::published::{self, line_rate};
-use crate::table::{Table, figure};
 use maud::{Markup, html};
+use pregrant_cli::table::{Table, figure};
 use std::collections::BTreeSet;
 
 /// The section's content; None without `bench net`.
@@ -146,7 +147,7 @@ fn beside_bar(d: &Digest, row: &Row) -> String {
 
 fn figures(d: &Digest) -> Table {
     let m = |v: f64| figure(v / 1e6);
-    Table::of(&d.net)
+    Columns::of(&d.net)
         .left("dir", |row| &row.first().dir)
         .right("size B", |row| row.first().size_bytes)
         .left("path", |row| &row.name)
@@ -165,7 +166,7 @@ fn figures(d: &Digest) -> Table {
 fn sources(d: &Digest) -> Table {
     let known: Vec<(&Row, (f64, String))> =
         d.net.iter().filter_map(|row| Some((row, published_for(row)?))).collect();
-    Table::of(&known)
+    Columns::of(&known)
         .left("dir", |(row, _)| &row.first().dir)
         .right("size B", |(row, _)| row.first().size_bytes)
         .left("path", |(row, _)| &row.name)

@@ -4,7 +4,7 @@ use super::digest::{Digest, Row};
 use super::quantity::{duration, gbit, si};
 use crate::record::Record;
 use crate::record::published::line_rate;
-use crate::table::figure;
+use pregrant_cli::table::figure;
 
 /// A large figure with what it is.
 #[derive(Debug, PartialEq)]

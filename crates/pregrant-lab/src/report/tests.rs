@@ -5,7 +5,7 @@ use super::facts::Facts;
 use super::{markdown, page, picture};
 use crate::record::published;
 use crate::record::{DISK_RESTART, Disk, Of, Pause, Record, Restart, Took};
-use crate::table::figure;
+use pregrant_cli::table::figure;
 use roxmltree::{Document, Node};
 use std::collections::BTreeSet;
 

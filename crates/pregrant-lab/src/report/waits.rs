@@ -5,9 +5,10 @@ use super::histogram::{self, Strip};
 use super::plot::folded;
 use super::quantity::{count, distinct, duration};
 use super::words;
+use crate::columns::{Columns, or_dash};
 use crate::record::Record;
-use crate::table::{Table, or_dash};
 use maud::{Markup, html};
+use pregrant_cli::table::Table;
 
 /// The section's content; None without latencies.
 pub fn section(d: &Digest) -> Option<Markup> {
@@ -89,7 +90,7 @@ pub fn way(row: &Row) -> &'static str {
 fn figures(d: &Digest) -> Table {
     let whole = |v: Option<f64>| or_dash(v.map(|v| format!("{v:.0}")));
     let middle = |row: &Row, of: fn(&Record) -> Option<u64>| whole(row.middle(of).map(|s| s.median));
-    Table::of(&d.latency)
+    Columns::of(&d.latency)
         .left("path", |row| &row.name)
         .left("mode", |row| &row.first().mode)
         .left("way", way)

@@ -8,20 +8,17 @@
 //! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its
 //! timers run, its frames wait, so that a connection outlives the change of its backend.
 
-mod echo;
-pub mod frame_hook;
 pub(crate) mod frame_number;
 pub mod guest_stack;
-pub mod packet_filter;
 pub mod ping;
 pub mod transfer;
 
-use frame_hook::{Exit, FrameHook, HookLine};
 use guest_stack::{GuestStack, asks_to_connect};
 use pregrant::net::front::FrontStep;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::Arena;
 use pregrant::xenstore::Transport;
+use pregrant_cli::front::frame_hook::{Exit, FrameHook, HookLine};
 use pregrant_host::drivers::{Frontend, FrontendError, Mode, PollLoop, Rest, Work};
 use pregrant_host::wake::WakeOn;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 //!       '--- EOF (died) -->   drops its pins, closes its ends, and a guest domain with its last process
 //! ```
 //!
-//! It runs in a thread of its starter (the demo, a test, `pregrant store serve`). A process
+//! It runs in a thread of its starter (the demo, a test, `pregrant-lab store serve`). A process
 //! reaches it through the socket's path or through a ready socket pair.
 //!
 //! What a process may do: see [`machine`]. One that does not read its answers is disconnected.

@@ -17,11 +17,11 @@ use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
 use crate::bench::program::{is_there, pinned};
+use crate::columns::Columns;
 use crate::process::disks::disks_command::{Load, Rested};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record, Took};
-use crate::table::Table;
 use pregrant::blk::path::PathName;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -283,7 +283,7 @@ impl Anchors {
             })?;
             row.records.ratio(&anchor.records)
         };
-        let t = Table::of(self.all.iter().filter(|anchor| anchor.records.rate().is_some()))
+        let t = Columns::of(self.all.iter().filter(|anchor| anchor.records.rate().is_some()))
             .left("anchor", Anchor::path)
             .left("dir", |anchor| anchor.dir)
             .right("size B", |anchor| anchor.size)

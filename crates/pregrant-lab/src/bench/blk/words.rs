@@ -3,20 +3,21 @@
 use super::stand::{Plan, Stand};
 use super::{BlkArgs, Row};
 use crate::bench::timing::few;
+use crate::columns::{Columns, or_dash};
 use crate::process::disks::disks_command::Buffers;
 use crate::process::disks::load::WHOLE_EACH;
 use crate::record::Record;
 use crate::record::published::{PUBLISHED_DISKS, in_full};
 use crate::record::stats::Summary;
-use crate::table::{Table, figure, or_dash};
 use pregrant::blk::path::PathName;
+use pregrant_cli::table::{Table, figure};
 use std::collections::BTreeMap;
 
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let each = |row: &Row, count: fn(&Record) -> u64| figure(row.records.each(count));
     let gib = f64::from(1 << 30);
-    Table::of(rows.iter().filter(|row| row.greedy.is_none() && row.records.rate().is_some()))
+    Columns::of(rows.iter().filter(|row| row.greedy.is_none() && row.records.rate().is_some()))
         .left("path", |row| row.plan.path_name())
         .left("disk", |row| row.plan.medium)
         .left("dir", |row| row.dir)

@@ -14,11 +14,12 @@ use crate::bench::blk::stand::{Most, Plan, Stand};
 use crate::bench::blk::storage_daemon::Folder;
 use crate::bench::output::Run;
 use crate::bench::timing::in_turns;
+use crate::columns::{Columns, or_dash};
 use crate::process::disks::disks_command::{Buffers, Dir, Load};
 use crate::record::repeats::Repeats;
 use crate::record::{Disk, Of, Record};
-use crate::table::{Table, or_dash};
 use pregrant::blk::path::PathName;
+use pregrant_cli::table::Table;
 
 /// Bytes of a request, and what it begins at a multiple of.
 const SIZE: usize = 4096;
@@ -102,7 +103,7 @@ fn times_the_peer(lines: &[Line], line: &Line) -> Option<String> {
 }
 
 fn table(lines: &[Line]) -> Table {
-    Table::of(lines)
+    Columns::of(lines)
         .left("by", Line::name)
         .left("dir", |line| line.dir)
         .right("depth", |line| line.depth)

@@ -1,4 +1,4 @@
-//! `pregrant frames`: a check of any network interface: numbered, checksummed datagrams, each
+//! `pregrant-lab frames`: a check of any network interface: numbered, checksummed datagrams, each
 //! acknowledged.
 //!
 //! ```text
@@ -29,12 +29,12 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const PORT: u16 = 5002;
 
-/// Arguments of `pregrant frames`.
+/// Arguments of `pregrant-lab frames`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  pregrant frames --serve
-  pregrant frames --to 10.9.0.2 --count 100000
-  pregrant frames --to fd09::2 --count 100000 --size 64..9000
+  pregrant-lab frames --serve
+  pregrant-lab frames --to 10.9.0.2 --count 100000
+  pregrant-lab frames --to fd09::2 --count 100000 --size 64..9000
 
 At the end it prints what was sent, received, damaged, out of order and sent again, and fails when anything was damaged
 or lost. Sizes are bytes of UDP payload: with an MTU of 1500 what is longer than 1472 travels in fragments.")]
@@ -81,6 +81,7 @@ fn sizes(text: &str) -> std::result::Result<RangeInclusive<u16>, String> {
     })
 }
 
+/// Runs `pregrant-lab frames`.
 pub fn run(args: FramesArgs) -> Result<()> {
     match args.end.to {
         None => receiver::serve(args.port),

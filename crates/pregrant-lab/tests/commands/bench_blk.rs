@@ -1,13 +1,13 @@
 //! `bench blk` as a user runs it: what it prints, writes and returns.
 
 use crate::skip::skip;
-use crate::{PREGRANT, text};
+use crate::{LAB, text};
 use std::path::PathBuf;
 use std::process::Command;
 
 /// No wait of it is ended by its bound: a wake-up that is lost ends the process.
 fn bench(args: &[&str]) -> Command {
-    let mut command = Command::new(PREGRANT);
+    let mut command = Command::new(LAB);
     command.args(["bench", "blk", "--seconds", "0.03", "--repeats", "1"]).args(args);
     command.env("PREGRANT_WAITS", "unbounded");
     command

@@ -1,7 +1,7 @@
-//! `--report` and `pregrant report` as a user runs them: which files come, what they say, and where
-//! errors go.
+//! `--report` and `pregrant-lab report` as a user runs them: which files come, what they say, and
+//! where errors go.
 
-use crate::{pregrant, text};
+use crate::{lab, text};
 use std::fs;
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ impl Drop for Place {
 fn a_bench_reports_and_its_records_make_the_same_page_again() {
     let place = Place::new("again");
     let (json, first) = (place.path("out.jsonl"), place.path("new/first"));
-    let out = pregrant(&[
+    let out = lab(&[
         "bench",
         "net",
         "--path",
@@ -80,11 +80,11 @@ fn a_bench_reports_and_its_records_make_the_same_page_again() {
         assert!(page.contains(&format!("commit {commit}")), "{commit} is missing");
     }
 
-    let out = pregrant(&["report", &format!("{first}/records.jsonl"), "--out", &place.path("second")]);
+    let out = lab(&["report", &format!("{first}/records.jsonl"), "--out", &place.path("second")]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert_eq!(place.read("second/index.html"), page);
     // In place, and without the machine's facts.
-    let out = pregrant(&["report", &json, "--out", &first]);
+    let out = lab(&["report", &json, "--out", &first]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     let page = place.read("new/first/index.html");
     assert!(page.contains("not recorded") && !page.contains(kernel.trim()));
@@ -96,26 +96,16 @@ fn a_bench_reports_and_its_records_make_the_same_page_again() {
 fn several_files_make_one_page() {
     let place = Place::new("several");
     let limit = place.path("limit.jsonl");
-    let out = pregrant(&["bench", "limit", "--seconds", "0.001", "--repeats", "1", "--json", &limit]);
+    let out = lab(&["bench", "limit", "--seconds", "0.001", "--repeats", "1", "--json", &limit]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     let report = place.path("latency");
-    let out = pregrant(&[
-        "bench",
-        "latency",
-        "--seconds",
-        "0.02",
-        "--mode",
-        "poll",
-        "--json",
-        "-",
-        "--report",
-        &report,
-    ]);
+    let out =
+        lab(&["bench", "latency", "--seconds", "0.02", "--mode", "poll", "--json", "-", "--report", &report]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     // Standard output has the JSON lines and nothing else.
     assert_eq!(text(&out.stdout), place.read("latency/records.jsonl"));
     let latency = format!("{report}/records.jsonl");
-    let out = pregrant(&["report", &latency, &limit, "--out", &place.path("both")]);
+    let out = lab(&["report", &latency, &limit, "--out", &place.path("both")]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     let page = place.read("both/index.html");
     assert!(page.contains("<h3>Ceiling</h3>") && page.contains("Poll mode"), "{page}");
@@ -139,7 +129,7 @@ fn what_cannot_be_read_or_written_is_named_with_a_remedy() {
         (&["bench", "latency", "--report", &file], "file:"),
         (&["bench", "limit", "--report", &file], "file:"),
     ] {
-        let out = pregrant(args);
+        let out = lab(args);
         let err = text(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{args:?}: {err}");
         assert!(err.contains(named) && err.contains("; name a f"), "{args:?}: {err}");

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 /// No wait of it is ended by its bound: a wake-up that is lost ends the process.
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pregrant-lab"));
     command.args(args).env("PREGRANT_WAITS", "unbounded");
     command
 }
 
-fn pregrant(args: &[&str]) -> Output {
+fn lab(args: &[&str]) -> Output {
     command(args).output().expect("the program starts")
 }
 
@@ -85,7 +85,7 @@ fn wrong_usage_is_2_and_has_a_hint() {
         &["store", "serve"],
         &["demo", "--jsno"],
     ] {
-        let out = pregrant(args);
+        let out = lab(args);
         let err = text(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{args:?}: {err}");
         let hint = ["--help", "possible values", "tip:", "one of", "range", "for example"];
@@ -109,7 +109,7 @@ fn help_has_examples() {
         &["bench", "fairness", "--help"],
         &["store", "serve", "--help"],
     ] {
-        let out = pregrant(args);
+        let out = lab(args);
         assert!(out.status.success() && text(&out.stdout).contains("Examples:"), "{args:?}");
     }
 }
@@ -121,7 +121,7 @@ fn what_cannot_be_done_is_1_and_says_where() {
         &["demo", "--json", "/nonexistent/out.jsonl"],
         &["store", "serve", "--socket", "/nonexistent/xs.sock"],
     ] {
-        let out = pregrant(args);
+        let out = lab(args);
         assert_eq!(out.status.code(), Some(1), "{args:?}");
         assert!(text(&out.stderr).contains("/nonexistent/"), "{args:?}: {}", text(&out.stderr));
         assert!(out.stdout.is_empty(), "{args:?} measured before it found out");
@@ -154,7 +154,7 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
             "--json",
             json.path(),
         ];
-        let out = pregrant(&[&args[..], check].concat());
+        let out = lab(&[&args[..], check].concat());
         assert!(out.status.success(), "{mode}: {}", text(&out.stderr));
         assert!(text(&out.stderr).contains("map serves TX"), "{mode}: {}", text(&out.stderr));
         let lines = json.lines();
@@ -197,7 +197,7 @@ fn bench_net_has_a_row_for_each_length_of_bursts() {
     let json = File::new("net-bursts.jsonl");
     let args = ["bench", "net", "--path", "staging", "--dir", "tx", "--size", "64", "--redo", "on,off"];
     let more = ["--burst", "1,8,64", "--seconds", "0.05", "--repeats", "1", "--json", json.path()];
-    let out = pregrant(&[&args[..], &more].concat());
+    let out = lab(&[&args[..], &more].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let bursts: Vec<_> = json.lines().iter().map(|l| (l["burst"].as_u64(), l["redo"].as_bool())).collect();
     let all = [true, false].map(|redo| [1, 8, 64].map(|burst| (Some(burst), Some(redo))));
@@ -214,7 +214,7 @@ fn bench_net_takes_heads_from_buffers_and_only_the_rest_by_grants() {
     let json = File::new("net-heads.jsonl");
     let args = ["bench", "net", "--path", "copy,staging+copy,staging+map", "--dir", "tx,rx", "--size", "260"];
     let more = ["--look", "--seconds", "0.05", "--repeats", "1", "--json", json.path()];
-    let out = pregrant(&[&args[..], &more].concat());
+    let out = lab(&[&args[..], &more].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stderr).contains("staging+map serves TX"), "{}", text(&out.stderr));
     for dir in ["tx", "rx"] {
@@ -254,7 +254,7 @@ fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {
     let json = File::new("net-by-reference.jsonl");
     let args = ["bench", "net", "--path", "persistent,staging", "--dir", "rx", "--size", "64,1500,65535"];
     let more = ["--rx", "copy,reference", "--seconds", "0.05", "--repeats", "1", "--json", json.path()];
-    let out = pregrant(&[&args[..], &more].concat());
+    let out = lab(&[&args[..], &more].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("By reference, persistent rx 1500 B moves"), "{}", text(&out.stdout));
     let lines = json.lines();
@@ -273,7 +273,7 @@ fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {
 #[test]
 fn bench_hook_loses_nothing_and_sends_frames_on_in_their_buffers() {
     let json = File::new("hook.jsonl");
-    let out = pregrant(&["bench", "hook", "--seconds", "0.05", "--repeats", "1", "--json", json.path()]);
+    let out = lab(&["bench", "hook", "--seconds", "0.05", "--repeats", "1", "--json", json.path()]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(
         text(&out.stdout).contains("1500 B, sent back by a hook, in their buffers:"),
@@ -293,7 +293,7 @@ fn bench_hook_loses_nothing_and_sends_frames_on_in_their_buffers() {
     // Other paths, queues, and frames of several slots, which go back in all of their buffers.
     let args = ["--size", "64,65535", "--path", "staging,copy", "--queues", "4", "--seconds", "0.05"];
     let json = File::new("hook-more.jsonl");
-    let out = pregrant(&[&["bench", "hook", "--repeats", "1", "--json", json.path()], &args[..]].concat());
+    let out = lab(&[&["bench", "hook", "--repeats", "1", "--json", json.path()], &args[..]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("65535 B, sent back by a hook, in their buffers:"));
     let lines = json.lines();
@@ -309,7 +309,7 @@ fn bench_hook_loses_nothing_and_sends_frames_on_in_their_buffers() {
 fn bench_working_set_loses_nothing_and_goes_over_to_copying_where_buffers_do_not_fit() {
     let json = File::new("working-set.jsonl");
     let args = ["bench", "working-set", "--buffers", "64,2048", "--table", "128", "--seconds", "0.1"];
-    let out = pregrant(&[&args[..], &["--repeats", "1", "--json", json.path()]].concat());
+    let out = lab(&[&args[..], &["--repeats", "1", "--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("table has 128 entries"), "{}", text(&out.stdout));
     let lines = json.lines();
@@ -336,7 +336,7 @@ fn bench_net_with_workers_loses_nothing_and_counts_what_all_of_them_do() {
     let json = File::new("net-workers.jsonl");
     let args = ["bench", "net", "--path", "copy,map", "--dir", "tx,rx", "--size", "64,1500", "--look"];
     let more = ["--workers", "0,1,2", "--queues", "2", "--mode", "adaptive", "--seconds", "0.05"];
-    let out = pregrant(&[&args[..], &more, &["--repeats", "1", "--json", json.path()]].concat());
+    let out = lab(&[&args[..], &more, &["--repeats", "1", "--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("With 2 workers, copy tx 64 B moves"), "{}", text(&out.stdout));
     let lines = json.lines();
@@ -408,8 +408,7 @@ fn an_echo_that_comes_twice_hides_none_that_is_lost() {
 fn bench_net_measures_with_and_without_redo_pages_in_turn() {
     let json = File::new("redo.jsonl");
     let args = ["--path", "staging", "--dir", "tx", "--size", "64", "--seconds", "0.02", "--repeats", "2"];
-    let out =
-        pregrant(&[&["bench", "net"], &args[..], &["--redo", "on,off", "--json", json.path()]].concat());
+    let out = lab(&[&["bench", "net"], &args[..], &["--redo", "on,off", "--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let redo: Vec<_> = json.lines().iter().map(|l| l["redo"].as_bool().expect("true or false")).collect();
     assert_eq!(redo, [true, false, true, false]);
@@ -420,9 +419,8 @@ fn bench_net_measures_with_and_without_redo_pages_in_turn() {
 fn bench_neighbour_has_a_line_for_each_kind_and_load() {
     let json = File::new("neighbour.jsonl");
     let args = ["--path", "copy", "--neighbour", "broken,flipping,stalled,greedy-long", "--repeats", "1"];
-    let out = pregrant(
-        &[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat(),
-    );
+    let out =
+        lab(&[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(!text(&out.stderr).contains("WARN"), "faults on purpose are reported: {}", text(&out.stderr));
     let lines = json.lines();
@@ -447,9 +445,8 @@ fn bench_neighbour_has_a_line_for_each_kind_and_load() {
 fn bench_neighbour_has_lines_for_one_worker_and_for_two() {
     let json = File::new("neighbour-workers.jsonl");
     let args = ["--path", "copy", "--neighbour", "broken,greedy-long", "--workers", "1,2", "--repeats", "1"];
-    let out = pregrant(
-        &[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat(),
-    );
+    let out =
+        lab(&[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("2 workers, the second for the neighbour"), "{}", text(&out.stdout));
     let lines = json.lines();
@@ -473,7 +470,7 @@ fn a_greedy_neighbour_sends() {
     let sent = |seconds: &str| {
         let json = File::new("greedy.jsonl");
         let args = ["--path", "copy", "--neighbour", "greedy-long", "--repeats", "1", "--seconds", seconds];
-        let out = pregrant(&[&["bench", "neighbour"], &args[..], &["--json", json.path()]].concat());
+        let out = lab(&[&["bench", "neighbour"], &args[..], &["--json", json.path()]].concat());
         assert!(out.status.success(), "{}", text(&out.stderr));
         json.lines().iter().map(|line| number(line, "neighbour_frames_per_s")).sum::<f64>()
     };
@@ -485,8 +482,7 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
     let json = File::new("scale.jsonl");
     let args =
         ["--vifs", "1,20", "--workers", "1,2", "--path", "staging", "--idle", "0.2", "--seconds", "0.05"];
-    let out =
-        pregrant(&[&["bench", "scale"], &args[..], &["--repeats", "2", "--json", json.path()]].concat());
+    let out = lab(&[&["bench", "scale"], &args[..], &["--repeats", "2", "--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("idle CPU, ms in 0.2 s"), "{}", text(&out.stdout));
     let lines = json.lines();
@@ -522,7 +518,7 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
 fn bench_fairness_counts_what_each_guest_gets() {
     let json = File::new("fairness.jsonl");
     let args = ["--guests", "3", "--greedy", "none,long,queues", "--seconds", "1", "--repeats", "1"];
-    let out = pregrant(&[&["bench", "fairness"], &args[..], &["--json", json.path()]].concat());
+    let out = lab(&[&["bench", "fairness"], &args[..], &["--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let lines = json.lines();
     let ways: Vec<_> = lines.iter().map(|l| l["neighbour"].as_str().expect("a way")).collect();
@@ -544,7 +540,7 @@ fn bench_fairness_counts_what_each_guest_gets() {
         assert!((spread - number(line, "spread")).abs() < 1e-9, "{line}");
         assert!(each.iter().all(|rate| *rate > 0.0), "each has a rate: {line}");
     }
-    let out = pregrant(&["bench", "fairness", "--path", "map"]);
+    let out = lab(&["bench", "fairness", "--path", "map"]);
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("possible values: copy, "), "{}", text(&out.stderr));
 }
@@ -552,8 +548,7 @@ fn bench_fairness_counts_what_each_guest_gets() {
 #[test]
 fn bench_latency_brings_every_frame_back() {
     let json = File::new("latency.jsonl");
-    let out =
-        pregrant(&["bench", "latency", "--mode", "poll,event", "--seconds", "0.05", "--json", json.path()]);
+    let out = lab(&["bench", "latency", "--mode", "poll,event", "--seconds", "0.05", "--json", json.path()]);
     assert!(out.status.success(), "{}", text(&out.stderr));
     let lines = json.lines();
     assert_eq!(lines.len(), 2 * 2 * 2);
@@ -579,8 +574,7 @@ fn bench_latency_brings_every_frame_back() {
 fn the_demo_tells_its_story_and_loses_nothing() {
     let json = File::new("demo.jsonl");
     let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("demo-report");
-    let out =
-        pregrant(&["demo", "--json", json.path(), "--report", report.to_str().expect("a path in UTF-8")]);
+    let out = lab(&["demo", "--json", json.path(), "--report", report.to_str().expect("a path in UTF-8")]);
     let (story, err) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{err}");
     for part in [
@@ -672,7 +666,7 @@ fn the_killed_disk_had_a_successor(lines: &[serde_json::Value]) {
 #[test]
 fn the_demo_s_disk_goes_with_it_at_any_signal() {
     for signal in ["-TERM", "-KILL"] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pregrant-lab"))
             .arg("demo")
             .env("TMPDIR", "/tmp")
             .stdout(Stdio::piped())
@@ -721,7 +715,7 @@ fn wait_for<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
 
 /// Starts a long bench; gives it when both of its processes are there, with them and its directory.
 fn long_bench() -> (std::process::Child, Vec<u32>, PathBuf) {
-    let child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+    let child = Command::new(env!("CARGO_BIN_EXE_pregrant-lab"))
         .args(["bench", "net", "--path", "staging", "--dir", "tx", "--size", "64", "--seconds", "50"])
         .env("TMPDIR", "/tmp")
         .stdout(Stdio::piped())
@@ -773,7 +767,7 @@ fn a_program_that_is_stopped_takes_everything_with_it() {
 
 #[test]
 fn a_reader_that_goes_is_no_failure() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pregrant-lab"))
         .args("bench net --path copy --dir tx --size 64 --seconds 0.05 --repeats 1".split(' '))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -782,6 +776,6 @@ fn a_reader_that_goes_is_no_failure() {
     drop(child.stdout.take());
     let out = child.wait_with_output().expect("it ends");
     let err = text(&out.stderr);
-    let silent = err.lines().all(|line| line.starts_with("pregrant: other programs, or the host"));
+    let silent = err.lines().all(|line| line.starts_with("pregrant-lab: other programs, or the host"));
     assert!(out.status.success() && silent, "{err}");
 }

@@ -1,7 +1,7 @@
-//! `pregrant bench store` as a user runs it: rows for sockets and for the core alone, as a table
-//! and as JSON lines.
+//! `pregrant-lab bench store` as a user runs it: rows for sockets and for the core alone, as a
+//! table and as JSON lines.
 
-use crate::pregrant;
+use crate::lab;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 fn every_operation_is_answered_over_sockets_and_by_the_core() {
     let few =
         ["bench", "store", "--seconds", "0.01", "--repeats", "1", "--connections", "3", "--depth", "1,7"];
-    let out = pregrant(&[&few[..], &["--json", "-"]].concat());
+    let out = lab(&[&few[..], &["--json", "-"]].concat());
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
     let text = String::from_utf8(out.stdout).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -34,7 +34,7 @@ fn every_operation_is_answered_over_sockets_and_by_the_core() {
 #[test]
 fn the_table_says_how_it_was_measured() {
     let out =
-        pregrant(&["bench", "store", "--ops", "read", "--depth", "1", "--seconds", "0.01", "--repeats", "1"]);
+        lab(&["bench", "store", "--ops", "read", "--depth", "1", "--seconds", "0.01", "--repeats", "1"]);
     let text = String::from_utf8(out.stdout).unwrap();
     for word in ["operation", "server ns each", "read", "socket", "core alone", "processor time"] {
         assert!(text.contains(word), "{word} is missing in {text}");
@@ -50,7 +50,7 @@ fn wrong_usage_is_exit_2() {
         &["--connections", "0"],
         &["--seconds", "0"],
     ] {
-        let out = pregrant(&[&["bench", "store"], bad].concat());
+        let out = lab(&[&["bench", "store"], bad].concat());
         assert_eq!(out.status.code(), Some(2), "{bad:?}");
     }
 }

@@ -3,8 +3,8 @@
 use super::Result;
 use super::datagram::{Counters, Data, MOST, mix, read_acks};
 use super::receiver::SOCKET_BYTES;
-use crate::stop::Stop;
-use pregrant_lab::screen;
+use pregrant_cli::screen;
+use pregrant_cli::stop::Stop;
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -159,7 +159,7 @@ impl<'a> Flight<'a> {
                 if self.acked == 0 {
                     let Plan { to, patience, .. } = self.plan;
                     return Err(format!(
-                        "{to} does not answer within {} s: is `pregrant frames --serve` running there?",
+                        "{to} does not answer within {} s: is `pregrant-lab frames --serve` running there?",
                         patience.as_secs()
                     )
                     .into());

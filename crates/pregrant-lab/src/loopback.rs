@@ -1,4 +1,4 @@
-//! `pregrant loopback`: a Xen in user space that stays, and what a toolstack does on it.
+//! `pregrant-lab loopback`: a Xen in user space that stays, and what a toolstack does on it.
 //!
 //! ```text
 //!   loopback serve: broker + xenstored (threads) + toolstack
@@ -8,42 +8,42 @@
 //! Which guests there are to be stands in xenstore alone: a guest without a device is not made
 //! again, so that `detach` needs no word with `serve`.
 
+use crate::machine::Machine;
+use crate::toolstack::{self, DiskSpec, Removal, VifSpec};
 use clap::{Args, Subcommand};
 use pregrant::DomId;
 use pregrant::blk::device_number;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant::xenstore::Client;
+use pregrant_cli::choice::choice;
+use pregrant_cli::loopback_machine::{self, DRIVER, RUN_PROGRAMS, guest_domid, no_machine, only_ours};
+use pregrant_cli::screen;
+use pregrant_cli::signals;
+use pregrant_cli::table::{Align, Table};
 use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
 use pregrant_host::loopback::{Control, DomainSpec, GrantSummary, GrantTableVersion, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::choice::choice;
-use pregrant_lab::machine::{self, DRIVER, Machine};
-use pregrant_lab::screen;
-use pregrant_lab::signals;
-use pregrant_lab::table::{Align, Table};
-use pregrant_lab::toolstack::{self, DiskSpec, Removal, VifSpec};
 use rustix::io::Errno;
 use std::error::Error;
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Arguments of `pregrant loopback`.
+/// Arguments of `pregrant-lab loopback`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  pregrant loopback serve --dir /tmp/xen --guest 5 --guest 6
-  pregrant loopback serve --dir /tmp/xen --guest 5 --disk 5=/tmp/disk.img
-  pregrant loopback attach --dir /tmp/xen 7
-  pregrant loopback attach --dir /tmp/xen 7 --disk ram:64M
-  pregrant loopback attach --dir /tmp/xen 7 --vif bridge=xenbr0
-  pregrant loopback detach --dir /tmp/xen 7 --disk xvda
-  pregrant loopback detach --dir /tmp/xen 7
-  pregrant loopback grants --dir /tmp/xen
+  pregrant-lab loopback serve --dir /tmp/xen --guest 5 --guest 6
+  pregrant-lab loopback serve --dir /tmp/xen --guest 5 --disk 5=/tmp/disk.img
+  pregrant-lab loopback attach --dir /tmp/xen 7
+  pregrant-lab loopback attach --dir /tmp/xen 7 --disk ram:64M
+  pregrant-lab loopback attach --dir /tmp/xen 7 --vif bridge=xenbr0
+  pregrant-lab loopback detach --dir /tmp/xen 7 --disk xvda
+  pregrant-lab loopback detach --dir /tmp/xen 7
+  pregrant-lab loopback grants --dir /tmp/xen
 
 docs/loopback.md walks through it: a transfer that outlives its backend.")]
 pub struct LoopbackArgs {
@@ -55,9 +55,9 @@ pub struct LoopbackArgs {
 enum LoopbackCommand {
     /// Run a machine until SIGTERM or SIGINT: domain 0, the guests asked for, xenstore
     #[command(after_help = "Examples:
-  pregrant loopback serve --dir /tmp/xen --guest 5 --guest 6 &
+  pregrant-lab loopback serve --dir /tmp/xen --guest 5 --guest 6 &
   pregrant back --loopback /tmp/xen &
-  pregrant front --loopback /tmp/xen --domain 5
+  pregrant-lab front --loopback /tmp/xen --domain 5
   XENSTORED_PATH=/tmp/xen/xenstored.sock xenstore-ls
 
 Grant tables v2 have no grants of a part of a page or of another domain's grant, and half as many entries: 16384 a domain.
@@ -81,9 +81,9 @@ domain also ends with the last process in it; it is made again at once, with its
     /// Make a guest with one vif on a running machine; a guest that is there gets one vif more, or
     /// the disks that are named
     #[command(after_help = "Examples:
-  pregrant loopback attach --dir /tmp/xen 7
-  pregrant loopback attach --dir /tmp/xen 7 --vif bridge=xenbr0,script=/etc/xen/scripts/vif-bridge
-  pregrant loopback attach --dir /tmp/xen 7 --disk /tmp/disk.img
+  pregrant-lab loopback attach --dir /tmp/xen 7
+  pregrant-lab loopback attach --dir /tmp/xen 7 --vif bridge=xenbr0,script=/etc/xen/scripts/vif-bridge
+  pregrant-lab loopback attach --dir /tmp/xen 7 --disk /tmp/disk.img
 
 The vif's keys are for `pregrant back --port tap`.")]
     Attach {
@@ -103,10 +103,10 @@ The vif's keys are for `pregrant back --port tap`.")]
     /// Close and remove one device of a guest as xl does; without --vif and --disk all of them, and
     /// end the guest
     #[command(after_help = "Examples:
-  pregrant loopback detach --dir /tmp/xen 7 --vif 1
-  pregrant loopback detach --dir /tmp/xen 7 --disk xvda
-  pregrant loopback detach --dir /tmp/xen 7 --disk xvda --force
-  pregrant loopback detach --dir /tmp/xen 7
+  pregrant-lab loopback detach --dir /tmp/xen 7 --vif 1
+  pregrant-lab loopback detach --dir /tmp/xen 7 --disk xvda
+  pregrant-lab loopback detach --dir /tmp/xen 7 --disk xvda --force
+  pregrant-lab loopback detach --dir /tmp/xen 7
 
 A guest keeps a disk that it has mounted: after ten seconds the command gives up, and the disk goes on.")]
     Detach {
@@ -127,8 +127,8 @@ A guest keeps a disk that it has mounted: after ten seconds the command gives up
     },
     /// Count the grants of each domain to each other: how many there are, and how many are mapped
     #[command(after_help = "Examples:
-  pregrant loopback grants --dir /tmp/xen
-  pregrant loopback grants --dir /tmp/xen --domain 5 --json
+  pregrant-lab loopback grants --dir /tmp/xen
+  pregrant-lab loopback grants --dir /tmp/xen --domain 5 --json
 
 in use: mapped, or copied at this moment. ended: the granting process has ended (table v2: or only the grant), and the
 other domain still maps the page; it is freed once that lets go of it.")]
@@ -158,17 +158,8 @@ struct Place {
     dir: PathBuf,
 }
 
-/// A guest's number: Xen's own are 0 and those from 0x7ff0 on.
-pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
-    match text.parse() {
-        Ok(domid @ 1..0x7FF0) => Ok(domid),
-        _ => Err("a guest's number is 1 to 32751".into()),
-    }
-}
-
-/// Parses `/tmp/disk.img` or `ram:64M`, with `,r` for a read-only disk. A file whose own name ends
-/// like this needs a mode after it: `/tmp/a,r,w`. The path must be absolute, since the backend is
-/// another process.
+/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. A file whose own name ends so has
+/// the mode behind that: `/tmp/a,r,w`. The path is to be whole: the backend is another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = match text.rsplit_once(',') {
         Some((params, "r")) => (params, false),
@@ -198,6 +189,7 @@ fn disk_of_guest(text: &str) -> std::result::Result<(u16, DiskSpec), String> {
     Ok((guest_domid(guest)?, disk(image)?))
 }
 
+/// Runs `pregrant-lab loopback`.
 pub fn run(args: LoopbackArgs) -> Result<()> {
     match args.command {
         LoopbackCommand::Serve { place, guests, disks, grant_table } => {
@@ -234,10 +226,10 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         );
     }
     if let Some(twice) = guests.iter().enumerate().find(|(i, guest)| guests[..*i].contains(guest)) {
-        let (dir, guest) = (machine::shell_word(dir), twice.1);
+        let (dir, guest) = (loopback_machine::shell_word(dir), twice.1);
         return Err(format!(
-            "--guest {guest} is given twice, and a machine has each guest once. For a second vif of it, later: pregrant \
-             loopback attach --dir {dir} {guest}"
+            "--guest {guest} is given twice, and a machine has each guest once. For a second vif of it, later: \
+             pregrant-lab loopback attach --dir {dir} {guest}"
         )
         .into());
     }
@@ -265,12 +257,13 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
         }
     }
     if !disks.is_empty() {
-        text += &format!("\nfor the disks: pregrant blkback --loopback {}", machine::shell_word(dir));
+        text +=
+            &format!("\nfor the disks: pregrant blkback --loopback {}", loopback_machine::shell_word(dir));
     }
     text += &format!(
         "\nnext: pregrant back --loopback {0}\nlook: XENSTORED_PATH={1} xenstore-ls",
-        machine::shell_word(dir),
-        machine::shell_word(&machine::store_socket(dir))
+        loopback_machine::shell_word(dir),
+        loopback_machine::shell_word(&loopback_machine::store_socket(dir))
     );
     // The parent may have closed our output: continue to serve.
     let _ = screen::print(text);
@@ -332,74 +325,8 @@ fn make_disk(xs: &mut Client<UnixTransport>, guest: DomId, disk: &DiskSpec) -> R
 
 /// The machine in `dir`, for a toolstack that is another process.
 fn running(dir: &Path) -> Result<(Control, Client<UnixTransport>)> {
-    let control = Control::connect(&machine::broker_socket(dir)).map_err(|e| no_machine(dir, e))?;
-    Ok((control, Client::new(UnixTransport::connect(machine::store_socket(dir))?)))
-}
-
-/// Why `--domain` has no effect without `--loopback`.
-pub const NO_DOMAIN: &str =
-    "on Xen the guest is the domain in which this runs (for a guest of a loopback machine: --loopback DIR)";
-
-/// Why a process cannot be on the machine in `dir`, and what to do.
-pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
-    let dir_shown = dir.display();
-    let remedy = format!("start one first: pregrant loopback serve --dir {}", machine::shell_word(dir));
-    match why {
-        // First: of what is in a directory that may not be entered nothing is known.
-        LoopbackError::NoBroker { path, source: source @ (Errno::ACCESS | Errno::PERM) } => format!(
-            "{}: {source}: who serves the machine in {dir_shown}, or root, may use it; run this as that user",
-            path.display()
-        )
-        .into(),
-        LoopbackError::NoBroker { .. } if !dir.is_dir() => {
-            format!("{dir_shown}: no such directory, so no machine; {remedy}").into()
-        }
-        LoopbackError::NoBroker { source, .. } => {
-            format!("{dir_shown}: no machine runs here ({source}); {remedy}").into()
-        }
-        other => other.into(),
-    }
-}
-
-/// For [`only_ours`]: scripts.
-pub const RUN_PROGRAMS: &str = "run programs";
-
-/// Refuses a machine's directory that belongs to another user, or to which others may write, since
-/// they could put another machine's sockets there: its store names scripts, bridges and images.
-/// `does` describes what this process does with these names.
-pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
-    let shown = dir.display();
-    if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-        let (path, source) = (machine::broker_socket(dir), Errno::NOENT);
-        return Err(no_machine(dir, LoopbackError::NoBroker { path, source }));
-    }
-    let user = rustix::process::geteuid().as_raw();
-    let of_ours = |found: std::io::Result<std::fs::Metadata>| -> Result<std::fs::Metadata> {
-        let found = found.map_err(|e| format!("{shown}: {e}, so the owner of its machine is unknown"))?;
-        if found.uid() == user {
-            return Ok(found);
-        }
-        let other = found.uid();
-        Err(format!(
-            "{shown}: refused, for it is user {other}'s and this process is user {user}'s: who owns a machine's directory \
-             may have this process {does} as user {user}; run this as user {other}, or name a directory of your own that \
-             only you may write to"
-        )
-        .into())
-    };
-    // First: the owner of a symbolic link may have it lead elsewhere after this.
-    of_ours(dir.symlink_metadata())?;
-    let found = of_ours(dir.metadata())?;
-    if found.mode() & 0o022 != 0 {
-        return Err(format!(
-            "{shown}: refused, for others may write there (mode {:04o}), and could put a machine of theirs into it, which may \
-             have this process {does} as user {user}; chmod go-w {}, or name a directory that only you may write to",
-            found.mode() & 0o7777,
-            machine::shell_word(dir)
-        )
-        .into());
-    }
-    Ok(())
+    let control = Control::connect(&loopback_machine::broker_socket(dir)).map_err(|e| no_machine(dir, e))?;
+    Ok((control, Client::new(UnixTransport::connect(loopback_machine::store_socket(dir))?)))
 }
 
 fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec], vif: Option<&VifSpec>) -> Result<()> {
@@ -407,8 +334,8 @@ fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec], vif: Option<&VifSpec>) -
     let handles: Vec<u32> = toolstack::vifs_of(&mut xs, guest)?.iter().map(|id| id.handle).collect();
     let handle = (0..).find(|h| !handles.contains(h)).ok_or_else(|| {
         format!(
-            "no number for a vif of {guest} is free; detach some: pregrant loopback detach --dir {} {guest}",
-            machine::shell_word(dir)
+            "no number for a vif of {guest} is free; detach some: pregrant-lab loopback detach --dir {} {guest}",
+            loopback_machine::shell_word(dir)
         )
     })?;
     let is_new = handles.is_empty()
@@ -556,26 +483,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A directory that may not be entered, one that does not exist, and one without a machine.
-    #[test]
-    fn a_machine_that_may_not_be_used_is_no_absent_one() {
-        let here = std::env::temp_dir();
-        let of = |dir: &Path, source| {
-            let path = machine::broker_socket(dir);
-            no_machine(dir, LoopbackError::NoBroker { path, source }).to_string()
-        };
-        for dir in [Path::new("/nonexistent/xen"), &here] {
-            let denied = of(dir, Errno::ACCESS);
-            let socket = machine::broker_socket(dir);
-            assert!(denied.starts_with(&format!("{}: Permission denied", socket.display())), "{denied}");
-            assert!(denied.contains("run this as that user") && !denied.contains("start one"), "{denied}");
-        }
-        assert!(of(Path::new("/nonexistent/xen"), Errno::NOENT).contains("no such directory"));
-        assert!(of(&here, Errno::CONNREFUSED).contains("no machine runs here"));
-    }
-
-    /// A directory that others may write, one of another user, and one that a symbolic link leads
-    /// to; also for `serve`.
+    /// One that others may write, one of another user's, one that a link leads to; by `serve` too.
     #[test]
     fn a_directory_that_others_may_change_is_refused() {
         let dir = std::env::temp_dir().join(format!("pregrant-only-ours-{}", std::process::id()));

@@ -2,8 +2,8 @@
 
 use super::Result;
 use super::datagram::{ACKS_MOST, Counters, Data, MOST, write_acks};
-use crate::stop::Stop;
-use pregrant_lab::screen;
+use pregrant_cli::screen;
+use pregrant_cli::stop::Stop;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use std::collections::BTreeMap;

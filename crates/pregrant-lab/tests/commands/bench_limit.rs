@@ -1,7 +1,7 @@
-//! `pregrant bench limit` as a user runs it: with the second process that it reads from, and its
-//! JSON lines.
+//! `pregrant-lab bench limit` as a user runs it: with the second process that it reads from, and
+//! its JSON lines.
 
-use crate::{PREGRANT, pregrant};
+use crate::{LAB, lab};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 #[test]
 fn every_row_and_repeat_is_a_json_line() {
-    let out = pregrant(&["bench", "limit", "--seconds", "0.001", "--repeats", "2", "--json", "-"]);
+    let out = lab(&["bench", "limit", "--seconds", "0.001", "--repeats", "2", "--json", "-"]);
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(0), "{stderr}");
     let text = String::from_utf8(out.stdout).unwrap();
@@ -50,17 +50,17 @@ fn wrong_usage_is_exit_2_and_a_file_that_cannot_be_written_exit_1() {
         &["--pool", "300"],
         &["--nonsense"],
     ] {
-        let out = pregrant(&[&["bench", "limit"], bad].concat());
+        let out = lab(&[&["bench", "limit"], bad].concat());
         assert_eq!(out.status.code(), Some(2), "{bad:?}");
     }
-    let out = pregrant(&["bench", "limit", "--json", "/nonexistent/limit.jsonl"]);
+    let out = lab(&["bench", "limit", "--json", "/nonexistent/limit.jsonl"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("/nonexistent/limit.jsonl"));
 }
 
 #[test]
 fn a_target_that_is_killed_is_a_failure_that_says_so() {
-    let child = Command::new(PREGRANT)
+    let child = Command::new(LAB)
         .args(["bench", "limit", "--seconds", "0.05", "--repeats", "1000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -85,7 +85,8 @@ fn a_target_that_is_killed_is_a_failure_that_says_so() {
     let out = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{stderr}");
-    let line =
-        format!("pregrant: the process that is read from (pid {target}) ended early (signal: 9 (SIGKILL))");
+    let line = format!(
+        "pregrant-lab: the process that is read from (pid {target}) ended early (signal: 9 (SIGKILL))"
+    );
     assert!(stderr.contains(&line), "{stderr}");
 }

@@ -3,7 +3,7 @@
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
-use pregrant_lab::station::packet_filter::{Instruction, PacketFilter};
+use pregrant_cli::front::packet_filter::{Instruction, PacketFilter};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;

@@ -1,8 +1,6 @@
 //! A small table for a terminal: units in the header, figures to the right, columns as wide as they
 //! must be.
 
-use crate::record::stats::Summary;
-pub use crate::record::stats::figure;
 use std::fmt;
 
 /// Which side a column's cells are pushed to.
@@ -30,20 +28,13 @@ impl Table {
         }
     }
 
-    /// A table with a row for each of these, which is filled column by column.
-    pub fn of<'a, T>(rows: impl IntoIterator<Item = &'a T>) -> Columns<'a, T> {
-        let of: Vec<&T> = rows.into_iter().collect();
-        let table = Self { rows: vec![Vec::new(); of.len()], ..Self::new(&[]) };
-        Columns { of, table }
-    }
-
     /// Headings, and to which side their columns are pushed.
-    pub(crate) fn columns(&self) -> &[(String, Align)] {
+    pub fn columns(&self) -> &[(String, Align)] {
         &self.columns
     }
 
     /// The rows' cells; a gap has none.
-    pub(crate) fn rows(&self) -> &[Vec<String>] {
+    pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
 
@@ -66,60 +57,15 @@ impl Table {
     }
 }
 
-/// A table that is built column by column, so that heading and cell are next to each other in the
-/// code.
-pub struct Columns<'a, T> {
-    of: Vec<&'a T>,
-    table: Table,
-}
-
-impl<'a, T> Columns<'a, T> {
-    pub fn left<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
-        self.column(name, Align::Left, &|row| cell(row).to_string())
+/// A figure with three significant digits, and never more than that many behind the point: `0.123`,
+/// `4.56`, `78.9`, `1234`.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
     }
-
-    pub fn right<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
-        self.column(name, Align::Right, &|row| cell(row).to_string())
-    }
-
-    /// A column of figures, in units of `unit`; there may be none.
-    pub fn median(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
-        self.column(name, Align::Right, &|row| or_dash(cell(row).map(|s| s.middle(unit))))
-    }
-
-    /// The same with another column for the ranges.
-    pub fn ranged(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
-        let range = |row| or_dash(cell(row).map(|s| s.per(unit).range()));
-        self.median(name, unit, &cell).column("(range)", Align::Right, &range)
-    }
-
-    /// The cells come from a trait object, so that this is compiled once for each `T` and not for
-    /// each column.
-    fn column(mut self, name: &str, align: Align, cell: &dyn Fn(&'a T) -> String) -> Self {
-        self.table.columns.push((name.into(), align));
-        for (row, cells) in self.of.iter().zip(&mut self.table.rows) {
-            cells.push(cell(row));
-        }
-        self
-    }
-
-    /// The table, with an empty line wherever the next row is of another group.
-    pub fn grouped<K: PartialEq>(mut self, group: impl Fn(&'a T) -> K) -> Table {
-        let begins = |i: &usize| *i > 0 && group(self.of[*i]) != group(self.of[i - 1]);
-        for i in (0..self.of.len()).filter(begins).collect::<Vec<_>>().into_iter().rev() {
-            self.table.rows.insert(i, Vec::new());
-        }
-        self.table
-    }
-
-    pub fn all(self) -> Table {
-        self.table
-    }
-}
-
-/// An optional value, as a cell.
-pub fn or_dash(of: Option<impl fmt::Display>) -> String {
-    of.map_or("-".into(), |of| of.to_string())
 }
 
 /// Columns that `text` takes on a terminal: combining marks take none, East Asian wide characters
@@ -192,13 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn a_column_says_its_heading_and_its_cells() {
-        let summary =
-            |n: &u64| (*n > 0).then_some(Summary { median: *n as f64, min: 1.0, max: 9.0, is_loaded: false });
-        let table = Table::of(&[1, 2, 0]).left("n", |n| n).ranged("M/s", 0.5, summary).grouped(|n| *n > 1);
-        let text = "n   M/s       (range)\n-  ----  ------------\n1  2.00  (2.00..18.0)\n\n\
-                    2  4.00  (2.00..18.0)\n\n0     -             -\n";
-        assert_eq!(table.to_string(), text);
+    fn figures_have_three_digits() {
+        let shown: Vec<_> = [0.0, 0.1234, 0.9996, 4.567, 9.996, 78.94, 99.96, 1234.5].map(figure).into();
+        assert_eq!(shown, ["0.000", "0.123", "1.00", "4.57", "10.0", "78.9", "100", "1234"]);
     }
 
     #[test]

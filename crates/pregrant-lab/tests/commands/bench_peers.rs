@@ -1,7 +1,7 @@
-//! `pregrant bench peers` as a user runs it: peers that cannot be measured are named, with the
+//! `pregrant-lab bench peers` as a user runs it: peers that cannot be measured are named, with the
 //! reason, and ours are measured all the same.
 
-use crate::{PREGRANT, text};
+use crate::{LAB, text};
 use serde_json::Value;
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn peers_that_are_not_there_are_named_and_ours_are_measured() {
     let args = ["bench", "peers", "--size", "64", "--depth", "8", "--seconds", "0.02", "--repeats", "1"];
     let run = |more: &[&str]| {
         // No program is found there.
-        let out = Command::new(PREGRANT).args(args).args(more).env("PATH", "/nonexistent").output();
+        let out = Command::new(LAB).args(args).args(more).env("PATH", "/nonexistent").output();
         let out = out.expect("the program starts");
         assert!(out.status.success(), "{}", text(&out.stderr));
         text(&out.stdout)

@@ -1,6 +1,6 @@
 //! A bench beside other programs that take most of the machine.
 
-use crate::{PREGRANT, text};
+use crate::{LAB, text};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -31,14 +31,14 @@ fn a_loaded_machine_is_said_to_be_one_and_its_ratios_are_not_printed() {
     let place = |name: &str| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let (json, page) = (place("loaded.jsonl"), place("loaded"));
     let busy = Busy::start();
-    let mut command = Command::new(PREGRANT);
+    let mut command = Command::new(LAB);
     command.args(["bench", "net", "--path", "staging", "--size", "64", "--dir", "tx", "--redo", "on,off"]);
     command.args(["--seconds", "0.1", "--repeats", "1", "--report"]).arg(&page).arg("--json").arg(&json);
     let out = command.output().expect("the program starts");
     drop(busy);
     let (table, err) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{err}");
-    assert!(err.starts_with("pregrant: other programs, or the host (steal), take "), "{err}");
+    assert!(err.starts_with("pregrant-lab: other programs, or the host (steal), take "), "{err}");
     assert!(table.contains("Other programs took ") && table.contains("staging"), "{table}");
     assert!(table.contains(" moves (not shown: the machine was loaded) times the frames "), "{table}");
     let lines = std::fs::read_to_string(&json).expect("the JSON lines");

@@ -1,6 +1,6 @@
-//! Xen's own tools (Debian: xenstore-utils) against `pregrant store serve`.
+//! Xen's own tools (Debian: xenstore-utils) against `pregrant-lab store serve`.
 
-use crate::PREGRANT;
+use crate::LAB;
 use crate::skip::skip;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ struct Store {
 impl Store {
     fn start(name: &str) -> Self {
         let socket = std::env::temp_dir().join(format!("pregrant-{name}-{}.sock", std::process::id()));
-        let mut child = Command::new(PREGRANT)
+        let mut child = Command::new(LAB)
             .args(["store", "serve", "--socket"])
             .arg(&socket)
             .stdout(Stdio::piped())
@@ -160,8 +160,7 @@ fn ends_on_signals_and_removes_its_socket() {
 #[test]
 fn a_dead_servers_socket_is_taken_over_and_a_living_ones_is_not() {
     let mut store = Store::start("taken");
-    let second =
-        Command::new(PREGRANT).args(["store", "serve", "--socket"]).arg(&store.socket).output().unwrap();
+    let second = Command::new(LAB).args(["store", "serve", "--socket"]).arg(&store.socket).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     let said = String::from_utf8(second.stderr).unwrap();
     assert!(said.contains(&*store.socket.to_string_lossy()) && said.contains("stop it"), "{said}");
@@ -174,7 +173,7 @@ fn a_dead_servers_socket_is_taken_over_and_a_living_ones_is_not() {
 #[test]
 fn wrong_usage_is_2() {
     for args in [&["store"][..], &["store", "serve"], &["store", "serve", "--sockets", "x"]] {
-        let out = Command::new(PREGRANT).args(args).output().unwrap();
+        let out = Command::new(LAB).args(args).output().unwrap();
         assert_eq!(out.status.code(), Some(2), "{args:?}");
         assert!(!out.stderr.is_empty());
     }

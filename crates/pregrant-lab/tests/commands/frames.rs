@@ -1,11 +1,11 @@
-//! `pregrant frames` over 127.0.0.1: whole, and through a relay that drops, damages or disorders
-//! what it passes on.
+//! `pregrant-lab frames` over 127.0.0.1: whole, and through a relay that drops, damages or
+//! disorders what it passes on.
 //!
 //! ```text
 //!   frames --to <--> relay (one datagram in so many is spoiled) <--> frames --serve
 //! ```
 
-use crate::PREGRANT;
+use crate::LAB;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
@@ -16,7 +16,7 @@ struct Server(Child, u16);
 
 impl Server {
     fn start() -> Self {
-        let mut command = Command::new(PREGRANT);
+        let mut command = Command::new(LAB);
         let mut child =
             command.args(["frames", "--serve", "--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -98,7 +98,7 @@ fn relay(server: u16, to_server: fn(u64) -> Fate, to_sender: fn(u64) -> Fate) ->
 }
 
 fn send(port: u16, count: u64, more: &[&str]) -> Output {
-    let mut command = Command::new(PREGRANT);
+    let mut command = Command::new(LAB);
     command.args(["frames", "--to", "127.0.0.1", "--port", &port.to_string(), "--count", &count.to_string()]);
     command.args(more).output().unwrap()
 }

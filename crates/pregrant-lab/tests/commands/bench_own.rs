@@ -1,14 +1,14 @@
-//! `pregrant bench net --tx copy,own` as a user runs it: frames from pages of the guest's own, of
-//! one page and of several, beside those that are copied to the static pool.
+//! `pregrant-lab bench net --tx copy,own` as a user runs it: frames from pages of the guest's own,
+//! of one page and of several, beside those that are copied to the static pool.
 
-use crate::{pregrant, text};
+use crate::{lab, text};
 use serde_json::Value;
 
 #[test]
 fn frames_from_own_pages_are_none_lost_and_none_copied() {
     let args = ["bench", "net", "--path", "copy,gref-mapping", "--dir", "tx", "--size", "1500,65535"];
     let more = ["--tx", "copy,own", "--seconds", "0.05", "--repeats", "1", "--json"];
-    let out = pregrant(&[&args[..], &more, &["-"]].concat());
+    let out = lab(&[&args[..], &more, &["-"]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let out = text(&out.stdout);
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).expect("a record")).collect();
@@ -28,7 +28,7 @@ fn frames_from_own_pages_are_none_lost_and_none_copied() {
             assert!(line["cache_mode"] == "caching" && line["evictions"] == 0, "{line}");
         }
     }
-    let out = pregrant(&[&args[..7], &["65535"], &more[..6]].concat());
+    let out = lab(&[&args[..7], &["65535"], &more[..6]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let said = "From its own pages, gref-mapping tx 65535 B moves";
     assert!(text(&out.stdout).contains(said), "{}", text(&out.stdout));

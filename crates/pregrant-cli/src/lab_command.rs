@@ -1,0 +1,44 @@
+//! Commands of `pregrant-lab` that were once `pregrant`'s: the answer to one says where it is.
+
+use std::ffi::OsString;
+
+/// Commands that the laboratory alone has.
+const COMMANDS: [&str; 5] = ["demo", "bench", "loopback", "report", "frames"];
+/// Options of a front that makes traffic itself.
+const TRAFFIC: [&str; 7] = ["--ping", "--serve", "--send", "--address", "--count", "--interval", "--bytes"];
+
+/// Where the command of this command line is, if it is the laboratory's; `args` are those behind
+/// the program's name.
+pub fn remedy(args: &[OsString]) -> Option<String> {
+    let args: Vec<&str> = args.iter().map_while(|arg| arg.to_str()).collect();
+    let is_traffic = |arg: &&str| TRAFFIC.contains(&arg.split_once('=').map_or(*arg, |(name, _)| name));
+    let command = match args[..] {
+        [command, ..] if COMMANDS.contains(&command) => command.into(),
+        ["store", "serve", ..] => "store serve".into(),
+        ["front", ..] => format!("front {}", args.iter().copied().find(|arg| is_traffic(arg))?),
+        _ => return None,
+    };
+    let line = args.join(" ");
+    Some(format!(
+        "`{command}` is a command of the laboratory, which is a program of its own: pregrant-lab {line} (in a checkout: \
+         cargo lab {line})"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_the_laboratory_is_said_to_be_there() {
+        let of = |line: &str| remedy(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["demo", "bench net --size 64", "loopback serve", "report x", "frames --serve"] {
+            assert!(of(line).is_some_and(|said| said.contains(&format!("pregrant-lab {line}"))), "{line}");
+        }
+        assert!(of("store serve --socket /x").is_some_and(|said| said.starts_with("`store serve`")));
+        assert!(of("front --ping=10.0.0.6 --count 3").is_some_and(|said| said.starts_with("`front --ping=")));
+        for line in ["back", "store ls", "front --tap demo", "doctor demo", "dmeo"] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The daemons and tools of the program `pregrant`, as a library: its own `main` dispatches to
+//! them, and so does that of the laboratory, `pregrant-lab`, which has some of the commands, too.
+//!
+//! ```text
+//!   back, blkback      daemons of a driver domain         (daemon: what both share)
+//!   front, blkfront    a guest's ends
+//!   doctor, top, store, hotplug                           tools
+//!   program            exit codes, log, signals: what every command begins and ends with
+//!   loopback_machine, loopback_guest                      --loopback DIR: the client's end of a machine
+//! ```
+//! Nothing here serves a loopback machine, measures, or has a TCP/IP stack of its own: that is the
+//! laboratory's, which links this. `cargo xtask ci tidy` reads what this depends on.
+#![forbid(unsafe_code)]
+
+pub mod amount;
+pub mod back;
+pub mod blkback;
+pub mod blkfront;
+pub mod choice;
+pub mod daemon;
+pub mod doctor;
+pub mod front;
+pub mod hotplug;
+mod kernel_driver;
+pub mod lab_command;
+pub mod log_line;
+mod loopback_guest;
+pub mod loopback_machine;
+mod notify;
+pub mod program;
+pub mod screen;
+pub mod signals;
+mod status_reader;
+pub mod stop;
+pub mod store;
+pub mod table;
+pub mod top;
+pub mod usage;

@@ -1,0 +1,45 @@
+//! What every command of `pregrant` and of `pregrant-lab` begins and ends with: the log, signals,
+//! the exit code. 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage, 3 the
+//! machine that the process was on has ended.
+
+use crate::log_line::LogLine;
+use crate::loopback_machine::{MACHINE_ENDED, MachineEnded};
+use crate::usage::Usage;
+use crate::{screen, signals};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// As clap's own.
+pub const WRONG_USAGE: u8 = 2;
+
+/// Runs a command of the program `name`, which was built from `commit`, where that is known. Its
+/// log begins at this level where `RUST_LOG` says nothing else.
+pub fn run(
+    name: &str,
+    commit: Option<&'static str>,
+    level: &str,
+    command: impl FnOnce() -> Result<(), Box<dyn Error>>,
+) -> ExitCode {
+    if let Some(commit) = commit {
+        pregrant_host::program::set_commit(commit);
+    }
+    let log_line = LogLine::of_stderr();
+    log_line.begin(level);
+    if let Err(e) = signals::begin() {
+        log::warn!("cannot reset the signal mask and dispositions: {e}; keeping those of the parent process");
+    }
+    match command() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) if screen::has_no_reader(&*e) => ExitCode::SUCCESS,
+        Err(e) => {
+            screen::say(log_line.last_words(&format_args!("{name}: {e}")));
+            if e.is::<Usage>() {
+                return ExitCode::from(WRONG_USAGE);
+            }
+            match e.downcast_ref::<MachineEnded>() {
+                Some(_) => ExitCode::from(MACHINE_ENDED),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}

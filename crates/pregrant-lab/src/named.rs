@@ -1,0 +1,15 @@
+//! An enum whose values have one name each, for clap and for serde.
+
+/// An enum whose values have one name each: on the command line, in orders to processes, in
+/// records.
+macro_rules! named {
+    ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
+        pregrant::named! {
+            $(#[$about])*
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+            #[derive(serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+            $of { $($(#[$each])* #[serde(rename = $name)] #[value(name = $name)] $value = $name,)* }
+        }
+    };
+}
+pub(crate) use named;

@@ -1,0 +1,48 @@
+//! The crates that `pregrant` is linked with: a daemon that runs as root in a driver domain has no
+//! TCP/IP stack, no histograms, no pages of HTML and no client of another system's disks, which are
+//! the laboratory's. `cargo tree` names them, also those that another crate brings in.
+
+use crate::workspace::Workspace;
+
+/// The package of the program.
+const PRODUCT: &str = "pregrant-cli";
+
+/// Crates of the laboratory alone, and the laboratory.
+const NEVER: [&str; 5] = ["smoltcp", "hdrhistogram", "maud", "blkio", "pregrant-lab"];
+
+/// Crates that the program must not be linked with, a line each.
+pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
+    let mut cargo = w.cargo(&["tree", "-p", PRODUCT, "-e", "normal", "--prefix", "none", "--format", "{p}"]);
+    let out = cargo.output().map_err(|e| format!("cargo tree: {e}"))?;
+    if !out.status.success() {
+        return Err(format!("cargo tree -p {PRODUCT}: {}", String::from_utf8_lossy(&out.stderr)));
+    }
+    Ok(offences(&String::from_utf8_lossy(&out.stdout)))
+}
+
+/// Those of a tree, which has a line `NAME VERSION` for each crate.
+fn offences(tree: &str) -> Vec<String> {
+    let crates: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let linked = NEVER.into_iter().filter(|never| crates.contains(never));
+    linked
+        .map(|name| {
+            format!(
+                "{PRODUCT} is linked with {name}, which is the laboratory's alone; `cargo tree -p {PRODUCT} -e normal -i {name}` says by \
+                 whom"
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::offences;
+
+    #[test]
+    fn a_crate_of_the_laboratory_is_refused_also_where_another_brings_it() {
+        let tree = "pregrant-cli v0.1.0 (/x)\nclap v4.6.0\nsmoltcp-like v1.0.0\npregrant-host v0.1.0 (/y)\n";
+        assert_eq!(offences(tree), Vec::<String>::new());
+        let with = format!("{tree}smoltcp v0.14.0\nsmoltcp v0.14.0 (*)\npregrant-lab v0.1.0 (/z)\n");
+        assert_eq!(offences(&with).len(), 2, "{:?}", offences(&with));
+    }
+}
