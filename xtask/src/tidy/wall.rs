@@ -77,6 +77,11 @@ const WALLS: &[Wall] = &[
     },
     // Code that serves devices of any class knows none of them.
     Wall { from: "pregrant_host::drivers::registry", never: &ANY_CLASS },
+    Wall { from: "pregrant_host::drivers::device_class", never: &ANY_CLASS },
+    Wall { from: "pregrant_host::drivers::device_log", never: &ANY_CLASS },
+    // Workers and classes need the traits, and nothing of the registry.
+    Wall { from: "pregrant_host::drivers::device_class", never: &["pregrant_host::drivers::registry"] },
+    Wall { from: "pregrant_host::drivers::worker", never: &["pregrant_host::drivers::registry"] },
     Wall { from: "pregrant_host::drivers::recovery", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::worker", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::throttle", never: &ANY_CLASS },

@@ -139,11 +139,11 @@ pub struct DeviceStatus {
     /// As of any.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Why what stands behind it cannot be had (who has it, or what is missing), where it is not
-    /// connected for that.
+    /// Why its backing is unavailable (who has it, or what is missing), where it is not connected
+    /// for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Whether that was tried; false: no one knows yet whether it is there.
+    /// Whether its backing was tried; false: it may be there or not.
     #[serde(default = "yes")]
     pub is_tried: bool,
     /// Its kind and service, in words of its class.

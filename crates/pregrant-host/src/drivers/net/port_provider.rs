@@ -201,7 +201,7 @@ pub trait PortProvider: RemoteSide {
     fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
         self.inner_provider()?.interface_number(id)
     }
-    /// Whether what is behind a vif may change without an event, so that it is to be
+    /// Whether a vif's interface may change without an event, so that it must be
     /// [checked](Self::check).
     fn wants_checks(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.wants_checks(id))

@@ -54,7 +54,7 @@ pub(super) struct VifInstance<P: Platform> {
     plug: HotplugState,
     /// The log says that its guest takes no frames.
     stalled: bool,
-    /// It is behind an interface that others may rename, move or remove.
+    /// It has an interface that others may rename, move or remove.
     has_interface: bool,
     /// The number in xenstore may not be the interface's any more.
     renumbered: bool,
@@ -129,7 +129,7 @@ impl<P: Platform> VifInstance<P> {
         notes.iter().for_each(|(level, text)| log.say(*level, text));
     }
 
-    /// Has the interface behind it, if there is one, send nothing that is too long for the guest.
+    /// Limits the MTU of its interface, if it has one, to what the guest takes.
     fn limit_mtu(&mut self, id: &DeviceId, log: &DeviceLog) {
         self.too_long = self.vif.too_long();
         let limited = self.provider.borrow_mut().limit_mtu(id, self.vif.mtu_limit());

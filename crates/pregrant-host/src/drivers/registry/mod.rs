@@ -152,7 +152,6 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     xs: Client<T>,
     config: BackendConfig<P>,
     classes: Vec<Box<dyn DeviceClass<P, T>>>,
-    /// Memory of former devices in the recovery is gone.
     /// The devices that are served.
     devices: Devices<P, T>,
     /// The state of the domain's directory, and the devices in it that are not served.
