@@ -338,7 +338,6 @@ fn classes<P: Platform, T: Transport + 'static>(
         gref_mapping,
         foreign,
         guest_copy,
-        ..PathConfig::default()
     };
     let mapped_pages = paths.mapped_pages();
     let sg = !args.no_sg;

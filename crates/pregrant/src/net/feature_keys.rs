@@ -268,7 +268,6 @@ mod tests {
             },
             data_ring: (i != 1).then_some(GrantRef(60 + i)).into(),
             guest_copy: (i == 1).then_some(GrantRef(70)).into(),
-            ..QueueKeys::new(GrantRef::NONE, GrantRef::NONE, ChannelKeys::Single(EvtchnPort(0)))
         };
         FrontRequest {
             rx_copy: true,

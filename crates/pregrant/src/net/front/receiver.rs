@@ -39,7 +39,7 @@ pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     places: Places<'_>,
     Part { slot, offset, len, .. }: Part,
 ) -> Option<Piece<'a>> {
-    path.piece(memory(places, path, slot) + usize::from(offset), len.into())
+    path.receive(memory(places, path, slot) + usize::from(offset), len.into())
 }
 
 /// The same, of any path.
@@ -74,7 +74,7 @@ pub fn copy_part<P: Platform, F: FrontPath<P>>(
 /// Copies from byte `at` of a path's memory on. False: not all of it is there.
 #[inline(always)]
 fn copy_out<P: Platform, F: FrontPath<P>>(path: &F, at: usize, to: &mut [u8]) -> bool {
-    path.piece(at, to.len()).is_some_and(|piece| piece.copy_out(to) == to.len())
+    path.receive(at, to.len()).is_some_and(|piece| piece.copy_out(to) == to.len())
 }
 
 /// Checks that a part is in its slot's memory, of so many bytes.

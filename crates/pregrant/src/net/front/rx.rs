@@ -101,7 +101,7 @@ impl<P: Platform> RxFront<P> {
             let Some(page) = pages.page_to_post(slot) else { break };
             let Some(id) = buffers.to_post(slot) else { break };
             let gref = match &mut granting {
-                Some(last) => last.grant(p, page),
+                Some(last) => last.place(p, page),
                 None => Ok(0),
             };
             match gref {
@@ -256,12 +256,13 @@ impl<P: Platform> RxFront<P> {
         let Self { ring, chain, pages, buffers, run, .. } = self;
         let Some(first) = chain.paths().first() else { return (0, (most > 0).then(|| ring.read(at))) };
         let answers = (&*ring, at, most);
+        let asked = if heads { usize::MAX } else { first.asked_bytes() };
         let places = (&*pages, &*buffers);
         match first {
-            AnyFrontPath::Staging(path) => read_run(path, answers, places, run, heads),
-            AnyFrontPath::DataRing(path) => read_run(path, answers, places, run, heads),
-            AnyFrontPath::Foreign(path) => read_run(path, answers, places, run, heads),
-            AnyFrontPath::Copy(path) => read_run(path, answers, places, run, heads),
+            AnyFrontPath::Staging(path) => read_run(path, answers, places, run, asked),
+            AnyFrontPath::DataRing(path) => read_run(path, answers, places, run, asked),
+            AnyFrontPath::Foreign(path) => read_run(path, answers, places, run, asked),
+            AnyFrontPath::Copy(path) => read_run(path, answers, places, run, asked),
         }
     }
 
@@ -501,22 +502,23 @@ impl<P: Platform> RxFront<P> {
 }
 
 /// Reads at most `most` answers from the `at`-th on into `run`, up to one that is not plain, which
-/// is given back too, and asks for the lines of their frames in this memory.
+/// is given back too, and asks for the lines of those of their frames in this memory that have at
+/// most so many bytes.
 #[inline(always)]
 fn read_run<P: Platform, F: FrontPath<P>>(
     path: &F,
     (ring, at, most): (&FrontRing<NetRx, OwnRing<NetRx, P>>, u32, usize),
     (pages, buffers): (&LentPages, &SlotMemory),
     run: &mut [RxResponse; BURST_FRAMES],
-    heads: bool,
+    asked: usize,
 ) -> (usize, Option<RxResponse>) {
-    let (short, mut n) = (path.asked_bytes(), 0);
+    let mut n = 0;
     while n < most {
         let rsp = ring.read(at + n as u32);
         if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyFlaggedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
             return (n, Some(rsp));
         }
-        if heads || rsp.status as usize <= short {
+        if rsp.status as usize <= asked {
             let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
             let start = memory((pages, buffers), path, slot);
             path.prefetch(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));

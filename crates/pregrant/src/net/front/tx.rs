@@ -119,7 +119,7 @@ impl<P: Platform> TxSlots<P> {
                 continue; // `head` puts it there
             }
             let granted =
-                if slots == 1 || path.holds(len, slots as usize) { path.grant(p, id) } else { Err(NO_PAGES) };
+                if slots == 1 || path.holds(len, slots as usize) { path.place(p, id) } else { Err(NO_PAGES) };
             match granted {
                 Ok(gref) => req.gref = gref,
                 Err(e) => return Err((e, reqs.map(|req| req.id), k + 1)),

@@ -48,7 +48,7 @@ impl<P: Platform> TxSlots<P> {
     ) -> Result<(), (PlatformError, u16)> {
         let (len, offload) = (frame.len(), *frame.offload());
         let id = self.free.take();
-        let gref = path.grant(p, id).map_err(|e| (e, id))?;
+        let gref = path.place(p, id).map_err(|e| (e, id))?;
         let to = path.bytes().piece_mut(path.start(id), head);
         debug_assert!(to.is_some(), "a slot is in its region");
         if let Some(to) = to {

@@ -11,6 +11,7 @@ use super::path_name::PathName;
 use super::staging::front::StagingArea;
 use super::staging::keys::Offer;
 use crate::error::{PeerFault, PlatformError};
+use crate::net::ahead::SHORT;
 use crate::net::front::regions::Granted;
 use crate::net::front::rx_answers::Part;
 use crate::net::stats::DirStats;
@@ -54,7 +55,7 @@ impl<P: Platform> AnyFrontPath<P> {
                 buffers_sent_on: area.is_sent_on(),
                 ..none
             },
-            Self::DataRing(_) => FrontParts { may_be_full: true, ..none },
+            Self::DataRing(_) => none,
             Self::Foreign(_) | Self::Copy(_) => FrontParts { pages: true, ..none },
         }
     }
@@ -137,14 +138,23 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// [`FrontPath::grant`].
+    /// RX: of a frame of at most so many bytes all lines are asked for before the batch is read.
     #[inline(always)]
-    pub fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
+    pub fn asked_bytes(&self) -> usize {
         match self {
-            Self::Staging(area) => area.grant(p, id),
-            Self::DataRing(area) => area.grant(p, id),
-            Self::Foreign(pages) => pages.grant(p, id),
-            Self::Copy(pages) => pages.grant(p, id),
+            Self::Staging(area) => area.asked_bytes(),
+            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => SHORT,
+        }
+    }
+
+    /// [`FrontPath::place`].
+    #[inline(always)]
+    pub fn place(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
+        match self {
+            Self::Staging(area) => area.place(p, id),
+            Self::DataRing(area) => area.place(p, id),
+            Self::Foreign(pages) => pages.place(p, id),
+            Self::Copy(pages) => pages.place(p, id),
         }
     }
 

@@ -1,8 +1,8 @@
 //! A path at the front: memory for a queue's ids, and what the requests announce of it to the back.
 //!
 //! ```text
-//!   TX: frames --send_run--> bytes of ids --grant--> the requests' references       answer --settle--> the id is free
-//!   RX: grant --> the request's reference        answer --holds--> which path's memory the frame is in --start--> bytes
+//!   TX: frames --send_run--> bytes of ids --place--> the requests' references       answer --settle--> the id is free
+//!   RX: place --> the request's reference        answer --holds--> which path's memory the frame is in --receive--> bytes
 //! ```
 //! A path is called once for a run of frames, so that the work for each frame is compiled inline.
 //! It writes requests to the ring and does not publish them. The back can write to the memory: only
@@ -45,9 +45,9 @@ pub trait FrontPath<P: Platform> {
     fn slot_bytes(&self) -> usize;
     /// The shared memory.
     fn bytes(&self) -> &Region<P>;
-    /// RX: so many bytes of a slot's memory, from the `at`-th on.
+    /// RX: so many received bytes of a slot's memory, from the `at`-th on.
     #[inline(always)]
-    fn piece(&self, at: usize, len: usize) -> Option<Piece<'_>> {
+    fn receive(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         self.bytes().piece(at, len)
     }
     /// RX: asks for these lines.
@@ -63,8 +63,9 @@ pub trait FrontPath<P: Platform> {
         let _ = (id, len);
         0
     }
-    /// The reference that a request with `id` carries, granted now where grants are per frame.
-    fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError>;
+    /// The reference that a request with `id` carries: the id's memory is granted now where grants
+    /// are per frame. RX: of a page that is posted, `id` is the page.
+    fn place(&mut self, p: &P, id: u16) -> Result<u32, PlatformError>;
     /// The request of `id` is answered: ends its grant where grants are per frame. False: the peer
     /// still uses the memory, so the id is not free; try again later.
     #[inline(always)]
@@ -72,11 +73,6 @@ pub trait FrontPath<P: Platform> {
     fn settle(&mut self, p: &P, id: u16) -> bool {
         let _ = (p, id);
         true
-    }
-    /// RX: of a frame of at most so many bytes all lines are asked for before the batch is read.
-    #[inline(always)]
-    fn asked_bytes(&self) -> usize {
-        SHORT
     }
     /// Whether a frame of so many bytes, with those left free ahead of them, and slots is in this
     /// memory.
@@ -92,8 +88,6 @@ pub struct FrontParts {
     pub buffers_rest: bool,
     /// A buffer in which a frame was received may be sent on by TX, as both ends know.
     pub buffers_sent_on: bool,
-    /// TX: bytes that frames fill until nothing fits; it keeps account of the ids of its frames.
-    pub may_be_full: bool,
     /// Pages with a grant of their own each.
     pub pages: bool,
 }
@@ -124,7 +118,7 @@ impl<P: Platform> TxSlots<P> {
                 break;
             }
             let id = self.free.take();
-            let gref = match path.grant(p, id) {
+            let gref = match path.place(p, id) {
                 Ok(gref) => gref,
                 Err(e) => {
                     self.free.give(id);

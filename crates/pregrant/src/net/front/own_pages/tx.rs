@@ -105,7 +105,7 @@ impl<P: Platform> TxSlots<P> {
     ) -> Result<(), PlatformError> {
         let len = desc.len as usize;
         let id = self.free.take();
-        let gref = match path.grant(p, id) {
+        let gref = match path.place(p, id) {
             Ok(gref) => gref,
             Err(e) => {
                 self.free.give(id);
@@ -143,7 +143,7 @@ impl<P: Platform> TxSlots<P> {
             if part.place != NO_PLACE {
                 continue;
             }
-            match path.grant(p, part.id) {
+            match path.place(p, part.id) {
                 Ok(gref) => part.gref = if F::IN_PAGES { gref } else { 0 },
                 Err(e) => return (F::NAME, Some((e, k + 1))),
             }

@@ -351,7 +351,7 @@ impl LentPages {
     ) -> impl Iterator<Item = Piece<'a>> {
         self.pieces(token).filter_map(move |(page, offset, len)| {
             let pages = pages?;
-            FrontPath::piece(pages, pages.start(page) + usize::from(offset), usize::from(len))
+            FrontPath::receive(pages, pages.start(page) + usize::from(offset), usize::from(len))
         })
     }
 

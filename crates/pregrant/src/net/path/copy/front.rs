@@ -62,7 +62,7 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
         usize::from(page) * PAGE_SIZE
     }
     #[inline(always)]
-    fn piece(&self, at: usize, len: usize) -> Option<Piece<'_>> {
+    fn receive(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         self.granted.bytes().piece(at, len).or_else(|| piece_of_added(self, at, len))
     }
     #[inline(always)]
@@ -73,7 +73,7 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
         }
     }
     #[inline(always)]
-    fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
+    fn place(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
         let page = self.of_ids.as_mut().map_or(id, |pages| pages.take(id));
         match self.granted.grant(p, usize::from(page)) {
             Ok(gref) => Ok(gref.0),

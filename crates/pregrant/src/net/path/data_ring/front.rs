@@ -273,7 +273,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         0
     }
     #[inline(always)]
-    fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
+    fn place(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
         Ok(0)
     }
     #[inline(always)]

@@ -68,7 +68,7 @@ impl<P: Platform> FrontPath<P> for ForeignPages<P> {
         self.pages.start(id)
     }
     #[inline(always)]
-    fn grant(&mut self, _p: &P, id: u16) -> Result<u32, PlatformError> {
+    fn place(&mut self, _p: &P, id: u16) -> Result<u32, PlatformError> {
         Ok((self.first + u32::from(id)) | self.mark)
     }
     #[inline(always)]

@@ -140,6 +140,12 @@ impl<P: Platform> StagingArea<P> {
         [self.buffers, self.list]
     }
 
+    /// RX: of a frame of at most so many bytes all lines are asked for before the batch is read.
+    #[inline(always)]
+    pub fn asked_bytes(&self) -> usize {
+        short_staged(self.places.len())
+    }
+
     /// Whether it carries frames of any length; else those that fit one slot.
     #[inline(always)]
     pub fn carries_all(&self) -> bool {
@@ -225,13 +231,9 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     fn offset(&self, id: u16, len: usize) -> usize {
         colour(id, len, self.slot_bytes())
     }
-    #[inline(always)]
-    fn asked_bytes(&self) -> usize {
-        short_staged(self.places.len())
-    }
     /// 0 says that the bytes are in the buffer.
     #[inline(always)]
-    fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
+    fn place(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
         Ok(0)
     }
     #[inline(always)]
