@@ -1,5 +1,5 @@
 //! Which transport bursts have to a tap and from it: vhost-net without a system call, io_uring with
-//! one for each burst, or one for each frame (`--tap-way`).
+//! one for each burst, or one for each frame (`pregrant back`'s experiment `tap-way`).
 
 use crate::choice::named;
 
