@@ -1,9 +1,9 @@
-# shows: a Linux guest on `pregrant back --tap-way vhost`: frames of 74 and 1514 bytes and GSO both ways, whole; the backend is killed in the middle of them, leaves no worker behind, and its successor goes on
+# shows: a Linux guest on `pregrant back --experiment tap-way=vhost`: frames of 74 and 1514 bytes and GSO both ways, whole; the backend is killed in the middle of them, leaves no worker behind, and its successor goes on
 # icount: yes
 # seconds: 300
 bridge
 modprobe vhost_net || fail "dom0 has no vhost_net"
-back --tap-way vhost
+back --experiment tap-way=vhost
 linux_guest one 2
 id=$(xl domid one) vif=vif$(xl domid one).0
 COUNT=${COUNT:-1000}
@@ -42,7 +42,7 @@ for n in 1 2 3; do
 	kill -KILL $BACK_PID; wait $BACK_PID
 	within 10 eval '[ "$(helpers '$BACK_PID')" = 0 ]' || fail "kill $n: a worker of vhost-net's was left"
 	[ -e "/sys/class/net/$vif" ] || fail "kill $n: the tap went"
-	back --tap-way vhost
+	back --experiment tap-way=vhost
 	back_says "connected, 1 queue" || fail "not taken up after kill $n"
 	[ "$(helpers $BACK_PID)" -ge 1 ] || fail "no vhost worker after kill $n"
 	sent=$(count "$vif" tx bytes)

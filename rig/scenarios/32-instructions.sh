@@ -177,7 +177,7 @@ decided() {
 # taken NAME WAY [ARGUMENT...]: the rows of a Linux guest whose vif is taken from netback, and given back.
 taken() {
 	_name=$1 _way=$2; shift 2
-	back --tap-way "$_way" "$@" --take "$id.0" --give-back "$id.0"
+	back --experiment tap-way="$_way" "$@" --take "$id.0" --give-back "$id.0"
 	back_says "vif 0 of domain $id.*connected" || fail "$_name: not taken up"
 	placed "$_name"
 	rows "$_name"
@@ -190,7 +190,7 @@ mapped_frames() { pregrant top --prometheus - | awk 'index($1, "pregrant_queue_g
 fronted() {
 	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
 	no_netback
-	back --tap-way "$2"
+	back --experiment tap-way="$2"
 	front_guest two 3 "$clock"
 	front two 3 --path "$1"
 	# Gref mappings are there later than the connection is.
@@ -213,7 +213,7 @@ moduled() {
 		netback
 	else
 		no_netback
-		back --tap-way "$2"
+		back --experiment tap-way="$2"
 	fi
 	front_guest two 3 "$clock"
 	ask two "insmod /rig/pregrant.ko path=$(echo $1 | tr + " ") && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"

@@ -69,7 +69,7 @@ hooked() {
 	wanted zero-copy || return 0
 	back
 	_empty=$(mapped) _unused=$(in_use)
-	front one 2 --path staging --data-len 2048 --hook tx
+	front one 2 --path staging --data-len 2048 --experiment hook=tx
 	back_says "connected, 1 queue(s), TX staging" || { tail -5 $BACK_LOG; fail "zero copy: not connected"; }
 	_by=$(counted queue_staged_frames 'dir="tx"')
 	pings 10.9.0.2 1000 0.002 || fail "zero copy: $LOST of 1000 pings lost"
@@ -95,8 +95,8 @@ front_guest one 2
 end_back || fail "the back ends with $?"
 AT_LEAST=0 MORE=0
 trial "copy         " staged copy -- --path copy
-trial "staging+copy " staged staging --path staging+copy -- --path staging --data-len 256
-trial "staging+map  " staged staging --path staging+map -- --path staging --data-len 256
+trial "staging+copy " staged staging --experiment path=staging+copy -- --path staging --data-len 256
+trial "staging+map  " staged staging --experiment path=staging+map -- --path staging --data-len 256
 # All but the first ones of a page, which is mapped for the next.
 AT_LEAST=$((FRAMES * 9 / 10))
 # With as many pages as the back keeps mapped (mapped-pages-max), 448 of a direction: more than both rings have slots, 512.

@@ -132,13 +132,13 @@ begin gso staging staging -- --path staging --data-len 65535 && {
 	for dir in tx rx; do has "the number of grant operations of $dir" "$(took grant_operations $dir)" 0; done
 	end "TCP from and to the guest by segments of $sizes bytes, $((FRAMES / 10)) frames of 60000 bytes each way: no grant operation"
 }
-begin two-lengths staging,copy staging,copy -- --path staging --tx-data-len 256 --rx-data-len 2048 && {
+begin two-lengths staging,copy staging,copy -- --path staging --experiment tx-data-len=256 --rx-data-len 2048 && {
 	lists tx 256; lists rx 2048
 	both_ways "$name" "$FRAMES"
 	staged rx
 	end
 }
-begin rx-only copy staging,copy -- --path staging --rx-only --rx-data-len 2048 && {
+begin rx-only copy staging,copy -- --path staging --experiment rx-only=on --rx-data-len 2048 && {
 	lists tx ""; lists rx 2048
 	both_ways "$name" "$FRAMES"
 	staged rx
@@ -162,16 +162,16 @@ begin two-queues staging,copy staging,copy -- --path staging --data-len 2048 --q
 	done; done
 	end "staged by queue, TX and RX: $each"
 }
-begin heads-copy staging+copy,copy staging+copy,copy --path staging+copy -- --path staging --data-len 256 && {
+begin heads-copy staging+copy,copy staging+copy,copy --experiment path=staging+copy -- --path staging --data-len 256 && {
 	lists tx 256; lists rx 256
 	both_ways "$name" "$FRAMES" --size 300..1472
 	end "$(took grant_operations tx) and $(took grant_operations rx) grant copies, of rests alone"
 }
-begin heads-map staging+map,map,copy staging+copy,copy --path staging+map -- --path staging --data-len 256 && {
+begin heads-map staging+map,map,copy staging+copy,copy --experiment path=staging+map -- --path staging --data-len 256 && {
 	both_ways "$name" "$FRAMES" --size 300..1472
 	end
 }
-begin copy-below map,copy copy --path map --copy-below 2048 -- --path copy && {
+begin copy-below map,copy copy --path map --experiment copy-below=2048 -- --path copy && {
 	both_ways "$name" "$FRAMES"
 	maps=$(counted queue_grant_operations 'op="map"')
 	has "the number of pages that are mapped for frames" "$maps" 0
@@ -188,14 +188,14 @@ begin by-reference copy copy -- --path copy --rx reference && {
 	end
 	referred
 }
-begin head persistent,copy persistent,copy -- --path persistent --rx reference --rx-head 14 && {
+begin head persistent,copy persistent,copy -- --path persistent --rx reference --experiment rx-head=14 && {
 	both_ways "$name" "$FRAMES" --size 300..1472
 	end
 	referred
 }
 # Here frames come further apart than a front waits for the next: the figures are shown, and not compared.
 for number in off 32 load; do
-	begin coalesce-$number staging,copy staging,copy -- --path staging --data-len 2048 --mode event --rx-coalesce $number && {
+	begin coalesce-$number staging,copy staging,copy -- --path staging --data-len 2048 --mode event --experiment rx-coalesce=$number && {
 		both_ways "$name" "$FRAMES"
 		staged tx; staged rx
 		end "$((1000 * $(took notifications rx) / $(took frames rx))) events for 1000 frames to the guest"

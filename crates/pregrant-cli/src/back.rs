@@ -13,8 +13,9 @@ mod loopback;
 mod xen;
 
 use crate::amount::amount;
-use crate::choice::choice;
+use crate::choice::{choice, choice_with_experiments};
 use crate::daemon::{DaemonArgs, chosen};
+use crate::experiment::{ExperimentArgs, HEADING};
 use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
 use crate::usage::{Given, Usage};
 use clap::builder::RangedI64ValueParser;
@@ -78,7 +79,7 @@ pub struct BackArgs {
     port: Option<Port>,
     /// At a switch, put one guest's frames into another guest's ring in the receiver's turn, or at
     /// once in the sender's (where one worker serves both)
-    #[arg(long, value_name = "CONTEXT", default_value = "worker", value_parser = choice(CONTEXTS, RxContext::name))]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "CONTEXT", default_value = "worker", value_parser = choice(CONTEXTS, RxContext::name))]
     rx_context: RxContext,
     /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
     /// its vif's `mac`; may be repeated
@@ -92,7 +93,7 @@ pub struct BackArgs {
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = amount, requires = "capture")]
     capture_limit: u64,
     /// How frames are written to taps and read from them
-    #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
     tap_way: TransportKind,
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere,
     /// also on the loopback
@@ -103,7 +104,7 @@ pub struct BackArgs {
     #[arg(long, value_name = "PATH")]
     hotplug_socket: Option<PathBuf>,
     /// How to move frames that are neither in staging buffers nor in mapped pages
-    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
+    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice_with_experiments(PATHS, Fallback::name, |path| path.heads))]
     path: Fallback,
     /// Lengths of staging buffers to offer, such as 256,2048; off: do not offer staging
     #[arg(long, value_name = "N,N", default_value = "64,128,256,2048,4096,65535", value_parser = staging_offer)]
@@ -122,16 +123,18 @@ pub struct BackArgs {
     gref_mappings: u32,
     /// With --path map and staging+map: copy frames of at most so many bytes, instead of mapping
     /// them
-    #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.copy_below, value_parser = threshold())]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "BYTES", default_value_t = Thresholds::USUAL.copy_below, value_parser = threshold())]
     copy_below: u32,
     /// Frames of more than so many bytes are not copied: the tap reads them in the guest's pages,
     /// if these are mapped (staging, persistent, gref-mapping); 65535: copy all
-    #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold())]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold())]
     lend_from: u32,
     /// At a switch, copy frames of more than so many bytes once, from guest to guest, if the
     /// sender's pages are mapped (staging, persistent, gref-mapping); 65535: copy all twice
-    #[arg(long, value_name = "BYTES", default_value_t = LEND_ABOVE, value_parser = threshold())]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "BYTES", default_value_t = LEND_ABOVE, value_parser = threshold())]
     lend_between: u32,
+    #[command(flatten)]
+    pub experiment: ExperimentArgs,
 }
 
 fn threshold() -> RangedI64ValueParser<u32> {

@@ -12,6 +12,7 @@ use crate::choice::choice;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::KeptOff;
 use crate::daemon::{DaemonArgs, Serves, chosen};
+use crate::experiment::{ExperimentArgs, HEADING};
 use crate::loopback_machine;
 use crate::loopback_machine::only_ours;
 use crate::stop::Stop;
@@ -36,7 +37,7 @@ const SERVES: Serves = Serves::Vbds;
 #[command(after_help = "Examples:
   pregrant blkback
   pregrant blkback --vbd 5 --vbd 6.51712
-  pregrant blkback --path map --io threads
+  pregrant blkback --path map
   pregrant blkback --loopback /tmp/xen
 
 It serves the vbds of the domain in which it runs, each with the image that the toolstack names in the vbd's `params`: a raw file, a
@@ -63,7 +64,7 @@ pub struct BlkBackArgs {
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=8192))]
     persistent_grants: u32,
     /// How to do I/O on files and block devices
-    #[arg(long, value_name = "WAY", default_value = "uring", value_parser = choice(WAYS, IoWay::name))]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "WAY", default_value = "uring", value_parser = choice(WAYS, IoWay::name))]
     io: IoWay,
     /// Use the kernel's page cache, even for images that support direct I/O
     #[arg(long)]
@@ -81,11 +82,13 @@ pub struct BlkBackArgs {
         conflicts_with = "max_ring_order")]
     order_of_pages: u32,
     /// The same as an exponent of 2: 4 means 16 pages
-    #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "ORDER", value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
     max_ring_order: Option<u32>,
     /// Maximum segments per indirect request; 0: no indirect requests
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(..=INDIRECT_SEGMENTS_MAX as i64))]
     max_segments: u32,
+    #[command(flatten)]
+    pub experiment: ExperimentArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

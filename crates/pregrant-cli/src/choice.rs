@@ -8,8 +8,20 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
     table: &'static [(T, &'static str)],
     name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
-    let values = table.iter().map(move |(value, help)| PossibleValue::new(name(*value)).help(*help));
-    PossibleValuesParser::new(values).try_map(move |text| {
+    choice_with_experiments(table, name, |_| false)
+}
+
+/// The same, where some values are experiments (`--experiment OPTION=VALUE`): the help does not
+/// list these.
+pub fn choice_with_experiments<T: Copy + Send + Sync + 'static>(
+    table: &'static [(T, &'static str)],
+    name: fn(T) -> &'static str,
+    is_experiment: fn(T) -> bool,
+) -> impl TypedValueParser<Value = T> {
+    let value = move |(value, help): &(T, &'static str)| {
+        PossibleValue::new(name(*value)).help(*help).hide(is_experiment(*value))
+    };
+    PossibleValuesParser::new(table.iter().map(value)).try_map(move |text| {
         let found = table.iter().find(|(value, _)| name(*value) == text);
         found.map(|(value, _)| *value).ok_or("no such value")
     })

@@ -26,6 +26,7 @@ use self::own_buffers::FRAME_PAGES;
 pub use self::tap::Tap;
 use crate::choice::choice;
 use crate::daemon::MODES;
+use crate::experiment::{ExperimentArgs, HEADING};
 use crate::loopback_machine::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
 use crate::usage::{Given, Usage};
@@ -89,14 +90,14 @@ pub struct VifArgs {
     #[arg(long, value_name = "N", value_parser = data_len)]
     data_len: Option<DataLen>,
     /// The same for frames from the guest alone
-    #[arg(long, value_name = "N", value_parser = data_len, conflicts_with = "rx_only")]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "N", value_parser = data_len, conflicts_with = "rx_only")]
     tx_data_len: Option<DataLen>,
     /// The same for frames to the guest alone
     #[arg(long, value_name = "N", value_parser = data_len)]
     rx_data_len: Option<DataLen>,
     /// With --path staging: buffers for frames to the guest alone; a frame from it takes a grant
     /// for each of its pages
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING, hide = true)]
     rx_only: bool,
     /// Receive no frames over several slots: the backend drops those that are longer than an MTU of
     /// 1500 allows, or than the staging buffers, a page at most. With --data-len 4096 no frame to
@@ -126,11 +127,11 @@ pub struct VifArgs {
     /// does. pass: hand them on; drop; tx: return them to their sender (an echo request becomes its
     /// reply); redirect=DOMID.HANDLE: send them by another vif of this guest, which this process
     /// then owns
-    #[arg(long, value_name = "ACTION", value_parser = hook::action)]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "ACTION", value_parser = hook::action)]
     hook: Option<Action>,
     /// Frames that --hook matches: all, icmp-echo (echo requests to this vif), or a file with a
     /// classic BPF program, as `tcpdump -y EN10MB -ddd` prints it
-    #[arg(long = "match", value_name = "FRAMES", default_value = "icmp-echo", value_parser = hook::matching, requires = "hook")]
+    #[arg(long = "match", help_heading = HEADING, hide = true, value_name = "FRAMES", default_value = "icmp-echo", value_parser = hook::matching, requires = "hook")]
     matching: Match,
     /// With --tap: copy frames to the guest's kernel first, or let it read all but their heads in
     /// the pages that the backend wrote to
@@ -138,17 +139,19 @@ pub struct VifArgs {
     rx: RxWay,
     /// With --rx reference: bytes of a longer frame that are copied; all headers of one with a
     /// blank checksum, or of a large segment
-    #[arg(long, value_name = "N", default_value_t = RX_HEAD_BYTES as u32, value_parser = clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64))]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "N", default_value_t = RX_HEAD_BYTES as u32, value_parser = clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64))]
     rx_head: u32,
     /// Pages for each queue that frames of the guest's kernel are read into and sent from without a
     /// copy, where the backend has mapped them (at most 256). With --path gref-mapping, --tap and
     /// --loopback
-    #[arg(long, value_name = "PAGES", requires = "tap", value_parser = clap::value_parser!(u32).range(2 * FRAME_PAGES as i64..=4096))]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "PAGES", requires = "tap", value_parser = clap::value_parser!(u32).range(2 * FRAME_PAGES as i64..=4096))]
     own_buffers: Option<u32>,
     /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many
     /// as the last wake-up brought
-    #[arg(long, value_name = "N", default_value_t = RxCoalescing::Off)]
+    #[arg(long, help_heading = HEADING, hide = true, value_name = "N", default_value_t = RxCoalescing::Off)]
     rx_coalesce: RxCoalescing,
+    #[command(flatten)]
+    pub experiment: ExperimentArgs,
 }
 
 const PATHS: &[(PathName, &str)] = &[

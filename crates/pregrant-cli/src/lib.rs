@@ -19,6 +19,7 @@ pub mod blkfront;
 pub mod choice;
 pub mod daemon;
 pub mod doctor;
+pub mod experiment;
 pub mod front;
 pub mod hotplug;
 mod kernel_driver;

@@ -1,8 +1,7 @@
 //! The program `pregrant`: what an operator of a driver domain runs, and who owns a guest.
 #![forbid(unsafe_code)]
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use pregrant_cli::usage::Given;
+use clap::{Parser, Subcommand};
 use pregrant_cli::{
     back, blkback, blkfront, doctor, front, hotplug, lab_command, program, screen, store, top,
 };
@@ -56,10 +55,7 @@ fn main() -> ExitCode {
         screen::say(format_args!("pregrant: {remedy}"));
         return ExitCode::from(program::WRONG_USAGE);
     }
-    let command = Cli::command();
-    let matches = command.clone().get_matches();
-    let given = Given::of(&command, &matches);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let (cli, given) = program::parse::<Cli>("pregrant");
     // Long-running commands log what happens to guests; the others log only warnings.
     let level = match cli.command {
         Command::Doctor(_) | Command::Top(_) | Command::Store(_) => "warn",

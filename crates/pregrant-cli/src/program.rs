@@ -4,13 +4,27 @@
 
 use crate::log_line::LogLine;
 use crate::loopback_machine::{MACHINE_ENDED, MachineEnded};
-use crate::usage::Usage;
-use crate::{screen, signals};
+use crate::usage::{Given, Usage};
+use crate::{experiment, screen, signals};
+use clap::{CommandFactory, FromArgMatches};
 use std::error::Error;
 use std::process::ExitCode;
 
 /// As clap's own.
 pub const WRONG_USAGE: u8 = 2;
+
+/// The command line of the program `name`, and the options that stand on it. Wrong usage ends the
+/// process.
+pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
+    let command = C::command();
+    let args = experiment::expand(&command, std::env::args_os().collect()).unwrap_or_else(|usage| {
+        screen::say(format_args!("{name}: {usage}"));
+        std::process::exit(i32::from(WRONG_USAGE))
+    });
+    let matches = command.clone().get_matches_from(args);
+    let given = Given::of(&command, &matches);
+    (C::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()), given)
+}
 
 /// Runs a command of the program `name`, which was built from `commit`, where that is known. Its
 /// log begins at this level where `RUST_LOG` says nothing else.

@@ -118,7 +118,7 @@ fn a_transfer_outlives_its_backends() {
     const SOME: u64 = 4 << 20;
     let machine = Machine::start("outlives");
     let mut back = machine.back(&[]);
-    let mut server = machine.front("6", &["--serve", "--rx-coalesce", "load"]);
+    let mut server = machine.front("6", &["--serve", "--experiment", "rx-coalesce=load"]);
     let client = machine.front("5", &["--send", "10.0.0.6", "--bytes", "512M"]);
 
     // Killed in mid-transfer: the next one takes up both vifs, on their live rings.
@@ -126,7 +126,7 @@ fn a_transfer_outlives_its_backends() {
     back.child.kill().expect("it lives");
     back.child.wait().expect("it is dead");
     assert_eq!((machine.state(5), machine.state(6)), ("4".into(), "4".into()));
-    let back = machine.back(&["--rx-context", "same"]);
+    let back = machine.back(&["--experiment", "rx-context=same"]);
     let status = machine.status_when(|s| Machine::sent_by_5(s) > SOME);
     assert!(status.vifs.iter().all(|vif| vif.reattached), "{status:?}");
     assert_eq!(status.pid, back.child.id());

@@ -99,8 +99,8 @@ fn directions_are_staged_apart() {
     other.process.line_with("address");
     back.says("vif 0 of domain 6, back in domain 0: connected, 1 queue(s), TX copy, RX copy");
     for (name, options, [tx, rx]) in [
-        ("both", &["--tx-data-len", "64", "--rx-data-len", "256"][..], [Some(64), Some(256)]),
-        ("rx", &["--data-len", "256", "--rx-only"], [None, Some(256)]),
+        ("both", &["--experiment", "tx-data-len=64", "--rx-data-len", "256"][..], [Some(64), Some(256)]),
+        ("rx", &["--data-len", "256", "--experiment", "rx-only=on"], [None, Some(256)]),
     ] {
         let args = ["front", "--domain", "5", "--ping", "10.0.0.6", "--interval", "0.01"];
         let mut front = Logged::start(&machine, name, &[&args, options].concat());

@@ -3,7 +3,7 @@
 //! Takes root, /dev/net/tun, `ip`, and util-linux.
 //!
 //! ```text
-//!   frames --to -- kernel -- tap -- front 5 (--own-buffers) -- back -- front 6 (--rx reference) -- tap -- kernel -- frames --serve
+//!   frames --to -- kernel -- tap -- front 5 (own-buffers) -- back -- front 6 (--rx reference) -- tap -- kernel -- frames --serve
 //! ```
 
 mod served;
@@ -406,7 +406,7 @@ fn frames_of_a_kernel_go_from_pages_of_the_guest_s_own() {
     let machine = Served::start("own", &["--guest", "5", "--guest", "6"]);
     let mut back = Process::start(&mut machine.command(&["back"]));
     back.line_with("ready");
-    let mut one = Guest::start(&machine, "5", &["--path", "gref-mapping", "--own-buffers", "256"]);
+    let mut one = Guest::start(&machine, "5", &["--path", "gref-mapping", "--experiment", "own-buffers=256"]);
     let mut other = Guest::start(&machine, "6", &["--path", "copy", "--rx", "reference"]);
     let mut server = other.runs(&command(&["frames", "--serve"]));
     server.line_with("receiving");

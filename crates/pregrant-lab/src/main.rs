@@ -2,8 +2,7 @@
 //! and guests are tried. It starts itself again, as the processes of its testbeds.
 #![forbid(unsafe_code)]
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use pregrant_cli::usage::Given;
+use clap::{Parser, Subcommand};
 use pregrant_cli::{back, program};
 use pregrant_lab::{bench, demo, frames, front, loopback, process, report, store};
 use std::process::ExitCode;
@@ -61,10 +60,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = Cli::command();
-    let matches = command.clone().get_matches();
-    let given = Given::of(&command, &matches);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let (cli, given) = program::parse::<Cli>("pregrant-lab");
     // Who stays says what happens to its guests; the others are silent unless something is wrong.
     let level = match cli.command {
         Command::Loopback(_) | Command::Front(_) | Command::Back(_) => "info",

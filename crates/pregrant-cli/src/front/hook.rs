@@ -1,5 +1,5 @@
-//! `pregrant front --hook ACTION --match FRAMES`: what the two say, and the vif that frames leave
-//! by.
+//! The experiments `hook=ACTION` and `match=FRAMES` of `pregrant front`: what the two say, and the
+//! vif that frames leave by.
 
 use super::Result;
 use super::frame_hook::{Exit, FrameHook, Matching};

@@ -1,4 +1,5 @@
-//! Frames of the guest's kernel in pages of the guest's own (`pregrant front --own-buffers`).
+//! Frames of the guest's kernel in pages of the guest's own (the experiment `own-buffers` of
+//! `pregrant front`).
 //!
 //! ```text
 //!   tap --read--> | pages of a queue, a frame behind another, in a circle | --send_own--> ring

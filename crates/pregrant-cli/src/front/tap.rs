@@ -3,7 +3,7 @@
 //! ```text
 //!   guest's kernel: eth0 --queue i--> TapPort::rx_burst --> Frontend::send(i) --> ring      TX
 //!                        <--queue i-- TapPort::tx_burst <-- Frontend::recv(i) <-- ring      RX
-//!   link: up while the vif is connected; with --own-buffers see own_buffers
+//!   link: up while the vif is connected; with own-buffers see own_buffers
 //!   announced once it is: gratuitous ARP and the like of the interface's addresses                                TX
 //! ```
 //! Blank checksums and uncut segments pass both ways as they are, if the back takes them; if not,

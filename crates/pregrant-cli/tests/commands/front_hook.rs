@@ -1,5 +1,5 @@
-//! `front --hook --match`: who asks sees answers or none, and the line at the end says what became
-//! of the frames.
+//! `front --experiment hook=.. --experiment match=..`: who asks sees answers or none, and the line
+//! at the end says what became of the frames.
 
 use crate::served::{Process, Served, command};
 use pregrant_host::drivers::BackStatus;
@@ -58,24 +58,33 @@ fn a_hook_does_as_it_says_with_the_frames_that_match() {
     let raw = file("icmp.raw", &binary(ICMP));
     let tx = " 5 sent on in their buffers, 0 by a copy, 0 without room";
     for (args, answers, counted) in [
-        (&["tx"][..], 5, &[tx][..]),
-        (&["drop"], 0, &[" 5 dropped, 0 sent on"]),
-        (&["pass"], 5, &[" 0 dropped, 0 sent on in their buffers, 0 by a copy"]),
-        (&["tx", "--match", "icmp-echo"], 5, &[tx]),
-        (&["tx", "--match", &icmp], 5, &[tx]),
-        (&["drop", "--match", &raw], 0, &[" 5 dropped, 0 sent on"]),
-        (&["drop", "--match", &udp], 5, &[" 0 dropped, 0 sent on"]),
+        (&["hook=tx"][..], 5, &[tx][..]),
+        (&["hook=drop"], 0, &[" 5 dropped, 0 sent on"]),
+        (&["hook=pass"], 5, &[" 0 dropped, 0 sent on in their buffers, 0 by a copy"]),
+        (&["hook=tx", "--experiment", "match=icmp-echo"], 5, &[tx]),
+        (&["hook=tx", "--experiment", &format!("match={icmp}")], 5, &[tx]),
+        (&["hook=drop", "--experiment", &format!("match={raw}")], 0, &[" 5 dropped, 0 sent on"]),
+        (&["hook=drop", "--experiment", &format!("match={udp}")], 5, &[" 0 dropped, 0 sent on"]),
         // A station that asks for the address gets its own question back, or nothing.
-        (&["tx", "--match", "all"], 0, &[" 0 passed, 0 dropped, ", " 0 by a copy, 0 without room"]),
-        (&["drop", "--match", "all"], 0, &[" 0 passed, ", " 0 sent on in their buffers"]),
-        (&["redirect=6.1"], 5, &["; 5 redirected to vif 1 of domain 6", ", 0 without room there"]),
-        (&["redirect=6.1", "--match", &icmp, "--path", "copy"], 5, &["; 5 redirected to vif 1"]),
+        (
+            &["hook=tx", "--experiment", "match=all"],
+            0,
+            &[" 0 passed, 0 dropped, ", " 0 by a copy, 0 without room"],
+        ),
+        (&["hook=drop", "--experiment", "match=all"], 0, &[" 0 passed, ", " 0 sent on in their buffers"]),
+        (&["hook=redirect=6.1"], 5, &["; 5 redirected to vif 1 of domain 6", ", 0 without room there"]),
+        (
+            &["hook=redirect=6.1", "--experiment", &format!("match={icmp}"), "--path", "copy"],
+            5,
+            &["; 5 redirected to vif 1"],
+        ),
     ] {
         let what = args.join(" ");
-        let mut six =
-            Process::start(&mut machine.command(&[&["front", "--domain", "6", "--hook"], args].concat()));
+        let mut six = Process::start(
+            &mut machine.command(&[&["front", "--domain", "6", "--experiment"], args].concat()),
+        );
         assert!(six.line().contains("address 10.0.0."), "{what}");
-        let fronts = if what.starts_with("redirect") { 2 } else { 1 };
+        let fronts = if what.starts_with("hook=redirect") { 2 } else { 1 };
         let live = |status: &BackStatus| {
             status.vifs.iter().filter(|vif| vif.front == 6 && !vif.queues.is_empty()).count() == fronts
         };
@@ -95,14 +104,23 @@ fn a_hook_does_as_it_says_with_the_frames_that_match() {
     let long = file("long", format!("5000\n{}", "6 0 0 0\n".repeat(5000)).as_bytes());
     let beyond = file("beyond", b"2\n48 0 0 300\n6 0 0 0\n");
     for (args, why) in [
-        (&["drop", "--match", &loops][..], "instruction 0: it jumps to instruction 4294967295"),
-        (&["drop", "--match", &long], "it has 5000 instructions, and can have 1 to 4096"),
-        (&["drop", "--match", &beyond], "instruction 0: it reads byte 300, and a hook sees the first 256"),
-        (&["drop", "--match", "/nowhere"], "No such file"),
-        (&["redirect=6.7"], "has no vif 7, it has vif 0, 1"),
+        (
+            &["hook=drop", "--experiment", &format!("match={loops}")][..],
+            "instruction 0: it jumps to instruction 4294967295",
+        ),
+        (
+            &["hook=drop", "--experiment", &format!("match={long}")],
+            "it has 5000 instructions, and can have 1 to 4096",
+        ),
+        (
+            &["hook=drop", "--experiment", &format!("match={beyond}")],
+            "instruction 0: it reads byte 300, and a hook sees the first 256",
+        ),
+        (&["hook=drop", "--experiment", "match=/nowhere"], "No such file"),
+        (&["hook=redirect=6.7"], "has no vif 7, it has vif 0, 1"),
     ] {
         let out = machine
-            .command(&[&["front", "--domain", "6", "--hook"], args].concat())
+            .command(&[&["front", "--domain", "6", "--experiment"], args].concat())
             .output()
             .expect("it starts");
         let err = text(&out.stderr);

@@ -1,5 +1,5 @@
 //! The transports of bursts to and from a tap: vhost-net without system calls, io_uring with one
-//! per burst, or one system call per frame (`--tap-way`).
+//! per burst, or one system call per frame (`pregrant back`'s experiment `tap-way`).
 
 use crate::choice::named;
 

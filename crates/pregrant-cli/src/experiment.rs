@@ -1,0 +1,226 @@
+//! `--experiment KEY=VALUE`: options that a measurement needs and no operator does. Each is an
+//! ordinary option of its command for the parser, which knows its values and what it excludes;
+//! [`HEADING`] keeps it out of `--help`, and on the command line it is written as a key.
+//!
+//! ```text
+//!   --experiment copy-below=256 --experiment rx-only=on   -->  expand  -->  --copy-below=256 --rx-only
+//! ```
+//! docs/strategies.md has the table of all keys, which a test compares with the commands' options.
+
+use crate::usage::Usage;
+use clap::{Arg, ArgAction, Args, Command};
+use std::ffi::OsString;
+
+/// The heading of options that are experiments.
+pub const HEADING: &str = "Experiments";
+
+/// The value that switches a key without values on.
+const ON: &str = "on";
+
+/// The option, for commands that have experiments.
+#[derive(Args, Debug)]
+pub struct ExperimentArgs {
+    /// An option of a measurement (docs/strategies.md has the keys); may be repeated
+    #[arg(long = "experiment", value_name = "KEY=VALUE")]
+    pub keys: Vec<String>,
+}
+
+/// The command line with each experiment as the option that it is.
+///
+/// # Errors
+/// A key that the command does not have, or an experiment that is written as an option.
+pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, Usage> {
+    let mut leaf = command;
+    for name in args.iter().skip(1) {
+        let Some(below) = name.to_str().and_then(|name| leaf.find_subcommand(name)) else { break };
+        leaf = below;
+    }
+    let mut out = Vec::new();
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let text = arg.to_str().unwrap_or_default();
+        if text == "--" {
+            out.push(arg);
+            out.extend(args.by_ref());
+        } else if let Some(pair) = text.strip_prefix("--experiment=") {
+            out.push(option(leaf, pair)?);
+        } else if text == "--experiment" {
+            match args.next() {
+                Some(pair) => out.push(option(leaf, &pair.to_string_lossy())?),
+                None => out.push(arg),
+            }
+        } else if let Some(key) = written_as_option(leaf, text) {
+            return Err(Usage::new(format_args!(
+                "--{key} is an experiment, which no operator needs: write it as --experiment {key}=VALUE"
+            )));
+        } else {
+            out.push(arg);
+        }
+    }
+    Ok(out)
+}
+
+/// The experiments of a command.
+fn experiments(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|arg| arg.get_help_heading() == Some(HEADING))
+}
+
+/// The key of an experiment that is written as an option.
+fn written_as_option<'a>(command: &'a Command, text: &str) -> Option<&'a str> {
+    let name = text.strip_prefix("--")?.split('=').next()?;
+    experiments(command).filter_map(Arg::get_long).find(|key| *key == name)
+}
+
+fn is_switch(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::SetTrue)
+}
+
+/// Whether an ordinary option has this value as an experiment, which its help does not list.
+fn has_hidden(arg: &Arg, value: &str) -> bool {
+    arg.get_possible_values().iter().any(|one| one.is_hide_set() && one.get_name() == value)
+}
+
+/// `KEY=VALUE` as the option that it is.
+fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
+    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    let of_key = command.get_arguments().find(|arg| arg.get_long() == Some(key));
+    match of_key {
+        Some(arg) if arg.get_help_heading() == Some(HEADING) && is_switch(arg) => match value {
+            ON => Ok(format!("--{key}").into()),
+            _ => Err(Usage::new(format_args!("--experiment {key}: it takes one value: {key}={ON}"))),
+        },
+        Some(arg) if arg.get_help_heading() == Some(HEADING) && !value.is_empty() => {
+            Ok(format!("--{key}={value}").into())
+        }
+        Some(arg) if arg.get_help_heading() == Some(HEADING) => Err(Usage::new(format_args!(
+            "--experiment {key} takes a value: {key}=VALUE; docs/strategies.md has them"
+        ))),
+        Some(arg) if has_hidden(arg, value) => Ok(format!("--{key}={value}").into()),
+        _ => {
+            let mut keys: Vec<&str> = experiments(command).filter_map(Arg::get_long).collect();
+            let with_values = command.get_arguments().filter(|arg| {
+                arg.get_help_heading() != Some(HEADING)
+                    && arg.get_possible_values().iter().any(|one| one.is_hide_set())
+            });
+            keys.extend(with_values.filter_map(Arg::get_long));
+            keys.sort_by_key(|known| distance(known, key));
+            let Some(nearest) = keys.first() else {
+                return Err(Usage::new("--experiment: this command has no experiments; leave it out"));
+            };
+            Err(Usage::new(format_args!(
+                "--experiment {pair}: there is no such key; the nearest is {nearest}, and all keys of this command are {}",
+                keys.join(", ")
+            )))
+        }
+    }
+}
+
+/// How many letters one word has to change to become the other (Levenshtein's distance).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{back, blkback, front};
+
+    fn commands() -> Vec<Command> {
+        vec![
+            back::BackArgs::augment_args(Command::new("back")),
+            blkback::BlkBackArgs::augment_args(Command::new("blkback")),
+            front::FrontArgs::augment_args(Command::new("front")),
+        ]
+    }
+
+    /// The rows of docs/strategies.md: the experiments of these commands.
+    fn rows(commands: &[Command]) -> String {
+        let mut rows = String::from("|command|key|value|\n|---|---|---|\n");
+        for command in commands {
+            for arg in command.get_arguments() {
+                let key = arg.get_long().unwrap_or_default();
+                if arg.get_help_heading() == Some(HEADING) {
+                    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                    let values: Vec<String> =
+                        arg.get_possible_values().iter().map(|one| format!("`{}`", one.get_name())).collect();
+                    let values = match (is_switch(arg), values.is_empty()) {
+                        (true, _) => format!("`{ON}`"),
+                        (_, false) => values.join(", "),
+                        _ => arg.get_value_names().map(|names| names.join(" ")).unwrap_or_default(),
+                    };
+                    rows += &format!(
+                        "|`{}`|`{key}`|{values}: {}|\n",
+                        command.get_name(),
+                        help.replace('|', "or")
+                    );
+                }
+                for one in arg.get_possible_values().iter().filter(|one| one.is_hide_set()) {
+                    let help = one.get_help().map(ToString::to_string).unwrap_or_default();
+                    rows += &format!("|`{}`|`{key}`|`{}`: {help}|\n", command.get_name(), one.get_name());
+                }
+            }
+        }
+        rows
+    }
+
+    fn of(line: &str) -> Result<String, String> {
+        let program = Command::new("pregrant").subcommands(commands());
+        let args = line.split(' ').map(OsString::from).collect();
+        let out = expand(&program, args).map_err(|e| e.to_string())?;
+        Ok(out.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn a_key_is_the_option_of_that_name() {
+        for (line, expanded) in [
+            ("pregrant back --experiment copy-below=256 --close", "pregrant back --copy-below=256 --close"),
+            ("pregrant back --experiment=path=staging+map", "pregrant back --path=staging+map"),
+            ("pregrant front --experiment rx-only=on", "pregrant front --rx-only"),
+            ("pregrant back --path map", "pregrant back --path map"),
+        ] {
+            assert_eq!(of(line).as_deref(), Ok(expanded), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_names_its_neighbours() {
+        for (line, part) in [
+            ("pregrant back --experiment copy-blow=256", "the nearest is copy-below"),
+            ("pregrant back --experiment path=map", "there is no such key"),
+            ("pregrant front --experiment rx-only=256", "rx-only=on"),
+            ("pregrant front --experiment rx-head", "rx-head=VALUE"),
+            ("pregrant back --copy-below 256", "--experiment copy-below=VALUE"),
+        ] {
+            let why = of(line).unwrap_err();
+            assert!(why.contains(part), "{line}: {why}");
+        }
+        assert_eq!([distance("io", "io"), distance("hok", "hook"), distance("", "abc")], [0, 1, 3]);
+    }
+
+    /// `PREGRANT_WRITE=1` writes it.
+    #[test]
+    fn the_page_has_all_keys() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/strategies.md");
+        let text = std::fs::read_to_string(page).expect("the page");
+        let table = rows(&commands());
+        let (before, rest) = text.split_once("|command|key|value|\n").expect("a table of keys");
+        let end = rest.lines().take_while(|line| line.starts_with('|')).map(|line| line.len() + 1).sum();
+        let written = format!("{before}{table}{}", &rest[end..]);
+        if std::env::var_os("PREGRANT_WRITE").is_some() {
+            std::fs::write(page, &written).expect("the page is written");
+        } else {
+            assert!(text == written, "docs/strategies.md lacks a key: run this test with PREGRANT_WRITE=1");
+        }
+    }
+}
