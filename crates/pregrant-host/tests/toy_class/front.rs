@@ -18,7 +18,7 @@ pub struct ToyFront {
 }
 
 impl ToyFront {
-    /// Of a toy that the toolstack made.
+    /// Attaches to a toy that the toolstack made.
     pub fn attach(machine: &Machine, id: DeviceId) -> Self {
         let (platform, xs) = machine.attach(id.front);
         let mut gref = [GrantRef::NONE];
@@ -47,7 +47,7 @@ impl ToyFront {
         until(|| self.device.peer_state(&mut self.xs).unwrap() == state);
     }
 
-    /// Asks for so many more, all together.
+    /// Sends `n` more requests, all together.
     pub fn ask(&self, n: u32) {
         let asked = self.page.load_u32(ASKED).unwrap();
         assert!(self.page.store_u32(ASKED, asked.wrapping_add(n)));
