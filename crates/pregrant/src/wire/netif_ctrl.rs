@@ -122,7 +122,8 @@ crate::numbered! {
         SetHashKey = 3,
         /// Asks how many entries a mapping may have. Arguments: none.
         GetHashMappingSize = 4,
-        /// Sets the size of the mapping. Arguments: number of entries; 0 means "hash modulo queues".
+        /// Sets the size of the mapping. Arguments: number of entries; 0 means "hash modulo
+        /// queues".
         SetHashMappingSize = 5,
         /// Writes entries of the mapping. Arguments: grant reference of a list of `u32` queue
         /// numbers, their count, index of the first.
