@@ -50,7 +50,7 @@ fn a_program_of_tcpdumps_matches_what_it_says() {
     }
 }
 
-/// In binary, as `struct sock_filter`.
+/// The program in binary, as `struct sock_filter`.
 fn binary(program: &[Instruction]) -> Vec<u8> {
     let bytes = |i: &Instruction| [&i.code.to_ne_bytes()[..], &[i.jt, i.jf], &i.k.to_ne_bytes()].concat();
     program.iter().flat_map(bytes).collect()

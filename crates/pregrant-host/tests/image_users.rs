@@ -53,7 +53,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What a command says; None: it failed, and that was said.
+/// The output of a command. None: it failed, which was printed.
 fn output(command: &mut Command) -> Option<String> {
     match command.output() {
         Ok(out) if out.status.success() => Some(String::from_utf8_lossy(&out.stdout).trim().into()),
@@ -105,7 +105,7 @@ fn opens(path: &Path, how: &Opening) {
     }
 }
 
-/// The same, of one that is not served.
+/// The same for an image that must be refused.
 fn refused(path: &Path, how: &Opening, why: &[&str]) {
     let refusal = || open(path, how).expect_err("it is served");
     let mut said = refusal();
@@ -169,7 +169,7 @@ fn what_is_mounted_here_is_not_written_to_nor_read_where_the_mount_writes() {
     }
 }
 
-/// A loop device with a partition of 8 MiB, and the path of that. None: it was said why.
+/// A loop device with a partition of 8 MiB, and the partition's path. None: the reason was printed.
 fn with_partition(file: &Path, more: &[&str]) -> Option<(Undo, PathBuf)> {
     let device = loop_device(file, &[&["--partscan"], more].concat())?;
     // The kernel may know no partition tables.

@@ -253,7 +253,7 @@ fn echo(path: &Path) {
     receive();
 }
 
-/// Touches what it must not, which is to be the last that it does.
+/// Accesses what it must not, which must end it.
 fn touch(path: &Path, role: &str) {
     let front = Loopback::attach(path, DRIVER).unwrap();
     let back = Loopback::attach(path, BACK).unwrap();

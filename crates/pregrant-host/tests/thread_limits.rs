@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// By which way the child's disk is to go, and whether threads are few before it is connected.
+/// The I/O method of the child's disk, and whether threads are limited before it is connected.
 const CHILD: &str = "PREGRANT_TEST_THREADS";
 /// Another user, without any right.
 const USER: u32 = 65534;

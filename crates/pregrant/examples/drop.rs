@@ -14,7 +14,7 @@ use pregrant::net::front::{Diverted, FrontConfig, HookAction, HookFrame, HookSta
 use pregrant::port::Arena;
 
 const FRAMES: usize = 10_000;
-/// Of so many frames one is for somebody.
+/// One frame in this many is for somebody.
 const ONE_IN: usize = 10;
 const UNWANTED: u16 = 9;
 

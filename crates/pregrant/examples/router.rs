@@ -23,7 +23,7 @@ fn mac_of(ip: [u8; 4]) -> [u8; 6] {
     [0x02, 0, 0, 0, ip[2], ip[3]]
 }
 
-/// Where a frame that came by `vif` goes.
+/// The destination of a frame that came by `vif`.
 fn route(vif: u32, frame: &mut HookFrame) -> HookAction {
     let head = frame.head();
     let Some(ip) = head.get(14..34).filter(|ip| head[12..14] == [8, 0] && ip[0] == 0x45) else {

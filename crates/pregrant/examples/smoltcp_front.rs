@@ -39,7 +39,7 @@ struct Link<'a> {
     /// A burst that came, and how much of it the stack has.
     came: Arena,
     taken: usize,
-    /// A burst that is to go, and how much of it has gone.
+    /// A burst to be sent, and how much of it was sent.
     leaving: Arena,
     gone: usize,
     fault: Option<PeerFault>,

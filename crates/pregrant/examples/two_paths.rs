@@ -48,7 +48,7 @@ impl FramePort for Counter {
     }
 }
 
-/// One end of a device: what it is, and its domain's connection to xenstore.
+/// One end of a device, with its domain's connection to xenstore.
 struct End {
     device: Device,
     xs: Client<LocalLink>,

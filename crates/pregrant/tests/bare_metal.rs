@@ -48,7 +48,7 @@ struct Xen {
 struct State {
     /// Frames that are taken.
     used: Vec<bool>,
-    /// By port; each end has one of its own, over both domains.
+    /// The ends by port number, which is unique over both domains.
     ends: Vec<Option<End>>,
 }
 
@@ -383,7 +383,7 @@ impl StoreChannel for TestChannel {
 
 type GuestStore = Client<DomainRing<Mapped, TestChannel>>;
 
-/// By reference 1, which Xen reserves for xenstore.
+/// The page of reference 1, which Xen reserves for xenstore.
 fn store_page(xen: &Xen) -> Mapped {
     Mapped { xen: xen.clone(), refs: vec![GrantRef(1)], first: STORE_FRAME }
 }

@@ -19,7 +19,7 @@ use pregrant::wire::netif::{RSP_OKAY, RxRequest, RxResponse, TxRequest, TxRespon
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// One side's view of a ring's words in loom's cells; of two slots.
+/// One side's view of a ring's words in loom's cells, with two slots.
 struct Cells<K> {
     header: Arc<[AtomicU32; 4]>,
     slots: Arc<Vec<AtomicU32>>,
@@ -102,7 +102,8 @@ struct Queue {
     sender_is_done: AtomicU32,
 }
 
-/// The sender waits until its request is answered. `late`: it says so once its ring is armed.
+/// The sender waits until its request is answered. `late`: it sets the flag only after it has asked
+/// for an event.
 fn sender(queue: &Queue, late: bool) {
     let mut tx = queue.tx.lock().unwrap();
     if !late {

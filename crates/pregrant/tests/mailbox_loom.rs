@@ -108,7 +108,7 @@ fn take(boxes: &mut [Reader<u32>], inbox: &Inbox, without: Without, count: usize
     got
 }
 
-/// One writer posts `count` pieces of mail; the reader sleeps whenever it finds none.
+/// One writer posts `count` mails; the reader sleeps whenever it finds none.
 fn mail_wakes_the_reader(slots: usize, count: u32, without: Without) {
     explore(3, move || {
         let inbox = Arc::new(Inbox::default());

@@ -109,7 +109,7 @@ impl<P: Platform> Line<P> {
     }
 }
 
-/// Its one queue; None: its channel is lost.
+/// Its one queue. None: its channel is lost.
 struct Queue<P: Platform>(Option<Line<P>>);
 
 impl<P: Platform> ServedQueue<P> for Queue<P> {

@@ -29,7 +29,7 @@ impl Machine for Domains {
     }
 }
 
-/// Runs the suite, and says how pages were mapped.
+/// Runs the suite, and returns how pages were mapped.
 fn passes(table: GrantTableVersion) -> String {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.use_grant_tables(table);

@@ -499,7 +499,7 @@ fn xsa_157_468_the_broker_s_socket_is_its_user_s_alone() {
     drop(broker);
 }
 
-/// One queue of a guest, as a worker has it.
+/// One queue of a guest with its worker.
 struct Carried {
     number: usize,
     chan: Channel,

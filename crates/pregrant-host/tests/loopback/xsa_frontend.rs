@@ -22,7 +22,7 @@ struct Restless {
     link: LocalLink,
     back: Client<LocalLink>,
     state: String,
-    /// None: the back is at rest.
+    /// None: the back writes nothing.
     writes: Rc<Cell<Option<u32>>>,
 }
 

@@ -50,7 +50,7 @@ impl Guest {
         Self::over(platform, xs, id, config, reconnect)
     }
 
-    /// The same, over an attachment.
+    /// The same over an attachment.
     pub fn over(platform: Loopback, xs: Store, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
         let front = Frontend::new(platform, xs, id.handle, config, reconnect).unwrap();
         Self { front, mac: super::mac(id.front.0, id.handle), into: Arena::new() }
@@ -70,7 +70,7 @@ impl Guest {
         }
     }
 
-    /// Its address at the switch.
+    /// Its MAC address at the switch.
     pub fn mac(&self) -> MacAddr {
         self.mac
     }

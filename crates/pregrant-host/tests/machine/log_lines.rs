@@ -25,7 +25,7 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// From now on, lines of level info and above are kept.
+/// Keeps log lines of level info and above from now on.
 pub fn capture() {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Info);
@@ -43,7 +43,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// From now on, lines of level info and above go to stderr: a child's.
+/// Writes log lines of level info and above to stderr from now on, in a child.
 pub fn to_stderr() {
     log::set_logger(&Stderr).unwrap();
     log::set_max_level(LevelFilter::Info);
@@ -61,7 +61,7 @@ pub fn take() -> Vec<String> {
     std::mem::take(&mut *LINES.lock())
 }
 
-/// Those lines, kept, that contain `part`.
+/// The kept lines that contain `part`.
 pub fn with(part: &str) -> Vec<String> {
     LINES.lock().iter().filter(|line| line.contains(part)).cloned().collect()
 }

@@ -229,18 +229,18 @@ fn workers() -> Workers {
 pub struct Plan {
     pub features: BackFeatures,
     pub fallback: PathName,
-    /// It maps all of a guest that asks for it.
+    /// Whether it maps all memory of a guest that asks for it.
     pub foreign: bool,
     pub workers: Workers,
-    /// Devices outlive it, and it takes up those that did.
+    /// Whether devices outlive it, and it resumes those that did.
     pub recovers: bool,
-    /// Keeps one of them from being taken up at once.
+    /// An obstacle to resuming one of them at once.
     pub obstacle: Option<Arc<Obstacle>>,
     pub disks: bool,
 }
 
 impl Default for Plan {
-    /// With all features, by copy where nothing else is negotiated.
+    /// A back with all features, and copy where nothing else is negotiated.
     fn default() -> Self {
         let (features, fallback) = (BackFeatures::default(), PathName::Copy);
         Self {
@@ -273,7 +273,7 @@ impl Back {
         Self::serving(machine, Plan { features, fallback, ..Plan::default() })
     }
 
-    /// The same, by this plan.
+    /// A back according to this plan.
     pub fn serving(machine: &Machine, plan: Plan) -> Self {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
@@ -295,7 +295,7 @@ impl Back {
         Self { jobs: Some(jobs), waker: Some(waker), thread: Some(thread), links, unplugging, refuses, late }
     }
 
-    /// With all features, by copy where nothing else is negotiated.
+    /// A back with all features, and copy where nothing else is negotiated.
     pub fn plain(machine: &Machine) -> Self {
         Self::serving(machine, Plan::default())
     }
@@ -305,7 +305,7 @@ impl Back {
         self.send_job(job).recv().expect("the back's thread ended")
     }
 
-    /// The same, and its answer later.
+    /// The same, with the answer later.
     pub fn send_job<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static,
@@ -329,12 +329,12 @@ impl Back {
         self.unplugging.asked.load(Ordering::SeqCst)
     }
 
-    /// From now on its remote side has no ports, and cannot tell links.
+    /// From now on its remote side has no ports, and cannot set links.
     pub fn refuses(&self) {
         self.refuses.store(true, Ordering::SeqCst);
     }
 
-    /// From now on its remote side has something under way for this vif also when that is gone.
+    /// From now on its remote side still works for this vif after the vif is gone.
     pub fn begins_to_end(&self, id: DeviceId) {
         self.late.lock().unwrap().under_way.push(id);
     }
@@ -387,13 +387,13 @@ struct Unplugging {
     asked: AtomicU32,
 }
 
-/// An obstacle that keeps a vif from being taken up at once.
+/// An obstacle to resuming a vif at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Its rings are taken up, and its ports take as long to be made as the obstacle is there.
+    /// Its rings are resumed, and making its ports takes as long as the obstacle exists.
     Slow,
-    /// Its last owner is dying: it is held once, and the next try takes as long as the obstacle is
-    /// there.
+    /// Its last owner is dying: the vif is held once, and the next attempt takes as long as the
+    /// obstacle exists.
     Held,
     /// Another process has it, as long as the obstacle is there.
     Owned,
@@ -402,9 +402,9 @@ pub enum Kind {
 pub struct Obstacle {
     pub id: DeviceId,
     pub kind: Kind,
-    /// It is out of the way.
+    /// The obstacle does not exist any more.
     pub gone: AtomicBool,
-    /// How often the vif could not be had.
+    /// How often the vif was not available.
     pub met: AtomicU32,
     /// Calls of the remote side, and their vif.
     pub steps: Mutex<Vec<(&'static str, DeviceId)>>,

@@ -46,7 +46,7 @@ impl RawGuest {
         Self::over(platform, xs, id)
     }
 
-    /// The same, over an attachment.
+    /// The same over an attachment.
     pub fn over(platform: Loopback, mut xs: Store, id: DeviceId) -> Self {
         let device = Device::new(id, Side::Front);
         device.watch_peer(&mut xs).unwrap();
@@ -115,7 +115,7 @@ impl RawGuest {
         request.pairs().into_iter().collect()
     }
 
-    /// Waits until the back offers, writes the keys, and says that it is connected.
+    /// Waits for the back's offer, writes the keys, and enters Connected.
     pub fn connect(&mut self, keys: &Keys) {
         self.wait_back(&[XenbusState::InitWait]);
         let keys: Vec<(&str, &str)> = keys.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();

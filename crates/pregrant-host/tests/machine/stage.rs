@@ -17,7 +17,7 @@ pub struct Stage {
     pub machine: Machine,
     /// The machine's counts without the bad guest's vifs.
     pub calm: Audit,
-    /// Those that it has had, one after another.
+    /// Number of vifs that it has had, one after another.
     pub vifs: u32,
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 pub const BOTH: Offloads = Offloads { csum: true, gso: true };
 pub const GUEST_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 7];
 
-/// In a namespace of its own, or why not.
+/// Runs a test in a network namespace of its own, or prints why it cannot.
 pub fn apart(test: impl FnOnce() + Send + 'static) {
     let ended = std::thread::spawn(move || {
         // SAFETY: this thread alone changes its network namespace; it holds no file descriptors of
@@ -25,7 +25,7 @@ pub fn apart(test: impl FnOnce() + Send + 'static) {
     ended.join().expect("see above");
 }
 
-/// The same without IPv6, whose stack sends of its own accord.
+/// The same without IPv6, whose stack sends frames by itself.
 pub fn apart_without_ipv6(test: impl FnOnce() + Send + 'static) {
     apart(|| {
         for of in ["all", "default"] {

@@ -10,7 +10,7 @@ use pregrant_host::loopback::ProcessCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A test that says nothing for so long hangs.
+/// A test without any output for this long counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How often threads that were joined are counted, each 2 ms.
 const LOOKS: u32 = 1000;
@@ -21,7 +21,7 @@ pub type Tests<'a> = Vec<(String, &'a dyn Fn())>;
 /// Counts up while tests go on.
 static BEATS: AtomicU64 = AtomicU64::new(0);
 
-/// What a long test says once in a while.
+/// A long test calls this now and then to show that it makes progress.
 pub fn alive() {
     BEATS.fetch_add(1, Ordering::Relaxed);
 }
@@ -30,14 +30,14 @@ pub fn alive() {
 #[allow(dead_code)] // each test binary has one
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
-    /// As many as there were.
+    /// As many resources as before.
     Nothing,
-    /// The same, soon: a thread that was joined is listed until the kernel has buried it.
+    /// The same after a moment: a thread that was joined is listed until the kernel has reaped it.
     NothingSoon,
     Anything,
 }
 
-/// Runs the tests that the arguments select. `hangs` says more about one that stands still.
+/// Runs the tests that the arguments select. `hangs` prints details about one that hangs.
 pub fn run(tests: Tests, leaves: Leaves, hangs: fn()) {
     std::thread::spawn(move || watch(hangs));
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -78,7 +78,7 @@ fn say(json: bool, text: &str, event: &str) {
     println!("{}", if json { event } else { text });
 }
 
-/// Ends the whole run when a test stands still.
+/// Ends the whole run when a test hangs.
 fn watch(hangs: fn()) {
     let mut last = 0;
     loop {

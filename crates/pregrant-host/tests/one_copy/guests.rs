@@ -31,7 +31,7 @@ pub fn frame(from: u8, to: u8, len: usize, seed: u32) -> Frame {
     (head.into_iter().chain(noise).take(len).collect(), Offload::NONE)
 }
 
-/// Has the switch know that this guest is behind this port.
+/// Makes the switch learn that this guest is behind this port.
 pub fn teach(port: &mut SwitchPort, guest: u8) {
     let mut arena = Arena::new();
     assert!(arena.push(&frame(guest, 0xFE, 60, 0).0, Offload::NONE));
@@ -73,7 +73,7 @@ impl Sender {
         }
     }
 
-    /// Its back's turn, and then its own.
+    /// Runs one turn of its back, and then its own.
     pub fn turn(&mut self) -> bool {
         let Self { rig, ends, port, arena, .. } = self;
         let control = SharedControl::default();
@@ -99,7 +99,7 @@ impl Sender {
         self.ends.front.in_flight()
     }
 
-    /// It goes: nothing of it stays granted or mapped.
+    /// Closes it: nothing of it stays granted or mapped.
     pub fn close(self) -> SwitchPort {
         self.ends.close(&self.rig);
         self.rig.assert_empty();

@@ -89,7 +89,7 @@ fn nothing_is_lent_where_the_operator_says_so() {
     b.close();
 }
 
-/// Four frames of a slot each, and a pair between whom they are lent.
+/// A pair of guests with zero-copy between them, and four frames of one slot each.
 fn pair(switch: &Switch) -> (Sender, Receiver, Vec<Frame>) {
     let a = Sender::new(switch, 1, Way::Staging(4096));
     let mut b = Receiver::new(switch, 2, Way::Staging(4096), ALL);
@@ -380,7 +380,7 @@ fn a_checksum_is_finished_in_private_memory() {
     b.close();
 }
 
-/// A datagram of so many bytes of payload, whose checksum is that of its pseudo-header.
+/// A datagram with `payload` bytes, whose checksum is that of its pseudo-header.
 fn udp(payload: usize, seed: u32) -> Vec<u8> {
     let mut bytes = frame(1, 2, 14 + 28 + payload, seed).0;
     bytes[12..14].copy_from_slice(&[8, 0]);

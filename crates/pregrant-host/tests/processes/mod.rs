@@ -34,7 +34,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// With the driver domain; the name is of the broker's socket.
+    /// Starts a machine with the driver domain; `name` is the name of the broker's socket.
     pub fn start(name: &str) -> Self {
         let socket = std::env::temp_dir().join(format!("pregrant-{name}-{}.sock", std::process::id()));
         let mut server = Xenstored::new().unwrap();

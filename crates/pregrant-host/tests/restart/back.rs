@@ -121,8 +121,8 @@ fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
 
 type ByQueue = BTreeMap<(u16, usize), Arc<dyn QueueWaker>>;
 
-/// Ports that keep account for guests that are logged; the others are at a switch, where frames for
-/// them wait while they are taken up.
+/// Ports that log frames of certain guests; the others are at a switch, where frames for them wait
+/// while their vifs are resumed.
 struct LoggedPorts<F> {
     logged: F,
     others: Stations,
@@ -218,7 +218,7 @@ fn counted(vifs: &[VifReport]) -> [Counts; 2] {
 const LEAVE: u8 = 1;
 const CLOSE: u8 = 2;
 
-/// Serves until its standard input ends, then leaves, or closes if that said something.
+/// Serves until its standard input ends, then leaves, or closes its devices if there was any input.
 pub fn play(ordinary: &str, path: &Path) {
     let began_ns = MonotonicClock.now_ns();
     let platform = Loopback::attach(path, BACK).unwrap();

@@ -15,7 +15,7 @@ use pregrant_host::xenstored::UnixTransport;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Where backs die: in the record of a control state, and in an answer.
+/// The crash points of backs: in the record of a control state, and in an answer.
 const POINTS: [&str; 6] =
     ["before-record", "in-record", "after-copy", "in-responses", "before-publish", "before-notify"];
 const QUEUES: usize = 2;
@@ -66,8 +66,8 @@ pub fn frames() -> impl Iterator<Item = (u8, Vec<u8>)> {
     })
 }
 
-/// Gives the frames of its queue once whenever the log's limit was raised. Before the guest says
-/// how to spread them, queue 0 has them all.
+/// Returns the frames of its queue once after each raise of the log's limit. Before the guest sets
+/// how to distribute them, queue 0 gets all.
 pub struct SpreadPort {
     log: Arc<Mutex<Log>>,
     queue: usize,

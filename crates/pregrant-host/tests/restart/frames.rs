@@ -44,7 +44,7 @@ pub fn make(seq: u64, len: usize) -> (Vec<u8>, Offload) {
     (frame, TO_BE_CUT)
 }
 
-/// Its number, if it is as it was made.
+/// The number of a frame, if it is intact.
 pub fn check(frame: &[u8], offload: Offload) -> Result<u64, Wrong> {
     let said = Offload { csum_ok: offload.csum_blank, ..offload };
     if frame.len() <= LONGEST {

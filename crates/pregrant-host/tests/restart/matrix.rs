@@ -55,7 +55,7 @@ enum By {
     Staging,
     DataRing,
     Foreign,
-    /// Out of pages that the back lends.
+    /// By copies from pages that the back exports.
     GuestCopy,
 }
 
@@ -110,9 +110,9 @@ const WAYS: &[Way] = &[
 ];
 /// The one whose frames are sent from pages of the guest's own, which the back has after a while.
 const OWN_PAGES: &str = "own pages";
-/// So many frames have room there.
+/// Number of frames for which there is room.
 const OWN_PLACES: usize = 8;
-/// Those whose guest sends on what comes.
+/// The cells whose guest sends received frames on.
 const ZEROCOPY: &str = "zerocopy";
 /// The one whose frames are in pages that go with their back.
 const GUEST_COPY: &str = "guest-copy";
@@ -129,7 +129,7 @@ const WORKERS: [&str; 2] = ["1", "2"];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Neither,
-    /// At any point of a batch, or between two; another one takes the live rings up.
+    /// The back dies at any point of a batch, or between two; another one resumes the live rings.
     BackIsKilled,
     /// Another one in the same domain starts from the beginning.
     FrontDies,
@@ -213,7 +213,7 @@ impl std::fmt::Display for Cell {
 /// The cell that is played, for the message of a failure.
 static NOW: Mutex<String> = Mutex::new(String::new());
 
-/// Says which cell it is, if any.
+/// Prints the current cell, if any.
 pub fn say_cell() {
     let now = NOW.lock().map_or_else(|poisoned| poisoned.into_inner().clone(), |now| now.clone());
     if !now.is_empty() {
@@ -221,7 +221,7 @@ pub fn say_cell() {
     }
 }
 
-/// Says it where an assertion fails.
+/// Prints the cell where an assertion fails.
 struct SaysCell;
 
 impl Drop for SaysCell {
@@ -304,7 +304,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Until the front is connected, and the back knows what there is to know.
+    /// Waits until the front is connected and the back knows its features.
     fn ready(&mut self, traffic: &mut Traffic) {
         while !traffic.front.vif().is_live() || traffic.front.vif().is_announcing() {
             self.step(traffic, false);

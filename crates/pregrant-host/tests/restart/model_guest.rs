@@ -53,11 +53,11 @@ pub struct ModelGuest {
     /// A page for each id.
     tx_pages: (Region, Vec<GrantRef>),
     rx_pages: (Region, Vec<GrantRef>),
-    /// Of each request that names one of them.
+    /// The flags of each request that names one of them.
     tx_flags: u16,
     staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
     data_ring: Option<DataArea<Loopback>>,
-    /// The list page, where the back lends pages.
+    /// The list page, if the back exports pages.
     list: Option<Region>,
     /// Frames that came in such pages, and those that were lost with their back.
     lent: u64,
@@ -76,12 +76,12 @@ impl ModelGuest {
         Self::over(world.guest(), staged, "copy", 0)
     }
 
-    /// The same, by the path of this name.
+    /// The same by the path of this name.
     pub fn connect_by(world: &World, (path, staged): (&str, bool)) -> Self {
         Self::over(world.guest(), staged, path, if staged { ORDER } else { 0 })
     }
 
-    /// The same, over an attachment, with rings of `1 << order` pages.
+    /// The same over an attachment, with rings of `1 << order` pages.
     pub fn over(
         (platform, mut xs): (Loopback, Client<UnixTransport>),
         staged: bool,
@@ -280,7 +280,7 @@ impl ModelGuest {
         self.platform.events().notify(&self.chan);
     }
 
-    /// The same, without an event for a back that sleeps.
+    /// The same without an event for a back that sleeps.
     pub fn post_unheard(&mut self) {
         while self.rx.free() > 0 {
             let id = (self.posted % self.slots as u64) as u16;
@@ -306,12 +306,12 @@ impl ModelGuest {
         seen
     }
 
-    /// Frames in pages that backs lent, and those of them that were lost with their back.
+    /// Number of frames in pages that backs exported, and of those that were lost with their back.
     pub fn lent(&self) -> [u64; 2] {
         [self.lent, self.lost]
     }
 
-    /// Copies a piece of a lent page. False: its back is gone, and the page with it.
+    /// Copies a fragment of an exported page. False: its back is gone, and the page with it.
     fn copy_lent(&self, rsp: &RxResponse, piece: &mut [u8]) -> bool {
         let list = self.list.as_ref().unwrap();
         let is_its = || list.load_u32(GENERATION) == Some(generation_of(rsp.flags).into());

@@ -32,7 +32,8 @@ const FRAMES: u64 = 1000;
 const TOGETHER: u64 = 3;
 /// Turns from one short frame of the receiver's to the next.
 const HELLO: u32 = 16;
-/// Batches of answers of either guest, behind those that a port lets pass before it lends again.
+/// Batches of answers of either guest, counted after those that a port receives before it gets
+/// zero-copy frames again.
 const DIES_IN: [u32; 2] = [500, 501];
 
 /// A guest at the switch.

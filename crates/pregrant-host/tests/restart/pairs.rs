@@ -96,7 +96,7 @@ impl Missing {
     }
 }
 
-/// Rows for factors with so many levels each.
+/// Rows for factors with these numbers of levels.
 pub fn rows(levels: &[usize], seed: u64) -> Vec<Vec<usize>> {
     const TRIES: usize = 30;
     let (mut missing, mut dice, mut rows) = (Missing::new(levels), Dice::new(seed), Vec::new());

@@ -8,7 +8,7 @@ use pregrant::xenbus::XenbusState;
 use std::time::Duration;
 
 const TIMES: u32 = 10;
-/// Of a ring of one page.
+/// Slots of a ring of one page.
 const SLOTS: u64 = 256;
 
 fn config() -> [(&'static str, FrontConfig); 3] {

@@ -24,7 +24,8 @@ use pregrant_host::loopback::{Audit, DomainSpec, ProcessCounts};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Deaths, where `PREGRANT_ROUNDS` says nothing. The layer `long` plays a thousand.
+/// The default number of deaths, unless `PREGRANT_ROUNDS` sets it. The layer `long` plays a
+/// thousand.
 const ROUNDS: u32 = 100;
 /// Frames of the model that wait for their answers, nearly: more than a batch, so that a back which
 /// repeats more than one is seen; the model has buffers for 128.
@@ -62,7 +63,7 @@ impl Dice {
 
 #[derive(Clone, Copy, Debug)]
 enum BackFate {
-    /// Killed when so many frames went through it.
+    /// Killed after this many frames.
     AtFrame(u32),
     /// Killed before it has any vif.
     Attached,
@@ -76,7 +77,7 @@ enum BackFate {
 enum GuestFate {
     /// Killed when the back has its frame of this number.
     AtFrame(u32),
-    /// Killed when it says that it is connected, and perhaps no one has seen that.
+    /// Killed when it has entered Connected, perhaps before that was seen.
     Connected,
     WithTheBack,
     Lives,
@@ -228,7 +229,7 @@ impl Rounds {
         }
     }
 
-    /// Says all that there is to say, and fails.
+    /// Prints the whole state, and fails.
     fn dump(&mut self) -> ! {
         let front = |world: &mut World, of: u16, end: &str| {
             let path = format!("/local/domain/{end}/state").replace("FRONT", &of.to_string());

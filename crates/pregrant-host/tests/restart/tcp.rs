@@ -138,7 +138,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Between two new guests; returns once it is established.
+    /// Opens a connection between two new guests; returns when it is established.
     pub fn open(world: &mut World) -> Self {
         let (mut client, mut server) = (Station::new(world, CLIENT), Station::new(world, SERVER));
         server.socket().listen(PORT).unwrap();
@@ -152,7 +152,7 @@ impl Stream {
         stream
     }
 
-    /// A turn of both ends; the client has always more to send, unless it is to rest.
+    /// Runs one turn of both ends; the client always has more to send if `send`.
     pub fn step(&mut self, send: bool) {
         let (from, sent) = (self.sent, &mut self.sent);
         let socket = self.client.sockets.get_mut::<tcp::Socket>(self.client.socket);
@@ -190,7 +190,7 @@ impl Stream {
         [self.client.socket().state(), self.server.socket().state()]
     }
 
-    /// It is what it was at the start; both vifs are closed.
+    /// Checks that the machine is as it was at the start, with both vifs closed.
     pub fn close(mut self) {
         assert_eq!(self.states(), [tcp::State::Established; 2], "the connection did not live");
         for station in [&mut self.client, &mut self.server] {

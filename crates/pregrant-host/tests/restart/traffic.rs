@@ -21,13 +21,13 @@ pub struct Traffic {
     pub numbers: Range<u64>,
     /// Numbers of the frames that came.
     came: HashSet<u64>,
-    /// By queue, one more than the highest number that came.
+    /// For each queue, one more than the highest number received.
     next: Vec<u64>,
     burst: Arena,
     diverted: Diverted,
     /// How long its frames are; None: some are short and some long.
     pub size: Option<usize>,
-    /// It makes no frames: those that come are sent on, as their hook says.
+    /// It makes no frames: received frames are sent on by their hook.
     pub sends_on: bool,
     /// Frames that the guest's own memory has room for, each in pages of its own; 0: there is none.
     own_places: usize,
@@ -46,7 +46,7 @@ impl Traffic {
         Self::with_own_pages(guest, config, reconnect, numbers, (0, 0))
     }
 
-    /// The same, with memory of the guest's own for so many frames of this length, from which they
+    /// The same with the guest's own memory for this many frames of this length, from which they
     /// are sent.
     pub fn with_own_pages(
         (platform, xs): (Loopback, Client<UnixTransport>),
@@ -85,7 +85,7 @@ impl Traffic {
         numbers.filter(|seq| !self.came.contains(seq)).count() as u64
     }
 
-    /// One more than the highest number that came.
+    /// One more than the highest number received.
     pub fn next(&self) -> u64 {
         self.next.iter().copied().max().unwrap()
     }
@@ -180,7 +180,7 @@ impl Traffic {
         seen > 0 || front.reclaim(i, 1).unwrap() > 0
     }
 
-    /// Its knowledge of the frames that came, for another front in its place.
+    /// What it knows of the received frames, for another front in its place.
     pub fn end(self) -> Came {
         let Self { came, next, .. } = self;
         Came { came, next }
@@ -191,7 +191,7 @@ impl Traffic {
         (self.came, self.next) = (came, next);
     }
 
-    /// As [`step`](Self::step), and follows the back's state.
+    /// As [`step`](Self::step), and also follows the back's state.
     pub fn step_and_follow(&mut self, send: bool) {
         self.front.control(Duration::ZERO).unwrap();
         self.step(send);

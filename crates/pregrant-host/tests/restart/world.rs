@@ -44,7 +44,7 @@ impl DerefMut for World {
 }
 
 impl World {
-    /// With one vif, numbered 0, of [`GUEST`], which outlives its processes.
+    /// A machine with one vif of [`GUEST`], numbered 0, which outlives its processes.
     pub fn new() -> Self {
         let mut world = Self::empty();
         world.add(DomainSpec { durable: true, ..DomainSpec::guest(GUEST) });
@@ -83,7 +83,7 @@ impl World {
         self.attach(GUEST)
     }
 
-    /// The same, of any guest.
+    /// The same for any guest.
     pub fn attach(&self, domid: DomId) -> (Loopback, Client<UnixTransport>) {
         let guest = self.broker.attach(domid).unwrap();
         let xs = client(&guest);
@@ -96,13 +96,13 @@ impl World {
         self.toolstack.write(&at, state).unwrap();
     }
 
-    /// A back; `crash` names where it is to die. It has as many workers as this process got
-    /// by its arguments.
+    /// Starts a back; `crash` names the point at which it must die. It has as many workers as this
+    /// process's arguments say.
     pub fn back(&self, ordinary: &str, crash: Option<String>) -> Back {
         self.back_of(ordinary, crash, std::env::var(WORKERS).ok())
     }
 
-    /// One with so many worker threads; None: it serves queues itself.
+    /// Starts a back with this many worker threads; None: it serves queues itself.
     pub fn back_of(&self, ordinary: &str, crash: Option<String>, workers: Option<String>) -> Back {
         for word in [Word::Stage, Word::Frames, Word::PauseUs, Word::Lent] {
             self.state.set(word, 0);
@@ -138,7 +138,7 @@ fn vif(guest: DomId) -> DeviceId {
     Vif::new(guest, BACK, 0, [0; 6]).id
 }
 
-/// The environment variable that gives backs so many worker threads.
+/// The environment variable for the number of a back's worker threads.
 pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
 
 /// Words that outlive the backs: what came out of their port, what went in.
@@ -185,8 +185,8 @@ pub enum Word {
     EventFds,
     Threads,
     Mappings,
-    /// With the answer: what all queues of [`GUEST`]'s vif counted, TX and then RX, as [`Counts`]
-    /// has them.
+    /// With the answer: the counts of all queues of [`GUEST`]'s vif, TX and then RX, in the form of
+    /// [`Counts`].
     Counted,
 }
 
@@ -234,7 +234,7 @@ const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
 const HEAD: usize = Word::Counted as usize + 2 * COUNTS;
 
-/// Where a frame is counted. After four million numbers the places wrap: forget the old ones
+/// The slot in which a frame is counted. Slots repeat after four million numbers: forget old ones
 /// in time.
 fn place(seq: u64) -> usize {
     (HEAD + seq as usize % (LOG_BYTES / 4 - HEAD)) * 4
@@ -289,7 +289,7 @@ impl Log {
         }
     }
 
-    /// Of these frames: how many did not come out, and how many came out again.
+    /// For these frames: how many did not arrive, and how many arrived again.
     pub fn account(&self, numbers: Range<u64>) -> (usize, u32) {
         let times: Vec<u32> = numbers.map(|seq| self.times(seq)).collect();
         (times.iter().filter(|t| **t == 0).count(), times.iter().map(|t| t.saturating_sub(1)).sum())

@@ -39,8 +39,8 @@ fn packet(tags: usize, v6: bool, is_tcp: bool, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// The same with a blank checksum, and where that is: the TCP or UDP header, and the field behind
-/// it.
+/// The same with a blank checksum, and its offsets: of the TCP or UDP header, and of the field
+/// within that.
 fn blank(whole: &[u8]) -> (Vec<u8>, usize, usize) {
     let mut frame = whole.to_vec();
     checksum::make_blank(&mut frame).expect("a packet");

@@ -631,8 +631,8 @@ fn vifs_beyond_the_scripts_that_run_at_a_time_wait() {
     });
 }
 
-/// As systemd's socket does it: a process for each connection, here a thread; those beyond `most`
-/// at a time are closed at once. Gives the most that there were.
+/// Serves as systemd's socket does: a process per connection, here a thread; connections beyond
+/// `most` at a time are closed at once. Returns the largest number there was.
 fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
     let kind = SocketType::SEQPACKET;
     let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();

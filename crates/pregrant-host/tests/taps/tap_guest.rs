@@ -246,7 +246,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
     });
 }
 
-/// By the UDP port to which a frame goes.
+/// Steers by the UDP destination port.
 #[derive(Debug)]
 struct ByPort;
 

@@ -112,8 +112,8 @@ fn serve(broker: &Path, dir: &Path) {
     serving.backend.detach();
 }
 
-/// Where backs tell their status. Each finds what its predecessor left there; nothing outlives the
-/// test, however it ends.
+/// The directory for backs' status. Each finds what its predecessor left there; it is removed with
+/// the test, however that ends.
 struct StatusDir(PathBuf);
 
 impl StatusDir {
@@ -166,7 +166,7 @@ impl<'a> Back<'a> {
         self.child.wait().unwrap();
     }
 
-    /// In good order: devices are left connected.
+    /// Ends in good order: devices stay connected.
     fn leave(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());

@@ -78,7 +78,7 @@ impl Answers {
         })
     }
 
-    /// Are that many there? An error among them is one here.
+    /// Whether that many answers have arrived. An error reply among them is an error.
     fn complete(&self, answers: usize) -> io::Result<bool> {
         let mut count = 0;
         for (header, payload) in self.messages() {

@@ -84,8 +84,8 @@ pub const LIMITS: Limits = Limits {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// On a node; the number chooses one of the connection's transactions, or none, or one that
-    /// does not exist.
+    /// An operation on a node; the number selects one of the connection's transactions, none, or
+    /// one that does not exist.
     Node(usize, usize, NodeOp),
     Start(usize),
     End(usize, bool),
@@ -261,7 +261,7 @@ impl<S: Store> Run<S> {
         self.compare_events(conn);
     }
 
-    /// None, one of the connection's own, or one that does not exist.
+    /// Selects no transaction, one of the connection's own, or one that does not exist.
     fn tx(&self, conn: usize, choice: usize) -> u32 {
         let open = self.model.transactions(conn);
         match choice {

@@ -41,7 +41,7 @@ fn flush(id: u64) -> Request {
     Request::ReadWrite(RwRequest { op, nr_segments: 0, handle: 0, id, sector: 0, seg })
 }
 
-/// Writes pages of these bytes, reads them back, and flushes: what a file system does that is to be
+/// Writes these bytes to pages, reads them back, and flushes, as a file system does when it is
 /// unmounted.
 fn write_and_flush(world: &mut World, front: &mut Front, seed: u64) {
     let data = pattern(4096, seed);

@@ -220,8 +220,8 @@ fn keys_of_a_live_front_that_name_its_rings_no_more_are_said() {
     drop(front);
 }
 
-/// A page is written and read by a front that says `protocol` so, or not at all; by its successor,
-/// too.
+/// A page is written and read by a front with this `protocol`, or with none; also with its back's
+/// successor.
 fn serves<K: AnyOrder<Req = Request, Rsp = Response>>(protocol: Option<&str>) -> String {
     let mut world = World::new(VbdConfig::default(), figures());
     let change = |world: &World| {

@@ -22,7 +22,7 @@ fn pages(front: &mut Front) -> usize {
     front.queue_mut(0).unwrap().pages()
 }
 
-/// Submits reads of `sectors` sectors until one is refused, and says why; then all are answered.
+/// Submits reads of `sectors` sectors until one is refused, and returns why; then all are answered.
 fn until_refused(world: &mut World, front: &mut Front, sectors: u32) -> (usize, NotAsked) {
     let ask = Ask::Read { sector: 0, sectors };
     let mut asked = 0;

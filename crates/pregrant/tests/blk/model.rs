@@ -34,7 +34,7 @@ const FIRST: u32 = 0;
 struct Cell {
     /// Writes, the oldest first that may be on the platter.
     history: Vec<u32>,
-    /// Of it, how many are acknowledged.
+    /// Number of these that are acknowledged.
     acked: usize,
     busy: bool,
 }

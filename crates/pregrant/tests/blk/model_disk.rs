@@ -25,18 +25,18 @@ pub struct Inside {
     /// What a loss of power leaves.
     pub platter: Vec<u8>,
     pub log: Vec<(IoOp, u64, u64)>,
-    /// By queue: what was not done yet, and what was and is to be reported.
+    /// For each queue: what was not done yet, and what was done and must be reported.
     lanes: Vec<Lane>,
-    /// Orders are done when the test says so.
+    /// I/O is done when the test asks for it.
     pub by_hand: bool,
     /// Orders fail so, when they are done.
     pub fails: Option<IoError>,
     pub opened: u32,
-    /// As it was opened last.
+    /// Whether it was last opened for writing.
     pub writable: bool,
     /// Units of 512 bytes in a logical sector, as it was opened last.
     units: u64,
-    /// The back's process ends at the so many-th call of a way to it.
+    /// The back's process ends at this call of a handle, counted from now.
     pub dies_in: Option<u32>,
     /// Pieces of each transfer in mapped pages.
     pub pieces: Vec<usize>,
@@ -120,7 +120,7 @@ impl Inside {
     }
 }
 
-/// The disk, shared by all that have a way to it.
+/// The disk, shared by all of its handles.
 pub type ModelDisk = SharedDisk<Inside>;
 
 impl ModelDisk {
@@ -154,7 +154,7 @@ impl ModelDisk {
         self.lock().lands = which;
     }
 
-    /// Its requests since the last call.
+    /// The requests since the last call.
     pub fn log(&self) -> Vec<(IoOp, u64, u64)> {
         std::mem::take(&mut self.lock().log)
     }
@@ -209,8 +209,8 @@ impl Model for Inside {
         }
         true
     }
-    /// Of those that wait on ways that are gone, every other one is done in the end, and the rest
-    /// never.
+    /// Of the requests that wait on handles that are gone, every other one is done in the end, and
+    /// the rest never.
     fn end(&mut self, lane: usize) {
         let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
         let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();

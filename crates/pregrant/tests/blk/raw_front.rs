@@ -23,12 +23,12 @@ pub struct RawFront<K> {
 }
 
 impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
-    /// Connected, with so many pages that the back may write to.
+    /// Connects with this many pages that the back may write.
     pub fn connect(world: &mut World, n: usize) -> Self {
         Self::with_keys(world, n, |_| ())
     }
 
-    /// The same, with keys changed before the back sees them.
+    /// The same, with keys changed before the back reads them.
     pub fn with_keys(world: &mut World, n: usize, change: impl FnOnce(&World)) -> Self {
         let mut ring_ref = [GrantRef::NONE];
         let ring = world.guest.alloc(HOST, Access::ReadWrite, &mut ring_ref).unwrap();
@@ -117,7 +117,7 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         self.end_after(world, |world| assert_ne!(world.step_back().unwrap(), BackStep::Waiting));
     }
 
-    /// The same, where the back closes in a way of its own.
+    /// The same, with a back that closes in its own way.
     pub fn end_after(self, mut world: World, close: impl FnOnce(&mut World)) {
         world.front_bus.own.borrow_mut().insert("state".into(), "6".into());
         close(&mut world);

@@ -108,7 +108,7 @@ impl World {
         self.kept.remove(name);
     }
 
-    /// From now on there is so much memory at most for a record, and none where that is 0.
+    /// Limits the memory for a record from now on; 0: there is none.
     pub fn limit_kept(&mut self, bytes: usize) {
         self.kept_limit = bytes;
     }

@@ -148,7 +148,7 @@ fn a_record_of_an_unknown_version_is_refused_with_words_and_left() {
     }
 }
 
-/// As that of before there were versions, which is read as version 1.
+/// Changes a record to the form from before versions, which is read as version 1.
 fn unversion(record: &pregrant::platform::local::Pages) {
     assert!(record.store_u32(28, 0));
     let text = (record.load_u32(20).unwrap() + record.load_u32(24).unwrap()).next_multiple_of(4) as usize;
@@ -230,9 +230,9 @@ enum Missing {
     NoMemory,
     /// The memory that there is is shorter than a record.
     Short,
-    /// It is of an earlier connection: who served this one could not write one.
+    /// The record is of an earlier connection, because the back of this one could not write one.
     OfAnother,
-    /// Its writer died in it.
+    /// Its writer died while writing it.
     Torn,
 }
 

@@ -52,7 +52,7 @@ impl<M> SharedDisk<M> {
 /// How a back's process ends.
 pub struct Died;
 
-/// The process ends at the so many-th call of this: not by the panic hook, for no one is to be
+/// Ends the process at this call, counted from now, without the panic hook, since no one must be
 /// notified.
 pub fn perhaps_die(dies_in: &mut Option<u32>) {
     *dies_in = dies_in.and_then(|n| n.checked_sub(1));

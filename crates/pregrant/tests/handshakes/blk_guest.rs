@@ -25,7 +25,7 @@ const FLUSH: u8 = 3;
 const INDIRECT: u8 = 6;
 const OKAY: i16 = 0;
 
-/// Where a request's fields are: 64-bit slots, and 32-bit ones.
+/// The offsets of a request's fields, for 64-bit slots and for 32-bit ones.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub slot: usize,

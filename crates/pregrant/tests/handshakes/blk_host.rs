@@ -165,7 +165,7 @@ impl BlkHost {
         self.finish(m, i, &bytes);
     }
 
-    /// Where the back offers it. Nothing is asked where it does not.
+    /// Discards if the back offers it; otherwise does nothing.
     fn discard(&mut self, m: &Machine, i: usize) {
         let discard = self.front.figures().unwrap().discard;
         assert_eq!(discard.is_some(), self.manners.discard);

@@ -340,7 +340,7 @@ const MINI_OS: Step = Commit(&[
     ("state", "4"),
 ]);
 
-/// Its TX pages are granted for writing too.
+/// Its TX pages are granted writable, too.
 const MINI_OS_GRANTS: Grant = Grant { read_only: false, ..ONE };
 
 #[test]

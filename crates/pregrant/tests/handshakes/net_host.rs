@@ -22,7 +22,7 @@ const EXTRA_INFO: u16 = 8;
 pub struct Manners {
     /// Takes and makes frames over several slots.
     pub sg: bool,
-    /// Where a received frame begins in its page.
+    /// Offset of a received frame in its page.
     pub offset: u16,
 }
 

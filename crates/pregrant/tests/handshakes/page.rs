@@ -3,7 +3,7 @@
 
 use pregrant::shm::SharedBytes;
 
-/// Where the header's words are.
+/// Offsets of the header's words.
 const REQ_PROD: usize = 0;
 const REQ_EVENT: usize = 4;
 const RSP_PROD: usize = 8;
@@ -18,7 +18,7 @@ pub struct Page<M> {
 }
 
 impl<M: SharedBytes> Page<M> {
-    /// As many slots as fit, a power of two.
+    /// A ring with as many slots as fit, a power of two.
     pub fn new(memory: M, slot_bytes: usize) -> Self {
         let slots = ((memory.len() - SLOTS) / slot_bytes).ilog2();
         Self { memory, slot_bytes, slots: 1 << slots }

@@ -76,11 +76,11 @@ pub trait Pair {
     /// Our driver checks the store once.
     fn step(&mut self, m: &mut Machine);
     fn close(&mut self, m: &mut Machine);
-    /// Makes rings, and names what stands for their grants and channels.
+    /// Makes rings, and sets the names that stand for their grants and channels.
     fn grant(&mut self, _: &mut Machine, _: Grant) -> Vec<(String, u32)> {
         unreachable!("a back grants nothing")
     }
-    /// Takes rings by what stands in these keys.
+    /// Attaches rings by the values of these keys.
     fn map(&mut self, _: &mut Machine, _: &[(&'static str, u32)]) {
         unreachable!("a front maps nothing")
     }

@@ -45,7 +45,7 @@ struct Game {
     ring_ref: GrantRef,
     channel: LocalChan,
     port: pregrant::EvtchnPort,
-    /// For keys and tables: the back may read it, no more.
+    /// The page for keys and tables, which the back may only read.
     page: LocalRegion,
     page_ref: u32,
     kept: Pages,
@@ -88,7 +88,7 @@ impl Game {
         game
     }
 
-    /// A back for a new connection, or one that takes up what the last one left.
+    /// A back for a new connection, or one that resumes what the last one left.
     fn connect(&mut self, fresh: bool) {
         self.back = None;
         let shared = SharedControl::default();
@@ -321,7 +321,7 @@ fn any_request(page: u32) -> impl Strategy<Value = CtrlRequest> {
     })
 }
 
-/// What a back may make of a request, said as plainly as can be.
+/// A plain model of what a back may answer to a request.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Model {
     algorithm: u32,

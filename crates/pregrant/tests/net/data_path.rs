@@ -66,7 +66,7 @@ fn granting() -> impl Strategy<Value = Granting> {
     prop_oneof![Just(Granting::Standing), Just(Granting::PerFrame)]
 }
 
-/// Where the rings start: anywhere, often just before the wrap.
+/// Initial ring indices: any, often just before the wrap.
 fn starts() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), any::<u32>(), (u32::MAX - 300..=u32::MAX)]
 }
@@ -76,7 +76,7 @@ fn turns() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
     vec((1..=64u8, 0..4u8, 0..4u8), 1..20)
 }
 
-/// A frame that is in pieces of so many bytes.
+/// A frame in fragments of this many bytes.
 #[derive(Clone, Copy)]
 struct InPieces<'a>(&'a Frame, usize);
 
@@ -124,8 +124,8 @@ impl Sink for Few {
     }
 }
 
-/// Sends `frames` from our front to our back, in turns; returns what the port took. In pieces of so
-/// many bytes, one by one, or in bursts.
+/// Sends `frames` from our front to our back, in turns, in fragments of this many bytes, one by one
+/// or in bursts. Returns what the port received.
 fn carry_tx(
     rig: &Rig,
     way: Way,

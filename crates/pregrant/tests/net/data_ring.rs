@@ -506,7 +506,7 @@ const HEADROOM_MAX: usize = 2048;
 enum Step {
     Post(usize),
     Deliver(Vec<usize>),
-    /// A successor, which leaves so many bytes free ahead.
+    /// A successor, which leaves this many bytes of headroom.
     Succeed(u16),
 }
 

@@ -14,7 +14,7 @@ use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlType, GREF_READONLY, GrefEntry
 use pregrant::{DomId, GrantRef};
 use rig::{GUEST, HOST};
 
-/// In an entry before a request.
+/// The status in an entry before a request.
 const UNTOUCHED: u16 = 7;
 
 /// The table of one queue, as the draft has it.
@@ -84,18 +84,18 @@ impl DraftBack {
 /// A list of an ADD or a DEL.
 #[derive(Clone, Copy)]
 enum List {
-    /// These of the queue's pages: TX for reading, RX for writing.
+    /// These of the queue's pages: TX read-only, RX writable.
     Tx(usize, usize),
     Rx(usize, usize),
-    /// These, and behind them this reference.
+    /// These, and after them this reference.
     And(usize, usize, Odd),
     One(Odd),
     Twice,
     /// Four pages, in a list that cannot be written to.
     ReadOnly,
-    /// Four pages in another page than the guest says: reference 0, or one that is none.
+    /// Four pages with a wrong list page: reference 0, or an invalid one.
     Nowhere(u32),
-    /// A list that is said to be so long.
+    /// A list that claims this length.
     Long(u32),
 }
 

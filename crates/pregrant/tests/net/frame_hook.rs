@@ -39,7 +39,7 @@ impl Dice {
     }
 }
 
-/// A connected vif, and what its hooks were asked and said.
+/// A connected vif, and what its hooks were asked and answered.
 struct Stand {
     xen: LocalXen,
     guest: LocalDomain,
@@ -113,7 +113,7 @@ impl Stand {
         while self.back.poll_rx(&self.host, 0, &mut self.port) == Ok(Polled::More) {}
     }
 
-    /// The hook says `action`, of each frame as it came.
+    /// The hook returns `action` for each frame as it came.
     fn say(&mut self, action: HookAction) -> usize {
         self.out.clear();
         let Self { guest, front, out, diverted, .. } = self;
@@ -186,7 +186,7 @@ impl Stand {
         self.check();
     }
 
-    /// Buffers are somewhere, once; the counters say what the hook said.
+    /// Each buffer is in exactly one place; the counters match the hook's verdicts.
     fn check(&self) {
         let [slots, spare, on_tx] = self.front.queue(0).unwrap().rx().buffers().holds();
         if self.front.queue(0).unwrap().tx().sends_on() {

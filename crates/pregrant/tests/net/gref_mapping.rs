@@ -66,7 +66,7 @@ pub fn announcing() -> FrontConfig {
     FrontConfig { gref_mapping: true, ..by_hand() }
 }
 
-/// One whose owner asks himself.
+/// A front whose owner sends the control requests.
 pub fn by_hand() -> FrontConfig {
     FrontConfig {
         staging: Buffers::NONE,
@@ -76,7 +76,7 @@ pub fn by_hand() -> FrontConfig {
     }
 }
 
-/// A back with so many entries a queue, and no other way to keep pages.
+/// A back with this many entries per queue, and no other way to keep pages mapped.
 pub fn entries(gref_pages: usize) -> VifConfig {
     VifConfig {
         paths: PathConfig { gref_mapping: gref_pages, ..PathConfig::default() },
@@ -103,7 +103,7 @@ impl Pair {
         Self::around(FrontVif::new(HOST, front, false), config, page_limit, |_, _| {})
     }
 
-    /// The same, of a front that `equip` gets before it connects.
+    /// The same for a front that `equip` changes before it connects.
     pub fn around(
         mut front: FrontVif<LocalDomain>,
         config: VifConfig,
@@ -145,7 +145,8 @@ impl Pair {
         assert!(self.back.reattach(h, bb, &mut |name, n| kept.page(name, n)).expect("live rings"));
     }
 
-    /// So many frames of `len` bytes each way on queue `q`, each checked; what that took.
+    /// Moves this many frames of `len` bytes in each direction on queue `q`, and checks each.
+    /// Returns what that cost.
     pub fn exchange(&mut self, q: usize, frames: usize, len: usize) -> LocalCounts {
         let before = self.xen.counts();
         let bytes = |k: usize| -> Vec<u8> { (0..len).map(|at| (at * 7 + k) as u8).collect() };

@@ -75,7 +75,7 @@ impl Lender {
         {}
     }
 
-    /// What the front gets on queue 0; None stands for a frame that it dropped.
+    /// What the front receives on queue 0; None stands for a frame that it dropped.
     fn receive(&mut self) -> Result<Vec<Option<Vec<u8>>>, PeerFault> {
         let mut got = Vec::new();
         loop {
@@ -450,7 +450,7 @@ fn a_connect_that_fails_lends_nothing() {
 /// The n-th grant fails, and at each allocation lists are checked.
 struct Watched {
     lists: Vec<LocalMap>,
-    /// Of each list at each allocation: its generation.
+    /// The generation of each list at each allocation.
     seen: RefCell<Vec<Vec<u32>>>,
     left: Cell<u32>,
 }

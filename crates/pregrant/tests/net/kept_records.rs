@@ -21,9 +21,9 @@ enum Found {
     NoMemory,
     /// Memory that was never used.
     Nothing,
-    /// Its second half is gone.
+    /// The second half of the record is missing.
     Cut,
-    /// Of another connection, which went on for longer.
+    /// The record of another connection, which lasted longer.
     Another,
 }
 

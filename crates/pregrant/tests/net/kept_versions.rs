@@ -13,7 +13,7 @@ use pregrant::xenbus::connect_error::ConnectError;
 
 use crate::rig::{GUEST, HOST};
 
-/// Where the magic and the version of each copy of a record are.
+/// Offsets of the magic and the version in each copy of a record.
 type Places = &'static [(usize, usize)];
 
 /// Each record: its memory, its name, its places.
@@ -37,7 +37,7 @@ fn left() -> Pair {
     pair
 }
 
-/// Another process takes the live rings up, or says why not.
+/// Another process resumes the live rings, or returns why it cannot.
 fn succeed(pair: &mut Pair) -> Result<bool, ConnectError<String>> {
     let Pair { h, bb, kept, .. } = pair;
     pair.back = Pair::back(&pair.config, kept, pair.page_limit);

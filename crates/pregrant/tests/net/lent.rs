@@ -26,13 +26,13 @@ use rig::{GUEST, Rig, TxGame, Way};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The port's use of lent payload.
+/// What the port does with zero-copy payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     Skip,
     Copy,
     Keep,
-    /// And be done with it at once.
+    /// Keep it, and complete it at once.
     KeepShortly,
 }
 

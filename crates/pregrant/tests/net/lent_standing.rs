@@ -95,7 +95,7 @@ fn table(g: &mut TxGame) -> &mut GrefTable<<LocalDomain as PeerMem>::Map> {
     g.back.chain_mut().paths_mut().iter_mut().find_map(of_path).expect("a table")
 }
 
-/// Puts a frame on the ring, in whichever way the guest says where it is.
+/// Puts a frame on the ring, with any kind of reference that the guest may use.
 fn put(g: &mut TxGame, fragments: &[(usize, u16, u16)]) {
     if g.area.is_none() {
         return play(g, fragments, 0, None);

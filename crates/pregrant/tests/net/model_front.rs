@@ -30,7 +30,7 @@ fn extra() -> Slot {
 /// For each frame, the status of each slot.
 type Answers = Result<Vec<Vec<i16>>, ModelFault>;
 
-/// Plays `frames`, answers with `answers`, and gives what the model says.
+/// Sends `frames`, answers with `answers`, and returns the model's verdict.
 fn tx(frames: &[&[Slot]], answers: &[(u16, i16)]) -> (Answers, Result<(), ModelFault>) {
     let (front, back) = ring::<NetTx>();
     let mut model = TxModel::starting_at(front, START);

@@ -32,7 +32,7 @@ fn post(g: &mut RxGame, n: u32) {
     }
 }
 
-/// The bytes of a delivered frame, from where the protocol says that they are.
+/// The bytes of a delivered frame, at the place that the protocol defines.
 fn content(g: &RxGame, way: Way, frame: &RxFrame) -> Vec<u8> {
     let total = frame.bytes();
     let mut bytes = Vec::new();

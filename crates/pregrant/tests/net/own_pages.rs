@@ -75,7 +75,7 @@ impl Own {
         (FrameDesc { at: at as u32, len: len as u32, offload: Offload::default() }, bytes)
     }
 
-    /// A frame of so many bytes from `at`, there and answered.
+    /// Sends a frame of `len` bytes from `at`, and waits for its answer.
     fn send(&mut self, q: usize, at: usize, len: usize) {
         let (desc, bytes) = self.write(at, len);
         assert_eq!(self.pair.front.send_own(&self.pair.g, q, &[desc]), Ok(1));

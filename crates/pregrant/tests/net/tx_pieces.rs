@@ -44,8 +44,8 @@ impl Guest {
         Self { pair, memory, out: BTreeMap::new() }
     }
 
-    /// Grants pieces of so many bytes, the `k`-th of page `k`, and gives the frame that they end,
-    /// with so many bytes before them.
+    /// Grants fragments of these lengths, the `k`-th in page `k`, and returns the frame that ends
+    /// with them, after `head` bytes.
     fn grant(&self, head: usize, lens: &[(u16, u16)]) -> (Vec<u8>, Vec<GrantedPiece>) {
         let mut frame: Vec<u8> = (0..head).map(|at| byte(at + 5)).collect();
         let table = self.pair.g.per_frame().expect("single grants");

@@ -140,7 +140,7 @@ impl Rx {
     pub fn pages(&self) -> LocalRegion {
         self.front.chain().pages().expect("a queue with pages").bytes().clone()
     }
-    /// Puts bytes into the memory of slot 0, where it goes on so far: its buffer and its page.
+    /// Writes bytes to the memory of slot 0: its buffer, and then its page.
     pub fn put(&self, at: usize, bytes: &[u8]) {
         for path in self.front.chain().paths() {
             let (memory, start, room) = match path {

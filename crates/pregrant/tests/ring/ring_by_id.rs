@@ -131,7 +131,7 @@ impl Survives {
         Ok(BackRing::attach(ring, Some(ById::over(words, size)))?.0)
     }
 
-    /// The stores of `act`; all of them, as what changed shows.
+    /// Runs `act` and returns all of its stores, derived from what changed.
     fn recorded<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<(Place, u32)>) {
         let before = self.image();
         self.stores.borrow_mut().clear();

@@ -268,8 +268,8 @@ impl Case {
         (survives, back)
     }
 
-    /// A successor takes the ring up, and `resumed` says how many answers its predecessors must
-    /// have left.
+    /// A successor attaches to the ring; `resumed` is the number of answers that its predecessors
+    /// must have left.
     fn finish<K: Sample>(&self, survives: &Survives, resumed: u32) {
         let (mut back, _) = survives.attach::<K>();
         assert_eq!(back.req_cons(), self.at(resumed), "where the successor goes on");
