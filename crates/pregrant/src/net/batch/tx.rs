@@ -254,6 +254,7 @@ impl TxBatch {
     }
 
     /// An empty batch.
+    #[inline]
     pub fn clear(&mut self, arena: &mut Arena) {
         self.serial = (self.serial + 1) & SERIAL_MASK;
         self.nr_frames = 0;

@@ -30,10 +30,13 @@ impl DataLen {
         }
     }
     /// The value as keys carry it.
+    #[inline]
     pub fn value(self) -> u32 {
         self.0
     }
-    /// Bytes of one buffer: a page at most.
+    /// Bytes of one buffer: a page at most. Asked for each frame from the crate in which the path is
+    /// compiled, which without LTO would be a call for each.
+    #[inline]
     pub fn buffer_bytes(self) -> u16 {
         self.0.min(PAGE_SIZE as u32) as u16
     }
