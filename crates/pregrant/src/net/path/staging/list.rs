@@ -34,8 +34,8 @@ impl DataLen {
     pub fn value(self) -> u32 {
         self.0
     }
-    /// Bytes of one buffer: a page at most. Asked for each frame from the crate in which the path is
-    /// compiled, which without LTO would be a call for each.
+    /// Bytes of one buffer: a page at most. Asked for each frame, from the crate in which the path
+    /// is compiled: without LTO that would be a call.
     #[inline]
     pub fn buffer_bytes(self) -> u16 {
         self.0.min(PAGE_SIZE as u32) as u16
