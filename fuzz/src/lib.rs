@@ -18,7 +18,7 @@ mod own_frames;
 mod raw_ring;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;
-/// The switch alone: all of the host would take longer to build than these.
+/// Only the switch is compiled here: building all of `pregrant-host` would take longer.
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/pregrant-host/src/ports"]
 mod ports {

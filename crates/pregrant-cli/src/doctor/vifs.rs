@@ -161,7 +161,7 @@ fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     }]
 }
 
-/// The vifs of this domain, whose fronts are here; it is a real domain, or one of the loopback.
+/// Checks the vifs whose front is this domain. `real`: a domain of Xen, not of the loopback.
 pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId, real: bool) -> Result<Vec<Finding>> {
     let grantable = if real { Gntalloc::limit() } else { None };
     let mut found = Vec::new();

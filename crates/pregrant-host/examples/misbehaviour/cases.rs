@@ -95,7 +95,7 @@ fn multicast(refs: &[GrantRef], n: usize, extra: fn([u8; 6]) -> Extra) -> Slots 
         .collect()
 }
 
-/// All of them; those that kill a vif last.
+/// Returns all cases; those after which the vif is dead come last.
 pub fn all() -> Vec<Case> {
     let slots = |name, slots| Case { name, play: Play::Slots(slots) };
     vec![

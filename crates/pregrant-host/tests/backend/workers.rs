@@ -198,7 +198,8 @@ impl Circle {
     }
 }
 
-/// A guest's life in a circle: each frame that comes is the next of its queue at the sender.
+/// Runs one of several guests, each of which sends to the next. Checks that no frame that it
+/// receives is lost, repeated or out of order.
 fn play(
     guest: &mut Guest,
     to: MacAddr,

@@ -35,7 +35,7 @@ pub fn apart_without_ipv6(test: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// False: there is no `ip`, or it does not do that.
+/// Runs `ip` with these arguments. Returns false if there is no `ip`, or it failed.
 pub fn ip(args: &str) -> bool {
     Command::new("ip").args(args.split(' ')).status().is_ok_and(|s| s.success())
 }

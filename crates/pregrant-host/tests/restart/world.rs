@@ -73,7 +73,7 @@ impl World {
         Vif::new(guest, BACK, 0, mac).create(&mut self.toolstack).unwrap();
     }
 
-    /// The toolstack takes it away.
+    /// Removes the guest's vif, as the toolstack does.
     pub fn remove_vif(&mut self, guest: DomId) {
         toolstack::remove(&mut self.toolstack, &vif(guest)).unwrap();
     }

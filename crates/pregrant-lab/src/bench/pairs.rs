@@ -48,7 +48,7 @@ fn paired(
     })
 }
 
-/// All of them, a line each.
+/// Formats all rows as text, one line for each.
 pub fn in_words(rows: &[Row]) -> String {
     let mut text = String::new();
     let differ = rows.iter().any(|row| row.burst != rows[0].burst);

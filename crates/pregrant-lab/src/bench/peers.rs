@@ -80,7 +80,7 @@ pub struct PeersArgs {
 }
 
 named! {
-    /// The peer that ours is measured beside.
+    /// The other implementation, measured beside this one for comparison.
     pub enum Peer {
         /// DPDK's memif; the guest is its client
         Memif = "memif",

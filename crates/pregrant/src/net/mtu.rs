@@ -31,7 +31,7 @@ impl Mtu {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Fails if the store cannot be read.
     pub fn announced_to_front<T: Transport>(
         front: &Device,
         xs: &mut Client<T>,
@@ -47,7 +47,7 @@ impl Mtu {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// Fails if the store cannot be read.
     pub fn or_pass_over(
         read: Result<Option<Self>, DeviceError>,
         say: impl FnOnce(&KeyError),

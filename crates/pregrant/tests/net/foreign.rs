@@ -163,7 +163,7 @@ fn tx_a_flag_that_was_not_agreed_on_names_a_grant() {
     rig.assert_empty();
 }
 
-/// The model front against our RX back: what each id's request says is the test's.
+/// An RX back, and a model of a front whose requests the test fills in itself.
 fn receiver() -> (Rig, RxGame, u32) {
     let rig = Rig::new();
     rig.numbers_frames(WAY);

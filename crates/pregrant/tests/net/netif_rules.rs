@@ -233,8 +233,8 @@ fn fragments_may_end_with_their_page() {
     }
 }
 
-/// A batch is not the end of a frame's luck: full rings of every shape are answered to the last
-/// slot.
+/// Fills the ring with frames of one shape, for several shapes, and checks that each slot is
+/// answered.
 #[test]
 fn xsa_432_full_rings_of_every_shape_are_answered() {
     for way in WAYS {

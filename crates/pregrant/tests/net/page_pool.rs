@@ -40,7 +40,7 @@ fn pages(pair: &Pair) -> [u32; 2] {
     pair.front.queue(0).expect("a queue").pages()
 }
 
-/// Both ends' control rings, until nothing is asked any more.
+/// Polls both ends' control rings until the front has nothing left to announce.
 fn announce(pair: &mut Pair) {
     while pair.front.is_announcing() {
         pair.back.poll_ctrl(&pair.h).expect("an honest front");
@@ -48,7 +48,7 @@ fn announce(pair: &mut Pair) {
     }
 }
 
-/// Frames that took the back a grant operation.
+/// The number of frames for which the back needed a grant operation.
 fn granted(pair: &Pair) -> u64 {
     let (tx, rx) = pair.back.stats(0);
     tx.granted + rx.granted

@@ -29,7 +29,7 @@ impl Symbols {
         Self(all)
     }
 
-    /// The last that begins at or before an address.
+    /// Finds the last symbol that begins at or before an address.
     pub(super) fn find(&self, at: u64) -> Option<&Symbol> {
         let after = self.0.partition_point(|symbol| symbol.at <= at);
         let found = self.0.get(after.checked_sub(1)?)?;

@@ -69,7 +69,7 @@ struct Share {
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     of: [Option<Share>; SHARES],
-    /// Bytes for all ports.
+    /// The bytes that go to all ports.
     all: usize,
 }
 

@@ -151,7 +151,7 @@ impl Stand {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Describe)?, Report::Described(text) => text))
     }
 
-    /// Both ends, as of now.
+    /// Asks both ends for their present counters.
     fn check(&mut self) -> Result<(DisksSeen, Spent)> {
         let back = answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent);
         let check = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Check))?;

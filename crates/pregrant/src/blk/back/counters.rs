@@ -19,7 +19,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All of them.
+            /// Reads all counters, each with `Relaxed` ordering.
             pub fn read(&self) -> Counts {
                 Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }

@@ -158,7 +158,7 @@ impl<P: Platform> Back<Vbd<P>> {
     }
 
     /// Checks the length of its image, and [resizes](Self::resize) the disk if it has changed.
-    /// True: it has.
+    /// Returns true if it has changed.
     pub fn check_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let Some(published) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
         match self.image.sectors() {

@@ -60,7 +60,7 @@ pub struct PageTransfer {
     pub way: Direction,
     /// The memory.
     pub memory: IoMemory,
-    /// False: a page could not be accessed.
+    /// Whether all pages could be accessed.
     pub good: bool,
 }
 

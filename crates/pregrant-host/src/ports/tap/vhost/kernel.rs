@@ -185,14 +185,14 @@ pub trait Worker: Sized {
     /// worker is dropped.
     ///
     /// # Errors
-    /// It refuses.
+    /// The kernel refuses.
     unsafe fn give_ring(&self, which: Which, ring: &Virtqueue, size: u16, doors: &Doors) -> io::Result<()>;
 
     /// Lets it serve a ring of this tap.
     ///
     /// # Errors
     ///
-    /// It refuses.
+    /// The kernel refuses.
     fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()>;
 
     /// Stops it from serving a ring. When this returns, it no longer touches the ring or the memory
@@ -200,7 +200,7 @@ pub trait Worker: Sized {
     ///
     /// # Errors
     ///
-    /// It refuses.
+    /// The kernel refuses.
     fn detach(&self, which: Which) -> io::Result<()>;
 }
 
