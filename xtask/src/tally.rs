@@ -32,7 +32,6 @@ pub enum Says {
     Events,
     /// Judged by its exit status, as one test: rustdoc's events would need `RUSTC_BOOTSTRAP`, which
     /// rebuilds everything.
-    /// `RUSTC_BOOTSTRAP`.
     Status,
 }
 

@@ -140,9 +140,6 @@ fn absent(chosen: &[DeviceChoice], there: &[DeviceId]) -> Vec<DeviceChoice> {
 /// toolstack does. In a driver domain in which the toolstack plugs devices in, its daemon (`xl
 /// devd`) does, and reads in the directory what it must undo: if that were removed before, it would
 /// run no script.
-/// toolstack does it for dom0's. In a driver domain where the toolstack plugs devices in, its
-/// daemon (`xl devd`) does, and reads there what to undo: of a directory that was gone before, it
-/// would run no script.
 fn removes_directories(own: DomId, toolstack_plugs: bool) -> bool {
     own != TOOLSTACKS && !toolstack_plugs
 }

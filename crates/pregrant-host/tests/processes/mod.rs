@@ -51,7 +51,6 @@ impl Host {
 
     /// The command that runs this program as `child` with these arguments, to be a [`Back`];
     /// `crash` names the point at which it must die.
-    /// to die.
     pub fn child(&self, args: &[&str], crash: Option<String>) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("child").arg(&self.socket).args(args);

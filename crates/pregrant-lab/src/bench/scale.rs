@@ -87,7 +87,6 @@ struct Row {
     woken_ns: Vec<f64>,
     /// For each machine, what the backend used while all guests were idle: CPU time in ns, and
     /// system calls.
-    /// calls.
     idle: Vec<[f64; 2]>,
     /// For each machine, the backend's memory in bytes: its own, and mapped pages of guests.
     memory: Vec<[u64; 2]>,

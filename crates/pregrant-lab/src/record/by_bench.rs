@@ -44,7 +44,6 @@ kinds! {
         neighbour_frames_per_s: f64,
         /// For each guest, the worker time that its device took while others wanted it too; the
         /// greedy guest is last (`--greedy` only).
-        /// last (`--greedy` only).
         guests_worker_ns: Vec<u64>,
         /// Requests that were answered when the backend was killed (`disk-restart` only).
         before: u64,
