@@ -61,32 +61,38 @@ does, `pregrant doctor` what is missing.")]
 pub struct BackArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Serve this guest's vifs alone, or this one of them, and leave the others to the kernel's
-    /// netback; may be repeated
+    /// Serve this guest's vifs alone, or this one of them
+    ///
+    /// The others are left to the kernel's netback. May be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vif: Vec<DeviceChoice>,
-    /// Take a running guest's vif from the kernel's netback and serve it, and beside it nothing but
-    /// what --take and --vif name; may be repeated
+    /// Take a running guest's vif from the kernel's netback and serve it
+    ///
+    /// Nothing is served beside it but what --take and --vif name. May be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
     take: Vec<DeviceChoice>,
-    /// Give vifs to the kernel's netback: with --take at the end, else at once those that a stopped
-    /// backend left connected
+    /// Give vifs to the kernel's netback
+    ///
+    /// With --take at the end, else at once those that a stopped backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<DeviceChoice>,
-    /// Connect vifs to this: a tap each (the default on Xen), or one switch in this process (on the
-    /// loopback)
+    /// Connect vifs to this
+    ///
+    /// A tap each (the default on Xen), or one switch in this process (on the loopback)
     #[arg(long, value_name = "PORT")]
     port: Option<Port>,
     /// At a switch, put one guest's frames into another guest's ring in the receiver's turn, or at
     /// once in the sender's (where one worker serves both)
     #[arg(long, help_heading = HEADING, hide = true, value_name = "CONTEXT", default_value = "worker", value_parser = choice(CONTEXTS, RxContext::name))]
     rx_context: RxContext,
-    /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
-    /// its vif's `mac`; may be repeated
+    /// At a switch, let this guest send with other addresses than its vif's `mac`
+    ///
+    /// This guest, this vif of it, or all. May be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]|all", value_parser = whose)]
     allow_mac_spoofing: Vec<Whose>,
-    /// Write this vif's frames, both directions, to a pcap file (for tcpdump or Wireshark);
-    /// overwrites an old one; may be repeated
+    /// Write this vif's frames to a pcap file, for tcpdump or Wireshark
+    ///
+    /// In both directions; an old file is overwritten. May be repeated
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
     /// End a capture before its file is longer than this; the vif's frames go on
@@ -95,30 +101,38 @@ pub struct BackArgs {
     /// How frames are written to taps and read from them
     #[arg(long, help_heading = HEADING, hide = true, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
     tap_way: TransportKind,
-    /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere,
-    /// also on the loopback
+    /// Who runs the vifs' scripts
+    ///
+    /// Without it the toolstack in dom0, and this process elsewhere, also on the loopback
     #[arg(long, value_name = "WHO")]
     hotplug: Option<HotplugBy>,
-    /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by
-    /// dist/pregrant-hotplug.socket
+    /// The socket of the helper that runs hotplug scripts for this process
+    ///
+    /// Of `pregrant hotplug`, by dist/pregrant-hotplug.socket
     #[arg(long, value_name = "PATH")]
     hotplug_socket: Option<PathBuf>,
     /// How to move frames that are neither in staging buffers nor in mapped pages
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice_with_experiments(PATHS, Fallback::name, |path| path.heads))]
     path: Fallback,
-    /// Lengths of staging buffers to offer, such as 256,2048; off: do not offer staging
+    /// Lengths of staging buffers to offer, such as 256,2048
+    ///
+    /// With `off` staging is not offered
     #[arg(long, value_name = "N,N", default_value = "64,128,256,2048,4096,65535", value_parser = staging_offer)]
     staging: Offer,
-    /// Do not offer feature-sg: a guest then sends no frame over several slots and no large TCP
-    /// segment, and drops what is longer than a page. One that sends them all the same is served
+    /// Do not offer feature-sg
+    ///
+    /// A guest then sends no frame over several slots and no large TCP segment, and drops what is
+    /// longer than a page. One that sends them all the same is served
     #[arg(long)]
     no_sg: bool,
-    /// Pages of each queue and direction to keep mapped after first use, for frontends with
-    /// feature-persistent; 0: do not offer it
+    /// Pages of a queue and direction to keep mapped, for feature-persistent
+    ///
+    /// After their first use, for frontends that have it; 0: do not offer it
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
     persistent_grants: u32,
-    /// Pages of each queue that its guest may ask to keep mapped (control messages GET, ADD and
-    /// DEL_GREF_MAPPING); 0: answer these with NOT_SUPPORTED
+    /// Pages of a queue that its guest may ask to keep mapped
+    ///
+    /// By the control messages GET, ADD and DEL_GREF_MAPPING; 0: answer these with NOT_SUPPORTED
     #[arg(long, value_name = "PAGES", default_value_t = gref_mapping::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=gref_mapping::LIMIT_MAX as i64))]
     gref_mappings: u32,
     /// With --path map and staging+map: copy frames of at most so many bytes, instead of mapping

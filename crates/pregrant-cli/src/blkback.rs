@@ -49,18 +49,22 @@ of the dead process can land any more. With --close the disks are closed instead
 pub struct BlkBackArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Serve this guest's disks alone, or this one of them, and leave the others to the kernel's
-    /// blkback; may be repeated
+    /// Serve this guest's disks alone, or this one of them
+    ///
+    /// The others are left to the kernel's blkback. May be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vbd: Vec<DeviceChoice>,
-    /// Who runs the disks' scripts; without it the toolstack in dom0, and no one elsewhere
+    /// Who runs the disks' scripts
+    ///
+    /// Without it the toolstack in dom0, and no one elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Scripts>,
     /// How bytes are moved for guests without feature-persistent
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, |path| path.name()))]
     path: PathName,
-    /// Pages of each queue to keep mapped after first use, for guests with feature-persistent; 0:
-    /// do not offer it
+    /// Pages of a queue to keep mapped, for feature-persistent
+    ///
+    /// After their first use, for guests that have it; 0: do not offer it
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=8192))]
     persistent_grants: u32,
     /// How to do I/O on files and block devices
@@ -69,9 +73,10 @@ pub struct BlkBackArgs {
     /// Use the kernel's page cache, even for images that support direct I/O
     #[arg(long)]
     page_cache: bool,
-    /// Report a device's 4096-byte logical sectors to guests, instead of 512. Linux guests support
-    /// it; FreeBSD's front before its fix, and Windows' without feature-large-sector-size, read and
-    /// write at wrong places (docs/operate.md)
+    /// Report a device's 4096-byte logical sectors to guests, instead of 512
+    ///
+    /// Linux guests support it; FreeBSD's front before its fix, and Windows' without
+    /// feature-large-sector-size, read and write at wrong places (docs/operate.md)
     #[arg(long)]
     native_sectors: bool,
     /// Maximum number of queues per disk

@@ -52,13 +52,17 @@ killed and be started again: programs wait. One that is killed while it waits en
 programs get EIO after a minute. Ctrl-C unmounts, flushes and closes the disk,
 as soon as no program has the file open; a second one ends it at once.")]
 pub struct BlkFrontArgs {
-    /// Be a guest of the loopback machine in this directory (pregrant-lab loopback serve)
+    /// Be a guest of the loopback machine in this directory
+    ///
+    /// One that `pregrant-lab loopback serve` runs
     #[arg(long, value_name = "DIR", requires = "domain")]
     loopback: Option<PathBuf>,
     /// Which guest, on the loopback; on Xen it is the domain in which this runs
     #[arg(long, value_name = "DOMID", value_parser = guest_domid)]
     domain: Option<u16>,
-    /// Which of its disks, by name (xvda) or number (51712); without it the only one
+    /// Which of its disks, by name (xvda) or number (51712)
+    ///
+    /// Without it the only one
     #[arg(long, value_name = "DISK", value_parser = device)]
     device: Option<u32>,
     /// The directory in which the disk is to be the file `disk`
@@ -67,26 +71,35 @@ pub struct BlkFrontArgs {
     /// Number of queues, limited by the backend and by grantable memory
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: u32,
-    /// Pages of each ring: 1, 2, 4, 8 or 16, or as many as the backend allows; a page has 32
-    /// requests
+    /// Pages of each ring
+    ///
+    /// 1, 2, 4, 8 or 16, or as many as the backend allows; a page has 32 requests
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
-    /// Pages that one request has at most, or as many as the backend allows; more than 11 need
-    /// indirect requests
+    /// Pages that one request has at most, or as many as the backend allows
+    ///
+    /// More than 11 need indirect requests
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=INDIRECT_SEGMENTS_MAX as i64))]
     segments: u32,
-    /// Grant pages for each request, instead of once for the backend to keep mapped
+    /// Grant pages for each request, and not once
+    ///
+    /// Otherwise the backend keeps them mapped
     #[arg(long)]
     no_persistent: bool,
-    /// Seconds to wait for the disk before exiting with the reason; without a number, or with 0: no
-    /// limit
+    /// Seconds to wait for the disk before exiting with the reason
+    ///
+    /// Without a number, or with 0: no limit
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
     wait: u64,
-    /// Seconds until a program's read, write or fsync fails with EIO if no backend answers it (NFS:
-    /// soft); without it programs wait, and only those that are killed end
+    /// Seconds until a program's I/O fails with EIO if no backend answers it
+    ///
+    /// A read, a write or an fsync, as with NFS' soft. Without it programs wait, and only those
+    /// that are killed end
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     timeout: Option<u64>,
-    /// Format of the ring's requests (blkif protocol): of a 64-bit or of a 32-bit guest
+    /// Format of the ring's requests (blkif protocol)
+    ///
+    /// Of a 64-bit or of a 32-bit guest
     #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
     layout: Abi,
     /// `--segments` was not given

@@ -134,7 +134,8 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{back, blkback, front};
+    use crate::program::one_screen;
+    use crate::{back, blkback, blkfront, doctor, front, hotplug, top};
 
     fn commands() -> Vec<Command> {
         vec![
@@ -151,7 +152,8 @@ mod tests {
             for arg in command.get_arguments() {
                 let key = arg.get_long().unwrap_or_default();
                 if arg.get_help_heading() == Some(HEADING) {
-                    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                    let help =
+                        arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
                     let values: Vec<String> =
                         arg.get_possible_values().iter().map(|one| format!("`{}`", one.get_name())).collect();
                     let values = match (is_switch(arg), values.is_empty()) {
@@ -206,6 +208,23 @@ mod tests {
             assert!(why.contains(part), "{line}: {why}");
         }
         assert_eq!([distance("io", "io"), distance("hok", "hook"), distance("", "abc")], [0, 1, 3]);
+    }
+
+    /// Each option of an operator's command has a line, of a terminal's width.
+    #[test]
+    fn help_is_one_screen() {
+        for command in commands().into_iter().chain([
+            blkfront::BlkFrontArgs::augment_args(Command::new("blkfront")),
+            doctor::DoctorArgs::augment_args(Command::new("doctor")),
+            top::TopArgs::augment_args(Command::new("top")),
+            hotplug::HotplugArgs::augment_args(Command::new("hotplug")),
+        ]) {
+            let help = one_screen(command.clone()).render_help().to_string();
+            let options =
+                help.split("Options:\n").nth(1).expect("options").split("\n\n").next().unwrap_or_default();
+            let lines = options.lines().count();
+            assert!(lines <= 24, "{}: {lines} lines\n{options}", command.get_name());
+        }
     }
 
     /// `PREGRANT_WRITE=1` writes it.

@@ -72,7 +72,9 @@ pub struct FrontArgs {
 /// Which vif a front serves, and how its frames travel.
 #[derive(Args, Debug)]
 pub struct VifArgs {
-    /// Be a guest of the loopback machine in this directory (pregrant-lab loopback serve)
+    /// Be a guest of the loopback machine in this directory
+    ///
+    /// One that `pregrant-lab loopback serve` runs
     #[arg(long, value_name = "DIR", requires = "domain")]
     loopback: Option<PathBuf>,
     /// Which guest, on the loopback; on Xen it is the domain in which this runs
@@ -84,9 +86,10 @@ pub struct VifArgs {
     /// How frames are moved
     #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
     path: PathName,
-    /// With --path staging: bytes of a frame that fit a buffer: 64, 128, 256, 2048, 4096, or 65535
-    /// for frames of any length; without it 2048 on the loopback, and 65535 on Xen, where that
-    /// takes the least memory
+    /// With --path staging: bytes of a frame that fit a buffer
+    ///
+    /// 64, 128, 256, 2048, 4096, or 65535 for frames of any length; without it 2048 on the
+    /// loopback, and 65535 on Xen, where that takes the least memory
     #[arg(long, value_name = "N", value_parser = data_len)]
     data_len: Option<DataLen>,
     /// The same for frames from the guest alone
@@ -99,25 +102,33 @@ pub struct VifArgs {
     /// for each of its pages
     #[arg(long, help_heading = HEADING, hide = true)]
     rx_only: bool,
-    /// Receive no frames over several slots: the backend drops those that are longer than an MTU of
-    /// 1500 allows, or than the staging buffers, a page at most. With --data-len 4096 no frame to
-    /// the guest needs another page than its buffer
+    /// Receive no frames over several slots
+    ///
+    /// The backend drops those that are longer than an MTU of 1500 allows, or than the staging
+    /// buffers, a page at most. With --data-len 4096 no frame to the guest needs another page than
+    /// its buffer
     #[arg(long)]
     no_sg: bool,
-    /// Buffers (or pages) for each direction and queue: at least the ring's slots, at most the
-    /// backend's limit. auto: twice a processor's private cache. For --path staging, persistent,
-    /// gref-mapping and foreign
+    /// Buffers (or pages) for each direction and queue
+    ///
+    /// At least the ring's slots, at most the backend's limit. auto: twice a processor's private
+    /// cache. For --path staging, persistent, gref-mapping and foreign
     #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
-    /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
+    /// Bytes of an IP packet
+    ///
+    /// Without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
     pub mtu: Option<u32>,
-    /// Number of queues, limited by the backend and by grantable memory; without it one for each
-    /// processor
+    /// Number of queues, limited by the backend and by grantable memory
+    ///
+    /// Without it one for each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap")]
     queues: Option<u32>,
-    /// Pages of each ring: 1, 2, 4, 8 or 16, or as many as the backend and the memory that can be
-    /// granted allow; a page has 256 slots
+    /// Pages of each ring
+    ///
+    /// 1, 2, 4, 8 or 16, or as many as the backend and the memory that can be granted allow; a page
+    /// has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
     /// How to wait for work
@@ -133,8 +144,10 @@ pub struct VifArgs {
     /// classic BPF program, as `tcpdump -y EN10MB -ddd` prints it
     #[arg(long = "match", help_heading = HEADING, hide = true, value_name = "FRAMES", default_value = "icmp-echo", value_parser = hook::matching, requires = "hook")]
     matching: Match,
-    /// With --tap: copy frames to the guest's kernel first, or let it read all but their heads in
-    /// the pages that the backend wrote to
+    /// With --tap: how received frames reach the guest's kernel
+    ///
+    /// They are copied first, or it reads all but their heads in the pages that the backend wrote
+    /// to
     #[arg(long, value_name = "WAY", default_value = "copy", requires = "tap", conflicts_with = "hook")]
     rx: RxWay,
     /// With --rx reference: bytes of a longer frame that are copied; all headers of one with a

@@ -6,7 +6,7 @@ use crate::log_line::LogLine;
 use crate::loopback_machine::{MACHINE_ENDED, MachineEnded};
 use crate::usage::{Given, Usage};
 use crate::{experiment, screen, signals};
-use clap::{CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub const WRONG_USAGE: u8 = 2;
 /// The command line of the program `name`, and the options that stand on it. Wrong usage ends the
 /// process.
 pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
-    let command = C::command();
+    let command = one_screen(C::command());
     let args = experiment::expand(&command, std::env::args_os().collect()).unwrap_or_else(|usage| {
         screen::say(format_args!("{name}: {usage}"));
         std::process::exit(i32::from(WRONG_USAGE))
@@ -24,6 +24,20 @@ pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
     let matches = command.clone().get_matches_from(args);
     let given = Given::of(&command, &matches);
     (C::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()), given)
+}
+
+/// The command with a `--help` that has a line for each option, on one screen, and `--help-all`
+/// with all that there is to say of them; the same for its subcommands.
+pub fn one_screen(command: Command) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().into()).collect();
+    let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, one_screen));
+    let flag = |name, says, action| Arg::new(name).long(name).help(says).action(action);
+    command
+        .disable_help_flag(true)
+        // Else a line that is too long moves all texts below their options.
+        .term_width(0)
+        .arg(flag("help", "Print this, a line for each option", ArgAction::HelpShort).short('h'))
+        .arg(flag("help-all", "Print all that there is to say of each option", ArgAction::HelpLong))
 }
 
 /// Runs a command of the program `name`, which was built from `commit`, where that is known. Its

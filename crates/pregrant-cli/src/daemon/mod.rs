@@ -97,7 +97,9 @@ impl Serves {
 /// Arguments that all backends have.
 #[derive(Args, Debug)]
 pub struct DaemonArgs {
-    /// Serve on the loopback machine in this directory (pregrant-lab loopback serve)
+    /// Serve on the loopback machine in this directory
+    ///
+    /// One that `pregrant-lab loopback serve` runs
     #[arg(long, value_name = "DIR")]
     pub loopback: Option<PathBuf>,
     /// Close the devices on exit, instead of leaving them to the next backend
@@ -109,8 +111,9 @@ pub struct DaemonArgs {
     /// How to wait for work
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     pub mode: Mode,
-    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at
-    /// most, on the loopback 1. Not with --place own
+    /// Worker threads, each with queues of its own
+    ///
+    /// On Xen as many as this domain has CPUs, 4 at most, on the loopback 1. Not with --place own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
     /// Which worker gets a device's queues
