@@ -7,8 +7,8 @@
 //! are there, nothing is kept: a later call reads it from its first answer.
 //!
 //! What the back may do: send chains without an end, invalid extras, or a frame with one part in
-//! its slots and another in memory that [its responses name](crate::net::path::AnyFlaggedPath). Each
-//! is a fault. The path that has the memory validates offsets and lengths.
+//! its slots and another in memory that [its responses name](crate::net::path::AnyFlaggedPath).
+//! Each is a fault. The path that has the memory validates offsets and lengths.
 
 use crate::error::PeerFault;
 use crate::net::gso;
