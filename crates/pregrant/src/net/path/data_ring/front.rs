@@ -129,7 +129,10 @@ impl<P: Platform> SendArea<P> {
         {
             frame.copy_to(to_end, to);
         }
-        self.by_id[usize::from(id)] = Some(self.used.note(Answered(false), self.places.head()));
+        let number = self.used.note(Answered(false), self.places.head());
+        if let Some(of_id) = self.by_id.get_mut(usize::from(id)) {
+            *of_id = Some(number);
+        }
         Some(place)
     }
 
@@ -151,7 +154,7 @@ impl<P: Platform> SendArea<P> {
     #[inline(always)]
     pub fn note_answer(&mut self, id: u16) {
         if let Some(number) = self.by_id.get_mut(usize::from(id)).and_then(Option::take) {
-            *self.used.at_mut(number) = Answered(true);
+            self.used.set(number, Answered(true));
         }
     }
 

@@ -69,6 +69,7 @@ impl Negotiate for DataRing {
         let asks = front.queues[queue].data_ring != RingRequest::None;
         asks.then(|| keys::active_key(queue, front.queues.len()))
     }
+    #[inline(never)] // a kernel's stack has no room for those of all paths at once
     fn accept<P: Platform>(
         _acceptor: &mut (),
         cx: &mut Accepting<'_, P>,

@@ -112,20 +112,24 @@ impl<T: Copy + Default> Used<T> {
         self.next.wrapping_sub(self.first) as usize + n as usize <= self.list.len()
     }
 
-    /// Notes the newest. Returns its number, by which it [is found](Self::at_mut) until it is
+    /// Notes the newest. Returns its number, by which it [is changed](Self::set) until it is
     /// forgotten.
     #[inline(always)]
     pub fn note(&mut self, what: T, head: u32) -> u32 {
         let number = self.next;
-        *self.slot(number) = (what, head);
+        if let Some(slot) = self.slot(number) {
+            *slot = (what, head);
+        }
         self.next = number.wrapping_add(1);
         number
     }
 
-    /// One that was noted.
+    /// One that was noted is used for something else now.
     #[inline(always)]
-    pub fn at_mut(&mut self, number: u32) -> &mut T {
-        &mut self.slot(number).0
+    pub fn set(&mut self, number: u32, what: T) {
+        if let Some(slot) = self.slot(number) {
+            slot.0 = what;
+        }
     }
 
     /// Forgets the oldest as long as they are `done`. Returns the head behind the last of them.
@@ -133,20 +137,25 @@ impl<T: Copy + Default> Used<T> {
     pub fn forget(&mut self, done: impl Fn(&T) -> bool) -> Option<u32> {
         let mut freed = None;
         while self.first != self.next {
-            let (what, head) = *self.slot(self.first);
-            if !done(&what) {
+            let Some((what, head)) = self.list.get(self.place_of(self.first)) else { break };
+            if !done(what) {
                 break;
             }
-            freed = Some(head);
+            freed = Some(*head);
             self.first = self.first.wrapping_add(1);
         }
         freed
     }
 
     #[inline(always)]
-    fn slot(&mut self, number: u32) -> &mut (T, u32) {
-        let mask = self.list.len() - 1;
-        &mut self.list[number as usize & mask]
+    fn place_of(&self, number: u32) -> usize {
+        number as usize & (self.list.len() - 1)
+    }
+
+    #[inline(always)]
+    fn slot(&mut self, number: u32) -> Option<&mut (T, u32)> {
+        let place = self.place_of(number);
+        self.list.get_mut(place)
     }
 }
 
@@ -210,16 +219,16 @@ mod tests {
         let mut used = Used::<bool>::new(4);
         let numbers: Vec<u32> = [64, 128, 192, 256].map(|head| used.note(false, head)).into();
         assert!(!used.has_room(1));
-        *used.at_mut(numbers[2]) = true;
-        *used.at_mut(numbers[1]) = true;
+        used.set(numbers[2], true);
+        used.set(numbers[1], true);
         assert_eq!(used.forget(|done| *done), None);
-        *used.at_mut(numbers[0]) = true;
+        used.set(numbers[0], true);
         assert_eq!(used.forget(|done| *done), Some(192));
         assert!(used.has_room(3) && !used.has_room(4));
         assert_eq!(used.forget(|done| *done), None);
         let fifth = used.note(true, 320);
         assert_eq!(used.forget(|done| *done), None, "the fourth is not done");
-        *used.at_mut(numbers[3]) = true;
+        used.set(numbers[3], true);
         assert_eq!((fifth, used.forget(|done| *done)), (4, Some(320)));
     }
 

@@ -65,6 +65,7 @@ impl Negotiate for Foreign {
     fn active_key(_front: &FrontRequest, queue: usize) -> Option<String> {
         (queue == 0).then(|| ACTIVE.into())
     }
+    #[inline(never)] // a kernel's stack has no room for those of all paths at once
     fn accept<P: Platform>(
         acceptor: &mut ForeignAcceptor<P>,
         cx: &mut Accepting<'_, P>,

@@ -13,6 +13,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 /// The table of a queue, with `limit` entries at most; 0: there is none.
+#[inline(never)] // as of each path: a kernel's stack is small
 pub fn accept<P: Platform>(limit: usize, cx: &Accepting<'_, P>, queue: usize) -> Accepted<P> {
     let limit = limit.min(LIMIT_MAX);
     if cx.front.ctrl.is_none() || limit == 0 || queue >= QUEUES_MAX {

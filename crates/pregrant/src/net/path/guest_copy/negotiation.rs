@@ -68,6 +68,7 @@ impl Negotiate for GuestCopy {
     fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
         Some(keys::active_key(queue, front.queues.len()))
     }
+    #[inline(never)] // a kernel's stack has no room for those of all paths at once
     fn accept<P: Platform>(
         acceptor: &mut GuestCopyAcceptor<P>,
         cx: &mut Accepting<'_, P>,

@@ -49,6 +49,7 @@ impl Negotiate for Persistent {
     fn active_key(_front: &FrontRequest, _queue: usize) -> Option<String> {
         None
     }
+    #[inline(never)] // a kernel's stack has no room for those of all paths at once
     fn accept<P: Platform>(
         limit: &mut usize,
         cx: &mut Accepting<'_, P>,

@@ -67,6 +67,7 @@ impl Negotiate for Staging {
     fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
         Some(keys::active_key(queue, front.queues.len()))
     }
+    #[inline(never)] // a kernel's stack has no room for those of all paths at once
     fn accept<P: Platform>(
         heads: &mut Heads,
         cx: &mut Accepting<'_, P>,
