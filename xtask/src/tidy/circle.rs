@@ -243,7 +243,7 @@ mod tests {
         let copy = ("net/path/copy.rs", "use crate::net::path::{BackPath, Counted};");
         let found = offences(&[folder, back, copy]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains("path/back.rs and") && found[0].contains("path/copy.rs"), "{found:?}");
+        assert!(found[0].contains("path/back.rs, ") && found[0].contains("path/copy.rs"), "{found:?}");
         assert!(offences(&[folder, ("net/path/back.rs", ""), copy]).is_empty());
     }
 

@@ -85,7 +85,7 @@ fn pinned(cores: &[usize]) -> String {
 /// The command line as one would type it.
 fn command(args: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+@%".contains(c);
-    let mut line = String::from("pregrant");
+    let mut line = String::from("pregrant-lab");
     for arg in args {
         line.push(' ');
         if !arg.is_empty() && arg.chars().all(plain) {
