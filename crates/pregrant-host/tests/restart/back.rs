@@ -320,6 +320,7 @@ impl Rest for Serving {
                 (Word::EventFds, eventfds),
                 (Word::Threads, threads),
                 (Word::Mappings, mappings),
+                (Word::Vifs, self.backend.devices().count()),
             ];
             for (word, n) in counts {
                 state.set(word, n as u32);

@@ -132,8 +132,8 @@ fn byte(at: u64) -> u8 {
 pub struct Stream {
     client: Station,
     server: Station,
-    sent: u64,
-    /// Bytes that arrived.
+    /// Bytes that the client's socket took, and those that arrived.
+    pub sent: u64,
     pub arrived: u64,
 }
 

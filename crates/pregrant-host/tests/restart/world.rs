@@ -178,13 +178,15 @@ pub enum Word {
     Lost,
     /// Frames of this process, copied from one guest's pages into another's.
     Lent,
-    /// The question, the answer's number, and the answer: what the process holds.
+    /// The question, the answer's number, and the answer: what the process holds, and how many vifs
+    /// it has.
     Asked,
     Answered,
     Fds,
     EventFds,
     Threads,
     Mappings,
+    Vifs,
     /// With the answer: the counts of all queues of [`GUEST`]'s vif, TX and then RX, in the form of
     /// [`Counts`].
     Counted,
