@@ -8,8 +8,8 @@
 //! Invariants: every step is taken in [`FrontVif::step`], which the owner calls when a watch fired;
 //! none runs on the data path. RX requests are posted, and staging is used, only once the back is
 //! connected and has said which lists it accepted. What exists in which stage of that is in
-//! [`stage`](super::stage). A front that reconnects offers the same pages
-//! again ([`regions`](super::regions)), after a pause ([`backoff`](crate::xenbus::backoff)).
+//! `stage.rs`. A front that reconnects offers the same pages again
+//! ([`regions`](super::regions)), after a pause ([`backoff`](crate::xenbus::backoff)).
 //!
 //! What a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Frames
 //! that are on the rings when the back closes are lost, as on an Ethernet whose cable is pulled.
