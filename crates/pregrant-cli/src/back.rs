@@ -265,7 +265,7 @@ impl BackArgs {
                 "hotplug-socket",
                 "the switch has no interfaces that a script would plug in (--port tap has)",
             )?;
-            given.refuse("lend-from", "it is for taps (--port tap); --lend-between is for the switch")?;
+            given.refuse("lend-from", "it is for taps (--port tap); lend-between is for the switch")?;
             if self.daemon.loopback.is_some() {
                 given.refuse(
                     "hotplug",

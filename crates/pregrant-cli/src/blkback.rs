@@ -86,7 +86,7 @@ pub struct BlkBackArgs {
     #[arg(long = "max-ring-pages", value_name = "N", default_value = "16", value_parser = ring_order,
         conflicts_with = "max_ring_order")]
     order_of_pages: u32,
-    /// The same as an exponent of 2: 4 means 16 pages
+    /// Pages of each ring at most, as an exponent of 2: 4 means 16 pages
     #[arg(long, help_heading = HEADING, hide = true, value_name = "ORDER", value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
     max_ring_order: Option<u32>,
     /// Maximum segments per indirect request; 0: no indirect requests

@@ -92,7 +92,7 @@ pub struct VifArgs {
     /// loopback, and 65535 on Xen, where that takes the least memory
     #[arg(long, value_name = "N", value_parser = data_len)]
     data_len: Option<DataLen>,
-    /// The same for frames from the guest alone
+    /// With --path staging: bytes of a buffer for frames from the guest alone
     #[arg(long, help_heading = HEADING, hide = true, value_name = "N", value_parser = data_len, conflicts_with = "rx_only")]
     tx_data_len: Option<DataLen>,
     /// The same for frames to the guest alone
@@ -140,7 +140,7 @@ pub struct VifArgs {
     /// then owns
     #[arg(long, help_heading = HEADING, hide = true, value_name = "ACTION", value_parser = hook::action)]
     hook: Option<Action>,
-    /// Frames that --hook matches: all, icmp-echo (echo requests to this vif), or a file with a
+    /// Frames that the hook matches: all, icmp-echo (echo requests to this vif), or a file with a
     /// classic BPF program, as `tcpdump -y EN10MB -ddd` prints it
     #[arg(long = "match", help_heading = HEADING, hide = true, value_name = "FRAMES", default_value = "icmp-echo", value_parser = hook::matching, requires = "hook")]
     matching: Match,
@@ -201,6 +201,7 @@ const WITH_BUFFERS: &[PathName] =
 
 /// How long the backend may take to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Runs `pregrant front`.
 pub fn run(args: &FrontArgs, given: &Given) -> Result<()> {
     serve_vif(&args.vif, given, &Tap { name: &args.tap, args: &args.vif })

@@ -36,7 +36,7 @@ enum Command {
     Loopback(loopback::LoopbackArgs),
     /// A guest with a network stack of its own: it answers pings, pings, and transfers
     Front(front::FrontArgs),
-    /// `pregrant back`, also with paths that only the laboratory has
+    /// Serve the network interfaces of guests, as `pregrant back` does
     Back(back::BackArgs),
     /// Check an interface: numbered datagrams, each acknowledged, none lost or damaged
     Frames(frames::FramesArgs),

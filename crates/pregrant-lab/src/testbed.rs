@@ -4,7 +4,7 @@
 //! ```text
 //!   this process: broker + xenstored (threads, asleep) + toolstack
 //!        |  stdin/stdout, a JSON object a line: commands out, reports back
-//!        +-- `pregrant process back`   domain 0        +-- `pregrant process guest`  domain 5, 6 ...
+//!        +-- `pregrant-lab process back`   domain 0        +-- `pregrant-lab process guest`  domain 5, 6 ...
 //! ```
 //! A process that dies shows as an end of its output, and in its exit code; when this one dies they
 //! all do.

@@ -87,7 +87,7 @@ impl Action {
                 to.0, domid.0
             ))),
             _ if handle == own => Err(Usage::new(format_args!(
-                "--hook redirect={}.{handle} names the vif that the hook is on; for that one say --hook tx",
+                "--hook redirect={}.{handle} names the vif that the hook is on; for that one say hook=tx",
                 to.0
             ))),
             _ => Ok(Some(handle)),

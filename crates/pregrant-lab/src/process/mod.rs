@@ -1,5 +1,5 @@
-//! The processes of a testbed: `pregrant process back` and `pregrant process guest`. Started by the
-//! program itself.
+//! The processes of a testbed: `pregrant-lab process back` and `pregrant-lab process guest`. The
+//! program starts them itself.
 
 pub(crate) mod account;
 pub(crate) mod back;
@@ -50,7 +50,7 @@ pub enum Role {
     Guest,
 }
 
-/// Arguments of `pregrant process`.
+/// Arguments of `pregrant-lab process`.
 #[derive(Debug, Args)]
 pub struct ProcessArgs {
     role: Role,

@@ -215,7 +215,7 @@ fn method(d: &Digest, facts: &Facts) -> Markup {
             p { "The command was not recorded. These make pages like this one:" }
             pre { code { "pregrant-lab demo --report DIR\npregrant-lab bench net --report DIR" } }
         }
-        p { "From a checkout of the source, " code { "cargo run --release -- demo --report DIR" } " builds the program and runs it. It needs Linux with two cores, no root and no Xen; nothing else should run meanwhile." }
+        p { "From a checkout of the source, " code { "cargo demo --report DIR" } " builds the program and runs it. It needs Linux with two cores, no root and no Xen; nothing else should run meanwhile." }
     }
 }
 

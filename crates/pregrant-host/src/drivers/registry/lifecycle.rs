@@ -135,7 +135,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
-        Some(back.step(&self.platform, &mut bus, &mut kept))
+        let came_to = back.step(&self.platform, &mut bus, &mut kept);
+        // It may have closed one connection before the next one failed: that one waits, or is tried
+        // again, as the first of a device does.
+        if came_to.is_err() && served.is_connected() && !served.is_stage_right() {
+            served.stage.close();
+        }
+        Some(came_to)
     }
 
     /// Its front is connected no longer. False: there is no such device.

@@ -2,7 +2,7 @@
 //! many vifs cost.
 //!
 //! ```text
-//!   pregrant process guest                               pregrant process back
+//!   pregrant-lab process guest                           pregrant-lab process back
 //!     domain 10: vif 0 --ring--.                           worker 0 ---> port of 10.0: checks numbers, or sends back
 //!     domain 11: vif 0 --ring--+--- loopback ------------> worker 1 ---> port of 11.0
 //!     ...   each filled in turn                            control thread: xenstore, commands

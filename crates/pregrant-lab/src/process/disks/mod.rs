@@ -1,7 +1,7 @@
 //! The guests of `bench blk`: each with a disk, and a thread that keeps requests in flight on it.
 //!
 //! ```text
-//!   pregrant process guest                                     pregrant process back
+//!   pregrant-lab process guest                                 pregrant-lab process back
 //!     domain 10: thread --Load--> vbd 51712 --ring--.            worker 0 ---> RAM disk of domain 10
 //!     domain 11: thread --Load--> vbd 51712 --ring--+- loopback  worker 1 ---> RAM disk of domain 11
 //!     main thread: commands, asleep meanwhile
