@@ -5,10 +5,10 @@
 //!   a line --LineRate--> fewer than `burst` since long: written
 //!                        else: written if `each` has passed since the last one that was; if not, it is counted
 //! ```
-//! A budget fills again with time, so it is never used up for good: what goes wrong tomorrow is
-//! written tomorrow. [`LineBudget`] is for what a kernel or a library refuses where no vif is at
-//! hand to be charged; what belongs to a device goes through the [log of that
-//! device](crate::drivers::device_log::DeviceLog), which is made of the same [`Lines`].
+//! A budget refills with time, so an error that starts tomorrow is still logged. [`LineBudget`] is
+//! for what a kernel or a library refuses, when no vif can be charged for the line. Lines about a
+//! device go through the [log of that device](crate::drivers::device_log::DeviceLog), which is made
+//! of the same [`Lines`].
 //!
 //! What a guest may do: cause any number of lines. In a time `t`, at most `burst + t / each` of a
 //! kind are written.

@@ -1,9 +1,9 @@
 //! The keys by which the two ends agree: one place that writes them, the same place that reads them
 //! (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1). Each path's keys stand in its folder.
 //!
-//! What a peer may do: write anything. A garbled number in a key that is needed is an error that
-//! names the key and says what was expected; an unknown key is ignored; a staging key that makes no
-//! sense means no staging, not no vif.
+//! What a peer may do: write anything. An invalid number in a required key is an error that names
+//! the key and the expected value; an unknown key is ignored; an invalid staging key disables
+//! staging, not the vif.
 
 use super::features::{
     BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, MAPPED_PAGES, MAX_RX_RING_ORDER, MAX_TX_RING_ORDER,
@@ -21,7 +21,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 impl BackFeatures {
-    /// As keys of the back's directory.
+    /// The keys for the back's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         put(&mut p, "feature-sg", self.sg as u32);
@@ -55,7 +55,7 @@ impl BackFeatures {
         p
     }
 
-    /// From the keys of a back's directory.
+    /// Reads the keys of a back's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
         let mut back = Self {
             sg: flag(keys, "feature-sg")?,
@@ -89,7 +89,7 @@ impl BackFeatures {
 }
 
 impl FrontRequest {
-    /// As keys of the front's directory.
+    /// The keys for the front's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         put(&mut p, "request-rx-copy", self.rx_copy as u32);
@@ -155,7 +155,7 @@ impl FrontRequest {
         at.iter().map(String::as_str).zip(self.queues.iter().map(of)).collect()
     }
 
-    /// From the keys of a front's directory. `offered` is what this back advertised.
+    /// Reads the keys of a front's directory. `offered` is what this back advertised.
     pub fn read<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<Self, S::Error> {
         let rx_copy = flag(keys, "request-rx-copy")?;
         if !rx_copy {
@@ -402,7 +402,7 @@ mod tests {
             assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
             assert_eq!(q.staging.rx, data(50, 65535));
         }
-        // An order promises pages: one that is not named, or a back that offers none, is an error.
+        // An order promises pages: a missing page, or a back that offers no orders, is an error.
         for (key, value, named) in [
             ("rx-ring-ref15", None, "rx-ring-ref15"),
             ("rx-ring-ref3", Some("x"), "rx-ring-ref3"),
@@ -421,13 +421,13 @@ mod tests {
             let e = FrontRequest::read(&mut d, &back).unwrap_err();
             assert!(e.starts_with(&format!("queue-1/{named}")), "{e}");
         }
-        // Those of one that was killed, and the kernel's front, which does not know them.
+        // Keys of a front that was killed, and the kernel's front, which does not know them.
         let front = with("rx-ring-page-order", "1").unwrap();
         assert_eq!(front.queues[0].rx_ring, [GrantRef(100)]);
         let old = BackFeatures { max_tx_ring_order: 0, ..back.clone() };
         let e = FrontRequest::read(&mut dir(request(2).pairs()), &old).unwrap_err();
         assert!(e.starts_with("queue-1/tx-ring-page-order"), "{e}");
-        // Half a control ring is none at all, and a back without control rings does not read it.
+        // Half a control ring counts as none, and a back without control rings ignores it.
         let mut d = dir(request(1).pairs());
         d.0.remove("event-channel-ctrl");
         let e = FrontRequest::read(&mut d, &back).unwrap_err();

@@ -1,4 +1,4 @@
-//! What the two ends tell each other through xenstore (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
+//! The keys by which the two ends negotiate in xenstore (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
 //!
 //! ```text
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
@@ -23,40 +23,38 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::iter::once;
 
-/// What a back offers.
+/// The features that a back offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackFeatures {
-    /// `feature-sg`: takes frames over several slots.
+    /// `feature-sg`: it takes frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`.
+    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
+    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// `feature-ipv6-csum-offload`.
+    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
-    /// `feature-rx-copy`: copies into the front's pages. Without it there is no common ground.
+    /// `feature-rx-copy`: it copies to the front's pages. A front cannot work without it.
     pub rx_copy: bool,
-    /// `feature-split-event-channels`.
+    /// `feature-split-event-channels`: it supports an event channel per ring.
     pub split_channels: bool,
-    /// `feature-multicast-control`: leaves out multicast frames that the front did not name,
-    /// where it asks for that.
+    /// `feature-multicast-control`: it filters multicast frames if the front asks for that.
     pub multicast_control: bool,
-    /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any
-    /// time.
+    /// `feature-dynamic-multicast-control`: the front may switch that on and off at any time.
     pub dynamic_multicast_control: bool,
-    /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks
-    /// for it.
+    /// `feature-xdp-headroom`: it leaves headroom before the data in RX pages if the front asks
+    /// for that.
     pub xdp_headroom: bool,
-    /// `feature-ctrl-ring`: answers control requests.
+    /// `feature-ctrl-ring`: it answers control requests.
     pub ctrl_ring: bool,
-    /// `multi-queue-max-queues`.
+    /// `multi-queue-max-queues`: most queues of a vif.
     pub max_queues: u32,
-    /// `max-tx-ring-page-order`: pages of a TX ring at most, as the exponent of 2.
+    /// `max-tx-ring-page-order`: log2 of the most pages of a TX ring.
     pub max_tx_ring_order: u32,
-    /// `max-rx-ring-page-order`.
+    /// `max-rx-ring-page-order`: log2 of the most pages of an RX ring.
     pub max_rx_ring_order: u32,
-    /// `mapped-pages-max`: ordinary pages of a vif that it keeps mapped, of all queues and both
-    /// directions; 0: it does not say.
+    /// `mapped-pages-max`: number of a vif's ordinary pages that it keeps mapped, over all
+    /// queues and both directions; 0: the key is not written.
     pub mapped_pages: u32,
     /// The lengths of staging buffers, and the rules that it knows.
     pub staging: staging::Offer,
@@ -97,13 +95,14 @@ impl Default for BackFeatures {
 }
 
 impl BackFeatures {
-    /// [`mapped_pages`](Self::mapped_pages) of a direction, of a vif with so many queues.
+    /// The share of [`mapped_pages`](Self::mapped_pages) for one direction of a queue, in a vif
+    /// with this many queues.
     pub fn mapped_pages_of(&self, queues: u32) -> u32 {
         (self.mapped_pages / 2).checked_div(queues).unwrap_or(0)
     }
 }
 
-/// How many queues a back takes.
+/// Reads how many queues a back offers.
 pub(super) fn max_queues<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     Ok(number(keys, "multi-queue-max-queues")?.unwrap_or(1).max(1))
 }
@@ -156,14 +155,14 @@ pub enum ChannelKeys {
     },
 }
 
-/// One queue as the front set it up.
+/// One queue, as the front set it up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueKeys {
-    /// `tx-ring-ref`, or `tx-ring-ref%u` of several pages: a power of two of them.
+    /// `tx-ring-ref`, or `tx-ring-ref%u` for several pages, a power of two of them.
     pub tx_ring: Vec<GrantRef>,
-    /// `rx-ring-ref`.
+    /// `rx-ring-ref`, or `rx-ring-ref%u` for several pages.
     pub rx_ring: Vec<GrantRef>,
-    /// Event channels.
+    /// The event channels.
     pub channels: ChannelKeys,
     /// The staging lists of either direction, if the front wants them.
     pub staging: staging::Lists,
@@ -201,10 +200,10 @@ const PATH_KEYS: &[PathKeys] = &[
     persistent::keys::KEYS,
 ];
 
-/// A back's keys for what it takes of that.
+/// The back's keys for the largest rings that it takes.
 pub(super) const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
 pub(super) const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
-/// A back's: ordinary pages of a vif that it keeps mapped.
+/// The back's key for the number of a vif's ordinary pages that it keeps mapped.
 pub const MAPPED_PAGES: &str = "mapped-pages-max";
 pub(super) const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order or max-rx-ring-page-order";
 
@@ -217,26 +216,26 @@ pub struct CtrlKeys {
     pub channel: EvtchnPort,
 }
 
-/// What a front asks for.
+/// The connection that a front requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRequest {
-    /// `request-rx-copy`: mandatory.
+    /// `request-rx-copy`, which is mandatory.
     pub rx_copy: bool,
-    /// `feature-rx-notify`.
+    /// `feature-rx-notify`: the front notifies when it posts RX slots.
     pub rx_notify: bool,
-    /// `feature-sg`: takes frames over several slots.
+    /// `feature-sg`: it takes frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`.
+    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
+    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// Not `feature-no-csum-offload`: takes IPv4 frames with blank checksums.
+    /// No `feature-no-csum-offload`: it takes IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`.
+    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
-    /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
+    /// [`REQUEST_MULTICAST`]: it only wants multicast frames for addresses that it added.
     pub multicast_control: bool,
-    /// [`XDP_HEADROOM`], as of the connect; 0: the key is not written.
+    /// [`XDP_HEADROOM`] at the connect; 0: the key is not written.
     pub headroom: u16,
     /// Its control ring, if it has one.
     pub ctrl: Option<CtrlKeys>,

@@ -62,32 +62,33 @@ impl Counter {
     }
 }
 
-/// One direction of one queue: a path's counter is of the frames that it carried.
+/// A snapshot of one direction of one queue. A path's counter has the frames that it
+/// carried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DirStats {
-    /// Frames handed on.
+    /// Frames passed on.
     pub frames: u64,
     /// Bytes of these frames.
     pub bytes: u64,
     /// Frames that needed grant operations.
     pub granted: u64,
-    /// Of a direction whose frames this end puts into memory of a path's own: those that found no
-    /// room there, and went another way.
+    /// If this end puts frames into memory of a path: frames that found no room there, and used
+    /// another path.
     pub no_room: u64,
-    /// The same: the most bytes of it that were in use at a time.
+    /// If this end puts frames into memory of a path: the most bytes of it in use at a time.
     pub most_bytes: u64,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: u64,
-    /// Frames that could not be handed on: the port did not take them, the guest never can, or they
-    /// are large segments of no TCP packet.
+    /// Frames that could not be passed on: the port did not take them, the guest can never take
+    /// them, or they are large segments of no TCP packet.
     pub dropped: u64,
     /// At a back, RX: frames that are too long for a guest without `feature-sg`
     /// ([`one_slot`](super::one_slot)).
     pub too_long: u64,
-    /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
+    /// Large segments from the peer whose checksum was not blank and was made blank (Linux:
     /// `rx_gso_checksum_fixup`).
     pub gso_checksum_fixups: u64,
-    /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
+    /// At a back, RX: zero-copy frames, copied once out of another guest's pages.
     pub lent: u64,
     /// Multicast frames that the guest does not want.
     pub filtered: u64,
@@ -97,8 +98,8 @@ pub struct DirStats {
     pub batches: u64,
     /// Events sent.
     pub notifications: u64,
-    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have
-    /// come to the port twice, of RX they are lost.
+    /// At a back: frames that predecessors had in flight when they ended. Those of TX may have
+    /// reached the port twice, those of RX are lost.
     pub interrupted: u64,
     /// Frames that were in staging buffers.
     pub staging: u64,
@@ -120,32 +121,32 @@ pub struct DirStats {
     pub grant_ops: GrantOps,
 }
 
-/// The same, while they are counted.
+/// The live counters of one direction of one queue.
 #[derive(Default, Debug)]
 pub struct LiveStats {
-    /// Frames handed on.
+    /// Frames passed on.
     pub frames: Counter,
     /// Bytes of these frames.
     pub bytes: Counter,
     /// Frames that needed grant operations.
     pub granted: Counter,
-    /// Of a direction whose frames this end puts into memory of a path's own: those that found no
-    /// room there, and went another way.
+    /// If this end puts frames into memory of a path: frames that found no room there, and used
+    /// another path.
     pub no_room: Counter,
-    /// The same: the most bytes of it that were in use at a time.
+    /// If this end puts frames into memory of a path: the most bytes of it in use at a time.
     pub most_bytes: Counter,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: Counter,
-    /// Frames that could not be handed on: the port did not take them, the guest never can, or they
-    /// are large segments of no TCP packet.
+    /// Frames that could not be passed on: the port did not take them, the guest can never take
+    /// them, or they are large segments of no TCP packet.
     pub dropped: Counter,
     /// At a back, RX: frames that are too long for a guest without `feature-sg`
     /// ([`one_slot`](super::one_slot)).
     pub too_long: Counter,
-    /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
+    /// Large segments from the peer whose checksum was not blank and was made blank (Linux:
     /// `rx_gso_checksum_fixup`).
     pub gso_checksum_fixups: Counter,
-    /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
+    /// At a back, RX: zero-copy frames, copied once out of another guest's pages.
     pub lent: Counter,
     /// Multicast frames that the guest does not want.
     pub filtered: Counter,
@@ -155,8 +156,8 @@ pub struct LiveStats {
     pub batches: Counter,
     /// Events sent.
     pub notifications: Counter,
-    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have
-    /// come to the port twice, of RX they are lost.
+    /// At a back: frames that predecessors had in flight when they ended. Those of TX may have
+    /// reached the port twice, those of RX are lost.
     pub interrupted: Counter,
     /// Frames that were in staging buffers.
     pub staging: Counter,
@@ -180,7 +181,7 @@ pub struct LiveStats {
 }
 
 impl DirStats {
-    /// Counts frames that all went one way.
+    /// Counts frames that all used one path.
     #[inline(always)]
     pub(crate) fn handed_on_by(&mut self, by: PathName, frames: u64) {
         self.frames += frames;
@@ -199,7 +200,7 @@ impl DirStats {
 }
 
 impl LiveStats {
-    /// The current counts.
+    /// Reads the current values.
     pub fn read(&self) -> DirStats {
         DirStats {
             frames: self.frames.get(),
@@ -248,7 +249,8 @@ impl LiveStats {
         }
     }
 
-    /// Counts the frames of a batch that were handed on, a bit for each: how they were `served`.
+    /// Counts the frames of a batch that were passed on, a bit per frame, by how they were
+    /// `served`.
     #[inline(always)]
     pub(crate) fn handed_on(&self, good: u64, served: Served) {
         let Served { granted, by } = served;

@@ -95,12 +95,12 @@ pub struct ClassRules {
     pub class: Class,
     /// The state in which its front publishes its rings.
     pub handshake: Handshake,
-    /// Whether a front that says Closing (5) may go on using its rings: the back then says 5, too,
-    /// and serves them until the front says Closed (6) or is gone (docs/protocol 5.4).
+    /// Whether a front in state Closing (5) may keep using its rings: the back then enters 5, too,
+    /// and serves them until the front is Closed (6) or gone (docs/protocol 5.4).
     pub serves_closing: bool,
-    /// Keys of the front that may change while it is connected, beside `state`.
+    /// Keys of the front that may change while it is connected, besides `state`.
     pub front_keys: &'static [&'static str],
-    /// Keys of the own directory that the toolstack may change, beside `online` and
+    /// Keys of its own directory that the toolstack may change, besides `online` and
     /// [`HOTPLUG_STATUS`].
     pub own_keys: &'static [&'static str],
 }
@@ -128,15 +128,16 @@ pub enum Connection {
 /// Pages of its guest that a device has mapped, or may have (XSA-300).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageUse {
-    /// Pages that are mapped from connect to disconnect, and those that may be at any moment.
+    /// Number of pages mapped from connect to disconnect, plus those that may be mapped at any
+    /// moment.
     pub needed: usize,
-    /// Of these, pages that it cannot give way with.
+    /// The part of these that it cannot work without.
     pub least: usize,
-    /// Of those that are needed, pages that are mapped each on its own.
+    /// The part of those that it needs that is mapped page by page.
     pub single: usize,
-    /// Pages that it would have beyond the least, as it is connected now.
+    /// Number of pages that it would use beyond the least, in its current connection.
     pub requested: usize,
-    /// Pages that it may keep mapped beyond those that it needs, as of the last
+    /// Number of pages that it may keep mapped beyond those that it needs, as of the last
     /// [`allow_pages`](BackDevice::allow_pages).
     pub allowed: usize,
 }
@@ -150,7 +151,7 @@ pub struct PageShare {
     pub lasting: usize,
 }
 
-/// A class of devices, as the back's end of one needs it.
+/// A class of devices, as the back's end needs it.
 pub trait BackDevice {
     /// The platform that it runs on.
     type Platform: Platform;
@@ -173,8 +174,8 @@ pub trait BackDevice {
     ) -> Result<(), ConnectError<B::Error>>;
     /// Whether it is connected, and who has its queues.
     fn connection(&self) -> Connection;
-    /// Answers what was taken from the guest, and delivers what was taken from `ports` and what
-    /// that holds while there is room: before [`disconnect`](Self::disconnect), in good order.
+    /// Before an orderly [`disconnect`](Self::disconnect): answers what was taken from the guest,
+    /// and delivers what was taken from `ports`, or is still there, as far as there is room.
     fn drain(&mut self, p: &Self::Platform, ports: &mut Self::Ports) -> Drained;
     /// Releases rings, pages and channels.
     fn disconnect(&mut self, p: &Self::Platform);

@@ -44,7 +44,7 @@ pub enum ConnectError<E> {
     TooManyPages(TooManyPages),
     /// The toolstack names no backing yet: the front waits, and no one did anything wrong.
     NotYet,
-    /// The backing of the device is unavailable: which, and why.
+    /// The backing of the device is not available: which, and why.
     Unready(String),
     /// The backing of the device is not available now, and the device waits for it: another user
     /// has it, or it is absent while a guest is connected to it. The user or the reason, in words.

@@ -185,7 +185,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
     type Ports = ();
     const RULES: ClassRules = ClassRules {
         handshake: Handshake::Confirmed,
-        // A disk that is mounted refuses to close, and goes on.
+        // A mounted disk refuses to close, and continues.
         serves_closing: true,
         own_keys: &[PARAMS, DEVICE_PATH],
         ..ClassRules::new(Class::VBD)
@@ -258,8 +258,8 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn allow_pages(&mut self, p: &P, PageShare { pages, .. }: PageShare) {
-        // Pages that stay mapped save more than pages mapped for one request, which can be copied
-        // as well.
+        // Keeping pages mapped saves more than mapping pages for single requests, which can be
+        // copied as well.
         let (mut left, mut n) = (pages, self.shares.iter().filter(|share| share.keeps()).count());
         for share in self.shares.iter().filter(|share| share.keeps()) {
             let each = (left / n).min(self.config.persistent_pages);
@@ -308,7 +308,7 @@ fn has_medium<B: DeviceBus>(bus: &mut B) -> Result<bool, B::Error> {
     Ok(!type_is_cdrom(bus.own_text(DEVICE_TYPE)?.as_ref()) || image_name(bus)?.is_some())
 }
 
-/// The image's name by the toolstack or its script; None: it names none.
+/// The image's name from the toolstack or its script. None: there is none.
 fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
     let named = |name: Option<String>| name.filter(|name| !name.is_empty());
     match named(bus.own_text(DEVICE_PATH)?) {
@@ -576,8 +576,8 @@ impl<P: Platform> Vbd<P> {
         self.figures.as_ref()
     }
 
-    /// Pages that it has mapped at most: those that it [needs](PageUse::needed), and those that it
-    /// keeps since it saw them.
+    /// Most pages that it maps: those that it [needs](PageUse::needed), and those that it keeps
+    /// mapped.
     pub fn mapped_pages(&self) -> usize {
         self.pages().needed + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }

@@ -253,7 +253,7 @@ impl TxBatch {
         self.take_as::<M, _, true, true>(ring, arena, claims, credit)
     }
 
-    /// An empty batch.
+    /// Makes the batch empty.
     #[inline]
     pub fn clear(&mut self, arena: &mut Arena) {
         self.serial = (self.serial + 1) & SERIAL_MASK;

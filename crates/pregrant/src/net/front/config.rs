@@ -5,43 +5,43 @@ use super::regions::Granting;
 use crate::net::path::staging::list::DataLen;
 use crate::net::path::staging::wanted::Buffers;
 
-/// What a front would like; it gets what the back offers.
+/// What a front asks for; it gets what the back offers of that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontConfig {
-    /// Queues.
+    /// Number of queues.
     pub queues: u32,
-    /// Pages of each ring, as the exponent of 2; 4 are 16 pages, 4096 slots.
+    /// log2 of the pages of each ring; 4 means 16 pages with 4096 slots.
     pub ring_order: u32,
     /// How ordinary TX pages are granted.
     pub granting: Granting,
-    /// The front receives frames over several slots; else the back drops those that are longer
-    /// than a page.
+    /// Whether the front receives frames of several slots; otherwise the back drops those that
+    /// are longer than a page.
     pub sg: bool,
-    /// Two event channels for each queue, where the back can.
+    /// Whether each queue has two event channels, if the back supports that.
     pub split_channels: bool,
-    /// RX pages of each queue beyond its slots, for [frames that are
-    /// lent](crate::net::front::FrontQueue::recv_by_reference); at most as many as there are
-    /// slots. With more pages than a back keeps mapped, some frames come by grant copy.
+    /// RX pages of each queue beyond its slots, for [zero-copy
+    /// frames](crate::net::front::FrontQueue::recv_by_reference); at most as many as there are
+    /// slots. With more pages than the back keeps mapped, some frames come by grant copy.
     pub spare_rx_pages: u32,
     /// RX pages of each queue that may be [added](crate::net::front::FrontVif::grow_rx) while
     /// it is live, at most 1024; then each page is granted by itself.
     pub more_rx_pages: u32,
-    /// Ordinary pages of each direction and queue, where no grant operation goes with them and
-    /// the back says that it keeps as many mapped (`mapped-pages-max`): those that rest are
-    /// out of the private caches when they are written again. 0, or fewer than slots: one for
-    /// each slot.
+    /// Ordinary pages per direction and queue, used if they need no grant operation per frame
+    /// and the back keeps that many mapped (`mapped-pages-max`). A page that was not used for a
+    /// while is out of the private caches when it is written again. 0, or less than the number
+    /// of slots: one per slot.
     pub pages: u32,
-    /// Bytes that the back leaves free ahead of each received frame, for what a hook puts
-    /// there; 0: none. With it a frame takes a slot more.
+    /// Bytes that the back leaves free before each received frame, for a hook; 0: none. With it
+    /// a frame may take one slot more.
     pub headroom: u16,
-    /// A control ring, where the back answers one.
+    /// Whether to use a control ring, if the back supports one.
     pub ctrl_ring: bool,
-    /// Only those multicast frames that are [named](crate::net::front::FrontVif::multicast),
-    /// where the back can leave the others out.
+    /// Whether to receive only multicast frames for [added
+    /// addresses](crate::net::front::FrontVif::multicast), if the back supports that.
     pub multicast_control: bool,
-    /// The back may see what else is in pages that frames are sent from, and write to those
-    /// that received frames stay in, unless the toolstack says that it is [not to be
-    /// trusted](crate::net::front::Trust).
+    /// Whether the back may see other data in pages that frames are sent from, and write to
+    /// pages in which received frames stay. The toolstack can declare it
+    /// [untrusted](crate::net::front::Trust).
     pub trusted: bool,
     /// Staging buffers.
     pub staging: Buffers,

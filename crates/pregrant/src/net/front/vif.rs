@@ -397,6 +397,7 @@ impl<P: Platform> FrontVif<P> {
                 best = Some((tried.queues.len(), *plan));
             }
             self.end_queues(p, tried.queues);
+            self.release_unneeded(p);
         }
         // Another process may have taken the memory meanwhile.
         let tried = match best {
@@ -417,6 +418,7 @@ impl<P: Platform> FrontVif<P> {
             return tried;
         }
         self.end_queues(p, tried.queues);
+        self.release_unneeded(p);
         self.regions.make_room(p);
         self.try_queues(p, n, plan, split)
     }

@@ -276,8 +276,8 @@ impl<P: Platform> Vif<P> {
         self.grefs.as_ref().map_or(0, GrefRequests::pages)
     }
 
-    /// Pages that it has mapped: those that it [needs](PageUse::needed), and those that it keeps
-    /// since it saw them.
+    /// Number of mapped pages: those that it [needs](PageUse::needed), and those that it keeps
+    /// mapped.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()
     }
