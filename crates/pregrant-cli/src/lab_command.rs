@@ -15,7 +15,11 @@ pub fn remedy(args: &[OsString]) -> Option<String> {
     let command = match args[..] {
         [command, ..] if COMMANDS.contains(&command) => command.into(),
         ["store", "serve", ..] => "store serve".into(),
-        ["front", ..] => format!("front {}", args.iter().copied().find(|arg| is_traffic(arg))?),
+        ["front", ..] => match args.iter().copied().find(|arg| is_traffic(arg)) {
+            Some(option) => format!("front {option}"),
+            None if is_bare_front(&args) => "front without --tap".into(),
+            None => return None,
+        },
         _ => return None,
     };
     let line = args.join(" ");
@@ -23,6 +27,12 @@ pub fn remedy(args: &[OsString]) -> Option<String> {
         "`{command}` is a command of the laboratory, which is a program of its own: pregrant-lab {line} (in a checkout: \
          cargo lab {line})"
     ))
+}
+
+/// Whether it is a front of the loopback without an interface: the laboratory's answers pings.
+fn is_bare_front(args: &[&str]) -> bool {
+    let has = |name: &str| args.iter().any(|arg| arg.split_once('=').map_or(*arg, |(of, _)| of) == name);
+    has("--loopback") && !["--tap", "--help", "--help-all", "-h"].into_iter().any(has)
 }
 
 #[cfg(test)]
@@ -37,7 +47,13 @@ mod tests {
         }
         assert!(of("store serve --socket /x").is_some_and(|said| said.starts_with("`store serve`")));
         assert!(of("front --ping=10.0.0.6 --count 3").is_some_and(|said| said.starts_with("`front --ping=")));
-        for line in ["back", "store ls", "front --tap demo", "doctor demo", "dmeo"] {
+        assert!(
+            of("front --loopback /x --domain 5")
+                .is_some_and(|said| said.starts_with("`front without --tap`"))
+        );
+        let others = ["front --loopback /x --tap eth0", "front --loopback=/x --help", "front --vif 1"];
+        for line in ["back", "store ls", "front --tap demo", "doctor demo", "dmeo"].into_iter().chain(others)
+        {
             assert_eq!(of(line), None, "{line}");
         }
     }

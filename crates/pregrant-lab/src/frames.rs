@@ -12,8 +12,8 @@
 //! UDP or IP) never come here, and show as sent again.
 //!
 //! What others on the network may do: send anything; each address has counters of its own, and what
-//! is no datagram of ours counts as damaged. At most [`receiver::RUNS_MAX`] senders are served at a
-//! time.
+//! is no datagram of ours counts as damaged. At most `RUNS_MAX` (`receiver.rs`) senders are served
+//! at a time.
 
 mod datagram;
 mod receiver;

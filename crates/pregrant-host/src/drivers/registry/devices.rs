@@ -30,7 +30,8 @@ pub struct DeviceReport {
     /// How often its front was not watched for a while, since it asked for too many steps, or for
     /// too much on its control ring.
     pub throttled: u64,
-    /// Lines that the log does not have of it, since it [caused too many](super::DeviceLog).
+    /// Lines that the log does not have of it, since it caused too many
+    /// ([`DeviceLog`](crate::drivers::device_log::DeviceLog)).
     pub lines_left_out: u64,
     /// Why it was the last time, also when it is connected again.
     pub last_failure: Option<String>,
