@@ -66,6 +66,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(claim::check(&page(claim::PAGE)?, &functions));
     let protocol = others.iter().filter(|page| page.path.starts_with(claim::PROTOCOL));
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
+    offences.extend(wall::check_walls(&sources));
     offences.extend(circle::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(product::check(w)?);
