@@ -125,6 +125,18 @@ pub enum Connection {
     HandedOut,
 }
 
+impl Connection {
+    /// That of a device with `all` queues, none where it is not connected, of which `here` are not
+    /// with workers.
+    pub const fn of_queues(here: usize, all: usize) -> Self {
+        match all {
+            0 => Self::None,
+            _ if here < all => Self::HandedOut,
+            _ => Self::Here,
+        }
+    }
+}
+
 /// Pages of its guest that a device has mapped, or may have (XSA-300).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageUse {

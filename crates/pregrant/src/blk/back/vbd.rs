@@ -211,11 +211,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn connection(&self) -> Connection {
-        match (self.queues.len(), self.shares.len()) {
-            (_, 0) => Connection::None,
-            (here, all) if here < all => Connection::HandedOut,
-            _ => Connection::Here,
-        }
+        Connection::of_queues(self.queues.len(), self.shares.len())
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {

@@ -153,11 +153,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn connection(&self) -> Connection {
-        match (self.queues.len(), self.shares.len()) {
-            (_, 0) => Connection::None,
-            (here, all) if here < all => Connection::HandedOut,
-            _ => Connection::Here,
-        }
+        Connection::of_queues(self.queues.len(), self.shares.len())
     }
 
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
