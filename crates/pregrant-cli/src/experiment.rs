@@ -8,6 +8,7 @@
 //! docs/strategies.md has the table of all keys, which a test compares with the commands' options.
 
 use crate::usage::Usage;
+use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Args, Command};
 use std::ffi::OsString;
 
@@ -60,24 +61,28 @@ pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, U
     Ok(out)
 }
 
-/// The experiments of a command.
-fn experiments(command: &Command) -> impl Iterator<Item = &Arg> {
-    command.get_arguments().filter(|arg| arg.get_help_heading() == Some(HEADING))
+/// Whether the whole option is an experiment.
+fn is_experiment(arg: &Arg) -> bool {
+    arg.get_help_heading() == Some(HEADING)
 }
 
 /// The key of an experiment that is written as an option.
 fn written_as_option<'a>(command: &'a Command, text: &str) -> Option<&'a str> {
     let name = text.strip_prefix("--")?.split('=').next()?;
-    experiments(command).filter_map(Arg::get_long).find(|key| *key == name)
+    command
+        .get_arguments()
+        .filter(|arg| is_experiment(arg))
+        .filter_map(Arg::get_long)
+        .find(|key| *key == name)
 }
 
 fn is_switch(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::SetTrue)
 }
 
-/// Whether an ordinary option has this value as an experiment, which its help does not list.
-fn has_hidden(arg: &Arg, value: &str) -> bool {
-    arg.get_possible_values().iter().any(|one| one.is_hide_set() && one.get_name() == value)
+/// The values of an ordinary option that are experiments, which its help does not list.
+fn hidden(arg: &Arg) -> impl Iterator<Item = PossibleValue> {
+    arg.get_possible_values().into_iter().filter(PossibleValue::is_hide_set)
 }
 
 /// `KEY=VALUE` as the option that it is.
@@ -85,33 +90,31 @@ fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     let of_key = command.get_arguments().find(|arg| arg.get_long() == Some(key));
     match of_key {
-        Some(arg) if arg.get_help_heading() == Some(HEADING) && is_switch(arg) => match value {
+        Some(arg) if is_experiment(arg) && is_switch(arg) => match value {
             ON => Ok(format!("--{key}").into()),
             _ => Err(Usage::new(format_args!("--experiment {key}: it takes one value: {key}={ON}"))),
         },
-        Some(arg) if arg.get_help_heading() == Some(HEADING) && !value.is_empty() => {
-            Ok(format!("--{key}={value}").into())
-        }
-        Some(arg) if arg.get_help_heading() == Some(HEADING) => Err(Usage::new(format_args!(
+        Some(arg) if is_experiment(arg) && value.is_empty() => Err(Usage::new(format_args!(
             "--experiment {key} takes a value: {key}=VALUE; docs/strategies.md has them"
         ))),
-        Some(arg) if has_hidden(arg, value) => Ok(format!("--{key}={value}").into()),
-        _ => {
-            let mut keys: Vec<&str> = experiments(command).filter_map(Arg::get_long).collect();
-            let with_values = command.get_arguments().filter(|arg| {
-                arg.get_help_heading() != Some(HEADING)
-                    && arg.get_possible_values().iter().any(|one| one.is_hide_set())
-            });
-            keys.extend(with_values.filter_map(Arg::get_long));
-            keys.sort_by_key(|known| distance(known, key));
-            let Some(nearest) = keys.first() else {
-                return Err(Usage::new("--experiment: this command has no experiments; leave it out"));
-            };
-            Err(Usage::new(format_args!(
-                "--experiment {pair}: there is no such key; the nearest is {nearest}, and all keys of this command are {}",
-                keys.join(", ")
-            )))
+        Some(arg) if is_experiment(arg) || hidden(arg).any(|one| one.get_name() == value) => {
+            Ok(format!("--{key}={value}").into())
         }
+        _ => Err(Usage::new(no_such_key(command, pair, key))),
+    }
+}
+
+/// That the command does not have a key, and those that it has.
+fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
+    let has_keys = |arg: &&Arg| is_experiment(arg) || hidden(arg).next().is_some();
+    let mut keys: Vec<&str> = command.get_arguments().filter(has_keys).filter_map(Arg::get_long).collect();
+    keys.sort_by_key(|known| distance(known, key));
+    match keys.first() {
+        None => "--experiment: this command has no experiments; leave it out".into(),
+        Some(nearest) => format!(
+            "--experiment {pair}: there is no such key; the nearest is {nearest}, and all keys of this command are {}",
+            keys.join(", ")
+        ),
     }
 }
 
@@ -151,7 +154,7 @@ mod tests {
         for command in commands {
             for arg in command.get_arguments() {
                 let key = arg.get_long().unwrap_or_default();
-                if arg.get_help_heading() == Some(HEADING) {
+                if is_experiment(arg) {
                     let help =
                         arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
                     let values: Vec<String> =
@@ -167,7 +170,7 @@ mod tests {
                         help.replace('|', "or")
                     );
                 }
-                for one in arg.get_possible_values().iter().filter(|one| one.is_hide_set()) {
+                for one in hidden(arg) {
                     let help = one.get_help().map(ToString::to_string).unwrap_or_default();
                     rows += &format!("|`{}`|`{key}`|`{}`: {help}|\n", command.get_name(), one.get_name());
                 }
