@@ -71,7 +71,7 @@ impl Which {
     fn connect(&self) -> Result<Client<UnixTransport>> {
         match &self.loopback {
             Some(dir) => {
-                let dir_shown = dir.display();
+                let dir_shown = loopback_machine::shell_word(dir);
                 let transport = UnixTransport::connect(loopback_machine::store_socket(dir)).map_err(|e| {
                     format!("{e}; start a machine first: pregrant-lab loopback serve --dir {dir_shown}")
                 })?;
