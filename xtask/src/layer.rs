@@ -20,7 +20,7 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "fmt", shows: "the code is formatted", run: fmt },
     Layer {
         name: "tidy",
-        shows: "names, file lengths, import directions, where unsafe is, links of pages",
+        shows: "names, file lengths, import directions, what pregrant is linked with, links of pages",
         run: crate::tidy::run,
     },
     Layer {
