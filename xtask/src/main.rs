@@ -33,6 +33,7 @@
 //!
 //! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last
 //! line counts them.
+#![forbid(unsafe_code)]
 
 mod book;
 mod console;
