@@ -46,7 +46,7 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pregrant-cli-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("pregrant-lab-{}-{name}", std::process::id()));
         std::fs::create_dir(&path).expect("a directory of its own");
         Self(path)
     }
