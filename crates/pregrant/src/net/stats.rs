@@ -159,22 +159,8 @@ pub struct LiveStats {
     /// At a back: frames that predecessors had in flight when they ended. Those of TX may have
     /// reached the port twice, those of RX are lost.
     pub interrupted: Counter,
-    /// Frames that were in staging buffers.
-    pub staging: Counter,
-    /// Frames that were in a data ring.
-    pub data_ring: Counter,
-    /// Frames in pages that were named by their frames.
-    pub foreign: Counter,
-    /// Frames that the guest copied.
-    pub guest_copy: Counter,
-    /// Frames in pages that the guest asked to keep mapped.
-    pub gref_mapping: Counter,
-    /// Frames in pages that stayed mapped once they were seen.
-    pub persistent: Counter,
-    /// Frames whose headers were copied, and the rest mapped.
-    pub map: Counter,
-    /// Frames that went by grant copy alone.
-    pub copy: Counter,
+    /// For each path, the frames that it carried.
+    by_path: [Counter; PathName::COUNT],
     copies: Counter,
     maps: Counter,
     unmaps: Counter,
@@ -218,14 +204,14 @@ impl LiveStats {
             batches: self.batches.get(),
             notifications: self.notifications.get(),
             interrupted: self.interrupted.get(),
-            staging: self.staging.get(),
-            data_ring: self.data_ring.get(),
-            foreign: self.foreign.get(),
-            guest_copy: self.guest_copy.get(),
-            gref_mapping: self.gref_mapping.get(),
-            persistent: self.persistent.get(),
-            map: self.map.get(),
-            copy: self.copy.get(),
+            staging: self.of_path(PathName::Staging),
+            data_ring: self.of_path(PathName::DataRing),
+            foreign: self.of_path(PathName::Foreign),
+            guest_copy: self.of_path(PathName::GuestCopy),
+            gref_mapping: self.of_path(PathName::GrefMapping),
+            persistent: self.of_path(PathName::Persistent),
+            map: self.of_path(PathName::Map),
+            copy: self.of_path(PathName::Copy),
             grant_ops: GrantOps {
                 copies: self.copies.get(),
                 maps: self.maps.get(),
@@ -234,19 +220,10 @@ impl LiveStats {
         }
     }
 
-    /// The counter of a path's frames.
+    /// The frames that a path carried.
     #[inline(always)]
-    fn of_path(&self, path: PathName) -> &Counter {
-        match path {
-            PathName::Staging => &self.staging,
-            PathName::DataRing => &self.data_ring,
-            PathName::Foreign => &self.foreign,
-            PathName::GuestCopy => &self.guest_copy,
-            PathName::GrefMapping => &self.gref_mapping,
-            PathName::Persistent => &self.persistent,
-            PathName::Map => &self.map,
-            PathName::Copy => &self.copy,
-        }
+    fn of_path(&self, path: PathName) -> u64 {
+        self.by_path[path as usize].get()
     }
 
     /// Counts the frames of a batch that were passed on, a bit per frame, by how they were
@@ -256,10 +233,10 @@ impl LiveStats {
         let Served { granted, by } = served;
         self.frames.add(u64::from(good.count_ones()));
         self.granted.add(u64::from((good & granted).count_ones()));
-        for path in PathName::ALL {
-            let frames = good & by[path as usize];
+        for (counter, frames) in self.by_path.iter().zip(by) {
+            let frames = good & frames;
             if frames != 0 {
-                self.of_path(path).add(u64::from(frames.count_ones()));
+                counter.add(u64::from(frames.count_ones()));
             }
         }
     }

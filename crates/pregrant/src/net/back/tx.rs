@@ -50,8 +50,6 @@ pub struct TxQueue<P: Platform> {
     done: Vec<Token>,
     answers: Vec<TxResponse>,
     stats: Arc<LiveStats>,
-    /// Whether its chain has a zero-copy path.
-    holds_frames: bool,
     /// The port's object, once it has held a frame.
     completions: Option<Arc<dyn Completions>>,
     /// The port holds frames now.
@@ -71,13 +69,13 @@ struct BatchPayload<'a, P: Platform> {
 impl<P: Platform> PayloadSource for BatchPayload<'_, P> {
     fn map_payload(&mut self) -> u64 {
         let (p, of) = (self.p, self.of);
-        self.chain.holders().fold(0, |failed, path| failed | path.map_payload(p, of))
+        self.chain.paths_mut().iter_mut().fold(0, |failed, path| failed | path.map_payload(p, of))
     }
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.chain.piece(i, k)
     }
     fn hold(&mut self, i: usize) -> Option<Token> {
-        self.chain.holders().find_map(|path| path.hold(i))
+        self.chain.paths_mut().iter_mut().find_map(|path| path.hold(i))
     }
 }
 
@@ -94,11 +92,9 @@ impl<P: Platform> TxQueue<P> {
         let size = ring.size();
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
-        let mut chain = chain.into();
-        let holds_frames = chain.holders().next().is_some();
+        let chain = chain.into();
         Self {
             ring,
-            holds_frames,
             claims: chain.claims(),
             chain,
             batch: Box::default(),
@@ -153,7 +149,7 @@ impl<P: Platform> TxQueue<P> {
             self.ask(control);
         }
         let is_long = arena.used_bytes() >= BURST_BYTES_MIN;
-        if self.holds_frames {
+        if self.chain.holds_frames() {
             let payload = port.payload();
             self.batch.takes = matches!(payload, Payload::ZeroCopy | Payload::Named).then(|| port.caps());
             self.batch.standing = match payload {
@@ -262,7 +258,7 @@ impl<P: Platform> TxQueue<P> {
             let took = port.tx_zero_copy(&mut burst);
             self.stats.dropped.add(burst.len().saturating_sub(took) as u64);
         }
-        for path in self.chain.holders() {
+        for path in self.chain.paths_mut() {
             path.settle(batch, arena);
             self.keeps |= path.in_flight();
         }
@@ -281,7 +277,7 @@ impl<P: Platform> TxQueue<P> {
         if let (true, Some(completions)) = (self.keeps, &self.completions) {
             completions.complete(&mut self.completed);
             self.keeps = false;
-            for path in self.chain.holders() {
+            for path in self.chain.paths_mut() {
                 path.complete(Some(&self.completed));
                 self.keeps |= path.in_flight();
             }
@@ -373,7 +369,7 @@ impl<P: Platform> TxQueue<P> {
     fn recall(&mut self) {
         if let (true, Some(completions)) = (self.keeps, &self.completions) {
             completions.give_up();
-            self.chain.holders().for_each(|path| path.complete(None));
+            self.chain.paths_mut().iter_mut().for_each(|path| path.complete(None));
             self.keeps = false;
         }
     }

@@ -23,6 +23,7 @@ use super::tx::TxFront;
 use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
+use crate::net::path::FrontPath;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, FrameDesc, Frames, LentSink, Offload, Piece, Sink, Source, Token};
@@ -237,8 +238,7 @@ impl<P: Platform> RxHalf<P> {
         offload: Offload,
     ) -> bool {
         let end = usize::from(offset) + usize::from(len);
-        let fits =
-            self.rx.chain().paths().iter().any(|path| path.parts().buffers > 0 && end <= path.slot_bytes());
+        let fits = self.rx.chain().staging().is_some_and(|area| end <= area.slot_bytes());
         let buffer = self.rx.buffers.of(slot);
         if !fits || buffer == NO_ID || !tx.link.is_live() {
             return false;

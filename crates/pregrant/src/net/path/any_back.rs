@@ -178,9 +178,9 @@ impl<P: Platform> AnyPath<P> {
     /// The port has had the batch: fails what could not be read, and marks what is held.
     pub fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
         match self {
-            Self::Staging(path) => path.settle(batch),
-            Self::GrefMapping(path) => path.settle(batch),
-            Self::Persistent(path) => path.settle(batch),
+            Self::Staging(StagingPath { held, .. })
+            | Self::GrefMapping(GrefMappingPath { held, .. })
+            | Self::Persistent(PersistentPath { held, .. }) => held.settle(batch),
             Self::Map(path) => path.settle(batch, out),
             Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => {}
         }
@@ -189,9 +189,9 @@ impl<P: Platform> AnyPath<P> {
     /// Whether the port has any frame of it in flight.
     pub fn in_flight(&self) -> bool {
         match self {
-            Self::Staging(path) => path.in_flight(),
-            Self::GrefMapping(path) => path.in_flight(),
-            Self::Persistent(path) => path.in_flight(),
+            Self::Staging(StagingPath { held, .. })
+            | Self::GrefMapping(GrefMappingPath { held, .. })
+            | Self::Persistent(PersistentPath { held, .. }) => held.in_flight(),
             Self::Map(path) => path.in_flight(),
             Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => false,
         }

@@ -4,7 +4,7 @@
 use super::copy::front::OrdinaryPages;
 use super::data_ring::front::{RecvArea, SendArea};
 use super::foreign::front::ForeignPages;
-use super::front::{FrontParts, FrontPath};
+use super::front::FrontPath;
 use super::guest_copy::front::BackPages;
 use super::named_memory::{Answers, Received};
 use super::path_name::PathName;
@@ -42,21 +42,6 @@ impl<P: Platform> AnyFrontPath<P> {
             Self::DataRing(_) => PathName::DataRing,
             Self::Foreign(_) => PathName::Foreign,
             Self::Copy(_) => PathName::Copy,
-        }
-    }
-
-    /// What it has that others have not.
-    pub fn parts(&self) -> FrontParts {
-        let none = FrontParts::default();
-        match self {
-            Self::Staging(area) => FrontParts {
-                buffers: area.entries(),
-                buffers_rest: area.buffers_rest(),
-                buffers_sent_on: area.is_sent_on(),
-                ..none
-            },
-            Self::DataRing(_) => none,
-            Self::Foreign(_) | Self::Copy(_) => FrontParts { pages: true, ..none },
         }
     }
 

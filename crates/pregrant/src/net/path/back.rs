@@ -9,7 +9,7 @@
 //! A path is called once for a batch, with a bit for each frame. It reads grefs, ids and lengths
 //! only from the batch's private copies, and marks a frame that it cannot fetch as failed. It never
 //! touches the ring: the queue answers, in the order of requests.
-
+//!
 //! What only some paths have, a path hands over when its queue connects ([`BackParts`]).
 
 use crate::net::batch::{RxBatch, Todo, TxBatch};

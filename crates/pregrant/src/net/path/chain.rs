@@ -48,6 +48,7 @@ struct ChainParts {
     may_be_full: Option<usize>,
     given_pages: Option<usize>,
     lent_pages: Option<usize>,
+    holds_frames: bool,
 }
 
 impl ChainParts {
@@ -55,14 +56,22 @@ impl ChainParts {
     fn of<P: Platform>(paths: &[AnyPath<P>]) -> Self {
         let mut all = Self::default();
         for (k, path) in paths.iter().enumerate() {
-            let BackParts { buffers, serves_all, kept_pages, may_be_full, given_pages, lent_pages, .. } =
-                path.parts();
+            let BackParts {
+                buffers,
+                serves_all,
+                kept_pages,
+                may_be_full,
+                given_pages,
+                lent_pages,
+                holds_frames,
+            } = path.parts();
             all.buffers = all.buffers.or(buffers);
             all.serves_all |= serves_all;
             all.kept_pages = all.kept_pages.or(kept_pages.then_some(k));
             all.may_be_full = all.may_be_full.or(may_be_full.then_some(k));
             all.given_pages = all.given_pages.or(given_pages.then_some(k));
             all.lent_pages = all.lent_pages.or(lent_pages.then_some(k));
+            all.holds_frames |= holds_frames;
         }
         all
     }
@@ -251,9 +260,10 @@ impl<P: Platform> Chain<P> {
         !self.ahead.is_empty()
     }
 
-    /// Those of them that lend payload; none: all give private bytes.
-    pub fn holders(&mut self) -> impl Iterator<Item = &mut AnyPath<P>> {
-        self.ahead.iter_mut().filter(|path| path.parts().holds_frames)
+    /// Whether one of them lends payload; else all give private bytes.
+    #[inline(always)]
+    pub fn holds_frames(&self) -> bool {
+        self.parts.holds_frames
     }
 
     /// Piece `k` of frame `i`, whichever path lends it.

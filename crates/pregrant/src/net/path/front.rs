@@ -79,19 +79,6 @@ pub trait FrontPath<P: Platform> {
     fn holds(&self, total: usize, nr_slots: usize) -> bool;
 }
 
-/// What a path's memory has that others' has not, as its [chain](super::FrontChain) looks at it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FrontParts {
-    /// Buffers that stay with their slots.
-    pub buffers: u32,
-    /// RX: there are more of them than slots, so that each rests before it is used again.
-    pub buffers_rest: bool,
-    /// A buffer in which a frame was received may be sent on by TX, as both ends know.
-    pub buffers_sent_on: bool,
-    /// Pages with a grant of their own each.
-    pub pages: bool,
-}
-
 impl<P: Platform> TxSlots<P> {
     /// Frames from the first that fit a slot of `path`, but none of at most `shorter` bytes, and
     /// none that needs an extra info. An error of the platform (no grant to be had) ends the run,

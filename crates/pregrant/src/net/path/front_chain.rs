@@ -244,18 +244,17 @@ impl<P: Platform> FrontChain<P> {
 
     /// Buffers that stay with their slots; 0: there are none.
     pub fn buffers(&self) -> u32 {
-        self.paths.iter().map(|path| path.parts().buffers).max().unwrap_or(0)
+        self.staging().map_or(0, StagingArea::entries)
     }
 
     /// Whether there are more than slots, so that each rests before it is used again.
     pub fn buffers_rest(&self) -> bool {
-        self.paths.iter().any(|path| path.parts().buffers_rest)
+        self.staging().is_some_and(StagingArea::buffers_rest)
     }
 
     /// So many of them, which TX may send on; 0: none.
     pub fn sent_on(&self) -> u32 {
-        let sent_on = self.paths.iter().map(AnyFrontPath::parts).filter(|parts| parts.buffers_sent_on);
-        sent_on.map(|parts| parts.buffers).max().unwrap_or(0)
+        self.staging().filter(|area| area.is_sent_on()).map_or(0, StagingArea::entries)
     }
 
     /// The pages.
@@ -272,7 +271,7 @@ impl<P: Platform> FrontChain<P> {
     /// The pages, to be put into another path.
     pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
         let (of_pages, others): (Vec<_>, _) =
-            core::mem::take(&mut self.paths).into_iter().partition(|path| path.parts().pages);
+            core::mem::take(&mut self.paths).into_iter().partition(|path| path.pages().is_some());
         self.paths = others;
         debug_assert!(of_pages.len() < 2, "a chain has pages in one of its paths");
         of_pages.into_iter().next()?.into_pages().ok()

@@ -61,7 +61,7 @@ pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
 pub use foreign::back::ForeignPath;
-pub use front::{FrontParts, FrontPath};
+pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
 pub use gref_mapping::front::PageAnnouncement;

@@ -36,7 +36,7 @@ pub struct GrefMappingPath<P: Platform> {
     exchange: Option<Arc<Exchange<P>>>,
     /// Where the batch's slots are.
     places: Box<[u32; BATCH_SLOTS]>,
-    held: HeldFrames,
+    pub(crate) held: HeldFrames,
 }
 
 impl<P: Platform> GrefMappingPath<P> {
@@ -196,16 +196,6 @@ impl<P: Platform> GrefMappingPath<P> {
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         let Self { held, table, .. } = self;
         held.hold(i, |page| table.iter_mut().for_each(|table| table.hold(page)))
-    }
-
-    /// The port has had the batch.
-    pub fn settle(&mut self, batch: &mut TxBatch) {
-        self.held.settle(batch);
-    }
-
-    /// Whether the port has any frame in flight.
-    pub fn in_flight(&self) -> bool {
-        self.held.in_flight()
     }
 
     /// The port has done with these; `None`: with all.

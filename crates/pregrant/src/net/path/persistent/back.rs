@@ -27,7 +27,7 @@ pub struct PersistentPath<P: Platform> {
     acc: Access,
     /// RX: where the pages of the batch's slots are.
     places: Box<[u32; BATCH_SLOTS]>,
-    held: HeldFrames,
+    pub(crate) held: HeldFrames,
 }
 
 impl<P: Platform> PersistentPath<P> {
@@ -194,16 +194,6 @@ impl<P: Platform> PersistentPath<P> {
             let is_held = store.hold(GrantRef(page));
             debug_assert!(is_held, "a page that is lent is there");
         })
-    }
-
-    /// The port has had the batch.
-    pub fn settle(&mut self, batch: &mut TxBatch) {
-        self.held.settle(batch);
-    }
-
-    /// Whether the port has any frame in flight.
-    pub fn in_flight(&self) -> bool {
-        self.held.in_flight()
     }
 
     /// The port has done with these; `None`: with all.

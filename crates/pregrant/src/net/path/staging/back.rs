@@ -68,7 +68,7 @@ pub struct StagingPath<P: Platform> {
     seen: Box<[u64]>,
     heads: bool,
     rx_heads: RxHeads,
-    held: HeldFrames,
+    pub(crate) held: HeldFrames,
 }
 
 impl<P: Platform> StagingPath<P> {
@@ -382,16 +382,6 @@ impl<P: Platform> StagingPath<P> {
     /// The port keeps frame `i`; None: the frame is another path's.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         self.held.hold(i, |_| {})
-    }
-
-    /// The port has had the batch.
-    pub fn settle(&mut self, batch: &mut TxBatch) {
-        self.held.settle(batch);
-    }
-
-    /// Whether the port has any frame in flight.
-    pub fn in_flight(&self) -> bool {
-        self.held.in_flight()
     }
 
     /// The port has done with these; `None`: with all.
