@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The same command, run by another program.
 fn by(program: &[&str], command: &Command) -> Command {
@@ -257,6 +257,18 @@ fn queue_full(machine: &Served) -> Vec<u64> {
     full.map(|count| count.and_then(|count| count.parse().ok()).expect("a count")).collect()
 }
 
+/// Waits until the counts of [`queue_full`] are as they should be; a minute is a hang.
+fn wait_for_counts(machine: &Served, are_right: impl Fn(&[u64]) -> bool) {
+    let began = Instant::now();
+    loop {
+        let counts = queue_full(machine);
+        if are_right(&counts) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{counts:?} for a minute");
+    }
+}
+
 /// A kernel sends large segments as fast as it can, and the other takes them as fast as that one
 /// can: what there is no room for at the moment waits at its sender, and is not dropped and sent
 /// again.
@@ -293,8 +305,8 @@ fn a_guest_that_does_not_read_does_not_stop_who_sends_to_it() {
     let [mut one, other, mut dead] = ["5", "6", "7"].map(|domain| Guest::start(&machine, domain, &[]));
     let link = dead.runs(Command::new("ip").args(["-o", "link", "show", "eth0"])).ends_well();
     let mac = link.split_once("link/ether ").expect("an address").1.split(' ').next().expect("it").to_owned();
-    // One that stands before it is connected never is, and has no queue.
-    while queue_full(&machine).len() < 3 {}
+    // A front that is stopped before it is connected never is, and has no queue.
+    wait_for_counts(&machine, |counts| counts.len() == 3);
     // It does not answer when it is asked for.
     let neighbour = format!("neigh replace 10.9.0.7 lladdr {mac} dev eth0 nud permanent");
     one.runs(Command::new("ip").args(neighbour.split(' '))).ends_well();
@@ -312,8 +324,10 @@ fn a_guest_that_does_not_read_does_not_stop_who_sends_to_it() {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    while queue_full(&machine)[2] == 0 {}
-    transfer(&one, &other, 16 * 1024 * 1024);
+    wait_for_counts(&machine, |counts| counts[2] > 0);
+    let (segments, _) = transfer(&one, &other, 16 * 1024 * 1024);
+    let dropped: u64 = queue_full(&machine)[..2].iter().sum();
+    assert!(dropped * 10 < segments, "{dropped} of {segments} segments found no room");
     is_over.store(true, Ordering::Relaxed);
     flood.join().expect("it sent");
     dead.front.signal(Signal::CONT);

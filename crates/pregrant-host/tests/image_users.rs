@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 const READ: Opening = Opening {
     guest: DomId(5),
@@ -98,9 +99,14 @@ fn open(path: &Path, how: &Opening) -> Result<DiskFigures, String> {
     }
 }
 
+/// A lock that an earlier opening still has after this time is never released.
+const HANGS: Duration = Duration::from_secs(60);
+
 /// The same, if it may take a moment until the previous one has released it.
 fn opens(path: &Path, how: &Opening) {
-    while open(path, how).is_err() {
+    let began = Instant::now();
+    while let Err(refusal) = open(path, how) {
+        assert!(began.elapsed() < HANGS, "{refusal}");
         std::thread::yield_now();
     }
 }
@@ -108,8 +114,10 @@ fn opens(path: &Path, how: &Opening) {
 /// The same for an image that must be refused.
 fn refused(path: &Path, how: &Opening, why: &[&str]) {
     let refusal = || open(path, how).expect_err("it is served");
+    let began = Instant::now();
     let mut said = refusal();
     while said.contains("has its lock") {
+        assert!(began.elapsed() < HANGS, "{said}");
         std::thread::yield_now();
         said = refusal();
     }
