@@ -29,12 +29,18 @@ victim() {
 	rm "/disks/victim$1"
 	say "victim $1: $_n flushed blocks are in the image; the daemon has $(held)"
 }
+# descriptors: where each descriptor of the daemon leads, one a line.
+descriptors() { for _fd in /proc/$BLK_PID/fd/*; do readlink "$_fd"; done | sed 's/\[.*\]//' | sort; }
 victim 0
 before=$(held)
+descriptors > /run/descriptors
 for n in 1 2; do
 	victim $n
 	after=$(held)
-	[ "$after" = "$before" ] || fail "the daemon held $before; it holds $after"
+	[ "$after" = "$before" ] || {
+		descriptors | diff /run/descriptors -
+		fail "the daemon held $before; it holds $after"
+	}
 done
 ASK_SECONDS=200 ask other "verified_last" || fail "the other guest: $ANSWER"
 note "3 guests destroyed in mid-write, each image with all that was flushed; the daemon has $after as before; the other guest: $ANSWER"
