@@ -1,7 +1,9 @@
 //! Creates, destroys and counts domains from another process, through the broker's socket.
 
-use super::broker::{Audit, DomainSpec, GrantSummary};
+use super::audit::Audit;
+use super::domain_spec::DomainSpec;
 use super::error::LoopbackError;
+use super::grant_summary::GrantSummary;
 use super::grant_table_version::GrantTableVersion;
 use super::protocol::{DURABLE, NO_DESCRIPTOR, Op, Reply, Request};
 use pregrant::DomId;

@@ -14,6 +14,7 @@
 //! What a peer may do: name any grant, and write the bytes while they are copied. It cannot make a
 //! copy leave its memory: frame numbers are checked against it, and operations against their page
 //! and the local bytes.
+#![expect(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
 
 use super::peer::Peer;
 use super::pins::{Held, PinError, User};

@@ -12,16 +12,17 @@
 //! What a peer may do: keep a page mapped for ever. Then the grant and its page stay allocated;
 //! [`GrantPool::release`] returns the region to its caller, who can try again, and a dropped region
 //! is kept and tried again at the next allocation.
+#![expect(unsafe_code, reason = "addresses in mapped memory, and the traits of a platform")]
 
 use super::attachment::Core;
 use super::error::errno;
 use super::ledger::{Active, RESERVED};
 use super::protocol::{Op, Request};
 use super::table::{Busy, Table};
-use crate::mapping::Base;
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
+use pregrant_host::mapping::Base;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;

@@ -22,9 +22,9 @@
 //! could write here. It can confuse accounts, never this process' memory.
 
 use super::grant_table_version::GrantTableVersion;
-use crate::backing::Backing;
-use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
+use pregrant_host::backing::Backing;
+use pregrant_host::mapping::Mapping;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 

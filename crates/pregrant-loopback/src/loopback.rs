@@ -1,89 +1,33 @@
-//! Loopback: Xen in user space, for development and for anyone curious.
-//!
-//! ```text
-//!     front's process              broker's thread                 back's process
-//!   +-----------------+      +------------------------+      +----------------------+
-//!   | grants  (table) |      | domains: memory,ledger |      | pins   (Xen's part)  |
-//!   | events          |<---->| broker/ channels       |<---->| copy, map -> window  |
-//!   +-----------------+ set- +------------------------+ up   | events               |
-//!        |  memfd of the domain: grant table, pages  |       +----------------------+
-//!        '----------------- shared ------------------'------------------'
-//! ```
-//!
-//! A **domain** is an object of the broker, with its memory (a sealed memfd, a real grant table, v1
-//! or v2, in its first pages), its event channels and its **ledger** (what the hypervisor knows:
-//! who uses which grant, pending events). A process, or a thread, **attaches** to a domain with
-//! [`Loopback::attach`] and is then a [`Platform`]. When it dies, however it dies, the broker
-//! undoes what it held.
-//!
-//! Data never passes through the broker. Operations cost what the same service costs from the Linux
-//! kernel: a copy is `process_vm_readv`, a mapping is page-table work; every one is counted
-//! ([`Counters`]). Rules are stricter than Xen's: what is wrong fails, and touching a page after
-//! its unmap is a signal.
-//!
-//! This is no security boundary: who can reach the broker's socket may read every domain.
-#![expect(
-    unsafe_code,
-    reason = "mmap, userfaultfd, process_vm_readv, process_madvise; the platform's traits"
-)]
+//! A process' end of a domain: [`Loopback`].
 
-mod attachment;
-mod broker;
-mod control;
-mod copy;
-mod error;
-mod events;
-mod grant_table_version;
-mod grants;
-mod ledger;
-mod map;
-mod peer;
-mod peer_mappings;
-mod persist;
-mod pins;
-mod process;
-mod protocol;
-mod reach;
-mod span;
-mod table;
-mod uffd;
-mod window;
-
-pub use broker::{Audit, Broker, DomainHook, DomainSpec, GrantSummary, Hooks, StoreHook};
-pub use control::{BROKER_SOCKET, Control};
-pub use error::LoopbackError;
-pub use events::Channel;
-pub use grant_table_version::GrantTableVersion;
-pub use grants::{LoopbackGrants, Region};
-pub use map::PeerMap;
-pub use persist::{Owned, Persistent};
-pub use process::ProcessCounts;
-pub use reach::Reach;
-
-use crate::backing::Backing;
-use crate::clock::MonotonicClock;
-use crate::counters::{Counters, Totals};
-use crate::line_budget::LineBudget;
-use crate::mapping::Mapping;
-use attachment::Core;
-use error::{Step, errno};
-use ledger::{Layout, Ledger, PORTS, SLOTS};
-use pins::User;
+use crate::attachment::Core;
+use crate::control;
+use crate::error::{LoopbackError, Step, errno};
+use crate::grant_table_version::GrantTableVersion;
+use crate::grants::LoopbackGrants;
+use crate::ledger::{Layout, Ledger, PORTS, SLOTS};
+use crate::pins::User;
+use crate::protocol::{NO_DESCRIPTOR, Op, Request, VERSION};
+use crate::reach::Reach;
+use crate::window::Paging;
 use pregrant::platform::Platform;
 use pregrant::{DomId, PAGE_SIZE, PlatformError};
-use protocol::{NO_DESCRIPTOR, Op, Request, VERSION};
+use pregrant_host::MonotonicClock;
+use pregrant_host::backing::Backing;
+use pregrant_host::counters::{Counters, Totals};
+use pregrant_host::line_budget::LineBudget;
+use pregrant_host::mapping::Mapping;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use window::Paging;
 
 /// A process or thread attached to a domain. Only one thread may use it; another thread attaches
 /// for itself, or uses [another](Loopback::another) handle of this one.
 #[derive(Debug)]
 pub struct Loopback {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     grants: LoopbackGrants,
     reach: Reach,
     clock: MonotonicClock,

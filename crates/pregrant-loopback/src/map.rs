@@ -1,4 +1,5 @@
 //! Grant map and unmap for the backend.
+#![expect(unsafe_code, reason = "the platform's traits")]
 
 use super::copy::{BUSY_TRIES, relax};
 use super::error::errno;
@@ -7,13 +8,13 @@ use super::peer_mappings::Maps;
 use super::pins::PinError;
 use super::reach::Reach;
 use super::window::{FLUSH_PAGES, Stitched, Window};
-use crate::counters::Tally;
-use crate::line_budget::LineBudget;
-use crate::mapping::{Base, Mapping};
 use pregrant::platform::{Access, CopyBatch, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
+use pregrant_host::counters::Tally;
+use pregrant_host::line_budget::LineBudget;
+use pregrant_host::mapping::{Base, Mapping};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::ptr::NonNull;

@@ -2,15 +2,17 @@
 //! finds what its predecessor left (the redo page of a ring). And names that one process at a time
 //! may own, so that there is one successor only: the broker takes them back when the owner dies,
 //! with its channels.
+#![expect(unsafe_code, reason = "the trait of shared memory")]
 
-use super::error::LoopbackError;
+use super::attachment::Core;
+use super::error::{LoopbackError, Step};
+use super::loopback::Loopback;
 use super::protocol::{NAME_MAX, NO_DESCRIPTOR, Op, Request};
-use super::{Core, Loopback, error::Step};
-use crate::backing::Backing;
-use crate::line_budget::LineBudget;
-use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
 use pregrant::shm::SharedBytes;
+use pregrant_host::backing::Backing;
+use pregrant_host::line_budget::LineBudget;
+use pregrant_host::mapping::Mapping;
 use rustix::io::Errno;
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -23,9 +23,9 @@
 
 use super::ledger::{Active, Ledger};
 use super::table::{Head, Table};
-use crate::mapping::Mapping;
 use pregrant::DomId;
 use pregrant::wire::grant::GrantStatus;
+use pregrant_host::mapping::Mapping;
 use std::sync::atomic::Ordering;
 
 /// The granting domain, as the hypervisor sees it.

@@ -1,10 +1,10 @@
 //! Memory that outlives a back of the loopback: the broker keeps it as long as the back's domain
 //! lives.
 
-use super::{KeptBytes, Recovery, device_of, name};
 use crate::loopback::Loopback;
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};
+use pregrant_host::drivers::recovery::{KeptBytes, Recovery, device_name, device_of};
 use std::any::Any;
 
 /// With the loopback's broker.
@@ -13,7 +13,7 @@ pub struct BrokerRecovery;
 
 impl Recovery<Loopback> for BrokerRecovery {
     fn own(&mut self, p: &Loopback, id: &DeviceId) -> Result<Box<dyn Any>, String> {
-        match p.own(&name(id)) {
+        match p.own(&device_name(id)) {
             Ok(owned) => Ok(Box::new(owned)),
             Err(e) => Err(e.to_string()),
         }
@@ -26,14 +26,14 @@ impl Recovery<Loopback> for BrokerRecovery {
         page: &str,
         bytes: usize,
     ) -> Result<Option<KeptBytes>, String> {
-        match p.persist(&format!("{}/{page}", name(id)), bytes) {
+        match p.persist(&format!("{}/{page}", device_name(id)), bytes) {
             Ok(memory) => Ok(Some(Box::new(memory))),
             Err(e) => Err(format!("{page} will not survive a crash of this process: {e}")),
         }
     }
 
     fn forget(&mut self, p: &Loopback, id: &DeviceId) {
-        let own = name(id) + "/";
+        let own = device_name(id) + "/";
         for page in p.persisted().iter().filter(|page| page.starts_with(&own)) {
             p.forget(page);
         }

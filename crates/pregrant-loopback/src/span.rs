@@ -1,4 +1,5 @@
 //! An address range in the form of libc's `iovec`, which may be sent between threads.
+#![expect(unsafe_code, reason = "addresses that are sent between threads")]
 
 use std::ffi::c_void;
 

@@ -28,9 +28,9 @@ pub(super) use head::Head;
 
 use super::grant_table_version::GrantTableVersion;
 use super::ledger::{Active, Ledger};
-use crate::mapping::Mapping;
 use pregrant::DomId;
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1, GrantStatus};
+use pregrant_host::mapping::Mapping;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The treatment of a grant that is in use when it should end.

@@ -1,5 +1,6 @@
 //! userfaultfd in minor mode: how a page enters a window without a new mapping, so that a touch of
 //! any other page of the window is SIGBUS. C: linux/userfaultfd.h.
+#![expect(unsafe_code, reason = "ioctls of userfaultfd")]
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

@@ -17,13 +17,14 @@
 //! What a peer may do: write its pages. It cannot shrink its memory, which is sealed. If the
 //! machine swaps, a mapped page may be evicted, and an access then raises SIGBUS; therefore domains
 //! lock as much of their memory as they may.
+#![expect(unsafe_code, reason = "mmap, munmap and madvise")]
 
 use super::span::Span;
 use super::uffd::Uffd;
-use crate::counters::Tally;
-use crate::line_budget::LineBudget;
-use crate::mapping::Base;
 use pregrant::PAGE_SIZE;
+use pregrant_host::counters::Tally;
+use pregrant_host::line_budget::LineBudget;
+use pregrant_host::mapping::Base;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;

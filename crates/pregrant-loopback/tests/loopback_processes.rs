@@ -4,6 +4,7 @@
 //! The binary starts itself as `child ROLE PATH`; a child says `ready` (and what the test needs to
 //! know) on its standard output and goes on when it reads a line. Tests run one after the other.
 
+#[path = "../../pregrant-host/tests/one_by_one/mod.rs"]
 mod one_by_one;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
@@ -12,9 +13,7 @@ use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, P
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
-use pregrant_host::loopback::{
-    Audit, Broker, Control, DomainSpec, GrantSummary, Hooks, Loopback, LoopbackError,
-};
+use pregrant_loopback::{Audit, Broker, Control, DomainSpec, GrantSummary, Hooks, Loopback, LoopbackError};
 use skip::skip;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;

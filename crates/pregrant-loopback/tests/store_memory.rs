@@ -9,7 +9,7 @@ use counting::live;
 use pregrant::DomId;
 use pregrant::wire::xs::{Header, MsgType};
 use pregrant::xenstore::codec;
-use pregrant_host::xenstored::Xenstored;
+use pregrant_loopback::xenstored::Xenstored;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;

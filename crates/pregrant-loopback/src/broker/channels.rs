@@ -6,7 +6,7 @@
 //!                        ^------ peer closes or dies ------'
 //! ```
 
-use crate::loopback::ledger::PORTS;
+use crate::ledger::PORTS;
 use pregrant::DomId;
 
 /// One end of an event channel.

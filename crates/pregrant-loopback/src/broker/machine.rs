@@ -8,19 +8,19 @@
 //! What a process may do: request anything in any order, and die at any moment. Every request is
 //! checked; a refusal is an errno.
 
-use super::audit::Audit;
 use super::channels::{Channel, Channels, State};
-use super::domain_spec::DomainSpec;
-use super::grant_summary::GrantSummary;
 use super::hooks::Hooks;
-use crate::backing::Backing;
-use crate::loopback::grant_table_version::GrantTableVersion;
-use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
-use crate::loopback::pins::{self, Granter, User};
-use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};
-use crate::loopback::table::Busy;
-use crate::mapping::Mapping;
+use crate::audit::Audit;
+use crate::domain_spec::DomainSpec;
+use crate::grant_summary::GrantSummary;
+use crate::grant_table_version::GrantTableVersion;
+use crate::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
+use crate::pins::{self, Granter, User};
+use crate::protocol::{DURABLE, Op, Reply, Request, VERSION};
+use crate::table::Busy;
 use pregrant::{DomId, PAGE_SIZE};
+use pregrant_host::backing::Backing;
+use pregrant_host::mapping::Mapping;
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -11,24 +11,20 @@
 //!
 //! What a process may do: see [`machine`]. One that does not read its answers is disconnected.
 
-mod audit;
 mod channels;
-mod domain_spec;
-mod grant_summary;
 mod hooks;
 mod machine;
 
-pub use audit::Audit;
-pub use domain_spec::DomainSpec;
-pub use grant_summary::GrantSummary;
 pub use hooks::{DomainHook, Hooks, StoreHook};
 
-use super::error::{LoopbackError, Step};
-use super::grant_table_version::GrantTableVersion;
-use super::protocol::{Reply, Request};
-use crate::line_budget::LineBudget;
+use crate::audit::Audit;
+use crate::domain_spec::DomainSpec;
+use crate::error::{LoopbackError, Step};
+use crate::grant_table_version::GrantTableVersion;
+use crate::protocol::{Reply, Request};
 use machine::{ConnId, Machine};
 use pregrant::DomId;
+use pregrant_host::line_budget::LineBudget;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

@@ -11,9 +11,9 @@ use pregrant::wire::grant::{
 
 /// The flags and the domain of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) struct Head {
-    pub(in super::super) flags: u16,
-    pub(in super::super) domid: u16,
+pub(crate) struct Head {
+    pub(crate) flags: u16,
+    pub(crate) domid: u16,
 }
 
 impl Head {
@@ -23,7 +23,7 @@ impl Head {
         Self { flags, domid }
     }
 
-    pub(in super::super) fn grants(self) -> bool {
+    pub(crate) fn grants(self) -> bool {
         self.flags & GTF_TYPE_MASK != 0
     }
 

@@ -14,15 +14,15 @@
 //! server never waits for a client.
 
 mod handle;
-mod transport;
 
 pub use handle::{Handle, HandleError};
-pub use transport::{PATH_VARIABLE, PATHS, TransportError, UnixTransport};
 
-use crate::listener::{ListenError, Listener};
 use handle::{Command, CommandQueue};
+use log::Level;
 use pregrant::DomId;
 use pregrant::xenstore::codec;
+use pregrant_host::line_budget::LineBudget;
+use pregrant_host::listener::{ListenError, Listener};
 use pregrant_xenstored::{ConnId, DomainError, Limits, Server};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -220,7 +220,11 @@ impl Xenstored {
             match command {
                 Command::Connect(fd, domid) => {
                     if let Err(e) = self.add_connection(fd, domid) {
-                        log::error!("xenstored: dropped a new connection of {domid}: {e}");
+                        static LINES: LineBudget = LineBudget::new();
+                        LINES.say(
+                            Level::Error,
+                            format_args!("xenstored: dropped a new connection of {domid}: {e}"),
+                        );
                     }
                 }
                 Command::Introduce(domid, reply) => drop(reply.send(self.introduce(domid))),
@@ -236,13 +240,21 @@ impl Xenstored {
             match listener.accept() {
                 Ok(fd) => {
                     if let Err(e) = self.add_connection(fd, DomId(0)) {
-                        log::error!("xenstored: dropped a new client's connection: {e}");
+                        static LINES: LineBudget = LineBudget::new();
+                        LINES.say(
+                            Level::Error,
+                            format_args!("xenstored: dropped a new client's connection: {e}"),
+                        );
                     }
                 }
                 Err(Errno::WOULDBLOCK) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
-                    log::error!("xenstored: no more connections until one closes: {errno}");
+                    static LINES: LineBudget = LineBudget::new();
+                    LINES.say(
+                        Level::Error,
+                        format_args!("xenstored: no more connections until one closes: {errno}"),
+                    );
                     break;
                 }
             }
@@ -258,7 +270,11 @@ impl Xenstored {
             for (&token, listener) in &self.listeners {
                 if let Err(errno) = epoll::modify(&self.epoll, listener, EventData::new_u64(token), interest)
                 {
-                    log::error!("xenstored: epoll_ctl failed for a listening socket: {errno}");
+                    static LINES: LineBudget = LineBudget::new();
+                    LINES.say(
+                        Level::Error,
+                        format_args!("xenstored: epoll_ctl failed for a listening socket: {errno}"),
+                    );
                 }
             }
         }

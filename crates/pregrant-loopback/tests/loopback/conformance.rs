@@ -3,8 +3,8 @@
 
 use crate::skip::skip;
 use pregrant::DomId;
-use pregrant_host::conformance::{self, CaseStatus, Machine};
-use pregrant_host::loopback::{Audit, Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
+use pregrant_loopback::conformance::{self, CaseStatus, Machine};
+use pregrant_loopback::{Audit, Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
 
 const FRONT: DomId = DomId(5);
 const BACK: DomId = DomId(0);

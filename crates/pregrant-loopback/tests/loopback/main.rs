@@ -1,5 +1,5 @@
-//! The software Xen itself: the platform's conformance and its threads, xenstored behind sockets,
-//! and a front on it.
+//! The software Xen itself: the platform's conformance and its threads, and xenstored behind
+//! sockets.
 
 mod conformance;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
@@ -9,4 +9,3 @@ mod store_model;
 mod store_program;
 mod threads;
 mod xenstored;
-mod xsa_frontend;

@@ -7,7 +7,7 @@ use crate::store_model::program::{LIMITS, Store, program, run};
 use pregrant::DomId;
 use pregrant::wire::xs::MsgType;
 use pregrant::xenstore::codec::{self, Message, Parser};
-use pregrant_host::xenstored::{Handle, Xenstored};
+use pregrant_loopback::xenstored::{Handle, Xenstored};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::io::{Read, Write};

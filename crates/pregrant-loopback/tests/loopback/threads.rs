@@ -5,10 +5,8 @@ use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, P
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef};
-use pregrant_host::loopback::{
-    Audit, Broker, Channel, DomainSpec, GrantTableVersion, Hooks, Loopback, PeerMap,
-};
 use pregrant_host::wake::WakeOn;
+use pregrant_loopback::{Audit, Broker, Channel, DomainSpec, GrantTableVersion, Hooks, Loopback, PeerMap};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

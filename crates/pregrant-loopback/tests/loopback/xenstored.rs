@@ -4,8 +4,9 @@
 use pregrant::DomId;
 use pregrant::wire::xs::{Errno, Header, MsgType};
 use pregrant::xenstore::{Cause, Client};
+use pregrant_host::UnixTransport;
 use pregrant_host::listener::ListenError;
-use pregrant_host::xenstored::{Handle, HandleError, UnixTransport, Xenstored, XenstoredError};
+use pregrant_loopback::xenstored::{Handle, HandleError, Xenstored, XenstoredError};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};

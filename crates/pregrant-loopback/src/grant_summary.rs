@@ -1,9 +1,9 @@
 //! The grants of one domain to another, counted by what they allow: in one line what `xl debug-keys
 //! g` prints of a real Xen.
 
-use super::super::grant_table_version::GrantTableVersion;
-use super::super::ledger::ZOMBIE;
-use super::super::pins::Granter;
+use super::grant_table_version::GrantTableVersion;
+use super::ledger::ZOMBIE;
+use super::pins::Granter;
 use pregrant::DomId;
 use pregrant::wire::grant::GTF_READONLY;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub struct GrantSummary {
 
 impl GrantSummary {
     /// Summarizes the grants of one domain, by peer and access.
-    pub(super) fn of(from: DomId, granter: Granter<'_>) -> Vec<Self> {
+    pub(crate) fn of(from: DomId, granter: Granter<'_>) -> Vec<Self> {
         let table = granter.ledger.layout().version;
         let mut by: BTreeMap<(u16, bool), Self> = BTreeMap::new();
         // An ended grant remains an entry while a peer maps it.
@@ -48,14 +48,12 @@ impl GrantSummary {
         by.into_values().collect()
     }
 
-    pub(in crate::loopback) fn to_words(self) -> [u64; 7] {
+    pub(crate) fn to_words(self) -> [u64; 7] {
         let Self { from, to, readonly, granted, in_use, ended, table } = self;
         [from.0.into(), to.0.into(), readonly.into(), granted, in_use, ended, table.to_word()]
     }
 
-    pub(in crate::loopback) fn from_words(
-        [from, to, readonly, granted, in_use, ended, table, ..]: [u64; 8],
-    ) -> Self {
+    pub(crate) fn from_words([from, to, readonly, granted, in_use, ended, table, ..]: [u64; 8]) -> Self {
         let [from, to] = [from, to].map(|word| DomId(u16::try_from(word).unwrap_or(u16::MAX)));
         let table = GrantTableVersion::from_word(table).unwrap_or_default();
         Self { from, to, readonly: readonly != 0, granted, in_use, ended, table }

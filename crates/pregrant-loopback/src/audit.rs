@@ -18,12 +18,12 @@ pub struct Audit {
 }
 
 impl Audit {
-    pub(in crate::loopback) fn to_words(self) -> [u64; 8] {
+    pub(crate) fn to_words(self) -> [u64; 8] {
         let Self { domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages } = self;
         [domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages].map(|n| n as u64)
     }
 
-    pub(in crate::loopback) fn from_words(words: [u64; 8]) -> Self {
+    pub(crate) fn from_words(words: [u64; 8]) -> Self {
         let [domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages] =
             words.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         Self { domains, attachments, grants, maptrack, pins, channels, regions, zombie_pages }
