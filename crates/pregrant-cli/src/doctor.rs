@@ -30,8 +30,8 @@ use clap::Args;
 use finding::{Finding, Rank};
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::Control;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_host::UnixTransport;
+use pregrant_loopback::Control;
 use std::error::Error;
 use std::path::PathBuf;
 

@@ -9,8 +9,8 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::{BROKER_SOCKET, Control, Loopback, LoopbackError};
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_host::UnixTransport;
+use pregrant_loopback::{BROKER_SOCKET, Control, Loopback, LoopbackError};
 use rustix::io::Errno;
 use std::error::Error;
 use std::io::ErrorKind;

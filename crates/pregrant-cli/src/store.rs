@@ -6,7 +6,7 @@ use crate::screen;
 use clap::{Args, Subcommand};
 use pregrant::wire::xs::Errno;
 use pregrant::xenstore::{Client, XsError};
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_host::UnixTransport;
 use std::error::Error;
 use std::path::PathBuf;
 

@@ -6,9 +6,9 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::conformance::{self, CaseStatus, Machine};
+use pregrant_host::UnixTransport;
 use pregrant_host::linux::Xen;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::conformance::{self, CaseStatus, Machine};
 use std::error::Error;
 use std::process::ExitCode;
 

@@ -23,7 +23,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 #[derive(Debug)]
-pub(crate) struct Backing {
+pub struct Backing {
     fd: OwnedFd,
     len: usize,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Backing {
 impl Backing {
     /// Creates `len` bytes of zeroed memory whose size is sealed. Pages are allocated when they are
     /// touched.
-    pub(crate) fn sealed(name: &str, len: usize) -> Result<Self, Errno> {
+    pub fn sealed(name: &str, len: usize) -> Result<Self, Errno> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
@@ -43,7 +43,7 @@ impl Backing {
     /// # Errors
     ///
     /// `EINVAL`: it is no memfd; `EPERM`: it is not sealed against shrinking.
-    pub(crate) fn received(fd: OwnedFd) -> Result<Self, Errno> {
+    pub fn received(fd: OwnedFd) -> Result<Self, Errno> {
         if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(Errno::PERM);
         }
@@ -57,7 +57,7 @@ impl Backing {
     /// # Errors
     ///
     /// The file system is full, or refuses.
-    pub(crate) fn allocated(file: File, len: usize) -> io::Result<Self> {
+    pub fn allocated(file: File, len: usize) -> io::Result<Self> {
         // fallocate on tmpfs is interrupted by signals.
         match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, len as u64)) {
             Ok(()) => {}
@@ -70,12 +70,12 @@ impl Backing {
     }
 
     /// Number of bytes that may be mapped.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// Duplicates the descriptor, for another process.
-    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+    pub fn try_clone(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
 }

@@ -17,6 +17,7 @@ pub fn coarse() -> Duration {
 pub struct MonotonicClock;
 
 impl Clock for MonotonicClock {
+    #[inline]
     fn now_ns(&self) -> u64 {
         let now = rustix::time::clock_gettime(ClockId::Monotonic);
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

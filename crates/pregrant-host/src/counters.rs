@@ -67,11 +67,11 @@ impl Counters {
 /// A counter that only the thread of its handle increments and any thread may read. So an increment
 /// is a load and a store, cheap enough for requests that make no system call.
 #[derive(Default, Debug)]
-pub(crate) struct Own(AtomicU64);
+pub struct Own(AtomicU64);
 
 impl Own {
     #[inline(always)]
-    pub(crate) fn add(&self, n: usize) {
+    pub fn add(&self, n: usize) {
         self.0.store(self.get() + n as u64, Ordering::Relaxed);
     }
     #[inline(always)]
@@ -83,11 +83,11 @@ impl Own {
 /// A counter that any thread may increment, because a map may be dropped on another thread than it
 /// was made on. An increment is one locked instruction, always beside a system call.
 #[derive(Default, Debug)]
-pub(crate) struct Anyones(AtomicU64);
+pub struct Anyones(AtomicU64);
 
 impl Anyones {
     #[inline(always)]
-    pub(crate) fn add(&self, n: usize) {
+    pub fn add(&self, n: usize) {
         self.0.fetch_add(n as u64, Ordering::Relaxed);
     }
     #[inline(always)]
@@ -98,26 +98,26 @@ impl Anyones {
 
 /// The live counters of one handle.
 #[derive(Default, Debug)]
-pub(crate) struct Tally {
-    pub(crate) grant_copies: Own,
-    pub(crate) grant_copy_bytes: Own,
-    pub(crate) grant_maps: Own,
-    pub(crate) grant_unmaps: Anyones,
-    pub(crate) syscalls: Anyones,
-    pub(crate) notifications: Own,
-    pub(crate) wakeups: Own,
+pub struct Tally {
+    pub grant_copies: Own,
+    pub grant_copy_bytes: Own,
+    pub grant_maps: Own,
+    pub grant_unmaps: Anyones,
+    pub syscalls: Anyones,
+    pub notifications: Own,
+    pub wakeups: Own,
 }
 
 impl Tally {
     /// Counts a batch of copy operations, whatever the result of each.
     #[inline(always)]
-    pub(crate) fn copies(&self, ops: &[CopyOp]) {
+    pub fn copies(&self, ops: &[CopyOp]) {
         self.grant_copies.add(ops.len());
         self.grant_copy_bytes.add(ops.iter().map(|op| usize::from(op.len)).sum());
     }
 
     #[inline(always)]
-    pub(crate) fn grant_ops(&self) -> GrantOps {
+    pub fn grant_ops(&self) -> GrantOps {
         GrantOps {
             copies: self.grant_copies.get(),
             maps: self.grant_maps.get(),
@@ -125,7 +125,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Counters {
+    pub fn snapshot(&self) -> Counters {
         Counters {
             grant_copies: self.grant_copies.get(),
             grant_copy_bytes: self.grant_copy_bytes.get(),
@@ -166,7 +166,7 @@ impl Sum {
 
 impl Totals {
     /// Adds a tally for one more handle.
-    pub(crate) fn tally(&self) -> Arc<Tally> {
+    pub fn tally(&self) -> Arc<Tally> {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sum.settle();
         let tally = Arc::<Tally>::default();

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Base(pub(crate) NonNull<u8>);
+pub struct Base(pub NonNull<u8>);
 
 // SAFETY: a mapping belongs to the process, not to a thread; what is mapped is only touched through
 // atomics and the copies of `shm`, for which a peer may write at any time, and so may another
@@ -27,7 +27,7 @@ unsafe impl Sync for Base {}
 
 /// A shared, writable mapping of a file, which is unmapped on drop.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: Base,
     len: usize,
 }
@@ -38,7 +38,7 @@ impl Mapping {
     /// # Errors
     ///
     /// `EINVAL`: the file has fewer.
-    pub(crate) fn new(backing: &Backing, len: usize) -> Result<Self, Errno> {
+    pub fn new(backing: &Backing, len: usize) -> Result<Self, Errno> {
         if len > backing.len() {
             return Err(Errno::INVAL);
         }
@@ -57,14 +57,14 @@ impl Mapping {
     }
 
     /// Address of the first byte, which peers pass to `process_vm_readv`.
-    pub(crate) fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         self.base.0.as_ptr() as u64
     }
 
     /// Locks the pages that are touched into memory (`mlock2`). A page that left the page cache
     /// under memory pressure would fault in a peer's window as if it were unmapped. This is best
     /// effort, limited by RLIMIT_MEMLOCK.
-    pub(crate) fn keep_resident(&self) {
+    pub fn keep_resident(&self) {
         // SAFETY: the range is this mapping's own; locking changes no content.
         let locked = unsafe {
             rustix::mm::mlock_with(self.base.0.as_ptr().cast(), self.len, rustix::mm::MlockFlags::ONFAULT)
@@ -88,7 +88,7 @@ impl Mapping {
 
     /// Copies `bytes` to offset `at`. An offset is never a peer's; one out of range panics.
     #[inline(always)]
-    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+    pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(
             self.copy_in(at, bytes),
             "{} bytes at {at} are outside of a mapping of {}",
@@ -99,13 +99,14 @@ impl Mapping {
 
     /// Copies from offset `at` to `bytes`. An offset out of range panics.
     #[inline(always)]
-    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+    pub fn read(&self, at: usize, bytes: &mut [u8]) {
         let n = bytes.len();
         assert!(self.copy_out(at, bytes), "{n} bytes at {at} are outside of a mapping of {}", self.len);
     }
 
     /// The byte at offset `byte`. An offset is never a peer's; one out of range panics.
-    pub(crate) fn u8(&self, byte: usize) -> &AtomicU8 {
+    #[inline(always)]
+    pub fn u8(&self, byte: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be
         // shared.
         unsafe { self.at::<AtomicU8>(byte).as_ref() }
@@ -113,35 +114,35 @@ impl Mapping {
 
     /// The 16-bit word at `byte`.
     #[inline(always)]
-    pub(crate) fn u16(&self, byte: usize) -> &AtomicU16 {
+    pub fn u16(&self, byte: usize) -> &AtomicU16 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU16>(byte).as_ref() }
     }
 
     /// The 32-bit word at `byte`.
     #[inline(always)]
-    pub(crate) fn u32(&self, byte: usize) -> &AtomicU32 {
+    pub fn u32(&self, byte: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU32>(byte).as_ref() }
     }
 
     /// Two 32-bit words from `byte` on.
     #[inline(always)]
-    pub(crate) fn two_u32(&self, byte: usize) -> &[AtomicU32; 2] {
+    pub fn two_u32(&self, byte: usize) -> &[AtomicU32; 2] {
         // SAFETY: as in `u8`.
         unsafe { self.at::<[AtomicU32; 2]>(byte).as_ref() }
     }
 
     /// Two 64-bit words from `byte` on.
     #[inline(always)]
-    pub(crate) fn two_u64(&self, byte: usize) -> &[AtomicU64; 2] {
+    pub fn two_u64(&self, byte: usize) -> &[AtomicU64; 2] {
         // SAFETY: as in `u8`.
         unsafe { self.at::<[AtomicU64; 2]>(byte).as_ref() }
     }
 
     /// The 64-bit word at `byte`.
     #[inline(always)]
-    pub(crate) fn u64(&self, byte: usize) -> &AtomicU64 {
+    pub fn u64(&self, byte: usize) -> &AtomicU64 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU64>(byte).as_ref() }
     }
@@ -150,9 +151,11 @@ impl Mapping {
 // SAFETY: `new` mapped `len` bytes, page aligned, readable and writable, until drop; the file is
 // not made smaller; only atomics and `shm`'s copies touch it.
 unsafe impl SharedBytes for Mapping {
+    #[inline(always)]
     fn base(&self) -> NonNull<u8> {
         self.base.0
     }
+    #[inline(always)]
     fn len(&self) -> usize {
         self.len
     }

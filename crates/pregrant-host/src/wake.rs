@@ -10,8 +10,8 @@ use std::time::Duration;
 /// The number of descriptors that [`WakeOn::also_wake_on`] accepts at most.
 pub const EXTRAS_MAX: usize = 16;
 
-/// Event channels whose `wait` also ends when a descriptor is readable. Both platforms here
-/// implement it.
+/// Event channels whose `wait` also ends when a descriptor is readable. A real Xen and
+/// the loopback implement it.
 pub trait WakeOn {
     fn extras(&self) -> &Extras;
     /// Polls the descriptors without sleeping, in one system call.
@@ -52,7 +52,7 @@ pub trait WakeOn {
 
 /// Why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Slept {
+pub enum Slept {
     /// The caller's own descriptor is readable; the extra ones may be too.
     Own,
     /// An extra descriptor is readable, or a signal arrived.
@@ -69,7 +69,7 @@ pub struct Extras {
 }
 
 impl Extras {
-    pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
+    pub fn add(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
         let failed = |op, e: Errno| PlatformError { op, code: e.raw_os_error() };
         let fd = fd.try_clone_to_owned().map_err(|e| {
             failed("duplicate a descriptor to wake on", Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
@@ -89,33 +89,33 @@ impl Extras {
         }
     }
 
-    pub(crate) fn forget(&self, number: usize) {
+    pub fn forget(&self, number: usize) {
         if let Some(fd) = self.fds.borrow_mut().get_mut(number) {
             *fd = None;
         }
     }
 
-    pub(crate) fn woken_by(&self, number: usize) -> bool {
+    pub fn woken_by(&self, number: usize) -> bool {
         number < EXTRAS_MAX && self.woken.get() & 1 << number != 0
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.fds.borrow().iter().all(Option::is_none)
     }
 
     /// Clears the record of what ended the last sleep.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.woken.set(0);
     }
 
     /// Whether a descriptor ended the last sleep.
-    pub(crate) fn woke(&self) -> bool {
+    pub fn woke(&self) -> bool {
         self.woken.get() != 0
     }
 
     /// Sleeps until `own` or an extra descriptor is readable, or `max` has passed (None: no
     /// timeout).
-    pub(crate) fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> Slept {
+    pub fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> Slept {
         let extras = self.fds.borrow();
         let mut numbers = [0; EXTRAS_MAX + 1];
         let mut count = 1;

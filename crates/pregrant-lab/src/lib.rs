@@ -22,7 +22,7 @@
 //! A machine with two domains, and an attachment of one:
 //! ```no_run
 //! use pregrant::DomId;
-//! use pregrant_host::loopback::Loopback;
+//! use pregrant_loopback::Loopback;
 //! use pregrant_cli::loopback_machine::store_of;
 //! use pregrant_lab::machine::Machine;
 //!

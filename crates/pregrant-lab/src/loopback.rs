@@ -20,10 +20,10 @@ use pregrant_cli::loopback_machine::{self, DRIVER, RUN_PROGRAMS, guest_domid, no
 use pregrant_cli::screen;
 use pregrant_cli::signals;
 use pregrant_cli::table::{Align, Table};
+use pregrant_host::UnixTransport;
 use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
-use pregrant_host::loopback::{Control, DomainSpec, GrantSummary, GrantTableVersion, LoopbackError};
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{Control, DomainSpec, GrantSummary, GrantTableVersion, LoopbackError};
 use rustix::io::Errno;
 use std::error::Error;
 use std::os::unix::fs::DirBuilderExt;

@@ -10,8 +10,9 @@
 use pregrant::DomId;
 use pregrant::xenstore::Client;
 use pregrant_cli::loopback_machine::{DRIVER, broker_socket, store_socket};
-use pregrant_host::loopback::{Broker, DomainSpec, GrantTableVersion, Hooks};
-use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use pregrant_host::UnixTransport;
+use pregrant_loopback::xenstored::{Handle, Xenstored};
+use pregrant_loopback::{Broker, DomainSpec, GrantTableVersion, Hooks};
 use std::error::Error;
 use std::path::Path;
 use std::thread::JoinHandle;

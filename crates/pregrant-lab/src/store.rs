@@ -3,7 +3,7 @@
 
 use clap::{Args, Subcommand};
 use pregrant_cli::stop::Stop;
-use pregrant_host::xenstored::Xenstored;
+use pregrant_loopback::xenstored::Xenstored;
 use std::error::Error;
 use std::io::Write;
 use std::os::fd::AsFd;

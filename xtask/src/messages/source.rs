@@ -18,7 +18,8 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The programs and libraries that users run.
-const CRATES: &[&str] = &["pregrant", "pregrant-xenstored", "pregrant-host", "pregrant-cli"];
+const CRATES: &[&str] =
+    &["pregrant", "pregrant-xenstored", "pregrant-host", "pregrant-loopback", "pregrant-cli"];
 
 /// Of the laboratory the commands that are run by hand beside a backend. What measures is not among
 /// them.

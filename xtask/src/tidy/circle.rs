@@ -1,11 +1,10 @@
-//! Files of the core and of the host that need each other in a circle, of two files or of more. A
-//! name that a `mod.rs` passes on (`pub use child::Name`) is needed of the file that has it; tests
-//! may name anything.
+//! Files of the core, the host and the loopback that need each other in a circle, of two files or
+//! of more. A name that a `mod.rs` passes on (`pub use child::Name`) is needed of the file that has
+//! it; tests may name anything.
 //!
 //! ```text
 //!   imports, by file --re-exports followed to where a name stands--> file -> files --> sets in which each file reaches each other
 //! ```
-//! [`LEFT`] has the circles that there still are: it only shrinks.
 
 use super::Source;
 use super::import::{group_or_path, imports, module_of};
@@ -13,42 +12,13 @@ use super::token::{Token, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The files that are checked.
-const FOLDERS: [&str; 2] = ["crates/pregrant/src/", "crates/pregrant-host/src/"];
+const FOLDERS: [&str; 3] =
+    ["crates/pregrant/src/", "crates/pregrant-host/src/", "crates/pregrant-loopback/src/"];
 
 type Module = Vec<String>;
 
-/// Files that are still in a circle with another. One that is in none any more goes from here.
-const LEFT: &[&str] = &[
-    "crates/pregrant-host/src/loopback/attachment.rs",
-    "crates/pregrant-host/src/loopback/broker/audit.rs",
-    "crates/pregrant-host/src/loopback/broker/grant_summary.rs",
-    "crates/pregrant-host/src/loopback/control.rs",
-    "crates/pregrant-host/src/loopback/mod.rs",
-    "crates/pregrant-host/src/loopback/pins.rs",
-    "crates/pregrant-host/src/loopback/table.rs",
-    "crates/pregrant-host/src/loopback/table/head.rs",
-    "crates/pregrant-host/src/loopback/table/v1.rs",
-    "crates/pregrant-host/src/ports/switch.rs",
-    "crates/pregrant-host/src/ports/switch/fabric.rs",
-    "crates/pregrant-host/src/ports/switch/inbox.rs",
-    "crates/pregrant-host/src/ports/switch/lent_burst.rs",
-    "crates/pregrant-host/src/ports/switch/mailbox.rs",
-    "crates/pregrant-host/src/ports/switch/outbox.rs",
-    "crates/pregrant-host/src/ports/switch/patience.rs",
-    "crates/pregrant-host/src/ports/switch/recent.rs",
-    "crates/pregrant-host/src/ports/switch/vif.rs",
-    "crates/pregrant-host/src/ports/tap/mod.rs",
-    "crates/pregrant-host/src/ports/tap/port.rs",
-    "crates/pregrant-host/src/ports/tap/probe.rs",
-    "crates/pregrant-host/src/ports/tap/transport.rs",
-];
-
 /// One line for each circle.
 pub fn check(sources: &[Source]) -> Vec<String> {
-    check_against(sources, LEFT)
-}
-
-fn check_against(sources: &[Source], left: &[&str]) -> Vec<String> {
     let checked = sources.iter().filter(|s| FOLDERS.iter().any(|folder| s.path.starts_with(folder)));
     let files: BTreeMap<Module, (&str, Vec<Token>)> = checked
         .filter_map(|s| Some((module_of(&s.path)?, (s.path.as_str(), before_tests(tokens(&s.text))))))
@@ -67,20 +37,11 @@ fn check_against(sources: &[Source], left: &[&str]) -> Vec<String> {
             }
         }
     }
-    let (mut offences, mut known) = (Vec::new(), BTreeSet::new());
-    for circle in circles(&needs) {
+    let line = |circle: Vec<&Module>| {
         let paths: Vec<&str> = circle.iter().map(|module| files[*module].0).collect();
-        let is_left = |path: &&str| left.contains(path);
-        known.extend(paths.iter().copied().filter(is_left));
-        if !paths.iter().all(is_left) {
-            offences.push(format!("{} need each other in a circle: {}", paths.len(), paths.join(", ")));
-        }
-    }
-    let gone = left.iter().filter(|file| !known.contains(*file));
-    offences.extend(
-        gone.map(|file| format!("{file} is in no circle any more: take it out of LEFT ({})", file!())),
-    );
-    offences
+        format!("{} need each other in a circle: {}", paths.len(), paths.join(", "))
+    };
+    circles(&needs).into_iter().map(line).collect()
 }
 
 /// The files that each file needs.
@@ -172,14 +133,14 @@ pub(super) fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Source, check_against};
+    use super::{Source, check};
 
     fn offences(files: &[(&str, &str)]) -> Vec<String> {
         let source = |(path, text): &(&str, &str)| Source {
             path: format!("crates/pregrant/src/{path}"),
             text: (*text).into(),
         };
-        check_against(&files.iter().map(source).collect::<Vec<_>>(), &[])
+        check(&files.iter().map(source).collect::<Vec<_>>())
     }
 
     #[test]
@@ -211,28 +172,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_only_shrinks() {
-        let source = |(path, text): &(&str, &str)| Source {
-            path: format!("crates/pregrant/src/{path}"),
-            text: (*text).into(),
-        };
-        let files = [("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")].map(|file| source(&file));
-        let left = ["crates/pregrant/src/a.rs", "crates/pregrant/src/b.rs"];
-        assert!(check_against(&files, &left).is_empty());
-        assert_eq!(check_against(&files, &left[..1]).len(), 1);
-        assert_eq!(check_against(&files[..1], &left).len(), 2);
-    }
-
-    #[test]
-    fn the_host_s_files_are_checked_too() {
+    fn the_host_s_and_the_loopback_s_files_are_checked_too() {
         let offences = |folder: &str| {
             let file = |name: &str, text: &str| Source {
-                path: format!("crates/pregrant-host/src/{folder}/{name}.rs"),
+                path: format!("crates/{folder}/{name}.rs"),
                 text: text.into(),
             };
-            check_against(&[file("a", "use super::b::B;"), file("b", "use super::a::A;")], &[]).len()
+            check(&[file("a", "use super::b::B;"), file("b", "use super::a::A;")]).len()
         };
-        assert_eq!((offences("ports"), offences("drivers/net")), (1, 1));
+        assert_eq!((offences("pregrant-host/src/ports"), offences("pregrant-host/src/drivers/net")), (1, 1));
+        assert_eq!(offences("pregrant-loopback/src/broker"), 1);
     }
 
     #[test]

@@ -12,9 +12,9 @@ use super::token::Token;
 const DRIVERS: &[&str] = &[
     "crates/pregrant-host/src/drivers/",
     "crates/pregrant-host/src/linux/",
-    "crates/pregrant-host/src/loopback/",
     "crates/pregrant-host/src/ports/",
     "crates/pregrant-host/src/mapping.rs",
+    "crates/pregrant-loopback/src/",
     "crates/pregrant-cli/src/back.rs",
     "crates/pregrant-cli/src/back/",
 ];

@@ -96,7 +96,8 @@ mod tests {
     use super::*;
     use pregrant::DomId;
     use pregrant::xenbus::{Class, DeviceId, Side};
-    use pregrant_host::xenstored::{UnixTransport, Xenstored};
+    use pregrant_host::UnixTransport;
+    use pregrant_loopback::xenstored::Xenstored;
 
     #[test]
     fn the_toolstacks_rate_is_put_back_also_after_a_death() {

@@ -24,6 +24,7 @@ use pregrant::port::Offloads;
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::net::port_provider::{INTERFACE, Notes, Ports, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
@@ -31,7 +32,6 @@ use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider,
 use pregrant_host::linux::KernelBack;
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::switch::Switch;
-use pregrant_host::xenstored::UnixTransport;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -21,15 +21,15 @@ use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::registry::HadByOthers;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, DeviceChoice, DeviceClass, FileRecovery, StatusPublisher,
+    Backend, BackendConfig, DeviceChoice, DeviceClass, FileRecovery, StatusPublisher,
 };
 use pregrant_host::linux::Xen;
-use pregrant_host::loopback::{Loopback, Owned};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{BrokerRecovery, Loopback, Owned};
 use std::fs::DirBuilder;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -79,7 +79,8 @@ impl Attached<Loopback> {
             .map_err(|e| no_machine(dir, e))?;
         let xs = loopback_machine::store_of(&platform)?;
         let Some(owner) = own_loopback(&platform, dir, serves, args.wait, &stop)? else { return Ok(None) };
-        let status = StatusPublisher::on_loopback_at(&serves.status(dir, DRIVER.0))?;
+        let status =
+            StatusPublisher::bind(&serves.status(dir, DRIVER.0), Loopback::counters, Loopback::describe)?;
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
         let hint = format!("pregrant top --loopback {}", loopback_machine::shell_word(dir));
         let (domid, workers) = (DRIVER, 1);
@@ -101,7 +102,8 @@ impl Attached<Xen> {
         platform.ready_for_back()?;
         let Some(owner) = own_xen(serves, args.wait, &stop)? else { return Ok(None) };
         make_private(serves.own_dir())?;
-        let status = StatusPublisher::on_xen_at(&serves.status(serves.own_dir(), domid.0))?;
+        let status =
+            StatusPublisher::bind(&serves.status(serves.own_dir(), domid.0), Xen::counters, Xen::describe)?;
         let config = BackendConfig {
             recovery: Some(Box::new(FileRecovery::new(serves.own_dir()))),
             removes: removes_directories(domid, false),

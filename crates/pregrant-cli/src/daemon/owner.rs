@@ -9,7 +9,7 @@ use crate::status_reader::{self, NoStatus};
 use crate::stop::Stop;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::linux::KernelBack;
-use pregrant_host::loopback::{Loopback, LoopbackError, Owned};
+use pregrant_loopback::{Loopback, LoopbackError, Owned};
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -16,11 +16,11 @@ use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::net::front::FrontConfig;
 use pregrant::platform::Platform;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::linux::{Gntalloc, Xen};
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
 use std::os::fd::AsFd;
 use std::path::Path;
 

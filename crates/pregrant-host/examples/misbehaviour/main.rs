@@ -9,8 +9,8 @@ mod cases;
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
+use pregrant_host::UnixTransport;
 use pregrant_host::linux::Xen;
-use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {

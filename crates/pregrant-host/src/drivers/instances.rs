@@ -1,10 +1,11 @@
-//! The functions that are compiled in this crate, for its two platforms.
+//! The functions that are compiled in the crate of a platform: here for [`Xen`], and in
+//! `pregrant-loopback` for the loopback.
 //!
 //! ```text
 //!   pregrant, drivers: generic over the platform --+
-//!   this list: which functions, which platforms  --+--> machine code of this crate, at its opt-level
+//!   this list: which functions, for one platform --+--> machine code of that platform's crate, at its opt-level
 //!                                                         ^
-//!   pregrant, pregrant-lab: call these functions  --------' and are compiled at a lower one
+//!   pregrant-cli, pregrant-lab: call these functions -----' and are compiled at a lower one
 //! ```
 //! Rust compiles a generic function in the crate that chooses its types, at that crate's
 //! `opt-level`, and again in each further crate that chooses the same. The programs are large and
@@ -21,21 +22,21 @@ use super::device_class::{DeviceClass, Takeover};
 use super::registry::Backend;
 use super::{Blk, BlkFrontend, Frontend, Net};
 use crate::linux::Xen;
-use crate::loopback::Loopback;
+use crate::unix_transport::UnixTransport;
 use crate::wake::WakeOn;
-use crate::xenstored::UnixTransport;
 use pregrant::platform::Platform;
 
 /// Addresses of functions.
 pub type Functions = Vec<*const ()>;
 
-/// All of them. No one calls it: that it is public makes the compiler keep what it names.
+/// Those of [`Xen`]. No one calls it: that it is public makes the compiler keep what it names.
 #[inline(never)]
-pub fn instances() -> [Functions; 2] {
-    [of_platform::<Loopback>(), of_platform::<Xen>()]
+pub fn instances() -> Functions {
+    of_platform::<Xen>()
 }
 
-fn of_platform<P: Platform>() -> Functions
+/// Those of one platform, compiled in the crate that calls this.
+pub fn of_platform<P: Platform>() -> Functions
 where
     P::Events: WakeOn,
 {

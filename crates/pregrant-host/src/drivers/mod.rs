@@ -56,7 +56,7 @@ pub use net::taps::Taps;
 pub use net::{Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
 pub use poll_loop::{PollLoop, Rest, Work};
-pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
+pub use recovery::{FileRecovery, Recovery};
 pub use registry::{Backend, BackendConfig, BackendError, DeviceReport, WorkerConfig};
 pub use status::{BackStatus, VifStatus};
 pub use status_publisher::StatusPublisher;

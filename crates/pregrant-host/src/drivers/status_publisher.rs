@@ -2,11 +2,9 @@
 //! reports.
 
 use crate::counters::Counters;
-use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, daemon_of, socket_path};
+use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, daemon_of};
 use crate::drivers::{BackStatus, Backend, StatusSocket};
-use crate::linux::Xen;
 use crate::listener::ListenError;
-use crate::loopback::Loopback;
 use crate::program;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::Class;
@@ -24,38 +22,26 @@ pub struct StatusPublisher<P> {
     describe: fn(&P) -> String,
 }
 
-impl StatusPublisher<Loopback> {
-    /// For the backend of domain `domid` of the machine in `dir`.
-    pub fn on_loopback(dir: &Path, domid: u16) -> Result<Self, ListenError> {
-        Self::on_loopback_at(&socket_path(dir, domid))
-    }
-
-    /// For a backend of a loopback machine, at this socket.
-    pub fn on_loopback_at(socket: &Path) -> Result<Self, ListenError> {
-        Ok(Self {
-            socket: StatusSocket::bind(socket)?,
-            daemon: daemon_of(socket).map_or("", |(daemon, _)| daemon),
-            started: Instant::now(),
-            counters: Loopback::counters,
-            describe: Loopback::describe,
-        })
-    }
-}
-
-impl StatusPublisher<Xen> {
-    /// For a backend of a real Xen, at this socket.
-    pub fn on_xen_at(socket: &Path) -> Result<Self, ListenError> {
-        Ok(Self {
-            socket: StatusSocket::bind(socket)?,
-            daemon: daemon_of(socket).map_or("", |(daemon, _)| daemon),
-            started: Instant::now(),
-            counters: Xen::counters,
-            describe: Xen::describe,
-        })
-    }
-}
-
 impl<P: Platform> StatusPublisher<P> {
+    /// Serves the status of a backend at this socket. Each platform has its own counters and its
+    /// own description.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(
+        socket: &Path,
+        counters: fn(&P) -> Counters,
+        describe: fn(&P) -> String,
+    ) -> Result<Self, ListenError> {
+        Ok(Self {
+            socket: StatusSocket::bind(socket)?,
+            daemon: daemon_of(socket).map_or("", |(daemon, _)| daemon),
+            started: Instant::now(),
+            counters,
+            describe,
+        })
+    }
+
     /// When it wants another turn, from now, though no one asks. None: never.
     pub fn due(&self) -> Option<Duration> {
         self.socket.due()

@@ -42,13 +42,8 @@ mod outbox;
 mod patience;
 mod recent;
 mod stats;
+mod sync;
 mod vif;
-
-/// The atomic primitives of the mailbox; loom replaces them.
-mod sync {
-    pub use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-    pub use std::sync::{Arc, Mutex, MutexGuard};
-}
 
 use self::fabric::Fabric;
 use self::inbox::Incoming;

@@ -15,10 +15,10 @@ use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_EXTRA_INFO, TXF_
 use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::{DomId, GrantRef};
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::VifReport;
 use pregrant_host::drivers::recovery::FileRecovery;
-use pregrant_host::loopback::Loopback;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::Loopback;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};

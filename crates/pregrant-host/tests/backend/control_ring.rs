@@ -16,7 +16,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_READONLY, GrefEntry};
 use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::device_log::LINES_PER_DEVICE;
-use pregrant_host::loopback::{Channel, Region};
+use pregrant_loopback::{Channel, Region};
 
 pub const TESTS: &[Test] = &[
     ("xsa_39_a_control_ring_that_breaks_the_protocol", xsa_39_a_control_ring_that_breaks_the_protocol),

@@ -9,7 +9,7 @@ use pregrant_host::drivers::RxContext;
 use pregrant_host::drivers::device_class::{RingFault, ServedQueue};
 use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::worker_queues::WorkerQueues;
-use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
+use pregrant_loopback::{Broker, DomainSpec, Hooks, Loopback};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 

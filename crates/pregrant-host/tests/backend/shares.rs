@@ -10,7 +10,7 @@ use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::toolstack::{self, Vbd};
 use pregrant::xenbus::{Class, Device, DeviceId, XenbusState};
 use pregrant_host::drivers::{DeviceReport, Net};
-use pregrant_host::loopback::Loopback;
+use pregrant_loopback::Loopback;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -17,11 +17,10 @@ use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
 use pregrant_host::drivers::device_log::LINES_PER_DEVICE;
 use pregrant_host::drivers::net::port_provider::{Notes, Ports};
-use pregrant_host::drivers::recovery::BrokerRecovery;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider, RemoteSide,
 };
-use pregrant_host::loopback::Audit;
+use pregrant_loopback::{Audit, BrokerRecovery};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 

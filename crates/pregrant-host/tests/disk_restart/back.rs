@@ -6,10 +6,10 @@ use pregrant::blk::back::VbdConfig;
 use pregrant::platform::Platform;
 use pregrant_host::disks::DiskConfig;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Mode, Placement, RxContext, WorkerConfig,
+    Backend, BackendConfig, Blk, BlkConfig, Mode, Placement, RxContext, WorkerConfig,
 };
-use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
+use pregrant_loopback::{BrokerRecovery, Loopback};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::Read;
 use std::os::fd::AsFd;

@@ -4,7 +4,7 @@ use crate::processes::Host;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vbd};
 use pregrant::xenbus::{Class, DeviceId, Side};
-use pregrant_host::loopback::DomainSpec;
+use pregrant_loopback::DomainSpec;
 use std::fs::{File, OpenOptions};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};

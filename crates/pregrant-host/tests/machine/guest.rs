@@ -9,8 +9,8 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant_host::drivers::Frontend;
-use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::sequence::{self, Head};
+use pregrant_loopback::Loopback;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -40,7 +40,7 @@ pub struct Guest {
     into: Arena,
 }
 
-type Link = pregrant_host::xenstored::UnixTransport;
+type Link = pregrant_host::UnixTransport;
 
 impl Guest {
     /// Attaches to the domain of a vif that the toolstack made. `reconnect`: come back after a

@@ -29,16 +29,17 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
-    Placement, Plugged, PortProvider, Recovery, RemoteSide, RxContext, Stations, VifReport, WorkerConfig,
+    Backend, BackendConfig, Blk, BlkConfig, DeviceClass, HotplugConfig, Mode, Net, NetConfig, Placement,
+    Plugged, PortProvider, Recovery, RemoteSide, RxContext, Stations, VifReport, WorkerConfig,
 };
-use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use pregrant_loopback::xenstored::{Handle, Xenstored};
+use pregrant_loopback::{Audit, Broker, BrokerRecovery, DomainSpec, Hooks, Loopback};
 use std::any::Any;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};

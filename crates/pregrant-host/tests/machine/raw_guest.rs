@@ -12,7 +12,7 @@ use pregrant::wire::netif::{RSP_OKAY, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
 use pregrant::{EvtchnPort, GrantRef};
-use pregrant_host::loopback::{Channel, Loopback, Region};
+use pregrant_loopback::{Channel, Loopback, Region};
 use std::collections::BTreeMap;
 
 /// Keys of the front's directory.

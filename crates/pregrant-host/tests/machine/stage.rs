@@ -4,7 +4,7 @@ use super::guest::Traffic;
 use super::{Back, Machine, Store, log_lines, until};
 use pregrant::DomId;
 use pregrant::xenbus::DeviceId;
-use pregrant_host::loopback::{Audit, Loopback};
+use pregrant_loopback::{Audit, Loopback};
 
 pub const BAD: u16 = 5;
 

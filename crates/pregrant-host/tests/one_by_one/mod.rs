@@ -6,7 +6,7 @@
 //!   PROGRAM --format=json ...   the same, said as libtest says it: `cargo xtask test` reads one format
 //! ```
 
-use pregrant_host::loopback::ProcessCounts;
+use pregrant_loopback::ProcessCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

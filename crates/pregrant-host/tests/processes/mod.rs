@@ -9,9 +9,10 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::wait::UNBOUNDED;
-use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback};
-use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
+use pregrant_loopback::xenstored::{Handle, Xenstored};
+use pregrant_loopback::{Audit, Broker, DomainSpec, Hooks, Loopback};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

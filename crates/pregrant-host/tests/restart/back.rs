@@ -14,14 +14,14 @@ use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, QueueWaker};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BackendError, BrokerRecovery, HotplugConfig, Mode, Net, NetConfig, Placement,
-    PollLoop, PortProvider, RemoteSide, Rest, RxContext, Stations, VifReport, Work, WorkerConfig,
+    Backend, BackendConfig, BackendError, HotplugConfig, Mode, Net, NetConfig, Placement, PollLoop,
+    PortProvider, RemoteSide, Rest, RxContext, Stations, VifReport, Work, WorkerConfig,
 };
-use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{BrokerRecovery, Loopback, ProcessCounts};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

@@ -9,9 +9,9 @@ use pregrant::net::front::{CtrlFront, FrontConfig};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, PortOwner, Steering};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::Frontend;
-use pregrant_host::loopback::Loopback;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::Loopback;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

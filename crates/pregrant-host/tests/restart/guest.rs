@@ -5,7 +5,7 @@ use crate::world::{self, GUEST};
 use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant_host::drivers::wait::UNBOUNDED;
-use pregrant_host::loopback::Loopback;
+use pregrant_loopback::Loopback;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

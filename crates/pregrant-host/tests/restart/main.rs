@@ -31,7 +31,7 @@ use model_guest::ModelGuest;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::xenbus::XenbusState;
-use pregrant_host::loopback::LoopbackError;
+use pregrant_loopback::LoopbackError;
 use std::path::Path;
 use std::time::Duration;
 use traffic::Traffic;

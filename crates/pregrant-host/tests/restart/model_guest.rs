@@ -23,9 +23,9 @@ use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant::{GrantRef, PAGE_SIZE};
 use pregrant_host::MonotonicClock;
-use pregrant_host::loopback::{Channel, Loopback, Region};
+use pregrant_host::UnixTransport;
 use pregrant_host::ports::sequence;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{Channel, Loopback, Region};
 use std::collections::VecDeque;
 use std::time::Duration;
 

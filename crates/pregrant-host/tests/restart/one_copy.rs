@@ -17,10 +17,10 @@ use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::Frontend;
-use pregrant_host::loopback::{DomainSpec, Loopback};
 use pregrant_host::ports::sequence::{self, Head};
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{DomainSpec, Loopback};
 use std::time::Duration;
 
 const SENDER: DomId = DomId(7);

@@ -20,7 +20,7 @@ use crate::tcp::Stream;
 use crate::world::{Back, GUEST, Log, OTHER, Word, World};
 use pregrant::port::BURST_FRAMES;
 use pregrant::xenbus::XenbusState;
-use pregrant_host::loopback::{Audit, DomainSpec, ProcessCounts};
+use pregrant_loopback::{Audit, DomainSpec, ProcessCounts};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -18,15 +18,14 @@ use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{DeviceId, Side, XenbusState};
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::status::{DeviceStatus, socket_path};
 use pregrant_host::drivers::{
-    BackStatus, Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, PollLoop, Rest, Stations,
-    StatusPublisher, Work,
+    BackStatus, Backend, BackendConfig, Mode, Net, NetConfig, PollLoop, Rest, Stations, StatusPublisher, Work,
 };
-use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{BrokerRecovery, Loopback};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
@@ -92,7 +91,8 @@ impl Work for Serving {
 fn serve(broker: &Path, dir: &Path) {
     let platform = Loopback::attach(broker, BACK).unwrap();
     let xs = machine::Store::new(UnixTransport::new(platform.take_store_fd().unwrap()).unwrap());
-    let status = StatusPublisher::on_loopback(dir, BACK.0).unwrap();
+    let status =
+        StatusPublisher::bind(&socket_path(dir, BACK.0), Loopback::counters, Loopback::describe).unwrap();
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(status.as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();

@@ -22,7 +22,7 @@ use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef};
 use pregrant_cli::choice::choice;
 use pregrant_cli::table::Table;
-use pregrant_host::loopback::{Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
+use pregrant_loopback::{Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
 use std::error::Error;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};

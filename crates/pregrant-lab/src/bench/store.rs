@@ -25,7 +25,7 @@ use pregrant::wire::xs::{MsgType, TX_NONE};
 use pregrant::xenstore::codec;
 use pregrant_cli::screen;
 use pregrant_cli::table::{Table, figure};
-use pregrant_host::xenstored::{Handle, Xenstored};
+use pregrant_loopback::xenstored::{Handle, Xenstored};
 use pregrant_xenstored::{Limits, Server};
 use rustix::thread::Pid;
 use std::os::unix::net::UnixStream;

@@ -20,8 +20,8 @@ use pregrant::port::{
 };
 use pregrant::shm::SharedBytes;
 use pregrant_host::MonotonicClock;
-use pregrant_host::loopback::{Loopback, Persistent};
 use pregrant_host::ports::switch::SwitchPort;
+use pregrant_loopback::{Loopback, Persistent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

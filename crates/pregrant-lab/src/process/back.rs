@@ -24,16 +24,17 @@ use pregrant::net::path::{PathName, persistent};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
+use pregrant_host::UnixTransport;
 use pregrant_host::drivers::net::CONTROL_PAGE;
 use pregrant_host::drivers::recovery::KeptBytes;
+use pregrant_host::drivers::status::socket_path;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, Mode, Net, NetConfig, PollLoop,
-    Recovery, Rest, Stations, StatusPublisher, Work,
+    Backend, BackendConfig, Blk, BlkConfig, DeviceClass, Mode, Net, NetConfig, PollLoop, Recovery, Rest,
+    Stations, StatusPublisher, Work,
 };
-use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_loopback::{BrokerRecovery, Loopback};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::error::Error;
@@ -362,7 +363,10 @@ impl Host {
         backend.control()?;
         // For `pregrant top`, beside the broker's socket; a testbed works without it. Only here: in
         // a case no thread would answer, and clients would wake it without end.
-        let mut status = StatusPublisher::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
+        let mut status =
+            StatusPublisher::bind(&socket_path(dir, *domid), Loopback::counters, Loopback::describe)
+                .inspect_err(|e| log::info!("{e}"))
+                .ok();
         let asked =
             status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;
         let ended =

@@ -16,8 +16,8 @@ use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::MonotonicClock;
-use pregrant_host::loopback::{Channel, Loopback, Region};
-use pregrant_host::xenstored::UnixTransport;
+use pregrant_host::UnixTransport;
+use pregrant_loopback::{Channel, Loopback, Region};
 use std::time::Duration;
 
 /// A req_prod that no ring has room for.

@@ -10,8 +10,9 @@
 //! There are two levels of granting, because with Linux's gntalloc each allocation *is* a grant:
 //! pools exist everywhere, grants of single pages only where a program controls its grant table
 //! (loopback, bare metal). Mapping and copying take lists, so that one system call and one flush
-//! serve a batch. Implementations: [`local`] (one process, for Miri, fuzzing and tests), and in
-//! `pregrant-host` the loopback Xen and Linux's `/dev/xen`. All pass the same conformance suite.
+//! serve a batch. Implementations: [`local`] (one process, for Miri, fuzzing and tests), Linux's
+//! `/dev/xen` in `pregrant-host`, and the loopback in `pregrant-loopback`. All pass the same
+//! conformance suite.
 //! [`bare`] is for guests without an operating system.
 #![expect(unsafe_code, reason = "`unsafe trait` lines alone: a wrong implementation breaks memory safety")]
 

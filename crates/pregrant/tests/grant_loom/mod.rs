@@ -1,5 +1,5 @@
 //! A grant of version 2 that its owner ends while another domain begins to use the page: the order
-//! of the two words (`crates/pregrant-host/src/loopback/table/v2.rs`, compiled here).
+//! of the two words (`crates/pregrant-loopback/src/table/v2.rs`, compiled here).
 //!
 //! ```text
 //!   owner: end --ended--> the page is its own again      loom's cell finds a use beside that
@@ -11,7 +11,7 @@ use loom::thread;
 use std::sync::Arc;
 use sync::{AtomicU32, AtomicU64, Ordering};
 
-#[path = "../../../pregrant-host/src/loopback/table/v2.rs"]
+#[path = "../../../pregrant-loopback/src/table/v2.rs"]
 #[allow(dead_code, reason = "the table uses the rest")]
 mod v2;
 

@@ -16,7 +16,7 @@
 //! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a
 //! file and so end the process by SIGBUS.
 
-use super::{KeptBytes, Recovery, device_of, name};
+use super::{KeptBytes, Recovery, device_name, device_of};
 use crate::backing::Backing;
 use crate::byte_lock;
 use crate::mapping::Mapping;
@@ -136,7 +136,7 @@ impl FileRecovery {
 
     /// Where a vif's lock is.
     pub fn lock_of(&self, id: &DeviceId) -> PathBuf {
-        self.dir.join(name(id)).join(LOCK)
+        self.dir.join(device_name(id)).join(LOCK)
     }
 
     fn file(&self, page: &str, bytes: usize) -> Result<Mapping, String> {
@@ -165,11 +165,11 @@ impl<P> Recovery<P> for FileRecovery {
     }
 
     fn page(&mut self, _: &P, id: &DeviceId, page: &str, bytes: usize) -> Result<Option<KeptBytes>, String> {
-        Ok(Some(Box::new(self.file(&format!("{}/{page}", name(id)), bytes)?)))
+        Ok(Some(Box::new(self.file(&format!("{}/{page}", device_name(id)), bytes)?)))
     }
 
     fn forget(&mut self, _: &P, id: &DeviceId) {
-        let own = self.dir.join(name(id));
+        let own = self.dir.join(device_name(id));
         let Ok(entries) = fs::read_dir(&own) else { return };
         for entry in entries.flatten().filter(|entry| entry.file_name() != LOCK) {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

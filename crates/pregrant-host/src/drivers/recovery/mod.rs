@@ -9,18 +9,14 @@
 //! The class decides what a number stands for, and how many bytes that has: here there are names
 //! and bytes.
 //!
-//! | file | keeps it |
-//! |---|---|
-//! | `broker` | with the loopback's broker |
-//! | `file` | in files that processes share, on real Xen |
+//! On a real Xen it is kept in files that processes share (`file`); on the loopback the broker
+//! keeps it (`pregrant-loopback`).
 //!
 //! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver
 //! domain keep one name and the pages of its queues for each device that the toolstack made.
 
-mod broker;
 mod file;
 
-pub use broker::BrokerRecovery;
 pub use file::{FileRecovery, Lock, LockError};
 
 use pregrant::DomId;
@@ -50,13 +46,13 @@ pub trait Recovery<P> {
     fn kept(&mut self, p: &P, class: Class, own: DomId) -> Vec<DeviceId>;
 }
 
-/// Where all is that is kept of a device: `vif5.0`.
-fn name(id: &DeviceId) -> String {
+/// The name under which everything of a device is kept: `vif5.0`.
+pub fn device_name(id: &DeviceId) -> String {
     format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
 }
 
 /// The device of a page's name, in domain `back`, if it is of this class.
-fn device_of(page: &str, class: Class, back: DomId) -> Option<DeviceId> {
+pub fn device_of(page: &str, class: Class, back: DomId) -> Option<DeviceId> {
     let (front, handle) = page.split_once('/')?.0.strip_prefix(class.name())?.split_once('.')?;
     let front = DomId(front.parse().ok()?);
     Some(DeviceId { class, front, back, handle: handle.parse().ok()? })

@@ -13,9 +13,9 @@
 //! protocol number for experiments.
 
 use super::header::HEADER;
-use super::made;
 use super::tap_log::TapLines;
 use super::transport_kind::TransportKind;
+use super::tun::made;
 use super::uring::Ring;
 use super::vhost::Vhost;
 use crate::ports::netdev_ioctl::Interface;
