@@ -10,7 +10,7 @@ use crate::net::path::{FrontChain, PathName};
 use crate::platform::Platform;
 
 impl<P: Platform> FrontQueue<P> {
-    /// Which directions go through a data ring.
+    /// The directions that use a data ring.
     pub fn data_ring(&self) -> ActiveLists {
         self.shared(PathName::DataRing)
     }
@@ -20,7 +20,7 @@ impl<P: Platform> FrontQueue<P> {
         self.tx().chain().has(PathName::Foreign)
     }
 
-    /// Whether the back lends pages.
+    /// True if the back grants pages of its own to this queue.
     pub fn borrows(&self) -> bool {
         self.shared(PathName::GuestCopy).any()
     }
@@ -43,8 +43,8 @@ impl<P: Platform> FrontVif<P> {
         self.queue(0).is_some_and(FrontQueue::names_frames)
     }
 
-    /// Whether the back accepted all staging lists of queue `i`;
-    /// [`staging_lens`](FrontQueue::staging_lens) says which it did.
+    /// True if the back accepted all staging lists of queue `i`;
+    /// [`staging_lens`](FrontQueue::staging_lens) says which ones it accepted.
     pub fn staging_accepted(&self, i: usize) -> bool {
         self.queue(i).is_some_and(|q| {
             let Buffers { tx, rx, .. } = q.asked().staging;

@@ -13,7 +13,7 @@ impl<P: Platform> FrontVif<P> {
         self.config.trusted = trusted;
     }
 
-    /// Whether this connection's back is lent pages that the guest uses otherwise.
+    /// Whether the back of this connection may get pages that hold other data of the guest, too.
     pub fn trust(&self) -> Trust {
         self.agreed.trust
     }

@@ -38,28 +38,28 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Pages of an ADD at most: a table is filled with few answers.
+/// Largest number of pages in one ADD request. A large number fills a table with few answers.
 pub const ADDS_AT_ONCE: usize = GREF_LIST_MAX;
 
-/// Pages of a DEL at most. Their frames are copied until it is answered: our back unmaps as many in
-/// one control turn.
+/// Largest number of pages in one DEL request. Frames in them are copied until the back answers, so
+/// the number is small: our back unmaps as many in one control turn.
 pub const DELS_AT_ONCE: usize = 64;
 
-/// How often the back is asked to let go of a page (docs/protocol 2.11).
+/// How often the back is asked to unmap one page before that is given up (docs/protocol 2.11).
 pub const DELS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// It is not granted yet.
+    /// The page is wanted in the table and not granted yet.
     Wanted,
-    /// It is granted, and waits to be announced to the back.
+    /// The page is granted, and waits to be announced to the back.
     Again,
-    /// In the request that has no answer yet.
+    /// The page is in the request that has no answer yet.
     Asked,
     Added,
     /// The next DEL names it.
     Leaving,
-    /// The back has let go of it, as it says, and the platform says that it has not.
+    /// The back says that it unmapped the page; the platform says that the grant is still in use.
     Ending,
 }
 
@@ -77,24 +77,24 @@ const EMPTY: Entry = Entry { gref: GrantRef::NONE, state: State::Wanted, in_flig
 /// A request for the back: of the list that was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// ADD_GREF_MAPPING.
+    /// The request is ADD_GREF_MAPPING.
     Add,
-    /// DEL_GREF_MAPPING.
+    /// The request is DEL_GREF_MAPPING.
     Del,
 }
 
-/// Counters of a cache.
+/// Counters of a cache of granted pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
     /// Frames that were sent from their own pages, all of their bytes or some.
     pub hits: u64,
-    /// Frames whose page the back did not have.
+    /// Number of frames in pages that the back did not have.
     pub misses: u64,
     /// Frames that were copied into the static pool as a whole.
     pub copied_to_pool: u64,
     /// Pages that made way for others.
     pub evictions: u64,
-    /// Pages that the back took.
+    /// Number of pages that the back accepted.
     pub adds: u64,
     /// Pages that it let go of.
     pub dels: u64,
@@ -104,13 +104,14 @@ pub struct CacheStats {
     pub ungranted: u64,
     /// Grants that were still in use when they were to end, at the first try.
     pub in_use: u64,
-    /// Answers without a request.
+    /// Number of answers without a request.
     pub unasked: u64,
-    /// How often it went over to copying, or came back.
+    /// How often the cache changed between caching and copying.
     pub mode_changes: u64,
 }
 
-/// See the module.
+/// Which pages of the guest's memory are granted to the back and mapped there, for one queue; the
+/// set follows what the guest sends.
 #[derive(Debug)]
 pub struct GrefCache {
     clock: Clock,
@@ -118,9 +119,9 @@ pub struct GrefCache {
     working_set: WorkingSet,
     /// Pages that the back's table has room for, by its last answer.
     capacity: usize,
-    /// It refused to have so many.
+    /// The back refused a table with this number of pages.
     refused_from: usize,
-    /// Places, each in one of these at most.
+    /// Indices of pages that wait for their next step; each is in one of these lists at most.
     wanted: Vec<u32>,
     /// Granted, and not announced to this back.
     again: Vec<u32>,
@@ -133,7 +134,7 @@ pub struct GrefCache {
 }
 
 impl GrefCache {
-    /// Of pages 0 to `pages`, for tables with `places` entries at most; the back has none yet.
+    /// For pages 0 to `pages` and tables of at most `places` entries. The back has no page yet.
     pub fn new(pages: usize, places: usize) -> Self {
         let places = places.min(pages);
         Self {
@@ -152,15 +153,15 @@ impl GrefCache {
         }
     }
 
-    /// A back is connected whose table has room for so many.
+    /// Called when a back is connected whose table has room for `capacity` pages.
     pub fn begin(&mut self, capacity: usize) {
         self.capacity = capacity.min(self.entries.len());
         self.refused_from = self.capacity + 1;
         self.working_set.begin(self.capacity);
     }
 
-    /// Another back has the rings, whose table is taken for empty until the next
-    /// [`begin`](Self::begin): what was announced is announced again, by the same references.
+    /// Called when another back took over the rings. Its table counts as empty until the next
+    /// [`begin`](Self::begin); then the pages are announced again, by the same references.
     pub fn renew(&mut self) {
         (self.capacity, self.asked) = (0, None);
         for list in [&mut self.again, &mut self.leaving, &mut self.list] {
@@ -187,7 +188,7 @@ impl GrefCache {
         found
     }
 
-    /// The same of one page of a frame over several, which is not counted.
+    /// Looks up one page of a frame over several pages, without counting.
     #[inline(always)]
     pub fn lookup_part(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         self.working_set.record_use(page);
@@ -204,7 +205,7 @@ impl GrefCache {
         None
     }
 
-    /// Counts a frame whose pages were looked up: whether it goes from one of them.
+    /// Counts a frame whose pages were looked up. `is_hit`: it is sent from at least one of them.
     #[inline(always)]
     pub fn looked_up(&mut self, is_hit: bool) {
         self.stats.hits += u64::from(is_hit);
@@ -284,7 +285,7 @@ impl GrefCache {
         self.set(place, Entry { state, ..self.entry(place) });
     }
 
-    /// A frame was copied.
+    /// Counts a frame that was copied.
     #[inline(always)]
     pub fn copied(&mut self) {
         self.stats.copied_to_pool += 1;
@@ -295,9 +296,10 @@ impl GrefCache {
         self.asked.is_some()
     }
 
-    /// The next request, about the entries that `list` is filled with;
-    /// [`take_answer`](Self::take_answer) gets the answer. None: nothing, or there is no answer
-    /// yet. `grant` grants a page, `end` ends a grant, and says whether it could.
+    /// The next request, for the entries that are put into `list`;
+    /// [`take_answer`](Self::take_answer) processes its answer. None: there is nothing to ask, or
+    /// an answer is outstanding. `grant` grants a page; `end` ends a grant and returns whether that
+    /// succeeded.
     pub fn question(
         &mut self,
         list: &mut Vec<GrefEntry>,
@@ -311,10 +313,10 @@ impl GrefCache {
         }
         self.list.clear();
         self.announce_again(list);
-        // Never is only one of the two asked: what leaves makes room for what comes.
+        // Both kinds are asked in turn: pages that leave make room for new ones.
         let most = self.capacity.saturating_sub(self.grants()).min(ADDS_AT_ONCE);
         if most == 0 {
-            // It takes fewer than was thought.
+            // The back has room for fewer pages than expected.
             while let Some(place) = self.wanted.pop() {
                 self.clock.remove(place as usize);
             }
@@ -386,7 +388,7 @@ impl GrefCache {
         }
     }
 
-    /// Takes the answer to the last request, and the statuses in the list.
+    /// Processes the answer to the last request, and the statuses in the list.
     pub fn take_answer(
         &mut self,
         answer: CtrlResponse,
@@ -412,7 +414,8 @@ impl GrefCache {
                     let part = if taken == 0 { n / 2 } else { 0 };
                     self.set_capacity(self.capacity.min(self.grants() + part));
                 } else if self.grants() >= self.capacity && self.capacity + 1 < self.refused_from {
-                    // After a refusal: between what it has and what it refused.
+                    // After a refusal the capacity is set between what the back has and what it
+                    // refused.
                     self.set_capacity(self.capacity.midpoint(self.refused_from));
                 }
             }
@@ -460,7 +463,7 @@ impl GrefCache {
         }
     }
 
-    /// Tries again, of some.
+    /// Tries again to end some of the grants that could not be ended.
     fn end_some(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for _ in 0..self.ending.len().min(DELS_AT_ONCE) {
             let Some(place) = self.ending.pop_front() else { break };
@@ -473,8 +476,8 @@ impl GrefCache {
         }
     }
 
-    /// The back is gone: ends all grants that can be ended. The others take a place each until they
-    /// can be: call this again.
+    /// The back is gone: ends all grants that can be ended. Each of the others uses up a place
+    /// until it can be ended; call this again later.
     pub fn disconnect(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         (self.capacity, self.asked) = (0, None);
         self.ending.clear();
@@ -494,29 +497,29 @@ impl GrefCache {
         }
     }
 
-    /// Pages that the back has, as it says.
+    /// Number of pages that the back says it has mapped.
     pub fn added(&self) -> usize {
         let added =
             |entry: &(usize, &Entry)| self.clock.page(entry.0).is_some() && entry.1.state == State::Added;
         self.entries.iter().enumerate().filter(added).count()
     }
 
-    /// Grants that stand.
+    /// Number of grants that exist.
     pub fn grants(&self) -> usize {
         self.clock.len() - self.wanted.len()
     }
 
-    /// Pages that the back takes, by its last answer.
+    /// Number of pages that the back has room for, by its last answer.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Pages that the back has, as it says, and how many it takes.
+    /// Number of pages that the back says it has mapped, and number that it has room for.
     pub fn pages(&self) -> (usize, usize) {
         (self.added(), self.capacity)
     }
 
-    /// What becomes of pages that have no place.
+    /// What happens to frames in pages that are not in the table.
     pub fn mode(&self) -> CacheMode {
         self.working_set.mode()
     }

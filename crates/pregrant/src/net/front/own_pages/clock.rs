@@ -13,11 +13,11 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// No place, or no page.
+/// Means that a page has no place, or a place no page.
 const NONE: u32 = u32::MAX;
 
-/// Places that the hand passes at most for one page that has to go: what a frame waits for is
-/// bounded, whatever was used before.
+/// Largest number of places that the hand passes to find one page to remove. This bounds the time
+/// that a frame waits, whatever was used before.
 const STEPS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,10 +26,10 @@ struct Place {
     used: bool,
 }
 
-/// See the module.
+/// A clock algorithm (second chance): approximates which page was not used for the longest time.
 #[derive(Debug)]
 pub struct Clock {
-    /// By page.
+    /// For each page its place.
     place_of: Box<[u32]>,
     places: Box<[Place]>,
     free: Vec<u32>,
@@ -39,7 +39,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// For pages 0 to `pages`; so many of them have a place.
+    /// For pages 0 to `pages`, of which `places` can have a place.
     pub fn new(pages: usize, places: usize) -> Self {
         Self {
             place_of: vec![NONE; pages].into_boxed_slice(),
@@ -50,7 +50,7 @@ impl Clock {
         }
     }
 
-    /// Pages that there are.
+    /// Number of pages.
     pub fn pages(&self) -> usize {
         self.place_of.len()
     }
@@ -61,7 +61,7 @@ impl Clock {
         self.places.len() - self.free.len()
     }
 
-    /// Whether none has.
+    /// True if no page has a place.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -105,8 +105,8 @@ impl Clock {
         self.free.push(place as u32);
     }
 
-    /// Moves the hand to a page that was not used since it passed last, of those that `may_go`.
-    /// None: it found none on its way.
+    /// Moves the hand to a page that `may_go` and that was not used since the hand last passed it.
+    /// None: there was none within [`STEPS_MAX`] places.
     pub fn unused(&mut self, may_go: impl Fn(usize) -> bool) -> Option<usize> {
         for _ in 0..STEPS_MAX.min(2 * self.top) {
             let at = self.hand;
@@ -128,7 +128,7 @@ impl Clock {
         self.page(self.hand).map(|_| self.hand)
     }
 
-    /// No page has a place.
+    /// Takes all pages from their places.
     pub fn clear(&mut self) {
         (0..self.top).rev().for_each(|place| self.remove(place));
         self.hand = 0;

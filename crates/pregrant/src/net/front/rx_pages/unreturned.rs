@@ -61,27 +61,27 @@ impl<P: Platform> Unreturned<P> {
         None
     }
 
-    /// How many pages it counts.
+    /// Number of pages that consumers of former queues still have.
     pub fn count(&self) -> usize {
         self.pages.count().max(LEAST)
     }
 
-    /// See [`RxFront::piece`](crate::net::front::RxFront::piece).
+    /// Reads a frame's payload; see [`RxFront::piece`](crate::net::front::RxFront::piece).
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         self.pieces(token).nth(k)
     }
 
-    /// See [`RxFront::release`](crate::net::front::RxFront::release).
+    /// Releases a frame; see [`RxFront::release`](crate::net::front::RxFront::release).
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.lent.release(token)
     }
 
-    /// See [`RxFront::pieces`](crate::net::front::RxFront::pieces).
+    /// Reads a frame's payload; see [`RxFront::pieces`](crate::net::front::RxFront::pieces).
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
         self.lent.pieces_in(Some(&self.pages), token)
     }
 
-    /// Gives those frames back that the caller has no more, as it says.
+    /// Releases those frames of which `has_done` says that the caller needs them no more.
     pub fn release_done(&mut self, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
         for page in 0..self.lent.numbers() {
             if let Some(token) = self.lent.token_of(page)

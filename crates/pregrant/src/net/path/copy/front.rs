@@ -19,7 +19,8 @@ fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) 
     }
 }
 
-/// Of an id that has no page in the region: the page goes back, or is one that was added.
+/// The grant of an id whose page is not in the region: either the page is to be returned, or it was
+/// added later.
 #[cold]
 fn grant_of_added<P: Platform>(pages: &mut OrdinaryPages<P>, id: u16) -> Option<u32> {
     pages.of_ids.iter_mut().for_each(|of_ids| of_ids.give_back(id));

@@ -11,17 +11,17 @@ use crate::net::front::tx_slots::{NO_ID, table};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// No page.
+/// The id has no page.
 const NONE: u16 = NO_ID;
 
-/// See the module.
+/// A table of which id has which page, where ids share fewer pages.
 pub struct PagesOfIds {
     of_id: Box<[u16]>,
     free: Vec<u16>,
 }
 
 impl PagesOfIds {
-    /// `pages` for `ids`.
+    /// A table for `pages` pages that `ids` ids share.
     pub(super) fn new(ids: u32, pages: u32) -> Self {
         let mut free = table(pages);
         free.iter_mut().zip((0..pages).rev()).for_each(|(place, page)| *place = page as u16);

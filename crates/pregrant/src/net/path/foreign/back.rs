@@ -30,10 +30,10 @@ pub const CLAIM: Claim = Claim::new(1);
 pub struct NamesFrames(bool);
 
 impl NamesFrames {
-    /// They may.
+    /// Requests of the queue may name frames of the guest's memory.
     pub const ALLOWED: Self = Self(true);
 
-    /// Whether any request can.
+    /// True if requests of the queue may name frames.
     #[inline(always)]
     pub fn any(self) -> bool {
         self.0
@@ -51,14 +51,15 @@ pub struct ForeignPath<P: Platform> {
     memory: Arc<<P::Peer as PeerMem>::Map>,
 }
 
-/// Where that is in the guest's memory; beyond its end for one that no guest has.
+/// Offset of a frame's byte in the mapping of the guest's memory; beyond its end if the guest has
+/// no such frame.
 #[inline(always)]
 fn place(frame: u32, offset: u16) -> usize {
     (frame as usize).saturating_mul(PAGE_SIZE).saturating_add(usize::from(offset))
 }
 
 impl<P: Platform> ForeignPath<P> {
-    /// For both directions of one queue: a map of the domain's whole memory.
+    /// Maps the domain's whole memory, for both directions of one queue.
     pub fn pair(p: &P, of: DomId) -> Result<[Self; 2], PlatformError> {
         let memory = Arc::new(p.peer().whole(of)?);
         Ok([Self { memory: Arc::clone(&memory) }, Self { memory }])

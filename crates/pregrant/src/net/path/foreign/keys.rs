@@ -19,10 +19,10 @@ pub const FEATURE: &str = "feature-foreign";
 /// The front's key: its consent.
 pub const REQUEST: &str = "request-foreign";
 
-/// The back's key that says whether the guest's memory is mapped.
+/// Key of the back: it has mapped the guest's memory.
 pub const ACTIVE: &str = "foreign-active";
 
-/// All of them.
+/// The keys of this path.
 pub const KEYS: PathKeys =
     PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[REQUEST] };
 

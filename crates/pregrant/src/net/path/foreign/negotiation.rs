@@ -116,10 +116,11 @@ impl<P: Platform> FrontChain<P> {
     }
 }
 
-/// What a back keeps while it accepts a front's queues.
+/// State of a back while it accepts the queues of one front.
 pub struct ForeignAcceptor<P: Platform> {
     allowed: bool,
-    /// Of the queues that were not asked yet: TX, RX. The first one decides for all.
+    /// Paths (TX, RX) of the queues that were not accepted yet. They are made for all queues when
+    /// the first one asks.
     paths: IntoIter<[ForeignPath<P>; 2]>,
 }
 
@@ -129,8 +130,9 @@ impl<P: Platform> ForeignAcceptor<P> {
         Self { allowed, paths: Vec::new().into_iter() }
     }
 
-    /// The paths of each queue of a guest; none where it does not ask, or cannot be mapped. One
-    /// that names frames to a predecessor goes on doing so: then it is an error.
+    /// Makes the paths of all queues of a guest; none if it does not ask, or if its memory cannot
+    /// be mapped. If a predecessor had accepted this path, the front goes on using it: then a
+    /// failure is an error.
     fn all(&self, cx: &mut Accepting<'_, P>, said: Said<'_>) -> Result<Vec<[ForeignPath<P>; 2]>, Lost> {
         let asks = cx.front.foreign;
         if !said.whole(asks && self.allowed) {
