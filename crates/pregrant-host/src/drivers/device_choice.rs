@@ -1,11 +1,11 @@
 //! Which devices of a class a backend serves: all of a guest's, or one. Operators choose so.
 
-/// See the module.
+/// A guest's device that an operator chose, or all devices of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceChoice {
-    /// The guest.
+    /// The guest's domain id.
     pub front: u16,
-    /// Its device; None: all.
+    /// Number of the device; None: all devices of the guest.
     pub handle: Option<u32>,
 }
 

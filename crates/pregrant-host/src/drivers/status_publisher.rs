@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// Writes a backend's status to whoever connects to its socket.
 pub struct StatusPublisher<P> {
     socket: StatusSocket,
     daemon: &'static str,
@@ -25,7 +25,7 @@ pub struct StatusPublisher<P> {
 }
 
 impl StatusPublisher<Loopback> {
-    /// For the backend of domain `domid` of the machine in `dir`.
+    /// For the backend of domain `domid` of the loopback machine in `dir`.
     pub fn on_loopback(dir: &Path, domid: u16) -> Result<Self, ListenError> {
         Self::on_loopback_at(&socket_path(dir, domid))
     }
@@ -43,7 +43,7 @@ impl StatusPublisher<Loopback> {
 }
 
 impl StatusPublisher<Xen> {
-    /// For a backend of a real Xen, at this socket.
+    /// For a backend on real Xen, at this socket.
     pub fn on_xen_at(socket: &Path) -> Result<Self, ListenError> {
         Ok(Self {
             socket: StatusSocket::bind(socket)?,
@@ -56,12 +56,12 @@ impl StatusPublisher<Xen> {
 }
 
 impl<P: Platform> StatusPublisher<P> {
-    /// When it wants another turn, from now, though no one asks. None: never.
+    /// Time until the next turn is needed although nobody connects. None: no turn is needed.
     pub fn due(&self) -> Option<Duration> {
         self.socket.due()
     }
 
-    /// Answers who asks; to be called between batches, as often as is convenient.
+    /// Answers readers. To be called between batches, as often as is convenient.
     pub fn turn<T: Transport + 'static>(&mut self, backend: &Backend<P, T>) {
         let Self { socket, daemon, started, counters, describe } = self;
         socket.turn(Instant::now(), || {
@@ -86,14 +86,14 @@ impl<P: Platform> StatusPublisher<P> {
                 vifs: backend.reports().into_iter().map(Into::into).collect(),
                 devices: others,
             };
-            // Plain figures and texts: there is nothing in it that JSON cannot say.
+            // The status consists of numbers and texts, which JSON can always represent.
             serde_json::to_vec(&status).unwrap_or_default()
         });
     }
 }
 
 impl<P> AsFd for StatusPublisher<P> {
-    /// Readable when somebody asks.
+    /// Readable when a reader connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

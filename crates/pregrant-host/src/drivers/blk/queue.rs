@@ -17,7 +17,6 @@ use pregrant::port::Arena;
 use pregrant::units::EvtchnPort;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// See the module.
 pub(super) struct VbdQueue<P: Platform> {
     pub(super) queue: BackQueue<P>,
     pub(super) readable: Option<OwnedFd>,

@@ -35,13 +35,13 @@ pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 pub struct HotplugConfig {
     /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
     pub name: String,
-    /// `bridge`: to be joined.
+    /// Key `bridge`: the bridge that the interface joins.
     pub bridge: Option<String>,
     /// `script`: run when the interface is there.
     pub script: Option<String>,
     /// `mtu`: the interface gets it. One that no interface can have counts as absent.
     pub mtu: Option<u32>,
-    /// `mac`: the guest's address.
+    /// Key `mac`: the guest's address.
     pub mac: Option<String>,
     /// [`INTERFACE`]: the number of the interface that a predecessor made.
     pub interface: Option<u32>,
@@ -49,8 +49,8 @@ pub struct HotplugConfig {
     pub dir: String,
 }
 
-/// Where a backend says, in its directory, by which number its successor finds a vif's interface:
-/// its name its owner may have changed.
+/// Key of the backend, in its own directory: the number (ifindex) of a vif's interface, by which a
+/// successor finds it even if its owner renamed it.
 pub const INTERFACE: &str = "pregrant-interface";
 
 /// The name of a vif's interface where the toolstack gives none.
@@ -72,7 +72,7 @@ impl HotplugConfig {
                 format!("ignoring the key `mtu`, the interface keeps its MTU: {e}"),
             ));
         })?;
-        // One that is garbled is no one's: the interface is found by its name.
+        // An invalid number is ignored: the interface is then found by its name.
         let interface = device.get_own(xs, INTERFACE).unwrap_or_default();
         let mut text = |key: &str| -> Result<Option<String>, DeviceError> {
             let text: Option<String> = device.get_own(xs, key)?;
@@ -91,16 +91,16 @@ impl HotplugConfig {
     }
 }
 
-/// The one that plugs a vif's remote side in (docs/protocol 2.10). Never two of them.
+/// Who connects a vif's interface to the network (docs/protocol 2.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
-    /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected
-    /// after that.
+    /// The toolstack: its script writes "connected" to `hotplug-status`, and only then the front is
+    /// connected.
     Toolstack,
-    /// This process: runs `script`, or joins `bridge` where there is no such file, and then says
+    /// This process: it runs `script`, or joins `bridge` if there is no such file, and then writes
     /// "connected".
     Own,
-    /// No one.
+    /// Nobody.
     #[default]
     None,
 }
@@ -110,64 +110,65 @@ pub enum Hotplug {
 pub enum Plugged {
     /// It is done.
     Yes,
-    /// A script runs.
+    /// The script still runs.
     NotYet,
-    /// It failed, for this reason.
+    /// It failed; the text says why.
     No(String),
 }
 
 pub use crate::drivers::device_class::Notes;
 
-/// See the module. None of it writes lines into the log: what failed is said to the backend, which
-/// writes it as long as the vif has lines left.
+/// Makes the ports of vifs: taps, ports of the switch, or others. An implementation writes no log
+/// lines; it returns failures to the backend, which logs them within the vif's budget.
 pub trait PortProvider: RemoteSide {
-    /// As [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
+    /// Like [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
     fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         None
     }
-    /// Whether the kernel's netback serves it, and it is about to be taken from there.
+    /// True if the kernel's netback serves the vif, and this process is about to take it over.
     fn is_kernels(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.is_kernels(id))
     }
-    /// A vif was found: makes its place. Its front knows nothing of it yet, unless it is `live`:
-    /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
-    /// at once. May come again.
+    /// Called when a vif was found: makes its interface. The front knows nothing of it yet, unless
+    /// `live`: then the vif is about to be taken over, with a predecessor's interface, or one that
+    /// must be made like it at once. Can be called again.
     ///
     /// # Errors
     /// In words for the log and the store. The vif is not served.
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.found(id, place, live))
     }
-    /// A vif that a predecessor left connected is about to be taken up, at once or when its last
-    /// owner is gone: frames for its guest are kept from now on. `queues` and `front` are as
-    /// [`connected`](Self::connected) will probably have them. Nothing of it is this process' yet.
+    /// Called when a vif that a predecessor left connected is about to be taken over, at once or
+    /// when its last owner is gone: frames for its guest are queued from now on. `queues` and
+    /// `front` are the likely arguments of [`connected`](Self::connected). The vif is not this
+    /// process's yet.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         if let Some(inner) = self.inner_provider() {
             inner.reserve(id, place, queues, front);
         }
     }
-    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in
-    /// use goes. Returns how many frames waited there, and are lost.
+    /// Called when the vif is connected, or was not taken over after all: drops what was
+    /// [reserved](Self::reserve) and is not used. Returns how many queued frames are lost by that.
     fn release(&mut self, id: &DeviceId) -> usize {
         self.inner_provider().map_or(0, |inner| inner.release(id))
     }
-    /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
+    /// For [`Hotplug::Own`]: starts or continues hotplug. Called again until it is done.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.plug(id, place))
     }
-    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the
-    /// hotplug, or goes on with it; asked again until it is over. The directory is there still.
+    /// For [`Hotplug::Own`], if this process also removes the vif's directory: starts or continues
+    /// to undo hotplug. Called again until that is done; the directory still exists.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.unplug(id))
     }
-    /// The front is connected: a port for each of `queues`. `front` is what the guest takes
-    /// unfinished.
+    /// Called when the front is connected: makes a port for each of `queues`. `front` is the
+    /// offload work that the guest accepts to do.
     ///
     /// # Errors
     /// In words for the log. The vif's frames are dropped.
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String>;
-    /// Descriptors, by queue, that are readable when the kernel has frames for the guest; asked for
-    /// ports that were just made.
+    /// For each queue a descriptor that is readable when the kernel has frames for the guest.
+    /// Called for ports that were just made.
     ///
     /// The default is none: ports of this process (a switch, a sink) ring the doorbell of their
     /// worker. A provider whose frames come from the kernel must implement it, or the worker sleeps
@@ -175,8 +176,8 @@ pub trait PortProvider: RemoteSide {
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
         self.inner_provider().map_or_else(Vec::new, |inner| inner.readable(id))
     }
-    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
-    /// them.
+    /// Called when the guest begins or stops to receive frames: `up` if it is connected and has
+    /// posted RX slots.
     ///
     /// The default does nothing: ports of this process have no carrier, and keep or drop the frames
     /// of a guest that takes none. A provider with an interface of the kernel's must implement it.
@@ -186,9 +187,9 @@ pub trait PortProvider: RemoteSide {
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.inner_provider().map_or(Ok(()), |inner| inner.link(id, up))
     }
-    /// The longest packet that the guest takes, for an interface of the kernel's, which is to send
-    /// no longer ones; None: any. As its front connects, and when longer ones came all the same:
-    /// those were dropped and counted. Notes of what was changed.
+    /// Sets the longest packet that the guest receives as the MTU of its interface; None: no limit.
+    /// Called when the front connects, and when longer packets arrived nevertheless (they were
+    /// dropped and counted). Returns notes of what was changed.
     ///
     /// The default does nothing: ports of this process have no MTU.
     ///
@@ -246,20 +247,20 @@ impl FramePort for Unplugged {
     }
 }
 
-/// Where one vif's hotplug stands.
+/// State of one vif's hotplug.
 #[derive(Debug)]
 pub(super) enum HotplugState {
-    /// Nothing to do, or done.
+    /// Nothing is left to do.
     Done,
-    /// By this process: to be asked again.
+    /// This process does it: ask the provider again.
     Own(HotplugConfig),
     /// The vif is over, and what this process plugged in is being undone.
     Undone,
 }
 
 impl HotplugState {
-    /// Makes the remote side's place, and begins to plug it in. A vif that was taken up (`live`) is
-    /// plugged in already.
+    /// Makes the remote side's interface and starts hotplug. For a vif that was taken over
+    /// (`live`), hotplug is done already.
     pub(super) fn begin<P: Platform>(
         provider: &mut dyn PortProvider,
         hotplug: Hotplug,
@@ -301,7 +302,7 @@ impl HotplugState {
         matches!(self, Self::Undone)
     }
 
-    /// Whether it is to be asked again.
+    /// True if the provider must be asked again.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)
     }

@@ -20,7 +20,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// The log line for a device whose ring is paused, once in a while.
+/// The log line for a device whose control ring is paused; it is repeated rarely.
 const PAUSED: &str = "control ring throttled: the frontend sends too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -74,9 +74,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Charges this time to the guest's account, and pauses the ring where the account is empty.
-    /// The part that comes `once` with each connection, in thousandths, is charged to its account
-    /// of steps: a front that connects without end is throttled for that.
+    /// Charges time on the control ring to the guest, and pauses the ring if the guest has used up
+    /// its share. The part that every connection needs once (`once`, in thousandths) is charged to
+    /// the guest's steps instead, so that a front that reconnects without end is throttled.
     fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
         let (throttle, now) = self.throttles.of(id.front);
         let once = took * once / 1000;
@@ -91,7 +91,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Before sleeping: arms those that have nothing. True: one has something.
+    /// Called before sleeping: arms the control rings that have no work. Returns true if one has
+    /// work.
     pub(super) fn arm_control_rings(&mut self) -> bool {
         self.poll_control_rings();
         let Self { control_rings, devices, platform, .. } = self;
@@ -104,8 +105,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     more
                 }
                 Err(e) => {
-                    // One is reported at a time: another stays active, and is reported in its next
-                    // turn.
+                    // One fault is reported at a time: another ring stays active, and is reported
+                    // in its next turn.
                     fault = Some((served.device.id(), e));
                     true
                 }

@@ -7,7 +7,7 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// See the module.
+/// What the domain's backend directory holds: devices that are served, held by others, or ignored.
 pub(super) struct Directory<P: Platform, T: Transport + 'static> {
     /// A directory may have come that was not checked.
     pub(super) rescan: bool,
@@ -25,9 +25,9 @@ impl<P: Platform, T: Transport + 'static> Default for Directory<P, T> {
     }
 }
 
-/// A device whose last owner still holds it, or its backing.
+/// A device that its last owner has not released yet, or whose backing it has not released.
 pub(super) struct Held<P: Platform, T: Transport + 'static> {
-    /// The first try.
+    /// Time of the first try.
     pub(super) since: Instant,
     /// The owner, or what is missing.
     pub(super) why: String,

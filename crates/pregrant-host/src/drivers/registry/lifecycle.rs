@@ -24,8 +24,8 @@ use std::time::Instant;
 pub(super) type Fault = (DeviceId, RingFault);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Goes on with the hotplug scripts that this process runs; the directory of a device that is
-    /// unplugged is removed.
+    /// Continues the hotplug scripts that this process runs. Removes the directory of a device
+    /// whose hotplug is undone.
     pub(super) fn turn_plugs(&mut self) {
         if !self.polls.hotplugs {
             return;
@@ -74,7 +74,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         matches!(own, Ok(XenbusState::Initialising))
     }
 
-    /// Takes one device's steps; a failure closes that device alone.
+    /// Makes one device's next step. A failure closes that device only.
     pub(super) fn step(&mut self, id: DeviceId) {
         let Some(came_to) = self.step_of_stage(id) else { return };
         match came_to {
@@ -85,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
                 self.share_pages(id.front);
             }
-            // Its front may have sent requests.
+            // The front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
                 self.say(
@@ -136,15 +136,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
         let came_to = back.step(&self.platform, &mut bus, &mut kept);
-        // It may have closed one connection before the next one failed: that one waits, or is tried
-        // again, as the first of a device does.
+        // The step may have closed one connection before the next one failed. Then the device
+        // waits, or is tried again, as if it was its first connection.
         if came_to.is_err() && served.is_connected() && !served.is_stage_right() {
             served.stage.close();
         }
         Some(came_to)
     }
 
-    /// Its front is connected no longer. False: there is no such device.
+    /// Called when the front is no longer connected. Returns false if there is no such device.
     fn closed(&mut self, id: DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(&id) else { return false };
         served.stage.close();
@@ -152,8 +152,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
-    /// directory, and `scan` misses it. To forget it now would be to find it again at once.
+    /// The front is gone, or `online` is 0: the device stays closed until the toolstack removes its
+    /// directory and `scan` notices. If it was forgotten now, it would be found again at once.
     fn over(&mut self, id: DeviceId) {
         self.closed(id);
         if self.config.removes
@@ -231,14 +231,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         served.served.own_key_changed(&served.device, &served.log);
         if let Some(backing) = served.stage.backing_mut() {
-            // It may be another thing altogether.
+            // The backing may be a different one now.
             backing.changed(Instant::now());
         }
         self.pool.wake_queues(*id);
     }
 
-    /// Takes a device's own directory away, and the guest's if it has no other. `scan` misses it
-    /// then.
+    /// Removes a device's directory, and the guest's if no other device is in it. `scan` notices
+    /// later.
     fn remove_directory(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get(id) else { return };
         let guest = format!("{}/{}", watch_of(id.class), id.front.0);
@@ -266,13 +266,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fail_with(id, why, Some(Level::Warn));
     }
 
-    /// Closes one device whose guest has ended, which is not a fault.
+    /// Closes a device whose guest has ended, which is not a fault.
     pub(super) fn guest_has_ended(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Info));
     }
 
-    /// The same as [`fail`](Self::fail); the log has a line of it, at this level, where that is
-    /// news.
+    /// Like [`fail`](Self::fail), with a log line at this level, if it is news.
     pub(super) fn fail_with(&mut self, id: DeviceId, why: &dyn Display, news: Option<Level>) {
         if !self.has_returned(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
             return;

@@ -9,12 +9,12 @@ use crate::drivers::device_log::{DeviceLog, DeviceLogs};
 use pregrant::xenbus::DeviceId;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The logs of all devices, which share one budget.
 #[derive(Default)]
 pub(super) struct Logs {
     /// The budget over all devices.
     budget: DeviceLogs,
-    /// The log of each device, also of those that another holds.
+    /// The log of each device, including those that another owner has.
     current: BTreeMap<DeviceId, DeviceLog>,
     /// The logs of devices that are gone, as long as their class has something under way for them.
     ending: Vec<DeviceLog>,
@@ -69,7 +69,7 @@ impl Logs {
         });
     }
 
-    /// Those of devices for which something is still under way, at the backend's end.
+    /// Returns, at the backend's end, the logs of devices for which work is still under way.
     pub(super) fn take_ending(&mut self) -> Vec<DeviceLog> {
         std::mem::take(&mut self.ending)
     }

@@ -22,37 +22,40 @@ use std::time::{Duration, Instant};
 
 /// The step for a device once its queues are here.
 pub(super) enum Then {
-    /// Its front's steps.
+    /// Makes the front's next step.
     Step,
-    /// It is closed, for this, which the log has at this level.
+    /// Closes the device for this reason, logged at this level.
     Fail(Level, String),
-    /// The same, for what its ring showed.
+    /// Closes the device because of a fault in its ring.
     Fault(RingFault),
-    /// Its directory is gone.
+    /// The device's directory is gone.
     Remove,
 }
 
 impl Then {
-    /// Whether the other adds nothing to it.
+    /// True if `other` asks for nothing more.
     fn is_like(&self, other: &Self) -> bool {
         let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
         fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Where the queues are.
+/// Where the device's queues are.
 enum Place<P: Platform> {
-    /// In the control thread.
+    /// The control thread has them.
     Here,
-    /// With workers, or on their way: their number, and those that have returned.
+    /// Workers have them, or they are on their way: how many there are, and those that have
+    /// returned.
     HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
-    /// Here, and to be closed, while the device's backing works on requests.
+    /// The control thread has them. The device is about to be closed, while its backing works on
+    /// requests.
     Draining { since: Instant, next: Instant },
-    /// Here, and to be closed: no request is under way, or the device has waited for long enough.
+    /// The control thread has them. The device may be closed: no request is under way, or it has
+    /// waited for long enough.
     Drained,
 }
 
-/// See the module.
+/// The queues of a connected device: with workers, on their way back, or here.
 pub(super) struct DeviceQueues<P: Platform> {
     place: Place<P>,
     then: Vec<Then>,
@@ -65,7 +68,7 @@ impl<P: Platform> Default for DeviceQueues<P> {
 }
 
 impl<P: Platform> DeviceQueues<P> {
-    /// This number of queues goes to workers.
+    /// Notes that `queues` queues went to workers.
     pub(super) fn hand_out(&mut self, queues: usize) {
         self.place = match queues {
             0 => Place::Here,
@@ -99,7 +102,7 @@ impl<P: Platform> DeviceQueues<P> {
         matches!(self.place, Place::HandedOut { .. })
     }
 
-    /// Whether workers have all of them, and nothing waits: they may go to other workers.
+    /// True if workers have all queues, and nothing waits for them: they may move to other workers.
     pub(super) fn may_move(&self) -> bool {
         matches!(&self.place, Place::HandedOut { returned, .. } if returned.is_empty())
             && self.then.is_empty()
@@ -127,7 +130,7 @@ impl<P: Platform> DeviceQueues<P> {
         matches!(self.place, Place::Draining { .. })
     }
 
-    /// When the device is asked again what is under way.
+    /// When to ask the device again whether requests are under way.
     pub(super) fn drain_check(&self) -> Option<Instant> {
         match self.place {
             Place::Draining { next, .. } => Some(next),
@@ -135,8 +138,8 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// Whether a device whose queues are here may be closed: no request is `under_way`, or it has
-    /// waited for as long as that says. It stays so until they are handed out again.
+    /// True if a device whose queues are here may be closed: no request is `under_way`, or it has
+    /// waited for as long as that says. It stays true until the queues are handed out again.
     pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
         let now = Instant::now();
         let since = match self.place {

@@ -9,14 +9,14 @@ use pregrant::units::DomId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How soon the log has a line again of the same device and bound.
+/// How long after a log line the next one about the same device and bound may come.
 const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
 
-/// What guests have spent of the control thread's time.
+/// The control thread's time that each guest has used.
 pub(super) struct Throttles {
     by_guest: BTreeMap<DomId, Throttle>,
     began: Instant,
-    /// When the first of the devices that are throttled is served again.
+    /// When the first throttled device is served again.
     pub(super) resumes_at: Option<Instant>,
 }
 
@@ -41,16 +41,16 @@ impl Throttles {
 /// The bounds that a device has reached, whatever its stage.
 #[derive(Default)]
 pub(super) struct DeviceThrottle {
-    /// Its front is not watched before.
+    /// The device's front is not watched until this time; None: it is watched.
     pub(super) until: Option<Instant>,
-    /// How often its front was not watched.
+    /// Throttling of the front's steps: how often, and when last logged.
     pub(super) steps: Repeated,
-    /// How often its control ring was paused.
+    /// Throttling of the control ring: how often, and when last logged.
     pub(super) ring: Repeated,
 }
 
 impl DeviceThrottle {
-    /// How often it reached a bound.
+    /// Number of times the device reached a bound.
     pub(super) fn times(&self) -> u64 {
         self.steps.times + self.ring.times
     }
@@ -64,7 +64,7 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// It happens once more. True: the log must have a line.
+    /// Counts one more time. Returns true if it must be logged.
     pub(super) fn again(&mut self, now: Instant) -> bool {
         self.times += 1;
         let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);

@@ -85,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         woke
     }
 
-    /// When the first of those that are throttled is watched again, from now.
+    /// Time until the first throttled device is watched again.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
         self.throttles.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
     }
