@@ -10,7 +10,7 @@ pub struct DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Whether a device is served where these are chosen: none chooses all.
+    /// True if a device is served when these are chosen; an empty list chooses all.
     pub fn serve(chosen: &[Self], front: u16, handle: u32) -> bool {
         chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))
     }

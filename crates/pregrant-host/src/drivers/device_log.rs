@@ -98,7 +98,7 @@ struct Own {
     budgets: RefCell<ByKind<Budget>>,
     #[cfg(test)]
     written: Cell<u64>,
-    /// Lines that were not written: in all, and since the last that was.
+    /// Number of lines that were not written: in all, and since the last written one.
     left_out: Cell<u64>,
     unreported: Cell<u64>,
 }
@@ -163,7 +163,7 @@ impl DeviceLog {
         None
     }
 
-    /// Whether another line of its kind may follow at once.
+    /// True if another line of its kind may follow at once.
     fn has_more(&self, level: Level) -> bool {
         let now = (self.all.0.now)();
         self.own.budgets.borrow_mut().of(level).lines.has_room(ONE_DEVICE, now)
@@ -174,7 +174,7 @@ impl DeviceLog {
         outcome.inspect_err(|why| self.say(level, why)).ok()
     }
 
-    /// Lines that were not written.
+    /// Number of lines that were not written.
     pub fn left_out(&self) -> u64 {
         self.own.left_out.get()
     }

@@ -38,7 +38,7 @@ const FORGIVEN_NS: u64 = 200_000;
 /// than a few long ones. Unit: 1/256 ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
-    /// 0: no turn has had a request.
+    /// The current price; 0: no turn has had a request.
     now: u64,
     /// The price at the start of the round. It holds for all vifs in the round, in whatever order
     /// they are served.
@@ -103,14 +103,14 @@ pub struct Turn {
     /// How long the vifs that are ahead have waited for this one since.
     idle_ns: u64,
     lately: Paid,
-    /// The time of its turns beyond 3/2 of what they were charged, in 1/256 ns.
+    /// Worker time of its turns beyond 3/2 of the charged time, in 1/256 ns.
     over: u64,
 }
 
 /// The accounts of all vifs of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct FairScheduler {
-    /// Least time among those that are busy, as of the last round.
+    /// Least worker time among busy vifs, as of the last round.
     floor_ns: u64,
     /// Like `floor_ns`, for the current round so far.
     next_floor_ns: u64,

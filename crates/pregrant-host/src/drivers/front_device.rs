@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Largest number of xenstore events that one call of [`FrontDevice::wait_for_events`] handles.
 const EVENTS_PER_TURN: usize = 128;
-/// Between two checks for what no event reports: pages that a back still has.
+/// Interval of checks for pages that a back still has mapped, since no event reports their release.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 /// Interval of retries while this end closes.
 pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);
 /// Why a guest's device cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// xenstore is gone, or refuses.
+    /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
     /// A key is of no use.
@@ -50,7 +50,7 @@ pub enum FrontendError {
         /// What the back did wrong.
         fault: PeerFault,
     },
-    /// The toolstack has made no such device.
+    /// The toolstack has not created this device.
     #[error("{}", missing(.domid, .class, .handle, .there))]
     Missing {
         /// The guest's domain id.
@@ -70,7 +70,7 @@ pub enum FrontendError {
     },
 }
 
-/// A device's number, for a disk with its name.
+/// A device's number, with the name if it is a disk.
 fn numbered(class: Class, handle: u32) -> String {
     match class {
         Class::VBD => format!("{handle} ({})", device_number::name(handle)),
@@ -101,7 +101,7 @@ pub(super) struct FrontDevice<P, T> {
     pub xs: Client<T>,
 }
 
-/// The devices of a kind that the toolstack has made for a domain.
+/// The devices of a class that the toolstack has created for a domain.
 fn devices<T: Transport>(xs: &mut Client<T>, domid: DomId, class: Class) -> Result<Vec<u32>, XsError> {
     let names = match xs.directory(&format!("{}/device/{}", path::home(domid), class.name())) {
         Err(e) if e.is_not_found() => Vec::new(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Age from which a request is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(5);
-/// Ages that the log has, each once.
+/// Ages at which a line is logged, once each.
 const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_secs(120)];
 
 /// Decides when to log that a device's requests wait for too long.
@@ -21,11 +21,11 @@ const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_se
 pub struct Overdue {
     /// How many of the [`AGES`] were logged.
     said: usize,
-    /// The oldest that was seen since it has one.
+    /// The highest age that was seen since a request became overdue.
     most: Duration,
 }
 
-/// A line for the log.
+/// Something that must be logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
     /// The oldest request has waited for this long.

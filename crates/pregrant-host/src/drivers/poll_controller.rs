@@ -22,7 +22,7 @@ named! {
         Poll = "poll",
         /// Sleep as soon as there is no work.
         Event = "event",
-        /// Spins up to [`SPIN`] where that paid lately, then sleeps.
+        /// Poll up to [`SPIN`] if that found work recently, then sleep.
         #[default]
         Adaptive = "adaptive",
     }
@@ -48,9 +48,9 @@ const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 pub enum Next {
     /// Run another round.
     Again,
-    /// Check the control connection without sleeping, then another round.
+    /// Run a control turn without sleeping, then another round.
     Control,
-    /// Arm, and sleep when there is still nothing.
+    /// Arm the queues, and sleep if there is still no work.
     Sleep,
 }
 
@@ -62,7 +62,7 @@ pub struct PollController {
     busy: u32,
     /// When the current polling began; None: it has not.
     since: Option<Instant>,
-    /// Spins in vain since one paid.
+    /// Number of polls in vain since one found work.
     vain: u32,
     /// Number of sleeps that remain without polling before them.
     unspun: u32,

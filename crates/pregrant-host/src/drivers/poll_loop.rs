@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// A worker's step between rounds.
 pub trait Rest {
-    /// Why it cannot go on.
+    /// Why the loop cannot continue.
     type Error;
     /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a check itself,
     /// and the next is due in time.
@@ -34,7 +34,7 @@ pub trait Rest {
     /// # Errors
     /// The loop ends.
     fn sleep(&mut self) -> Result<(), Self::Error>;
-    /// Another round follows at once.
+    /// Called when another round follows at once.
     #[inline(always)]
     fn again(&mut self, moved: bool) {
         let _ = moved;
@@ -43,12 +43,12 @@ pub trait Rest {
 
 /// The calls of a worker.
 pub trait Work: Rest {
-    /// A batch of all that there is. True: something moved.
+    /// Runs one batch of everything that there is. Returns true if something moved.
     ///
     /// # Errors
     /// The loop ends.
     fn round(&mut self) -> Result<bool, Self::Error>;
-    /// Whether anything can move at all; else it sleeps after each round.
+    /// False if nothing can move now: then it sleeps after each round.
     fn is_live(&self) -> bool {
         true
     }

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Writes a backend's status to whoever connects to its socket.
+/// Writes a backend's status to each process that connects to its socket.
 pub struct StatusPublisher<P> {
     socket: StatusSocket,
     daemon: &'static str,
@@ -56,7 +56,7 @@ impl StatusPublisher<Xen> {
 }
 
 impl<P: Platform> StatusPublisher<P> {
-    /// Time until the next turn is needed although nobody connects. None: no turn is needed.
+    /// Time until the next turn is needed although no one connects. None: no turn is needed.
     pub fn due(&self) -> Option<Duration> {
         self.socket.due()
     }

@@ -155,7 +155,7 @@ impl StatusSocket {
         self.left = Some(now + CHECK);
     }
 
-    /// Time until the next turn is needed although nobody connects. None: no turn is needed.
+    /// Time until the next turn is needed although no one connects. None: no turn is needed.
     pub fn due(&self) -> Option<Duration> {
         let slow = (!self.readers.is_empty()).then_some(CHECK);
         let left = self.left.map(|at| at.saturating_duration_since(Instant::now()));

@@ -45,7 +45,7 @@ pub struct Blk<P> {
 }
 
 impl<P: Platform> Blk<P> {
-    /// Vbds that are served so.
+    /// Serves vbds by these settings.
     pub fn new(config: BlkConfig) -> Self {
         Self { config, platform: PhantomData }
     }

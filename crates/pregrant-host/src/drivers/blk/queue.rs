@@ -45,7 +45,7 @@ impl<P: Platform> ServedQueue<P> for VbdQueue<P> {
         self.queue.requests()
     }
 
-    /// True: it would have more pages of its guest's than before.
+    /// Returns true if the queue could use more of its guest's pages than before.
     fn turn(&mut self, _: &P) -> Result<bool, RingFault> {
         Ok(self.queue.has_grown())
     }

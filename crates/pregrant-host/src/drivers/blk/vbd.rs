@@ -48,7 +48,7 @@ pub(super) struct VbdInstance<P: Platform> {
     /// while workers have the queues.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
-    /// A warning about its image that is not logged yet.
+    /// A warning about the image that was not logged yet.
     strange: Option<String>,
     overdue: Overdue,
 }

@@ -35,7 +35,8 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
         bus: &mut StoreBus<'_, T>,
         kept: KeptMemory<'_>,
     ) -> Result<bool, ConnectError<DeviceError>>;
-    /// See [`Back::step_unsaid`]: a front that is connected by it does not see that yet.
+    /// Makes the next step; see [`Back::step_unsaid`]. A front that this connects is informed
+    /// later.
     ///
     /// # Errors
     /// The device must be [closed](Self::close).
@@ -70,7 +71,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// Sets how many pages later connections may map ([`Back::limit_pages`]), and how many of these
     /// may stay mapped until the device closes ([`Back::limit_lasting`]).
     fn limit_pages(&mut self, pages: usize, lasting: usize);
-    /// The pages of its guest that it has mapped, or may have.
+    /// The guest's pages that the device has mapped, or may map.
     fn pages(&self) -> PageUse;
     /// Sets its share of its guest's pages ([`BackDevice::allow_pages`]).
     fn allow_pages(&mut self, p: &P, share: PageShare);

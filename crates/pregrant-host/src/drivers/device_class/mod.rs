@@ -40,14 +40,14 @@ pub type Notes = Vec<(log::Level, String)>;
 pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     /// The class's name, the keys that may change, and when its devices connect and close.
     fn rules(&self) -> ClassRules;
-    /// Whether this device must be served, if there is one.
+    /// True if this device must be served, if it exists.
     fn serves(&self, front: u16, handle: u32) -> bool {
         let _ = (front, handle);
         true
     }
     /// Makes a device that was found. `kept` is the device's memory that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
-    /// The remote side of its devices, which outlives them; None: there is none.
+    /// The remote side of the class's devices, which outlives them; None: there is none.
     fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
         None
     }
@@ -81,7 +81,7 @@ pub trait RemoteSide {
     fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         None
     }
-    /// A device is gone that this process has not served, or serves still: remove all of its
+    /// Called when a device is gone, whether this process served it or not: removes all of its
     /// state.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ pub trait RemoteSide {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.inner_remote().map_or(Ok(()), |inner| inner.removed(id))
     }
-    /// Whether work for a device that is gone is still under way; [`failures`](Self::failures) may
+    /// True if work for a device that is gone is still under way; [`failures`](Self::failures) may
     /// report it.
     fn is_ending(&mut self, id: &DeviceId) -> bool {
         self.inner_remote().is_some_and(|inner| inner.is_ending(id))
@@ -104,19 +104,19 @@ pub trait RemoteSide {
     fn due(&mut self) -> Option<Duration> {
         self.inner_remote()?.due()
     }
-    /// Between batches, once in a while, and before sleeping. True: something has come that was
-    /// not checked, so do not sleep.
+    /// Called between batches, once in a while, and before sleeping. Returns true if something
+    /// arrived that was not checked: then do not sleep.
     fn turn(&mut self) -> bool {
         self.inner_remote().is_some_and(|inner| inner.turn())
     }
 }
 
-/// The measurements of a class for a device, beside those of any device.
+/// What a class measures for a device, in addition to the figures of all devices.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
     /// The backing's kind and how it is served, as text. Empty: none.
     pub description: String,
-    /// Counters that only grow, since it connected.
+    /// Counters that only grow, since the device connected.
     pub counters: Vec<(&'static str, u64)>,
     /// Gauges: current values.
     pub gauges: Vec<(&'static str, u64)>,
@@ -168,20 +168,20 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// The device's part of the status that depends on its class.
     fn figures(&self) -> Figures;
 
-    /// The part for a ring that belongs to no queue.
+    /// The device's control ring, which belongs to no queue.
     fn control_ring(&mut self) -> Option<&mut dyn ControlRing<P>> {
         None
     }
-    /// The part for hotplug that this process does itself.
+    /// The device's hotplug script, if this process runs it.
     fn hotplug(&mut self) -> Option<&mut dyn HotplugScript> {
         None
     }
-    /// The part for a backing that may be absent, in use or slow.
+    /// The device's backing, if it can be missing, in use or slow.
     fn backing(&mut self) -> Option<&mut dyn DeviceBacking<P, T>> {
         None
     }
-    /// The part for what changes without an event; None while there is nothing to check. The
-    /// device is connected.
+    /// The device's check of what changes without an event; None while there is nothing to check.
+    /// Called only while it is connected.
     fn periodic_check(&mut self) -> Option<&mut dyn PeriodicCheck<T>> {
         None
     }
@@ -215,7 +215,7 @@ pub trait ControlRing<P: Platform> {
     /// # Errors
     /// As for [`turn`](Self::turn).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// Whether the guest has published work on the ring. An event has reported it, or will. Arms
+    /// True if the guest has published work on the ring; an event has reported it, or will. Arms
     /// nothing.
     fn is_pending(&mut self) -> bool;
 }
@@ -226,15 +226,16 @@ pub trait HotplugScript {
     fn is_pending(&self) -> bool;
     /// Continues the script. Returns the result once it has ended.
     fn turn(&mut self, id: &DeviceId) -> Option<HotplugStep>;
-    /// The device is over: begins to undo its hotplug. False: there is nothing to undo.
+    /// Called when the device ends: starts to undo its hotplug. Returns false if there is nothing
+    /// to undo.
     fn begin_undo(&mut self) -> bool;
-    /// Whether the device is over, and its hotplug is being undone.
+    /// True if the device has ended and its hotplug is being undone.
     fn is_undone(&self) -> bool;
 }
 
 /// The result of a hotplug step.
 pub enum HotplugStep {
-    /// The text for `hotplug-status`, and why it failed if it did.
+    /// The hotplug was done: the text for `hotplug-status`, and why it failed, if it did.
     In(&'static str, Option<String>),
     /// The hotplug was undone; the text says why that failed, if it did.
     Out(Option<String>),
@@ -272,7 +273,7 @@ pub enum Trial {
 
 /// A part of a device: something that changes without an event.
 pub trait PeriodicCheck<T: Transport + 'static> {
-    /// Once a second while the device is connected: publishes to its front what has changed.
+    /// Called once a second while the device is connected: publishes changes to its front.
     ///
     /// # Errors
     /// The directory is gone, or xenstore.

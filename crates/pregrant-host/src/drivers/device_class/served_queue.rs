@@ -45,13 +45,13 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn needs_scratch(&self) -> bool {
         false
     }
-    /// Requests consumed since the start; the number wraps. A worker compares the cost of turns by
-    /// them; by time alone where there are none.
+    /// Number of requests consumed since the start, which wraps. A worker compares the cost of
+    /// turns by it; by time alone if it does not change.
     fn requests(&self) -> u32 {
         0
     }
-    /// Now and then, and before it is armed: applies the pending configuration of its device, and
-    /// checks what waits. True: its device must have a control turn.
+    /// Called now and then, and before the queue is armed: applies the device's pending
+    /// configuration, and checks what waits. Returns true if the device must have a control turn.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -59,12 +59,12 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         let _ = p;
         Ok(false)
     }
-    /// Arms its rings, and allows the next event of its channels. True: there is work.
+    /// Arms its rings, and allows the next event of its channels. Returns true if there is work.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// Whether the guest has published work. An event has reported it, or will. Arms nothing.
+    /// True if the guest has published work; an event has reported it, or will. Arms nothing.
     fn is_pending(&mut self) -> bool;
     /// Time, by the platform's clock, at which the queue needs a poll even if the guest sends
     /// nothing. None: never.
@@ -82,9 +82,9 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
-    /// The kernel has something for the guest: called before it is polled.
+    /// Called before a poll when the kernel has something for the guest.
     fn became_readable(&mut self) {}
-    /// The descriptor that is readable when the kernel has something for the guest, where there is
+    /// The descriptor that is readable when the kernel has something for the guest, if there is
     /// one.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None

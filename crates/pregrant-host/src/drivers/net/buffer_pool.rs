@@ -57,7 +57,7 @@ fn within(bytes: u64, len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
     (bytes / u64::from(len.buffer_bytes())).min(LONG_LIST_MAX as u64) as u32
 }
 
-/// `1024K`, as sysfs has it.
+/// Parses a size as sysfs writes it, such as `1024K`.
 fn bytes_of(text: &str) -> Option<u64> {
     let text = text.trim();
     let (number, unit) = match text.strip_suffix('K') {

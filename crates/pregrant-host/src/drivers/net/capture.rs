@@ -24,10 +24,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// A file that is open, and as it was before.
+/// An open capture file, whose content is not overwritten yet.
 #[derive(Debug)]
 pub struct CaptureFile {
-    /// The guest, and its device.
+    /// The guest's domain id and the number of its vif.
     vif: (u16, u32),
     path: PathBuf,
     file: File,

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 /// How long a new connection waits until the back has said which pages it keeps mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two checks for its answers.
+/// Interval of checks for the back's answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// Bytes 4 to 12 of a frame's header of which the source is the last six, as one word.
@@ -56,24 +56,24 @@ pub struct Frontend<P: Platform, T: Transport> {
     vif: FrontVif<P>,
     waiter: Waiter,
     coalescing: RxCoalescing,
-    /// Frames that had come when it slept last.
+    /// Number of received frames at the last sleep.
     came: u64,
     defaults: Defaults,
-    /// The address that the toolstack gave to it; None where the key is not there or no address.
+    /// The address from the toolstack; None if the key is missing or invalid.
     mac: Option<MacAddr>,
-    /// Frames that were sent from another one.
+    /// Number of frames that were sent with another source address.
     forged_source: u64,
     /// The log line about the paths is still to come: the back has not said which pages it keeps
     /// mapped.
     is_path_due: bool,
     silent_back: SilentBack,
-    /// Lines about what its backs did.
+    /// Budget for log lines about the backs.
     lines: LineBudget,
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
-    /// Finds the own domain's vif `handle` and begins to watch its back. One that reconnects brings
-    /// down first what a predecessor left connected.
+    /// Finds this domain's vif `handle` and starts to watch its back. A vif that reconnects first
+    /// closes what a predecessor left connected.
     #[inline(never)]
     pub fn new(
         platform: P,
@@ -109,13 +109,14 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 
     /// The hardware address that the toolstack gave to the vif (its key `mac`): the source of
-    /// frames that this guest sends. None: the key is not there, or is no address.
+    /// frames that this guest sends. None: the key is missing or invalid.
     pub fn mac(&self) -> Option<MacAddr> {
         self.mac
     }
 
-    /// Bytes of a packet, without its Ethernet header, that the toolstack announced (the key `mtu`
-    /// in this end's directory, else in the back's). None: it announced none; 1500 is usual then.
+    /// Largest packet, in bytes without the Ethernet header, that the toolstack announced (the key
+    /// `mtu` in this end's directory, else in the back's). None: it announced none; 1500 is usual
+    /// then.
     pub fn mtu(&mut self) -> Result<Option<u32>, FrontendError> {
         let say = |e: &KeyError| {
             // A program may ask at each connection.
@@ -143,8 +144,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.vif
     }
 
-    /// The driver, for what is not about frames (its control ring, its multicast requests), and the
-    /// platform for it.
+    /// The driver and its platform, for everything but frames (control ring, multicast requests).
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
         (&self.end.platform, &mut self.vif)
     }
@@ -182,7 +182,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         let (platform, mut bus) = self.end.split();
         match self.vif.step(platform, &mut bus) {
             Ok(step) => Ok(step),
-            // The toolstack removed the vif: the error is nobody's fault.
+            // The toolstack removed the vif: the error is no one's fault.
             Err(FrontError::Keys(_)) if self.end.is_gone() => Ok(self.vif.removed(&self.end.platform)),
             Err(e) => {
                 let what = e.to_string();
@@ -386,7 +386,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         queues.map(|queue| queue.stats().1.frames).sum()
     }
 
-    /// The answer that a sleep waits for.
+    /// Which answer, counted from here, a sleep waits for.
     fn ahead(&mut self) -> u32 {
         if self.coalescing == RxCoalescing::Off {
             return 1;
@@ -440,12 +440,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
-    /// The default parts of its configuration: where the back lacks them, the log has no warning.
+    /// Tells which settings the user did not choose: if the back lacks these, the log has no
+    /// warning.
     pub fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
     }
 
-    /// The vif's new state, for the log: its peer and path, and requests that failed.
+    /// Logs the vif's new state: its peer and path, and requests that failed.
     #[inline(never)]
     pub fn log_state(&mut self) {
         let (id, vif) = (self.end.device.id(), &self.vif);
@@ -532,7 +533,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 /// The parts of a front's configuration that are defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defaults {
-    /// Staging, and the length of its buffers.
+    /// Staging, and the length of staging buffers.
     pub staging: bool,
     /// The number of queues.
     pub queues: bool,

@@ -60,7 +60,7 @@ pub struct Net<P> {
     /// How vifs are served.
     pub config: NetConfig,
     provider: SharedProvider,
-    /// The log was warned that guests may not be isolated.
+    /// The warning that guests may not be isolated was logged.
     warned: Rc<Cell<bool>>,
     platform: PhantomData<fn(&P)>,
 }

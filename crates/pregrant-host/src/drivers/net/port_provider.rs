@@ -24,10 +24,10 @@ use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Ports of a vif, by queue.
+/// The ports of a vif's queues.
 pub type Ports = Vec<Box<dyn FramePort>>;
 
-/// The provider of ports for all vifs of a backend.
+/// The provider of ports, shared by all vifs of a backend.
 pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 
 /// The toolstack's settings of a vif's remote side, from the back's directory.
@@ -37,9 +37,9 @@ pub struct HotplugConfig {
     pub name: String,
     /// Key `bridge`: the bridge that the interface joins.
     pub bridge: Option<String>,
-    /// `script`: run when the interface is there.
+    /// Key `script`: run when the interface exists.
     pub script: Option<String>,
-    /// `mtu`: the interface gets it. One that no interface can have counts as absent.
+    /// Key `mtu`: the interface's MTU. An impossible value counts as absent.
     pub mtu: Option<u32>,
     /// Key `mac`: the guest's address.
     pub mac: Option<String>,
@@ -100,7 +100,7 @@ pub enum Hotplug {
     /// This process: it runs `script`, or joins `bridge` if there is no such file, and then writes
     /// "connected".
     Own,
-    /// Nobody.
+    /// No one.
     #[default]
     None,
 }
@@ -108,11 +108,11 @@ pub enum Hotplug {
 /// The progress of hotplug.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plugged {
-    /// It is done.
+    /// Hotplug is done.
     Yes,
     /// The script still runs.
     NotYet,
-    /// It failed; the text says why.
+    /// Hotplug failed; the text says why.
     No(String),
 }
 
@@ -198,21 +198,22 @@ pub trait PortProvider: RemoteSide {
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
     }
-    /// The number of the vif's interface, for [`INTERFACE`]; None: it has none.
+    /// The number (ifindex) of the vif's interface, for [`INTERFACE`]; None: the vif has no
+    /// interface.
     fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
         self.inner_provider()?.interface_number(id)
     }
-    /// Whether a vif's interface may change without an event, so that it must be
+    /// True if a vif's interface may change without an event, so that it must be
     /// [checked](Self::check).
     fn wants_checks(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.wants_checks(id))
     }
-    /// Each second while the front is connected: notes of what became of the vif's interface, and
-    /// of what was done about it.
+    /// Called each second while the front is connected: returns notes about changes of the vif's
+    /// interface, and about what was done.
     fn check(&mut self, id: &DeviceId) -> Notes {
         self.inner_provider().map_or_else(Notes::new, |inner| inner.check(id))
     }
-    /// The front is no longer connected; its ports are gone.
+    /// Called when the front is no longer connected; its ports are gone.
     ///
     /// # Errors
     /// In words for the log.
@@ -228,7 +229,7 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Ports> PortProvider for F {
     }
 }
 
-/// Ports of a vif that has no place: every frame is refused, and counted as such.
+/// Ports of a vif that has no interface: every frame is refused, and counted.
 pub fn unplugged(queues: usize) -> Ports {
     (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
 }
@@ -254,7 +255,7 @@ pub(super) enum HotplugState {
     Done,
     /// This process does it: ask the provider again.
     Own(HotplugConfig),
-    /// The vif is over, and what this process plugged in is being undone.
+    /// The vif has ended, and the hotplug that this process did is being undone.
     Undone,
 }
 
@@ -277,7 +278,7 @@ impl HotplugState {
         Ok((if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done }, notes))
     }
 
-    /// Asks again. The result, once it is over.
+    /// Asks the provider again. Returns the result once it is known.
     pub(super) fn turn(&mut self, provider: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,
@@ -297,7 +298,7 @@ impl HotplugState {
         Some(step)
     }
 
-    /// Whether the vif is over.
+    /// True if the vif has ended.
     pub(super) fn is_out(&self) -> bool {
         matches!(self, Self::Undone)
     }

@@ -16,13 +16,13 @@ use std::ops::Deref;
 /// The state of one vif, for tests and tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VifReport {
-    /// What is reported for a device of any class.
+    /// The report that devices of all classes have.
     pub device: DeviceReport,
     /// For each queue: path and counters of TX, then of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
     /// For each queue the memory that it shares with its guest.
     pub shared: Vec<SharedMemory>,
-    /// Pages of its guest that it has mapped.
+    /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: usize,
     /// True if the guest has RX slots for frames, or had some a short time ago.
     pub link: bool,
@@ -35,7 +35,7 @@ pub struct VifReport {
     pub credit_waits: u64,
     /// Staging lists that were refused: queue, direction, why.
     pub refused: Vec<(usize, &'static str, String)>,
-    /// Frames that its ports dropped.
+    /// Frames that the vif's ports dropped.
     pub port_drops: Vec<PortDrop>,
 }
 
@@ -44,11 +44,11 @@ pub struct VifReport {
 pub struct SharedMemory {
     /// The paths, as they are shown, in the order in which they are asked.
     pub chains: [Vec<&'static str>; 2],
-    /// Bytes of a frame that fit a staging buffer; None: there are none.
+    /// The staging buffers of each direction; None: there are none.
     pub buffers: [Option<BufferNames>; 2],
-    /// Pages that stay mapped since they were seen; None: none do.
+    /// Pages that stay mapped after they were seen, of each direction; None: there are none.
     pub kept: [Option<MappedStats>; 2],
-    /// The table of pages that the guest has had mapped, for both directions; None: there is none.
+    /// The table of pages that the guest asked to map, for both directions; None: there is none.
     pub gref_table: Option<MappedStats>,
 }
 

@@ -28,7 +28,7 @@ const BY_LOAD_MAX: u64 = 32;
 /// How many frames must arrive before the guest's end is woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RxCoalescing {
-    /// An event for the next frame.
+    /// One event for the next frame.
     #[default]
     Off,
     /// One event for this number of frames.

@@ -18,7 +18,7 @@ pub(super) const EACH: Duration = Duration::from_secs(1);
 /// A connected vif's traffic until now, of all queues.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Traffic {
-    /// TX requests that have no answer.
+    /// Number of TX requests without an answer.
     pub out: u32,
     /// Frames that were sent, each of a request or more.
     pub sent: u64,

@@ -40,7 +40,7 @@ struct Station {
     reserved: Option<Reserved>,
 }
 
-/// Ports of a vif that is not connected yet, as they were made.
+/// Ports that were made for a vif that is not connected yet.
 #[derive(Debug)]
 struct Reserved {
     ports: Vec<SwitchPort>,
@@ -67,7 +67,7 @@ impl Stations {
         Self { switch: switch.clone(), ..Self::default() }
     }
 
-    /// Lets guests send with other addresses than their own, once they connect.
+    /// Lets guests use source addresses other than their own, once they connect.
     pub fn allow_mac_spoofing(&mut self, whose: impl IntoIterator<Item = Spoofing>) {
         self.spoofing.extend(whose);
     }

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// takes it as its own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// Between two checks of the scripts of vifs that are gone.
+/// Interval of checks of the scripts of vifs that are gone.
 const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
 /// How long a bridge may take to forward for a port whose link came up. (The kernel checks links
@@ -47,9 +47,9 @@ const FORWARDS: Duration = Duration::from_secs(3);
 /// All taps of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
-    /// The rest of [`FORWARDS`] for all vifs together: no queue is served meanwhile.
+    /// The rest of the time [`FORWARDS`], which all vifs share, since no queue is served meanwhile.
     patience: Duration,
-    /// Scripts of vifs that are gone, in the order in which these went.
+    /// Scripts of vifs that are gone, in the order in which the vifs went.
     ending: Vec<Ending>,
     /// Hotplugs that failed since the last call.
     failures: Vec<(DeviceId, String)>,
@@ -70,7 +70,7 @@ struct Placed {
     readable: Vec<OwnedFd>,
     /// A script connected the vif to the network, and must be run again to undo that.
     scripted: bool,
-    /// A predecessor's: its script may have.
+    /// The vif is a predecessor's, which may have run its script.
     reattached: bool,
     /// The MTU that the interface had before it was lowered for the guest.
     mtu_limit: MtuLimit,
@@ -139,7 +139,7 @@ impl Placed {
     }
 
     /// Makes a removed interface again, with the same descriptors, which the workers use. It joins
-    /// the vif's `bridge`, unless a script did that before, or nobody does it.
+    /// the vif's `bridge`, unless a script did that before, or no one does it.
     fn make_again(&mut self, hotplug: Hotplug) -> Notes {
         let name = self.tap.name();
         if let Err(e) = self.tap.make_again() {
@@ -233,7 +233,7 @@ impl Taps {
         self.hotplug = hotplug;
     }
 
-    /// Scripts are run by the service at this socket, and not by this process.
+    /// Has scripts run by the service at this socket instead of this process.
     pub fn ask_for_scripts_at(&mut self, socket: PathBuf) {
         self.scripts = Some(socket);
     }
@@ -253,7 +253,7 @@ impl Taps {
         }
     }
 
-    /// A turn of a vif's script; None: it has none.
+    /// Continues a vif's script; None: it has none.
     fn turn_script(&mut self, id: &DeviceId) -> Option<Plugged> {
         let room = self.room(self.nr_runs());
         let placed = self.taps.get_mut(&(id.front.0, id.handle))?;
@@ -346,7 +346,7 @@ impl Taps {
     }
 }
 
-/// Whether there is a tap of this name.
+/// True if a tap of this name exists.
 fn is_tap(name: &str) -> bool {
     Path::new("/sys/class/net").join(name).join("tun_flags").exists()
 }
@@ -387,7 +387,7 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     Ok((tap, is_there, notes))
 }
 
-/// The script that plugs a vif in; None: it joins its `bridge`.
+/// The script that connects a vif to the network; None: it joins its `bridge`.
 fn script_of(place: &HotplugConfig) -> Option<&str> {
     place.script.as_deref().filter(|script| Path::new(script).exists())
 }

@@ -60,13 +60,13 @@ pub(super) struct VifInstance<P: Platform> {
     renumbered: bool,
     /// The rate limit as last logged.
     said_rate: Option<Rate>,
-    /// Frames that were too long for its guest when its interface's MTU was set last.
+    /// Number of frames that were too long for the guest when the interface's MTU was last set.
     too_long: u64,
-    /// Pages that its guest has had mapped, as the log has it, and as of the last
+    /// Number of pages that the guest asked to map: as last logged, and at the last
     /// [check](PeriodicCheck::check).
     said_grefs: usize,
     seen_grefs: usize,
-    /// The log was warned, of any vif, that its guest is not isolated.
+    /// A warning was logged, for any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
 }
 
@@ -148,7 +148,7 @@ impl<P: Platform> VifInstance<P> {
         self.seen_grefs = pages;
     }
 
-    /// Frames that its ports dropped.
+    /// Frames that the vif's ports dropped.
     pub(super) fn port_drops(&self) -> Vec<PortDrop> {
         self.drops.as_ref().map_or_else(Vec::new, |drops| drops.read())
     }

@@ -29,15 +29,15 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Below a directory, such as `/run/pregrant-back`.
+/// Keeps locks and memory in files below a directory, such as `/run/pregrant-back`.
 #[derive(Clone, Debug)]
 pub struct FileRecovery {
     dir: PathBuf,
 }
 
-/// A device's lock, in its directory.
+/// Name of a device's lock file in its directory.
 const LOCK: &str = "lock";
-/// Bytes of a lock that is for all of the file.
+/// The bytes of a lock for a whole file.
 const ALL: std::ops::Range<i64> = 0..i64::MAX;
 
 /// A file that this process has locked. Dropping this, or the end of the process, unlocks it.
@@ -70,7 +70,7 @@ pub enum LockError {
 
 impl Lock {
     /// The owner of the lock at `path`, as it wrote itself into the file; None: the lock is free.
-    /// The check itself locks out nobody.
+    /// The check itself locks out no one.
     #[must_use]
     pub fn owner(path: &Path) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -79,8 +79,8 @@ impl Lock {
         Some(owner_in(&mut file))
     }
 
-    /// Locks the file `path`, which is made where it is not there, and writes this process' number
-    /// into it.
+    /// Locks the file `path`, which is created if it does not exist, and writes this process's
+    /// number into it.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -215,7 +215,7 @@ mod tests {
         DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 1 }
     }
 
-    /// Asking for the owner locks out nobody and writes nothing.
+    /// Asking for the owner locks out no one and writes nothing.
     #[test]
     fn a_lock_is_asked_and_not_taken() {
         let scratch = Scratch::new("asked");

@@ -31,7 +31,7 @@ use std::any::Any;
 /// Memory of a device that outlives the process.
 pub type KeptBytes = Box<dyn SharedBytes + Send>;
 
-/// Keeps it, on platform `P`.
+/// Keeps locks and memory of devices, on platform `P`, beyond the end of a process.
 pub trait Recovery<P> {
     /// Makes this process the only owner of the device, until the value is dropped or the process
     /// dies. The error names the present owner.
@@ -45,8 +45,8 @@ pub trait Recovery<P> {
     fn page(&mut self, p: &P, id: &DeviceId, name: &str, bytes: usize) -> Result<Option<KeptBytes>, String>;
     /// Called when the device is gone for good: forgets its memory.
     fn forget(&mut self, p: &P, id: &DeviceId);
-    /// The domain's devices of this class that something is kept of, whether there are such devices
-    /// or not. `own` is the domain.
+    /// The domain's devices of this class for which something is kept, whether they exist or not.
+    /// `own` is the domain.
     fn kept(&mut self, p: &P, class: Class, own: DomId) -> Vec<DeviceId>;
 }
 

@@ -16,18 +16,19 @@ use std::time::{Duration, Instant};
 
 /// Pause after the first failed try.
 const PAUSE_LEAST: Duration = Duration::from_millis(500);
-/// The longest: a repair has its effect within that time.
+/// Longest pause: a repair is noticed within this time.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
 /// How long another process may use the backing before it counts as missing.
 pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
 
-/// See the module. The default is for a device that has just closed.
+/// What is known of a device's backing, and when it is tried next. The default is for a device that
+/// has just closed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BackingState {
     known: Known,
     /// Time of the first failed try since the device last connected.
     failing_since: Option<Instant>,
-    /// The reason that the log has.
+    /// The reason that was logged.
     logged: Option<String>,
 }
 
@@ -48,12 +49,12 @@ enum Known {
         until: Instant,
         /// When the backing is tried again without a front; None while a front waits.
         next: Option<Instant>,
-        /// False: another has it, and it may still turn out to be there.
+        /// False: another process has the backing, so it may exist.
         is_certain: bool,
     },
 }
 
-/// The consequence for a front that is about to connect where another has the backing.
+/// What a front does that is about to connect while another process has the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Busy {
     /// The front waits, from now on.
@@ -70,7 +71,7 @@ impl BackingState {
         Self { known: Known::Untried(Some(now)), ..Self::default() }
     }
 
-    /// Why its front is not connected.
+    /// Why the front is not connected.
     pub(super) fn why(&self) -> Option<&str> {
         match &self.known {
             Known::Busy { who, .. } => Some(who),
@@ -93,7 +94,7 @@ impl BackingState {
         matches!(self.known, Known::Missing { until, .. } if now < until)
     }
 
-    /// The toolstack has changed what it is: what was known means nothing, and it is tried at
+    /// Called when the toolstack has named another backing: forgets what was known, and tries it at
     /// once.
     pub(super) fn changed(&mut self, now: Instant) {
         *self = Self { logged: self.logged.take(), ..Self::found(now) };
@@ -114,7 +115,7 @@ impl BackingState {
         self.known = Known::Missing { why: why.into(), until, next: Some(until), is_certain };
     }
 
-    /// A front is about to connect, and another has it.
+    /// Called when a front is about to connect, and another process has the backing.
     pub(super) fn is_busy(&mut self, now: Instant, who: &str) -> Busy {
         let (since, was_tried, busy) = match self.known {
             // That was logged before, and the front waits for the next try.
@@ -171,7 +172,7 @@ impl BackingState {
         }
     }
 
-    /// Whether the log must have this line: not if it was the last one.
+    /// True if this line must be logged: it is not the last one.
     pub(super) fn is_news(&mut self, line: &str) -> bool {
         let is_news = self.logged.as_deref() != Some(line);
         if is_news {

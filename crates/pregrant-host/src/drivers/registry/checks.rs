@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const CHECK: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// A front is about to connect, and another has the device's backing: it waits.
+    /// Lets a front wait that is about to connect while another process has the device's backing.
     pub(super) fn wait_for_busy(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let Some(served) = self.devices.get_mut(&id) else { return };
         let who = e.to_string();
@@ -44,8 +44,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Tries the backing of a device again: by its front's connect, if there is a front that waits,
-    /// or without one.
+    /// Tries the backing of a device again: by connecting its front, if one waits, or without a
+    /// front.
     fn try_backing(&mut self, id: DeviceId, failing: Duration) {
         self.step(id);
         let Some(served) = self.devices.get_mut(&id) else { return };

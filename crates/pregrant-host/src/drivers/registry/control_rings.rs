@@ -77,7 +77,7 @@ impl ControlRings {
         }
     }
 
-    /// All that are not paused have a turn.
+    /// Gives all rings that are not paused a turn.
     fn wake_all(&mut self) {
         self.active.extend(self.by_port.values().filter(|id| !self.paused.contains_key(id)));
     }
@@ -104,7 +104,7 @@ impl ControlRings {
         self.paused.insert(id, Instant::now() + pause);
     }
 
-    /// Whether no device has such a ring.
+    /// True if no device has a control ring.
     pub(super) fn is_empty(&self) -> bool {
         self.by_port.is_empty()
     }
@@ -120,8 +120,8 @@ impl ControlRings {
         self.asks = false;
     }
 
-    /// Whether a guest has published work in one that is armed; an event has reported it, or will.
-    /// Checks some, others each time; or `all`. Its ring is active then.
+    /// True if a guest has published work on an armed ring; an event has reported it, or will.
+    /// Checks some rings in each call, or with `all` all of them, and makes those with work active.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

@@ -52,15 +52,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fault(fault) || !asked.is_empty()
     }
 
-    /// Channels that fired for this thread's worker, and are of none of its queues.
+    /// Polls control rings by channels that fired for this thread's worker and belong to none of
+    /// its queues.
     fn poll_control_rings(&mut self) {
         if let Some(load) = self.pool.inline_mut() {
             load.take_unknown(|ready| self.control_rings.fired(ready));
         }
     }
 
-    /// The channels that fired. A thread that serves no queues asks the platform itself, where it
-    /// has not slept since its last turn: it does not sleep while a ring is never empty.
+    /// Polls control rings by channels that fired. A thread without queues asks the platform itself
+    /// if it has not slept since its last turn, because it never sleeps while a ring has work.
     fn check_control_rings(&mut self) {
         self.poll_control_rings();
         if self.pool.inline_mut().is_some() {

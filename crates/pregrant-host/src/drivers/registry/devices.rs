@@ -23,7 +23,7 @@ pub struct DeviceReport {
     pub id: DeviceId,
     /// The back's xenbus state.
     pub state: XenbusState,
-    /// Why it was closed by us, if it was.
+    /// Why this end closed the device, if it did.
     pub failed: Option<String>,
     /// Number of times the device was closed because of a fault.
     pub faults: u64,
@@ -33,11 +33,11 @@ pub struct DeviceReport {
     /// Number of log lines that were left out because the device caused too many
     /// ([`DeviceLog`](crate::drivers::device_log::DeviceLog)).
     pub lines_left_out: u64,
-    /// Why it was the last time, also when it is connected again.
+    /// Why this end last closed the device, even if it is connected again.
     pub last_failure: Option<String>,
-    /// Why its backing is unavailable, where it is not connected for that.
+    /// Why the backing is unavailable, if the device is not connected for that reason.
     pub waits_for: Option<String>,
-    /// Whether that was tried; false: it may be there or not.
+    /// Whether the backing was tried; false: it is unknown whether it is available.
     pub is_tried: bool,
     /// Worker time in nanoseconds that its queues used while other queues wanted the same worker.
     pub worker_ns: u64,
@@ -45,9 +45,10 @@ pub struct DeviceReport {
     pub reattached: bool,
     /// Time since its queues became live; None: they are not.
     pub connected: Option<Duration>,
-    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.
+    /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
+    /// from kept pages.
     pub pages_needed: usize,
-    /// Pages that it may keep since it saw them, or may be asked to keep.
+    /// Number of pages that the device may keep mapped, because it saw them or was asked to.
     pub pages_allowed: usize,
 }
 
@@ -81,11 +82,11 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) stage: Stage<P>,
     pub(super) throttle: DeviceThrottle,
     pub(super) history: History,
-    /// The device's lock, where there is one.
+    /// The device's lock, if locks are used.
     pub(super) _owned: Option<Box<dyn Any>>,
 }
 
-/// The history of a device since it was found, for its report.
+/// A device's history since it was found, for its report.
 #[derive(Default)]
 pub(super) struct History {
     /// Number of times this end closed the device.
@@ -130,12 +131,12 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.is_connected() == (self.served.back().connection() != Connection::None)
     }
 
-    /// Keys of its front that may change while it is connected.
+    /// Keys of the front that may change while it is connected.
     fn front_keys(&self) -> &'static [&'static str] {
         self.served.back().rules().front_keys
     }
 
-    /// Whether this process plugs it in, or out.
+    /// True if this process runs the device's hotplug.
     pub(super) fn has_hotplug(&mut self) -> bool {
         self.served.hotplug().is_some_and(|script| script.is_pending())
     }

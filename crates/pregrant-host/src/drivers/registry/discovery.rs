@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 /// meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Memory of a device that outlives the process; what cannot be had is logged at its expense.
+/// Gives a device its kept memory. If that fails, it is logged for the device.
 pub(super) fn keeper<'a, P>(
     recovery: &'a mut Option<Box<dyn Recovery<P>>>,
     p: &'a P,
@@ -58,7 +58,7 @@ struct Placed<P: Platform, T: Transport + 'static> {
     left: PreviousState,
     /// The rings that a predecessor left may be usable.
     live: bool,
-    /// Why its port or image cannot be made; None: it was.
+    /// Why the port or image cannot be made; None: it was made.
     misplaced: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         rules.map_or(Changed::Nothing, |rules| below_watch(event, self.platform.domid(), &rules))
     }
 
-    /// The part of a device's class for what a predecessor serves.
+    /// The part of a device's class for taking over from a predecessor.
     fn takeover(&mut self, id: &DeviceId) -> Option<&mut dyn Takeover<T>> {
         self.classes.iter_mut().find(|class| class.rules().class == id.class)?.takeover()
     }
@@ -155,7 +155,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// Whether another has a device and keeps it; that is logged once.
+    /// True if another driver has a device and keeps it; that is logged once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
             self.directory.left_alone.remove(&id);
@@ -173,7 +173,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.directory.left_alone.iter().any(|id| had(id).is_none())
     }
 
-    /// Drops what is queued for a device's guest, where the device is not connected.
+    /// Drops what is queued for a device's guest, if the device is not connected.
     fn release(&mut self, id: &DeviceId) {
         let Some(takeover) = self.takeover(id) else { return };
         let lost = takeover.release(id);
@@ -187,13 +187,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Begins to serve a device: a new one, or one that a predecessor left connected.
+    /// Starts to serve a device: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, id: DeviceId) {
         let placed = self.place(id);
         self.take_up(id, placed);
     }
 
-    /// Locks a device for this process, and makes its port or checks its image. None: that fails,
+    /// Locks a device for this process, and makes its port or checks its image. None: that failed,
     /// or must be tried again.
     fn place(&mut self, id: DeviceId) -> Option<Placed<P, T>> {
         if self.is_left_alone(id) {
@@ -202,7 +202,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let log = self.logs.of(id).clone();
         let device = Device::new(id, Side::Back);
-        // The toolstack made this device anew. Kept memory is of a former device of the same
+        // The toolstack has created a new device. Kept memory belongs to a former one of the same
         // number, which was removed while no backend ran.
         if let Some(recovery) = &mut self.config.recovery
             && matches!(

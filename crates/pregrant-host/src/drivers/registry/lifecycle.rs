@@ -20,7 +20,7 @@ use pregrant::xenstore::Transport;
 use std::fmt::Display;
 use std::time::Instant;
 
-/// A device's ring that broke the protocol.
+/// A fault in the ring of this device.
 pub(super) type Fault = (DeviceId, RingFault);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -66,8 +66,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.polls.hotplugs = self.devices.iter_mut().any(Instance::has_hotplug);
     }
 
-    /// Whether the toolstack has made another device in the directory of one that was over, before
-    /// it went.
+    /// True if the toolstack has created another device in the directory of one that had ended.
     fn is_remade(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get(id) else { return false };
         let own = StoreBus { device: &served.device, xs: &mut self.xs }.own_state();
@@ -110,7 +109,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// The steps of its handshake that its stage allows. None: none for now.
+    /// Makes the handshake's steps that the device's stage allows. None: there are none now.
     fn step_of_stage(&mut self, id: DeviceId) -> Option<Result<BackStep, ConnectError<DeviceError>>> {
         let room = match self.devices.get(&id)?.stage {
             Stage::Waiting(_) | Stage::Failed { .. } => self.room_for(&id),
@@ -175,7 +174,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// A device's step, or its connect, failed.
+    /// Called when a device's step, or its connect, failed.
     pub(super) fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let text = match e {
             // The toolstack removed the directory before this step, which is not a fault.
@@ -206,7 +205,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// A device is live: its ports are made, its front sees that, and the log has a line.
+    /// Called when a device is live: makes its ports, informs its front, and logs it.
     pub(super) fn connected(&mut self, id: DeviceId, begin: Begin) {
         if let Some(served) = self.devices.get_mut(&id) {
             served.stage.connect(Instant::now());
@@ -254,13 +253,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether a device's own directory is not there any more.
+    /// True if a device's own directory does not exist any more.
     fn is_gone(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
         matches!(self.xs.read_if_there(served.device.own_dir()), Ok(None))
     }
 
-    /// Closes one device for something that its guest did.
+    /// Closes one device because of something that its guest did.
     #[cold]
     pub(super) fn fail(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Warn));
@@ -298,7 +297,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// Closes one device for what its ring showed, if one did. True: so it was.
+    /// Closes a device because of a fault in its ring, if there is one. Returns true if there was.
     pub(super) fn fault(&mut self, fault: Option<Fault>) -> bool {
         let Some((id, RingFault { key, fault })) = fault else { return false };
         self.run_throttled(id, |backend| {

@@ -31,13 +31,13 @@ impl Logs {
         self.current.get(id)
     }
 
-    /// A log for a line about a device that may be gone.
+    /// The log for a line about a device that may be gone.
     pub(super) fn of_any(&self, id: DeviceId) -> DeviceLog {
         let ending = self.ending.iter().find(|log| log.id() == id);
         ending.or_else(|| self.get(&id)).cloned().unwrap_or_else(|| self.budget.of(id))
     }
 
-    /// Ends those of devices that are not there any more.
+    /// Ends the logs of devices that do not exist any more.
     pub(super) fn retain(&mut self, stays: impl Fn(&DeviceId) -> bool) {
         self.current.retain(|id, log| {
             let stays = stays(id);
@@ -48,7 +48,7 @@ impl Logs {
         });
     }
 
-    /// A device is gone; `is_ending`: its class has something under way for it.
+    /// Called when a device is gone; `is_ending`: its class still has work under way for it.
     pub(super) fn removed(&mut self, id: &DeviceId, log: DeviceLog, is_ending: bool) {
         if is_ending {
             self.ending.push(log);
@@ -58,7 +58,7 @@ impl Logs {
         self.current.remove(id);
     }
 
-    /// Ends those for which nothing is under way any more.
+    /// Ends the logs of devices for which no work is under way any more.
     pub(super) fn retain_ending(&mut self, stays: impl Fn(&DeviceId) -> bool) {
         self.ending.retain(|log| {
             let stays = stays(&log.id());

@@ -90,7 +90,7 @@ pub const EVENTS_PER_TURN: usize = 128;
 /// Why the whole backend (not a single device) cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// xenstore is gone, or refuses.
+    /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
     /// A key of our own is of no use.
@@ -141,13 +141,13 @@ pub struct WorkerConfig {
     pub rx_context: RxContext,
     /// How workers wait for work.
     pub mode: Mode,
-    /// The first call of each, in its thread.
+    /// Called first in each worker thread.
     pub each_start: EachStart,
     /// A periodic call of each, between batches.
     pub each_turn: EachTurn,
 }
 
-/// All devices of a driver domain.
+/// The backend of a driver domain, with all of its devices.
 pub struct Backend<P: Platform, T: Transport + 'static> {
     platform: P,
     xs: Client<T>,
@@ -196,8 +196,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         })
     }
 
-    /// Has queues served by worker threads, and no longer by this one. Before the first device is
-    /// found.
+    /// Has queues served by worker threads instead of this thread. Call it before the first device
+    /// is found.
     ///
     /// # Errors
     /// In words: a thread, or a handle of the domain for it, cannot be had.
@@ -227,7 +227,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// The platform that its devices are on.
+    /// The platform of the devices.
     pub fn platform(&self) -> &P {
         &self.platform
     }
@@ -303,12 +303,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(held || events > 0 || woke || asked || came || news || self.directory.rescan)
     }
 
-    /// Whether a class here serves this device, if there is one.
+    /// True if one of the classes serves this device, if it exists.
     fn serves(&self, id: &DeviceId) -> bool {
         self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }
 
-    /// A control turn of the queues that this thread serves, and what follows from it.
+    /// Runs a control turn of the queues that this thread serves, and handles the results.
     fn turn_queues(&mut self) -> bool {
         if let Some(load) = self.pool.inline_mut() {
             load.turn(&self.platform);
@@ -346,7 +346,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.pump() | work
     }
 
-    /// The status of all devices, of any class; and the part of each class.
+    /// The status of all devices, with the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.directory.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.

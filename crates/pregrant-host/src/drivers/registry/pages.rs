@@ -26,7 +26,7 @@ const SPARE: usize = 16;
 /// The pages that a device may have mapped when it connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PageBudget {
-    /// All that its guest's other devices can do without.
+    /// Number of pages that the guest's other devices do not need.
     pub(super) limit: usize,
     /// Number of these pages that may stay mapped until the device closes, beyond what it cannot
     /// work without.
@@ -48,7 +48,7 @@ pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: u
     shares(left, &[requests, &vec![usize::MAX; waiting]].concat())
 }
 
-/// Shares out what is `left` among devices with these requests.
+/// Shares out the `left` pages among devices with these requests.
 pub(super) fn shares(left: usize, requests: &[usize]) -> Vec<usize> {
     let mut left = left;
     let mut shares = vec![0; requests.len()];

@@ -3,7 +3,7 @@
 use super::{PAGES_PER_GUEST, PageBudget, SPARE, lasting, room, shares};
 use proptest::prelude::*;
 
-/// A device, as the bound sees it.
+/// A device, as the bound counts it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     there: bool,
@@ -16,7 +16,7 @@ struct Device {
     requested: usize,
 }
 
-/// A device when it connects.
+/// The pages that a device wants when it connects.
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     rings: usize,
@@ -141,7 +141,7 @@ impl Guest {
         }
     }
 
-    /// Just after they were shared out.
+    /// Checks the shares just after pages were shared out.
     fn is_even(&self) {
         let all: usize = self.devices.iter().map(|d| d.least + d.share).sum();
         let connected = || self.devices.iter().filter(|d| d.connected);

@@ -6,7 +6,7 @@ use std::time::Instant;
 pub(super) struct Polls {
     /// When the backings of connected devices were last checked.
     pub(super) checked: Instant,
-    /// Whether hotplug scripts of some devices are under way.
+    /// True if hotplug scripts of some devices are under way.
     pub(super) hotplugs: bool,
 }
 

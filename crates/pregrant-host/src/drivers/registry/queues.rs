@@ -20,7 +20,7 @@ use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};
 
-/// The step for a device once its queues are here.
+/// What to do with a device once its queues are here.
 pub(super) enum Then {
     /// Makes the front's next step.
     Step,
@@ -76,7 +76,7 @@ impl<P: Platform> DeviceQueues<P> {
         };
     }
 
-    /// Queues have returned, which only those do that were handed out.
+    /// Accepts queues that workers returned.
     pub(super) fn receive(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         debug_assert!(self.is_handed_out() || queues.is_empty(), "queues without an owner");
         if let Place::HandedOut { returned, .. } = &mut self.place {
@@ -84,7 +84,7 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// All queues, in their order, if the last has returned. They are here then.
+    /// All queues, in order, if the last one has returned; the control thread then has them.
     pub(super) fn take_returned(&mut self) -> Option<Vec<Box<dyn ServedQueue<P>>>> {
         match &mut self.place {
             Place::HandedOut { queues, returned } if returned.len() >= *queues => {
@@ -97,7 +97,7 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// Whether workers have queues, or some are on their way.
+    /// True if workers have queues, or some are on their way.
     pub(super) fn is_handed_out(&self) -> bool {
         matches!(self.place, Place::HandedOut { .. })
     }
@@ -108,19 +108,20 @@ impl<P: Platform> DeviceQueues<P> {
             && self.then.is_empty()
     }
 
-    /// Has something wait for the queues. One of each kind suffices; of failures the first is kept.
+    /// Notes what to do once the queues are here. One of each kind is enough; of failures the first
+    /// is kept.
     pub(super) fn wait_with(&mut self, then: Then) {
         if !self.then.iter().any(|waits| waits.is_like(&then)) {
             self.then.push(then);
         }
     }
 
-    /// Whether something waits for the queues.
+    /// True if something is to be done once the queues are here.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.then.is_empty()
     }
 
-    /// All that waits, which waits no longer.
+    /// Takes the list of what must be done now that the queues are here.
     pub(super) fn take_waiting(&mut self) -> Vec<Then> {
         std::mem::take(&mut self.then)
     }

@@ -55,8 +55,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether all of a device is here, and its backing works on no request. If not, its queues are
-    /// reclaimed, and then it is done.
+    /// True if all queues of a device are here, and its backing works on no request. If not,
+    /// reclaims the queues and does `then` later.
     pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
         let came = if served.stage.is_handed_out() { self.pool.reclaim(*id) } else { None };
@@ -73,7 +73,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         has_returned
     }
 
-    /// Whether a device's queues are here, and its backing works on no request. If it does, it is
+    /// True if a device's queues are here, and its backing works on no request. Otherwise it is
     /// checked again.
     fn is_drained(&mut self, id: &DeviceId) -> bool {
         let Some(Instance { stage, served, .. }) = self.devices.get_mut(id) else { return true };
@@ -129,7 +129,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Handles what workers have sent. True: there was something.
+    /// Handles messages of workers. Returns true if there were any.
     pub(super) fn pump(&mut self) -> bool {
         let (returned, changed) = self.pool.pump();
         let news = !returned.is_empty() || !changed.is_empty();
@@ -145,8 +145,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         news
     }
 
-    /// Does what waited for a device's queues; where nothing did, they are handed out again, to
-    /// others perhaps.
+    /// Does what waited for a device's queues. If nothing did, the queues are handed out again,
+    /// possibly to other workers.
     pub(super) fn go_on(&mut self, id: DeviceId) {
         if self.devices.get(&id).is_some_and(|served| served.stage.is_waited_for()) && !self.is_drained(&id) {
             return;
@@ -178,7 +178,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Hands out queues that were here, and does what the device was not asked about meanwhile.
+    /// Hands out queues that were here, and makes up for checks that were skipped meanwhile.
     fn hand_out_again(&mut self, id: &DeviceId) {
         self.hand_out_queues(id);
         self.turn_device(*id);
@@ -186,7 +186,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.even_out();
     }
 
-    /// A device's control turn, if it is connected and does not wait for its queues.
+    /// Runs a device's control turn, if it is connected and does not wait for its queues.
     fn turn_device(&mut self, id: DeviceId) {
         let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.stage.is_waited_for())
         else {
@@ -218,7 +218,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Has all queues here, for the end.
+    /// Reclaims all queues, when the backend ends.
     pub(super) fn reclaim_all(&mut self) {
         let handed_out: Vec<_> =
             self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Between two checks of what another holds.
+/// Shortest interval between two checks of something that another process has.
 pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// Longest interval between two tries.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);

@@ -37,7 +37,7 @@ pub(super) enum Stage<P: Platform> {
     Connected(Connected<P>),
     /// This end closed the device.
     Failed {
-        /// Why, as the store has it.
+        /// The reason, as written to xenstore.
         why: String,
         backing: BackingState,
     },
@@ -47,14 +47,14 @@ pub(super) enum Stage<P: Platform> {
 pub(super) struct Connected<P: Platform> {
     pub(super) since: Instant,
     pub(super) queues: DeviceQueues<P>,
-    /// None before its guest's pages were shared out.
+    /// The share of pages; None before the guest's pages were shared out.
     pub(super) pages: Option<AnnouncedPages>,
 }
 
 /// A device's share of its guest's pages.
 #[derive(Clone, Copy)]
 pub(super) struct AnnouncedPages {
-    /// Pages that it requested when they were [shared out](super::shared_pages).
+    /// Number of pages that the device requested when pages were [shared out](super::shared_pages).
     pub(super) requested: usize,
     /// The share of the guest's pages that the device was granted.
     pub(super) share: PageShare,
@@ -99,7 +99,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// The queues of a device that is connected.
+    /// The queues of a connected device.
     pub(super) fn queues(&self) -> Option<&DeviceQueues<P>> {
         Some(&self.connected()?.queues)
     }
@@ -123,12 +123,12 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// Whether something waits for its queues, which are with workers or not drained.
+    /// True if something waits for the queues, which workers have or which are not drained.
     pub(super) fn is_waited_for(&self) -> bool {
         self.queues().is_some_and(DeviceQueues::is_waited_for)
     }
 
-    /// Whether workers have its queues, or some are on their way.
+    /// True if workers have the queues, or some are on their way.
     pub(super) fn is_handed_out(&self) -> bool {
         self.queues().is_some_and(DeviceQueues::is_handed_out)
     }

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 const BACK: DomId = DomId(0);
 
-/// A link that keeps what is sent over it, as text.
+/// A connection that records what is sent over it, as text.
 struct RecordedLink {
     link: LocalLink,
     sent: Rc<RefCell<String>>,
@@ -126,11 +126,11 @@ struct Stage {
     backend: Backend<LocalDomain, RecordedLink>,
     sent: Rc<RefCell<String>>,
     plugs: Rc<Cell<bool>>,
-    /// The links that the remote side saw.
+    /// The changes of links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
     /// How many links were known when the backend found its last vif.
     links_before: Rc<Cell<usize>>,
-    /// The limits of an MTU that it saw.
+    /// The MTU limits that the remote side saw.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
     /// Length of the frames for guests.
     len: Arc<AtomicUsize>,
@@ -141,7 +141,7 @@ impl Stage {
         Self::set_in(BACK)
     }
 
-    /// The backend is that domain's.
+    /// A stage whose backend is in domain `back`.
     fn set_in(back: DomId) -> Self {
         let (xen, store) = (LocalXen::new(), LocalStore::new());
         if back != BACK {
@@ -259,7 +259,7 @@ fn a_guest_s_node_steps_no_one_else_s_vif() {
     assert!(!stage.backend.control().unwrap(), "{:?}", stage.sent());
 }
 
-/// 100 000 nodes of its own choice, while the backend steps: one event waits for each watch.
+/// A guest makes 100 000 nodes while the backend runs: one event waits for each watch.
 #[test]
 fn xsa_349_a_guest_s_nodes_are_kept_once() {
     let mut stage = Stage::set();

@@ -27,18 +27,18 @@ impl Default for Throttles {
 }
 
 impl Throttles {
-    /// A guest's account, and the present time by its clock.
+    /// A guest's account, and the current time.
     pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
         (self.by_guest.entry(guest).or_default(), self.began.elapsed())
     }
 
-    /// A guest has no device any more.
+    /// Called when a guest has no device any more.
     pub(super) fn forget(&mut self, guest: DomId) {
         self.by_guest.remove(&guest);
     }
 }
 
-/// The bounds that a device has reached, whatever its stage.
+/// The bounds that a device has reached, in any stage.
 #[derive(Default)]
 pub(super) struct DeviceThrottle {
     /// The device's front is not watched until this time; None: it is watched.
@@ -56,7 +56,7 @@ impl DeviceThrottle {
     }
 }
 
-/// Something that happens again and again, and that the log has once in a while.
+/// An event that repeats, and that is logged once in a while.
 #[derive(Default)]
 pub(super) struct Repeated {
     pub(super) times: u64,

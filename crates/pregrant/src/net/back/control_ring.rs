@@ -26,7 +26,7 @@ use crate::ring::{BackRing, NetCtrl};
 use crate::units::DomId;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
-/// Most requests of one vif per control turn.
+/// Largest number of requests of one vif per control turn.
 pub const REQUESTS_PER_TURN: u32 = 16;
 
 /// The back's end of a control ring.

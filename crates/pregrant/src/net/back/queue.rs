@@ -73,7 +73,7 @@ pub struct QueueShare {
     /// Counts changes of the configuration.
     generation: AtomicU32,
     headroom: AtomicU16,
-    /// Most pages that TX and RX may keep mapped.
+    /// Largest number of pages that TX and RX may keep mapped.
     allowed: [AtomicUsize; 2],
 }
 

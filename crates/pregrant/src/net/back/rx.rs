@@ -36,7 +36,7 @@ const HEAD: usize = 32;
 const REPORTS_AGAIN_NS: u64 = 100_000_000;
 /// Number of bursts without zero-copy after one that the paths left to grant copies.
 const COPIES_AGAIN: u32 = 16;
-/// Most bursts from the port that are dropped in one control turn.
+/// Largest number of bursts from the port that are dropped in one control turn.
 const EXPIRED_AT_ONCE: u32 = 64;
 
 /// The RX half of a queue at the back.

@@ -297,7 +297,8 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Call before sleeping. True: there is work. If the port has no room, it asks for no event.
+    /// Call before sleeping. Returns true if there is work. If the port has no room, it asks for no
+    /// event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         Ok(self.is_late() || self.room == Room::Now && self.ring.final_check(1)?)
     }

@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 const MAX_EXTRAS: usize = 8;
 /// Largest number of ring slots of one frame.
 const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
-/// Most paths that recognise requests by a flag.
+/// Largest number of paths that recognise requests by a flag.
 pub const CLAIMS: usize = 2;
 
 /// The identity of a path that claims requests. No two paths have the same.
@@ -67,8 +67,8 @@ pub trait Claims: Copy {
     fn any(self) -> bool;
     /// The path that claims the request. None: it is an ordinary request.
     fn claim(self, req: &TxRequest) -> Option<Claim>;
-    /// For a claimed frame of one request: whether the bytes that it names outside of any page can
-    /// exist. None: its bytes are in a page, as for a grant.
+    /// For a claimed frame of one request that names a place instead of a page: true if the place
+    /// exists. None: the request names a page, as one with a grant does.
     fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
     /// The flag of an ordinary request that names a shared buffer by number instead of a grant; 0:
     /// there is no such flag.

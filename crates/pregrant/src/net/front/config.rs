@@ -27,10 +27,10 @@ pub struct FrontConfig {
     /// Number of RX pages of each queue that may be [added](crate::net::front::FrontVif::grow_rx)
     /// while it is live, at most 1024. If it is not 0, each page is granted individually.
     pub more_rx_pages: u32,
-    /// Ordinary pages per direction and queue, used if they need no grant operation per frame
-    /// and the back keeps that many mapped (`mapped-pages-max`). A page that was not used for a
-    /// while is out of the private caches when it is written again. 0, or less than the number
-    /// of slots: one per slot.
+    /// Number of ordinary pages of each direction and queue, used if they need no grant operation
+    /// per frame and the back keeps that many mapped (`mapped-pages-max`). A page that rests for a
+    /// while is out of the private caches when it is written again. 0, or less than the number of
+    /// slots: one per slot.
     pub pages: u32,
     /// Number of bytes that the back leaves free before each received frame, for a hook; 0: none. A
     /// frame may then need one slot more.

@@ -46,7 +46,7 @@ pub struct CtrlFront<P: Platform> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAsked;
 
-/// Cannot happen: all pages were granted.
+/// This error cannot happen: all pages were granted.
 const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: 22 };
 
 impl<P: Platform> CtrlFront<P> {
@@ -169,7 +169,8 @@ impl<P: Platform> CtrlFront<P> {
         }
     }
 
-    /// Call before sleeping: asks for an event and unmasks the channel. True: there is an answer.
+    /// Call before sleeping: asks for an event and unmasks the channel. Returns true if there is an
+    /// answer.
     pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.pending.is_some() && self.ring.final_check(1)?;
         match core::mem::take(&mut self.found) {

@@ -74,7 +74,7 @@ impl<P: Platform> TxHalf<P> {
         self.tx.answered_piece()
     }
 
-    /// Shows the back what was [queued](Self::queue).
+    /// Publishes to the back what was [queued](Self::queue).
     #[inline(always)]
     pub fn publish(&mut self, p: &P) {
         if self.link.is_live() {
@@ -157,7 +157,7 @@ pub struct RxHalf<P: Platform> {
 pub(super) struct Rest<P: Platform> {
     /// Grants of the TX ring and the RX ring.
     pub ring_grants: [Grants; 2],
-    /// Pages that keys name, and no chain has.
+    /// Pages that keys name, and that no chain has.
     pub named: Vec<Granted<P>>,
     /// The paths that the queue asks for.
     pub asked: Requested,
@@ -310,7 +310,7 @@ impl<P: Platform> RxHalf<P> {
         Ok(n)
     }
 
-    /// See [`RxFront::release`]. Slots that waited for a page are posted by
+    /// Releases a frame; see [`RxFront::release`]. Slots that waited for a page are posted by
     /// [`post_free`](Self::post_free).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
@@ -321,7 +321,7 @@ impl<P: Platform> RxHalf<P> {
         self.rx.post(p, self.link.rx_chan())
     }
 
-    /// Posts the slots that there is memory for again.
+    /// Posts the free slots for which there is memory.
     #[inline(always)]
     pub fn post_free(&mut self, p: &P) {
         // Not only after frames: a ringful of error answers frees slots too.

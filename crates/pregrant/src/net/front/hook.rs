@@ -16,7 +16,7 @@ use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
 use core::iter::Sum;
 use core::ops::Range;
 
-/// Most bytes that a hook can prepend to a frame.
+/// Largest number of bytes that a hook can prepend to a frame.
 pub const HOOK_ROOM: usize = 256;
 
 /// A hook's verdict on a frame.
@@ -123,23 +123,23 @@ impl HookFrame {
         self.grown
     }
 
-    /// Whether the hook has changed the head.
+    /// True if the hook has changed the head.
     #[inline(always)]
     pub(super) fn is_changed(&self) -> bool {
         self.changed
     }
 }
 
-/// Frames that a hook sent elsewhere, until their owner has sent them. It allocates once.
+/// Frames that a hook redirected, until their owner has sent them. Memory is allocated once.
 pub struct Diverted {
     /// Frames that go to other vifs.
     redirected: Arena,
     to: [Target; BURST_FRAMES],
-    /// Frames to be sent back that must be copied, on their way to TX.
+    /// Frames that must be sent back by a copy, on their way to TX.
     pub(super) back: Arena,
 }
 
-/// A vif, by its owner's number.
+/// The owner's number of a vif.
 type Target = u32;
 
 impl Default for Diverted {
@@ -149,7 +149,7 @@ impl Default for Diverted {
 }
 
 impl Diverted {
-    /// Has room for a burst.
+    /// Makes an empty value with room for a burst.
     pub fn new() -> Self {
         Self { redirected: Arena::new(), to: [0; BURST_FRAMES], back: Arena::new() }
     }
@@ -226,7 +226,7 @@ impl HookStats {
     }
 }
 
-/// The sum over several queues.
+/// Sums up the counters of several queues.
 impl Sum for HookStats {
     fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
         each.fold(Self::default(), |sum, of| Self {

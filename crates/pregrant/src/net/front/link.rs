@@ -55,7 +55,7 @@ impl<C> Link<C> {
         self.rx_chan.as_ref().unwrap_or(&self.tx_chan)
     }
 
-    /// Whether each ring has a channel of its own.
+    /// True if each ring has an event channel of its own.
     #[inline(always)]
     pub fn is_split(&self) -> bool {
         self.rx_chan.is_some()
@@ -133,7 +133,7 @@ impl<C> Link<C> {
         self.found[usize::from(self.is_split())].swap(0, Ordering::Relaxed) == 0
     }
 
-    /// Whether the sender waits for answers, so that an event may be about them.
+    /// True if the sender waits for answers, so that an event may be about them.
     #[inline(always)]
     pub fn sender_waits(&self) -> bool {
         self.sender_waits.load(Ordering::Acquire) != 0

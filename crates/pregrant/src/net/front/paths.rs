@@ -15,7 +15,7 @@ impl<P: Platform> FrontQueue<P> {
         self.shared(PathName::DataRing)
     }
 
-    /// Whether pages are named by their frames.
+    /// True if requests name pages by their frame numbers.
     pub fn names_frames(&self) -> bool {
         self.tx().chain().has(PathName::Foreign)
     }
@@ -38,7 +38,8 @@ impl<P: Platform> FrontQueue<P> {
 }
 
 impl<P: Platform> FrontVif<P> {
-    /// Whether the back has mapped all of this domain, and pages are named by their frames.
+    /// True if the back has mapped this whole domain, and requests name pages by their frame
+    /// numbers.
     pub fn names_frames(&self) -> bool {
         self.queue(0).is_some_and(FrontQueue::names_frames)
     }

@@ -39,7 +39,7 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Offered<P> = (Chan<P>, EvtchnPort);
 
-/// Cannot happen: the paths have all memory.
+/// This error cannot happen: the paths have all memory.
 const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: 22 };
 
 /// The arguments of a new queue.
@@ -49,7 +49,7 @@ pub struct QueueConfig {
     pub queues: u32,
     /// The memory that the queue allocates.
     pub plan: Plan,
-    /// A channel for each direction.
+    /// The queue has an event channel for each direction.
     pub split: bool,
     /// Frames of TX and RX may be over several slots.
     pub sg: [bool; 2],
@@ -59,7 +59,7 @@ pub struct QueueConfig {
     pub granting: [Granting; 2],
     /// RX pages beyond the ring's slots.
     pub spare: u32,
-    /// RX pages that may be added later.
+    /// Number of RX pages that may be added later.
     pub more: u32,
     /// A number that no other queue of the vif has.
     pub tag: u16,
@@ -175,7 +175,7 @@ fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Resu
 
 /// The queue, of two halves.
 pub struct FrontQueue<P: Platform> {
-    /// Both in boxes, so that a queue is moved for little, and onto any stack.
+    /// Both halves are boxed, so that moving a queue is cheap, even onto a small stack.
     tx: Box<TxHalf<P>>,
     rx: Box<RxHalf<P>>,
 }
@@ -324,7 +324,7 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.queue(p, frames)
     }
 
-    /// Shows the back what was [queued](Self::queue).
+    /// Publishes to the back what was [queued](Self::queue).
     #[inline(always)]
     pub fn publish(&mut self, p: &P) {
         self.tx.publish(p);
@@ -458,14 +458,14 @@ impl<P: Platform> FrontQueue<P> {
         self.rx.rest.hooked
     }
 
-    /// See [`RxFront::release`]. Slots that waited for a page are posted by
+    /// Releases a frame; see [`RxFront::release`]. Slots that waited for a page are posted by
     /// [`post_released`](Self::post_released).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.rx.rx.release(token)
     }
 
-    /// Posts the slots that there are pages for again.
+    /// Posts the free slots for which there are pages.
     #[inline(always)]
     pub fn post_released(&mut self, p: &P) {
         self.rx.post_free(p);
@@ -481,7 +481,8 @@ impl<P: Platform> FrontQueue<P> {
         [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, OrdinaryPages::ids))
     }
 
-    /// Whether these are more than slots, so that each rests before it is written again.
+    /// For each direction: true if there are more pages or buffers than slots, so that each rests
+    /// before it is written again.
     pub fn rests(&self) -> bool {
         self.tx.tx.chain().pages().is_some_and(OrdinaryPages::rest)
     }
@@ -520,14 +521,14 @@ impl<P: Platform> FrontQueue<P> {
         Ok(rx || tx)
     }
 
-    /// Whether either ring has work for us; nothing is armed.
+    /// True if either ring has work, without arming anything.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
         let tx_too = tx_too || self.rx.rx.wants_buffer();
         self.rx.rx.is_pending() || tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.is_pending()
     }
 
-    /// Answers that the back has published on both rings, a number that wraps; and whether frames
-    /// that were sent wait for theirs.
+    /// The number of answers that the back has published on both rings, which wraps; and whether
+    /// sent frames wait for answers.
     pub(super) fn answers_on_rings(&mut self) -> (u32, bool) {
         let (tx, unanswered) = self.tx.tx.slots.ring.answers();
         let (rx, _) = self.rx.rx.ring.answers();
@@ -539,7 +540,7 @@ impl<P: Platform> FrontQueue<P> {
         (self.tx.tx.stats(), self.rx.rx.stats())
     }
 
-    /// Our channels: which local ends mean it.
+    /// The ports of its event channels at this domain.
     pub fn channels(&self, p: &P) -> (EvtchnPort, Option<EvtchnPort>) {
         let link = &self.tx.link;
         let rx = link.is_split().then(|| p.events().local(link.rx_chan()));
@@ -554,8 +555,8 @@ impl<P: Platform> FrontQueue<P> {
         (self.tx, self.rx)
     }
 
-    /// The queue that was [split](Self::into_halves). They come back where they are of two
-    /// queues.
+    /// Joins the halves of a queue that was [split](Self::into_halves). Returns them if they belong
+    /// to two queues.
     #[allow(clippy::type_complexity)]
     pub fn of_halves(
         tx: Box<TxHalf<P>>,

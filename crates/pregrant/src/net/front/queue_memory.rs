@@ -28,7 +28,7 @@ pub struct QueueMemory<'a, P: Platform> {
     pub p: &'a P,
     /// The pool from which memory is allocated.
     pub regions: &'a mut Regions<P>,
-    /// The chains built by now: TX, RX.
+    /// The chains of paths built so far: TX, RX.
     pub chains: [FrontChain<P>; 2],
     /// Number of queues of the vif.
     pub queues: u32,
@@ -44,18 +44,18 @@ pub struct QueueMemory<'a, P: Platform> {
     pub pages: u32,
     /// How ordinary pages are granted, by direction.
     pub granting: [Granting; 2],
-    /// Pages that keys name, and no chain has.
+    /// Pages that keys name, and that no chain has.
     pub named: alloc::vec::Vec<Granted<P>>,
 }
 
 impl<P: Platform> QueueMemory<'_, P> {
-    /// Request ids of a direction that the paths of its chain have memory for.
+    /// Number of request ids of a direction for which its paths have memory.
     pub fn ids(&self, dir: usize) -> u32 {
         let chain = &self.chains[dir];
         if chain.is_empty() { self.slots[dir] } else { chain.ids().min(self.slots[dir]) }
     }
 
-    /// Ordinary pages for a direction.
+    /// Allocates the ordinary pages of a direction.
     pub fn pages(&mut self, dir: usize) -> Result<OrdinaryPages<P>, PlatformError> {
         let least = self.slots[dir] + self.spare[dir];
         if self.more[dir] > 0 {

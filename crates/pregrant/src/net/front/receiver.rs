@@ -84,7 +84,7 @@ pub fn check(slot_bytes: usize, part: Part) -> Result<(), PeerFault> {
     if is_inside { Ok(()) } else { Err(bad_part(part)) }
 }
 
-/// The back names memory that a slot has not got.
+/// The fault of a back that names memory which a slot does not have.
 #[cold]
 pub fn bad_part(part: Part) -> PeerFault {
     fault(part.offset, part.len as i16)
@@ -343,7 +343,7 @@ fn lend(pages: &mut LentPages, parts: &[Part], head_bytes: usize) -> Option<Toke
 pub struct Handing<'a, S> {
     /// The sink that gets the frames.
     pub to: &'a mut S,
-    /// The back is trusted; else all are copied.
+    /// The back is trusted; otherwise all frames are copied.
     pub lends: bool,
 }
 

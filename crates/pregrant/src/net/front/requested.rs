@@ -16,7 +16,7 @@ pub struct Requested {
     pub staging: Buffers,
     /// A data ring of 2^order pages.
     pub data_ring: Option<u32>,
-    /// The back may map all of this domain.
+    /// The back may map this whole domain.
     pub foreign: bool,
     /// The back grants pages of its own for RX.
     pub guest_copy: bool,
@@ -67,8 +67,8 @@ impl Requested {
         all
     }
 
-    /// Whether there are staging buffers. Where memory is short at the front, other paths go on
-    /// with less before it does without these.
+    /// True if this asks for staging buffers. When memory is short at the front, other paths are
+    /// reduced before these are given up.
     pub fn has_staging(&self) -> bool {
         self.staging != Buffers::NONE
     }

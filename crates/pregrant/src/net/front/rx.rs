@@ -46,9 +46,9 @@ pub struct RxFront<P: Platform> {
     pub(super) buffers: SlotMemory,
     /// Number of answers that arrived and belong to a frame whose last answer has not arrived.
     pub(super) cut: u32,
-    /// Frames may stay in their pages, for a consumer with references of its own.
+    /// Frames may stay in their pages, for a consumer that has its own references to pages.
     lends: bool,
-    /// Scratch: a run of answers that were read.
+    /// Scratch memory: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
     /// Scratch: a frame of several answers.
     pub(super) long: Box<LongFrame>,
@@ -91,7 +91,7 @@ impl<P: Platform> RxFront<P> {
         self.buffers = SlotMemory::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
     }
 
-    /// Posts a request in each free slot for which there is a page, and publishes them.
+    /// Posts a request in each free slot for which there is a page, and publishes the requests.
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
         let mut granted = Ok(());
         let Self { ring, pages, buffers, chain, .. } = self;
@@ -178,7 +178,7 @@ impl<P: Platform> RxFront<P> {
         self.pages.pieces_in(self.chain.pages(), token)
     }
 
-    /// The frame of `token` is not read any more: its pages can be posted again
+    /// Called when the frame of `token` is not read any more: its pages can be posted again
     /// ([`post`](Self::post)).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
@@ -276,8 +276,9 @@ impl<P: Platform> RxFront<P> {
         (index & (self.ring.size() - 1)) as u16
     }
 
-    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// its offset from the consumer index. Returns 0: there is no room for the first.
+    /// Receives frames of one slot each, from the first of `run` on, that are in one path's memory.
+    /// `at`: offset of the first answer from the consumer index. Returns how many; 0: there is no
+    /// room for the first.
     #[inline(always)]
     fn take_some(
         &mut self,
@@ -319,8 +320,8 @@ impl<P: Platform> RxFront<P> {
         path.recv_run(Answers { ring, at, n, stats }, rsp, to)
     }
 
-    /// Fetches the bytes of frames that the last call received, where their path fetches them all
-    /// at once. Before their slots are posted.
+    /// Fetches the bytes of the frames that the last call received, if their path fetches them in
+    /// batches. Must be called before their slots are posted.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena) {
         let Self { chain, stats, .. } = self;
@@ -412,23 +413,23 @@ impl<P: Platform> RxFront<P> {
         self.ring.free() > 0 && self.pages.can_post(slot) && self.buffers.can_post(slot)
     }
 
-    /// Whether a slot waits for a buffer that is on TX.
+    /// True if a slot waits for a buffer that TX is sending.
     pub fn wants_buffer(&self) -> bool {
         self.ring.free() > 0 && !self.buffers.can_post(self.slot_at(self.ring.next_index()))
     }
 
-    /// A received buffer that was sent on is free: TX consumed the answer to its request.
+    /// Returns a received buffer that TX sent: TX consumed the answer to its request.
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {
         self.buffers.give_back(buffer);
     }
 
-    /// Staging buffers: where they are.
+    /// The table of which staging buffer each slot has.
     pub fn buffers(&self) -> &SlotMemory {
         &self.buffers
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.pages.out()
     }
@@ -464,7 +465,7 @@ impl<P: Platform> RxFront<P> {
         self.stats
     }
 
-    /// A frame that was received is lost, for want of memory.
+    /// Counts a received frame that is lost because memory was short.
     pub fn note_dropped(&mut self) {
         self.stats.dropped += 1;
     }
@@ -474,23 +475,23 @@ impl<P: Platform> RxFront<P> {
         self.ring.size()
     }
 
-    /// The memory of its frames.
+    /// The paths, with the memory of the frames.
     pub fn chain(&self) -> &FrontChain<P> {
         &self.chain
     }
 
-    /// The memory of its frames, to be changed before the first one.
+    /// The paths, to be changed before the first frame.
     pub fn chain_mut(&mut self) -> &mut FrontChain<P> {
         &mut self.chain
     }
 
-    /// Pages for what its paths do not carry, before the first frame.
+    /// Adds pages for frames that the paths do not carry. Before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
         self.pages = self.pages.with_pages(self.ring.size(), &pages);
         self.chain.insert(AnyFrontPath::Copy(pages));
     }
 
-    /// Ends the queue: its memory, to be released once the back has closed.
+    /// Ends the queue and returns its memory, which is released once the back has closed.
     pub fn into_parts(self) -> (OwnRing<NetRx, P>, FrontChain<P>) {
         (self.ring.into_mem(), self.chain)
     }
@@ -530,8 +531,9 @@ fn read_run<P: Platform, F: FrontPath<P>>(
     (n, None)
 }
 
-/// Frames of one slot each, from the first of `rsps` on, that are in this memory and longer than
-/// what a path before it has. How many there were, and whether there was no room for the next.
+/// Receives frames of one slot each, from the first of `rsps` on, that are in this memory and
+/// longer than the memory of a path before it allows. Returns how many, and whether there was no
+/// room for the next.
 #[inline(always)]
 fn take_run<P: Platform, F: FrontPath<P>>(
     path: &F,
@@ -589,8 +591,8 @@ fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut imp
     }
 }
 
-/// Frames of one slot each that are longer than a slot of `first`, which has their first bytes.
-/// Returns how many; 0: there is no room for the first.
+/// Receives frames of one slot each that are longer than a slot of `first`, which has their first
+/// bytes. Returns how many; 0: there is no room for the first.
 #[inline(never)]
 fn take_split_run<P: Platform>(
     (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),

@@ -20,7 +20,8 @@ use crate::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 
-/// Most answers of one frame: no valid frame spreads 65535 bytes over slots of one byte.
+/// Largest number of answers of one frame: no valid frame spreads 65535 bytes over slots of one
+/// byte.
 const MAX_CHAIN: usize = 32;
 
 /// A part of a frame in one slot's memory.
@@ -32,13 +33,13 @@ pub struct Part {
     pub offset: u16,
     /// Number of bytes.
     pub len: u16,
-    /// The flags by which its response names memory that is no slot's, which `offset` then
-    /// describes; 0: it is in its slot's memory.
+    /// Flags by which the response names memory that belongs to no slot, and that `offset` then
+    /// describes; 0: the bytes are in the slot's own memory.
     pub name: u16,
 }
 
 impl Part {
-    /// Splits it at byte `end` of its slot. None: no byte is before that.
+    /// Splits the part at byte `end` of its slot. None: no byte is before that.
     #[inline(always)]
     pub fn split(self, end: usize) -> Option<(Self, Self)> {
         let ahead = end.checked_sub(self.offset.into()).filter(|n| *n > 0)?;
@@ -177,7 +178,7 @@ impl LongFrame {
         true
     }
 
-    /// The parts of its bytes, in order.
+    /// The parts of the frame, in order.
     pub fn parts(&self) -> &[Part] {
         self.parts.get(self.from..self.end).unwrap_or_default()
     }

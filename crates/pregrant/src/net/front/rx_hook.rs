@@ -46,7 +46,7 @@ pub struct Hooked<'a, P: Platform> {
     pub stats: &'a mut HookStats,
 }
 
-/// A frame where the back put it.
+/// A received frame where the back put it.
 trait Place<P: Platform> {
     /// Length of the frame in bytes.
     fn len(&self) -> usize;
@@ -73,7 +73,7 @@ struct Long<'a, P: Platform> {
 
 /// The memory that a long frame is in.
 enum Memory<'a, P: Platform> {
-    /// The slots': that of the first part, and that of the others.
+    /// The slots' memory: the path of the first part, and that of the others.
     Slots(&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
     /// The memory that its responses name.
     Flagged(&'a AnyFlaggedPath<P>),
@@ -159,8 +159,8 @@ impl<P: Platform> RxFront<P> {
         Ok(seen)
     }
 
-    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// its offset from the consumer index.
+    /// Handles frames of one slot each, from the first of `run` on, that are in one path's memory.
+    /// `at`: offset of the first answer from the consumer index.
     #[inline(always)]
     fn hook_run(
         &mut self,
@@ -214,8 +214,8 @@ impl<P: Platform> RxFront<P> {
 }
 
 impl Slots<'_> {
-    /// Frames of one slot each, from the first of `rsps` on, that are in this memory and longer
-    /// than what a path before it has. How many there were.
+    /// Handles frames of one slot each, from the first of `rsps` on, that are in this memory and
+    /// longer than the memory of a path before it allows. Returns how many.
     #[inline(always)]
     fn hook_some<P: Platform, F: FrontPath<P>>(
         &mut self,
@@ -312,7 +312,7 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// The frame as the hook left it, into `arena`. False: it is too long now.
+    /// Copies the frame as the hook left it into `arena`. Returns false if it has become too long.
     #[inline(always)]
     fn put<P: Platform>(
         &mut self,

@@ -9,6 +9,6 @@ pub(super) struct SharedPath {
     pub path: PathName,
     /// The directions for which memory was shared.
     pub shared: ActiveLists,
-    /// The directions in which the back accepted it.
+    /// The directions for which the back accepted the memory.
     pub taken: ActiveLists,
 }

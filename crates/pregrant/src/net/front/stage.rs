@@ -193,7 +193,7 @@ impl<P: Platform> Stage<P> {
         queues
     }
 
-    /// The vif has its queues again, in their order.
+    /// The vif gets its queues back, in order.
     pub fn take_back(&mut self, back: Vec<FrontQueue<P>>) {
         debug_assert_eq!(back.len(), self.handed_out().len());
         let is_live = self.is_live();
@@ -208,7 +208,7 @@ impl<P: Platform> Stage<P> {
 }
 
 impl<P: Platform> Live<P> {
-    /// The back is not away any more, or that is of no interest any more.
+    /// Called when the back is no longer away, or when that does not matter any more.
     pub fn end_away(&mut self) {
         if let BackIs::Away { taking_up: Some(_) } = self.back {
             self.queues.watch(false);
@@ -251,7 +251,7 @@ impl<P: Platform> Queues<P> {
         }
     }
 
-    /// Whether the vif wants to know of answers that come to queues that are handed out.
+    /// Sets whether the vif must learn of answers at queues that are handed out.
     pub fn watch(&self, yes: bool) {
         if let Self::HandedOut(out) = self {
             out.iter().for_each(|queue| queue.link.watch(yes));

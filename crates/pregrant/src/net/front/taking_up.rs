@@ -30,20 +30,20 @@ pub struct Seen {
     pub answers: u32,
     /// Answers arrived at a half that is handed out.
     pub answered: bool,
-    /// Frames that were sent wait for their answers.
+    /// Frames that were sent have no answers yet.
     pub waits: bool,
 }
 
 /// Decides whether a back in state 2 (InitWait) serves the live rings, or the front must reconnect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakingUp {
-    /// The back is at 2 since then.
+    /// Time since which the back is in state 2.
     since_ns: u64,
     looked_ns: u64,
     answers: u32,
     /// The back has answered a request while in state 2.
     serves: bool,
-    /// Requests wait for their answers since then, or since the last answer.
+    /// Time since which requests wait for an answer, or of the last answer.
     waits_since_ns: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl TakingUp {
         Self { since_ns: now_ns, looked_ns: now_ns, answers: seen.answers, serves: false, waits_since_ns }
     }
 
-    /// A look at the rings.
+    /// Updates the decision with what the rings show at `now_ns`.
     pub fn look(&mut self, now_ns: u64, seen: Seen) {
         let answered = seen.answered || seen.answers != self.answers;
         self.serves |= answered;

@@ -51,7 +51,7 @@ pub struct TxFront<P: Platform> {
     pub(crate) own: Option<Box<AnnouncedPages>>,
 }
 
-/// Received staging buffers that are on their way.
+/// Received staging buffers that TX is sending.
 #[derive(Default)]
 struct SentOn {
     /// The id of the first RX buffer in the queue's lists; None: the back does not support this.
@@ -64,7 +64,7 @@ struct SentOn {
 
 const NO_BUFFER: u16 = u16::MAX;
 
-/// A slot's part of a frame that is sent on, in its buffer.
+/// A part of a frame that is sent from the slot's own staging buffer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SentPart {
     /// The RX slot in which the part arrived.
@@ -153,13 +153,13 @@ impl<P: Platform> TxSlots<P> {
     }
 }
 
-/// A queue that was made without the memory that its frames need.
+/// The error for a queue that was made without the memory that its frames need.
 const NO_PAGES: PlatformError =
     PlatformError { op: "send a frame that needs ordinary pages, without any", code: 22 };
 
 impl<P: Platform> TxFront<P> {
-    /// A queue over a ring that was just initialised. There are as many ids as have memory: fewer
-    /// than the ring has slots where memory is short, more where there are more buffers.
+    /// A queue over a newly initialised ring. It has as many ids as there is memory for: fewer than
+    /// slots if memory is short, more if there are more buffers.
     pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, mut chain: FrontChain<P>) -> Self {
         let ids = chain.serve_ids(ring.size());
         Self {
@@ -321,7 +321,7 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Shows the back what was written.
+    /// Publishes to the back the requests that were written.
     #[inline(always)]
     pub fn publish(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         let slots = &mut self.slots;
@@ -549,17 +549,17 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.size()
     }
 
-    /// The memory of its frames.
+    /// The paths, with the memory of the frames.
     pub fn chain(&self) -> &FrontChain<P> {
         &self.chain
     }
 
-    /// The memory of its frames, to be changed before the first one.
+    /// The paths, to be changed before the first frame.
     pub fn chain_mut(&mut self) -> &mut FrontChain<P> {
         &mut self.chain
     }
 
-    /// Ends the queue: its memory, to be released once the back has closed.
+    /// Ends the queue and returns its memory, which is released once the back has closed.
     pub fn into_parts(self) -> (OwnRing<NetTx, P>, FrontChain<P>) {
         (self.slots.ring.into_mem(), self.chain)
     }

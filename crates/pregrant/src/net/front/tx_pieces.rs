@@ -31,7 +31,7 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{Extra, MIN_FRAME, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 
-/// A frame that is none for this: it can be sent by copies.
+/// The error for a frame that cannot be sent this way; it can be sent by copies.
 const NOT_IN_PIECES: PlatformError =
     PlatformError { op: "send a frame in pieces that are no such", code: 22 };
 

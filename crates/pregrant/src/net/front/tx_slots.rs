@@ -32,7 +32,7 @@ pub struct Ids {
     pub at_once: u32,
 }
 
-/// Ids that are free, first come first served.
+/// Ids that are free; the one that was freed first is used first.
 pub struct FreeIds {
     /// A ring of a power of two of places.
     ids: Box<[u16]>,
@@ -113,14 +113,14 @@ pub(crate) enum InFlight {
     Piece,
 }
 
-/// The ring, and which ids are on it.
+/// The ring, and the state of each request id.
 pub struct TxSlots<P: Platform> {
     pub(crate) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
     pub(crate) free: FreeIds,
     /// For each id what is in flight with it.
     pub(crate) in_flight: Box<[InFlight]>,
     pub(crate) extras_in_flight: u32,
-    /// Scratch of a burst: where its frames go.
+    /// Scratch memory for a burst: where its frames go.
     pub(crate) places: Box<[Place; BURST_FRAMES]>,
     pub(crate) stats: DirStats,
     /// Which frames the back accepts.

@@ -59,7 +59,7 @@ pub enum FrontStep {
     /// The queues are live as before, and another back serves them: repeat the requests that its
     /// predecessor had, on the control ring or for multicast.
     Renewed,
-    /// The queues are gone now.
+    /// The queues have ended.
     Closed,
     /// The queues are [handed out](FrontVif::hand_out_queues), and must be taken back before the
     /// next step. Nothing was done; no frame travels.
@@ -81,11 +81,11 @@ pub struct FrontVif<P: Platform> {
     pub(crate) regions: Regions<P>,
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
-    /// RX pages that were added.
+    /// RX pages that were added to live queues.
     pub(crate) rx_pool: RxPool<P>,
     /// RX pages of queues that are gone, in which a consumer still reads frames.
     pub(crate) unreturned: Vec<Unreturned<P>>,
-    /// Queues that have been made, of all connections.
+    /// Number of queues that were made so far, over all connections.
     made: u16,
 }
 
@@ -104,7 +104,7 @@ struct Tried<P: Platform> {
     queues: Vec<FrontQueue<P>>,
     /// The keys of each queue.
     keys: Vec<QueueKeys>,
-    /// Why there are fewer queues than wanted; None: all are there.
+    /// Why there are fewer queues than wanted; None: there are as many as wanted.
     failed: Option<PlatformError>,
 }
 
@@ -125,9 +125,9 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's netfront) left
-    /// the device: what is connected is brought down first, what is closed begins again. Before the
-    /// first [`step`](Self::step), and only for one that reconnects.
+    /// Continues from the state in which a predecessor in this domain (a front that died, or the
+    /// kernel's netfront) left the device: a connected device is closed first, a closed one starts
+    /// again. Only for a vif that reconnects, before the first [`step`](Self::step).
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.front.succeed(bus)
     }
@@ -176,8 +176,8 @@ impl<P: Platform> FrontVif<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
-    /// Our own state stays as it is: what the back's state means for the connection. Apart from
-    /// `step`, since a kernel's stack is small.
+    /// Acts on the back's state, without a change of the own state. Separate from `step`, because a
+    /// kernel's stack is small.
     #[inline(never)]
     fn follow<B: DeviceBus>(
         &mut self,
@@ -285,13 +285,13 @@ impl<P: Platform> FrontVif<P> {
         self.regions.pages()
     }
 
-    /// Gives up pages that are not in use, where the platform knows whether the back has them.
+    /// Releases pages that are not in use, if the platform knows whether the back has them mapped.
     pub fn release_idle(&mut self, p: &P) {
         self.regions.release_idle(p);
     }
 
-    /// Whether a vif that does not reconnect has pages that the back uses though they are not in
-    /// use: [`step`](Self::step) tries again to get them back.
+    /// True if a vif that does not reconnect has unused pages that the back still has mapped:
+    /// [`step`](Self::step) tries again to release them.
     pub fn awaits_release(&self) -> bool {
         !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
@@ -370,8 +370,8 @@ impl<P: Platform> FrontVif<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    /// Creates the requested queues, by the first plan that there is memory for; where memory is
-    /// short for all plans, as many queues as it allows.
+    /// Creates the requested queues by the first plan for which there is memory; if there is too
+    /// little for all plans, as many queues as possible.
     fn make_queues(
         &mut self,
         p: &P,
@@ -412,7 +412,7 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Tries one plan; where memory is short, without what is kept for other plans.
+    /// Tries one plan. If memory is short, releases what is kept for other plans first.
     fn try_with_room(&mut self, p: &P, n: u32, plan: Plan, split: bool) -> Tried<P> {
         let tried = self.try_queues(p, n, plan, split);
         if tried.failed.is_none() || self.regions.is_empty() {
@@ -581,8 +581,8 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Gives up queues and channels. The pages are put by, or released where they are not needed
-    /// again. Queues that are handed out are not ours to give up.
+    /// Ends queues and event channels. Pages are kept for the next connection, or released if it
+    /// needs none. Queues that are handed out are not touched.
     fn tear_down(&mut self, p: &P) {
         debug_assert!(!self.is_handed_out());
         self.stage.stop();
@@ -630,18 +630,19 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see
+    /// Asks for multicast frames to an address, or not any more (on queue 0; see
     /// [`TxFront::multicast`](super::TxFront::multicast)).
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
         self.stage.live_queues_mut().first_mut().is_some_and(|q| q.multicast(p, mac, wanted))
     }
 
-    /// Multicast requests in flight, and how many the back has refused: its list is full.
+    /// Number of multicast requests in flight, and number that the back has refused because its
+    /// list is full.
     pub fn multicast_requests(&self) -> (usize, u64) {
         self.stage.queues().first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
 
-    /// Live queues, those that are handed out included.
+    /// Number of live queues, including those that are handed out.
     pub fn nr_queues(&self) -> usize {
         self.stage.live().map_or(0, |live| live.queues.count())
     }
@@ -676,13 +677,13 @@ impl<P: Platform> FrontVif<P> {
         self.stage.queues().get(i)
     }
 
-    /// Queue `i`, while it is live: frames are sent and received there.
+    /// Queue `i`, while it is live.
     #[inline(always)]
     pub fn queue_mut(&mut self, i: usize) -> Option<&mut FrontQueue<P>> {
         self.stage.live_queues_mut().get_mut(i)
     }
 
-    /// TX slots of queue `i` that are free.
+    /// Number of free TX slots of queue `i`.
     pub fn room(&self, i: usize) -> u32 {
         self.stage.live_queues().get(i).map_or(0, |q| q.tx().room())
     }
@@ -692,8 +693,8 @@ impl<P: Platform> FrontVif<P> {
         self.agreed.asked.persistent
     }
 
-    /// Why there are fewer queues, TX ids or shorter staging buffers than requested; None: all are
-    /// there.
+    /// Why there are fewer queues or TX ids, or shorter staging buffers, than requested; None:
+    /// everything was granted.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.agreed.shortage
     }
@@ -751,7 +752,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(())
     }
 
-    /// The memory of queues that are gone, of which the caller has no frame any more, is returned.
+    /// Releases the memory of former queues of which the caller has no frame any more.
     #[inline(never)]
     pub(crate) fn release_unlent(&mut self, p: &P) {
         let pages = core::mem::take(&mut self.unreturned);
@@ -760,7 +761,7 @@ impl<P: Platform> FrontVif<P> {
         self.release_unneeded(p);
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         let gone: u32 = self.unreturned.iter().map(Unreturned::lent).sum();
         gone + self.stage.queues().iter().map(|q| q.rx().lent()).sum::<u32>()

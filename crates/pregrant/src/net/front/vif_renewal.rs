@@ -108,8 +108,8 @@ impl<P: Platform> FrontVif<P> {
         self.agreed.takes = Offloads { csum: back.ipv6_csum, gso: sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
-    /// Announces all pages again, once the request under way has its answer. True: it does
-    /// now.
+    /// Announces all pages again, once the outstanding request has its answer. Returns true if it
+    /// starts to do so now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
         let is_asking = self.is_asking();
         let Stage::Live(Live { ctrl: Some(ctrl), announcing, .. }) = &mut self.stage else {

@@ -7,7 +7,7 @@ use super::vif::FrontVif;
 use crate::platform::Platform;
 
 impl<P: Platform> FrontVif<P> {
-    /// Whether the owner trusts its back, from the next connection on: `trusted` of its
+    /// Sets whether the owner trusts the back, from the next connection on, like `trusted` of the
     /// [configuration](super::FrontConfig::trusted).
     pub fn set_trusted(&mut self, trusted: bool) {
         self.config.trusted = trusted;

@@ -36,7 +36,7 @@ pub enum Said<'a> {
 }
 
 impl Said<'_> {
-    /// Of the directions (TX, RX) that a front asks for in `asked`, those that the back may accept.
+    /// Those of the directions (TX, RX) in `asked` that the back may accept.
     pub fn lists(self, asked: ActiveLists) -> ActiveLists {
         match self {
             Self::Fresh => asked,
@@ -44,7 +44,7 @@ impl Said<'_> {
         }
     }
 
-    /// Whether a front that asks, or does not, may have the path at all: by a key that is 1 or 0.
+    /// True if the front `asks` for the path and may have it, for a path whose key is 1 or 0.
     pub fn whole(self, asks: bool) -> bool {
         match self {
             Self::Fresh => asks,
@@ -58,7 +58,8 @@ impl Said<'_> {
     }
 }
 
-/// What a back knows of a front that is about to connect, while it decides which paths it accepts.
+/// The front that connects, and the limits of the back, while the back decides which paths it
+/// accepts.
 pub struct Accepting<'a, P: Platform> {
     /// The platform.
     pub p: &'a P,

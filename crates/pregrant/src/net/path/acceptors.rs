@@ -15,7 +15,7 @@ use crate::net::features::FrontRequest;
 use crate::platform::Platform;
 use alloc::string::String;
 
-/// See the module. Made for one front that connects.
+/// Decides for each path what a front gets. Made for one front that connects.
 pub struct Acceptors<P: Platform> {
     staging: Heads,
     foreign: ForeignAcceptor<P>,
@@ -23,7 +23,7 @@ pub struct Acceptors<P: Platform> {
     pub guest_copy: GuestCopyAcceptor<P>,
     gref_mapping: usize,
     persistent: usize,
-    /// Whether the operator wants `map` for frames that no memory was shared for.
+    /// Whether the operator wants `map` for frames that use no shared memory.
     map: bool,
 }
 

@@ -32,13 +32,13 @@ pub enum AnyPath<P: Platform> {
     Staging(StagingPath<P>),
     /// The guest granted a ring of bytes before any frame was sent.
     DataRing(DataRingPath<P>),
-    /// Any frame of a guest that trusts its back.
+    /// Any frame of a guest whose whole memory is mapped.
     Foreign(ForeignPath<P>),
     /// The back grants its own pages, and the guest copies.
     GuestCopy(GuestCopyPath<P>),
-    /// Pages that the guest asked to keep mapped.
+    /// Pages that the guest asked the back to map.
     GrefMapping(GrefMappingPath<P>),
-    /// Pages that stay mapped once they were seen.
+    /// Pages that stay mapped after the back saw them.
     Persistent(PersistentPath<P>),
     /// Copy of the headers, map and unmap of the rest.
     Map(MapPath<P>),
@@ -176,7 +176,8 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// The port has had the batch: fails what could not be read, and marks what is held.
+    /// Called after the port had the batch: fails frames that could not be read, and marks those
+    /// that are held.
     pub fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
         match self {
             Self::Staging(StagingPath { held, .. })
@@ -198,7 +199,8 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// The port has done with these; `None`: with all. [`retire`](Self::retire) names them then.
+    /// The port has completed the frames with these tokens; `None`: all frames. Then
+    /// [`retire`](Self::retire) returns them.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         match self {
             Self::Staging(path) => path.complete(tokens),

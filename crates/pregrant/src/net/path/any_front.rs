@@ -21,14 +21,14 @@ use crate::wire::netif::RxResponse;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The memory that a queue's frames can travel in, matched once for a run of frames.
+/// Memory of a queue's frames. It is matched once for a run of frames.
 #[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
 pub enum AnyFrontPath<P: Platform> {
     /// Staging buffers, granted at set-up.
     Staging(StagingArea<P>),
     /// TX: the half of a data ring.
     DataRing(SendArea<P>),
-    /// Pages that are named by their frames.
+    /// Pages that requests name by their frame numbers.
     Foreign(ForeignPages<P>),
     /// Ordinary pages, which every back can copy from and to.
     Copy(OrdinaryPages<P>),
@@ -75,8 +75,8 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// TX: whether it carries frames of any length, over several slots where they are long; else
-    /// those that fit one slot.
+    /// TX: true if the path carries frames of any length, long ones over several slots; false if it
+    /// carries only those that fit in one slot.
     #[inline(always)]
     pub fn carries_all(&self) -> bool {
         match self {
@@ -191,7 +191,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Pages with a grant of their own each, if it has such.
+    /// The path's pages that are granted one by one, if it has any.
     #[inline]
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
         match self {
@@ -232,7 +232,7 @@ impl<P: Platform> AnyFrontPath<P> {
     }
 }
 
-/// RX memory that responses name by their flags.
+/// RX memory that a response selects by its flags.
 pub enum AnyFlaggedPath<P: Platform> {
     /// RX: the half of a data ring.
     DataRing(RecvArea<P>),
@@ -241,7 +241,7 @@ pub enum AnyFlaggedPath<P: Platform> {
 }
 
 impl<P: Platform> AnyFlaggedPath<P> {
-    /// Flags by which a response may name memory, whether a queue has it or not.
+    /// Flags by which a response can select memory, whether the queue has it or not.
     pub const FLAGS: u16 = RecvArea::<P>::FLAGS | BackPages::<P>::FLAGS;
 
     /// Response flags of paths that set them even on queues that did not negotiate the path.
@@ -319,7 +319,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// A call begins that receives into an arena.
+    /// Called at the start of each call that receives into an arena.
     #[inline(always)]
     pub fn begin(&mut self) {
         match self {
@@ -328,7 +328,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Fetches what such a call received, before its slots are posted again.
+    /// Fetches the frames that the call received, before their slots are posted again.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         match self {

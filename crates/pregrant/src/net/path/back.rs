@@ -19,9 +19,9 @@ use crate::port::{Arena, Burst, Token};
 use crate::units::DomId;
 use alloc::vec::Vec;
 
-/// Has a queue apply a new configuration before its next batch.
+/// Tells a queue to apply a new configuration before its next batch.
 pub trait ConfigGeneration: Send + Sync {
-    /// Once the current batch is over.
+    /// Announces a new configuration; it is applied after the current batch.
     fn advance(&self);
 }
 
@@ -42,7 +42,7 @@ pub trait BackPath<P: Platform> {
 /// connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BackParts {
-    /// Buffers that stay with their ids.
+    /// Staging buffers, which stay with their ids.
     pub buffers: Option<BufferNames>,
     /// The path serves every frame, so that the paths after it in the chain get none.
     pub serves_all: bool,

@@ -122,8 +122,8 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does
-    /// not know.
+    /// Does what the vif's owner asks for its pages. Returns true if some were given back that the
+    /// owner does not know of.
     pub fn apply_config(&mut self) -> bool {
         self.given_pages_mut().is_some_and(GrefMappingPath::apply_config)
     }
@@ -257,7 +257,7 @@ impl<P: Platform> Chain<P> {
         debug_assert_eq!(refused, 0, "copy serves every frame");
     }
 
-    /// Whether frames may find a path that copies them itself.
+    /// True if the chain has a path besides `copy`.
     pub fn has_others(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -296,7 +296,7 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Lets go of what is held; see [`BackPath::retire`].
+    /// Releases what is held; see [`BackPath::retire`].
     pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         self.ahead.iter_mut().for_each(|path| path.retire(p, done));
     }

@@ -10,7 +10,7 @@ use crate::net::batch::Thresholds;
 /// vifs of one guest can each have as many.
 const MAPPED_PAGES: usize = 896;
 
-/// See the module: each path has a field with its settings, if it has any.
+/// The operator's settings of the paths: one field for each path that has any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathConfig {
     /// The path of frames that no memory was shared for before: `map`, or `copy` as for any other.
@@ -19,8 +19,8 @@ pub struct PathConfig {
     pub thresholds: Thresholds,
     /// How staging treats the head of a frame that is longer than a buffer.
     pub staging: Heads,
-    /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between
-    /// it and this back (docs/protocol 4.6); only where the platform can.
+    /// Allows to map the whole memory of a guest that asks for it, which removes all isolation
+    /// between the guest and this back (docs/protocol 4.6). Only where the platform can.
     pub foreign: bool,
     /// Allows RX by pages that this domain grants to a guest, which then copies by itself
     /// (docs/protocol 4.7). Only where the platform reports that a page is still mapped when it is

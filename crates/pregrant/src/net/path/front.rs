@@ -29,17 +29,17 @@ pub enum Sent {
     Full,
 }
 
-/// A path's memory, for one direction of one queue.
+/// The front's memory of a path, for one direction of one queue.
 pub trait FrontPath<P: Platform> {
     /// The path's name.
     const NAME: PathName;
-    /// TX: flags of each of its requests.
+    /// TX: flags that each request of this path has.
     const TX_FLAGS: u16 = 0;
     /// True if the memory consists of pages that requests name by reference or frame number. RX:
     /// any slot can then use any page, so that a consumer can keep one page while the slot gets
     /// another.
     const IN_PAGES: bool = false;
-    /// RX: its memory is buffers that stay with their slots.
+    /// RX: the memory consists of buffers that stay with their slots.
     const IN_BUFFERS: bool = false;
 
     /// Bytes of memory that each id has; 0: ids have none of their own.
@@ -51,7 +51,7 @@ pub trait FrontPath<P: Platform> {
     fn receive(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         self.bytes().piece(at, len)
     }
-    /// RX: asks for these lines.
+    /// RX: prefetches these bytes.
     #[inline(always)]
     fn prefetch(&self, at: usize, len: usize) {
         self.bytes().prefetch_read(at, len);

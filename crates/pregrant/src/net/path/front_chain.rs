@@ -33,8 +33,8 @@ impl<P: Platform> Default for FrontChain<P> {
 }
 
 impl<P: Platform> FrontChain<P> {
-    /// Staging, where there is some, then pages; these may be missing where staging carries every
-    /// frame.
+    /// Makes a chain of the staging buffers, if any, and the pages, which may be missing if staging
+    /// carries every frame.
     pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
         let mut chain = Self::default();
         let staging = staging.map(AnyFrontPath::Staging);
@@ -75,7 +75,7 @@ impl<P: Platform> FrontChain<P> {
         self.has_data_ring = matches!(&self.paths[..], [.., AnyFrontPath::DataRing(_), _]);
     }
 
-    /// RX: memory that responses name by their flags.
+    /// RX: adds memory that responses select by their flags.
     pub fn insert_flagged(&mut self, path: AnyFlaggedPath<P>) {
         self.flagged.push(path);
     }
@@ -121,14 +121,14 @@ impl<P: Platform> FrontChain<P> {
         self.paths.is_empty()
     }
 
-    /// The `k`-th, and those before it.
+    /// The `k`-th path, and those before it.
     #[inline(always)]
     pub fn split(&mut self, k: usize) -> Option<(&mut [AnyFrontPath<P>], &mut AnyFrontPath<P>)> {
         let (ahead, rest) = self.paths.split_at_mut_checked(k)?;
         Some((ahead, rest.first_mut()?))
     }
 
-    /// All, the first one first.
+    /// All paths, in order.
     #[inline(always)]
     pub fn paths(&self) -> &[AnyFrontPath<P>] {
         &self.paths
@@ -140,8 +140,8 @@ impl<P: Platform> FrontChain<P> {
         self.paths.last_mut()
     }
 
-    /// The request of `id` is answered, which the data ring notes, if it is one of its own, and for
-    /// which the last path ends its grant. False: the peer still uses the memory.
+    /// Notes that the request of `id` was answered: the data ring frees its bytes, the last path
+    /// ends its grant. Returns false if the peer still uses the memory.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, id: u16) -> bool {
@@ -249,7 +249,7 @@ impl<P: Platform> FrontChain<P> {
         self.staging().map_or(0, StagingArea::entries)
     }
 
-    /// Whether there are more than slots, so that each rests before it is used again.
+    /// True if there are more buffers than slots, so that each rests before it is used again.
     pub fn buffers_rest(&self) -> bool {
         self.staging().is_some_and(StagingArea::buffers_rest)
     }

@@ -44,7 +44,7 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     waiter: Waiter,
     disk: Arc<SharedDisk>,
     schedule: Schedule,
-    /// The number of the shared disk's descriptor among those that end a sleep.
+    /// Index of the shared disk's descriptor among those that end a sleep.
     wake: usize,
     new: Vec<DiskRequest>,
     /// The queue that gets the next part of a request.
@@ -53,9 +53,9 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     repeated: u64,
     /// This end closes the disk.
     closing: bool,
-    /// The toolstack wants it gone, and the flush before that was asked.
+    /// The toolstack removes the disk, and the flush before that was sent.
     last_flush: bool,
-    /// Lines about what its backs did.
+    /// Budget for log lines about the backs.
     lines: LineBudget,
     /// The last log line about the back having closed the disk.
     closed: Option<String>,
@@ -132,7 +132,7 @@ where
         self.repeated
     }
 
-    /// Whether something was written that no flush has covered.
+    /// True if data was written that no flush has covered.
     pub fn is_dirty(&self) -> bool {
         self.schedule.is_dirty()
     }
@@ -142,8 +142,8 @@ where
         self.waiter.missed_wakeups()
     }
 
-    /// A batch of all that there is: answers, new requests, what can be asked. True: something
-    /// moved.
+    /// Runs one batch: processes answers, takes new requests, and sends what can be sent. Returns
+    /// true if anything moved.
     #[inline(never)]
     pub fn round(&mut self) -> Result<bool, FrontendError> {
         let Self { end, vbd, schedule, disk, new, .. } = self;
@@ -171,7 +171,7 @@ where
         Ok(moved > 0)
     }
 
-    /// Asks what can be asked; returns how much that was.
+    /// Sends the parts of requests that can be sent; returns their number.
     fn ask(&mut self) -> usize {
         let Self { end, vbd, schedule, next_queue, .. } = self;
         let queues = vbd.nr_queues();
@@ -277,8 +277,8 @@ where
         }
     }
 
-    /// Whether somebody uses it, or something that was written may be lost. Where that is all, and
-    /// the toolstack wants the disk gone, it is flushed.
+    /// True if somebody uses the disk, or written data may be lost. If that is the only reason, and
+    /// the toolstack removes the disk, it is flushed.
     fn is_in_use(&mut self) -> Result<bool, FrontendError> {
         if self.disk.is_used() {
             self.last_flush = false;
@@ -424,7 +424,7 @@ where
         self.end.fault(fault)
     }
 
-    /// The disk's new state, for the log.
+    /// Logs the disk's new state.
     fn log_step(&mut self, step: FrontStep, lost: usize) {
         if step == FrontStep::Live {
             for missing in self.vbd.not_offered() {
@@ -465,7 +465,7 @@ where
         }
     }
 
-    /// Why it is not connected, as this end sees it, and what to do.
+    /// Why the disk is not connected, as far as this end knows, and what to do.
     pub fn why_not(&mut self) -> String {
         let FrontDevice { device, xs, .. } = &mut self.end;
         let said = xs.read_if_there(&device.id().error_path(Side::Back)).ok().flatten();
@@ -499,7 +499,7 @@ where
         }
     }
 
-    /// Lines that the back causes: a few, and then their number.
+    /// Logs a line that the back causes: a few of them, and then only their number.
     fn say(&self, text: Arguments<'_>) {
         self.lines.say(Level::Info, format_args!("{}: {text}", self.end.device.id()));
     }

@@ -67,7 +67,7 @@ enum PieceOp {
     Zero,
 }
 
-/// The content of one ring request, or of several where it is longer than one can be.
+/// The content of one ring request, or of several if it is longer than one can be.
 #[derive(Debug)]
 struct Piece {
     place: usize,
@@ -91,7 +91,7 @@ struct InHand {
     /// Numbers requests in the order in which they arrived.
     number: u64,
     done: Done,
-    /// The requests that are settled with it, and their weight.
+    /// Number and weight of the requests that are settled with this one.
     share: (usize, usize),
     /// The first stage of the request.
     first: Stage,
@@ -166,7 +166,7 @@ fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     })
 }
 
-/// Bytes that such a disk discards together.
+/// Number of bytes that the disk discards together.
 fn unit(figures: &DiskFigures, discard: &Discard) -> u64 {
     u64::from(discard.granularity.max(figures.sector_size))
 }
@@ -213,9 +213,9 @@ impl InHand {
 pub(super) struct Schedule {
     places: Vec<Option<InHand>>,
     free: Vec<usize>,
-    /// Numbers and sectors of requests that change some, in the order of coming.
+    /// Numbers and sectors of requests that change sectors, in order of arrival.
     changes: VecDeque<(u64, Range<u64>)>,
-    /// Places of requests that wait for earlier ones, in the order of coming.
+    /// Indices of requests that wait for earlier ones, in order of arrival.
     waiting: VecDeque<usize>,
     ready: VecDeque<Piece>,
     /// For each tag the part that was sent with it.
@@ -282,7 +282,7 @@ impl Schedule {
         self.len() == 0
     }
 
-    /// Whether something was changed that no flush has covered.
+    /// True if sectors were changed that no flush has covered.
     pub(super) fn is_dirty(&self) -> bool {
         self.changed > self.flushed
     }
@@ -292,7 +292,7 @@ impl Schedule {
         self.asked.len() - self.free_tags.len()
     }
 
-    /// Whether some can be asked.
+    /// True if a part can be sent.
     pub(super) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -502,7 +502,7 @@ impl Schedule {
         }
     }
 
-    /// True if nobody needs this part any more: its request was interrupted, or belongs to a range
+    /// True if no one needs this part any more: its request was interrupted, or belongs to a range
     /// of zeroes that has failed.
     fn is_unwanted(&self, piece: &Piece) -> bool {
         self.places[piece.place].as_ref().is_some_and(|request| {
@@ -576,7 +576,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The request with this tag has an answer; `copy_out` has the bytes of a read.
+    /// The request with this tag was answered; `copy_out` copies the bytes of a read.
     pub(super) fn answered(
         &mut self,
         tag: u64,
@@ -680,7 +680,7 @@ impl Schedule {
         n
     }
 
-    /// All that is in hand fails.
+    /// Fails all requests.
     pub(super) fn fail_all(&mut self) {
         self.ready.clear();
         self.waiting.clear();

@@ -17,7 +17,7 @@ fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// A request, as the ring has it.
+/// A request as it is on the ring.
 #[derive(Clone, Debug)]
 enum Asked {
     Read { at: usize, len: usize },
@@ -51,7 +51,7 @@ struct Back {
 }
 
 impl Back {
-    /// Does what was asked; a read's bytes.
+    /// Executes a request; returns the bytes of a read.
     fn perform(&mut self, asked: &Asked) -> Vec<u8> {
         let unit = self.figures.sector_size as usize;
         let whole = |at: &usize, len: usize| assert_eq!((at % unit, len % unit), (0, 0), "{asked:?}");
@@ -83,7 +83,7 @@ impl Back {
     }
 }
 
-/// A request that is on its way.
+/// A request that is not finished.
 #[derive(Clone, Debug)]
 enum Op {
     Read,
@@ -144,12 +144,12 @@ fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The program's view: bytes after all that is done, and what is on its way.
+/// The program's view: the bytes after all finished requests, and the unfinished requests.
 struct World {
     schedule: Schedule,
     back: Back,
     model: Vec<u8>,
-    /// Bytes that may be zeroes instead.
+    /// For each byte: it may be zero instead.
     perhaps: Vec<bool>,
     ways: Vec<Way>,
 }
@@ -416,7 +416,8 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
 
 const TIB: u64 = 1 << 40;
 
-/// Asks all that can be asked: of each the tag, and what and how many bytes it is.
+/// Sends everything that can be sent; returns for each part the tag, the operation and the number
+/// of bytes.
 fn ask_all(schedule: &mut Schedule) -> Vec<(u64, char, u64)> {
     let mut asked = Vec::new();
     while schedule.is_ready() {
@@ -515,8 +516,8 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
-/// A program that is killed while no back answers: what no back has of its requests is over at
-/// once, what one has is answered, and what one loses is not asked again.
+/// A program is killed while no back answers. Parts of its requests that no back has end at once; a
+/// part that a back has is answered; a part that the back loses is not sent again.
 #[test]
 fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     let mut schedule = long_disk(true);

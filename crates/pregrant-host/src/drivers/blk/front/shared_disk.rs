@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub const REQUESTS_MAX: usize = 256;
 /// Largest number of bytes of the requests in flight.
 pub const BYTES_MAX: usize = 32 << 20;
-/// Memory for a range of zeroes, however long it is: the sectors at its edges.
+/// Memory that a range of zeroes needs, however long it is: the sectors at its edges.
 const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 
 /// The operation. Offsets and lengths are in bytes, wherever sectors begin.
@@ -44,7 +44,7 @@ pub enum DiskOp {
         /// The bytes to write.
         bytes: Vec<u8>,
     },
-    /// Earlier writes must not be lost any more.
+    /// Makes earlier writes durable.
     Flush,
     /// Gives back the space of these bytes, which then read as zeroes. Not supported if discarded
     /// sectors of the disk may read as anything else.
@@ -63,8 +63,8 @@ pub enum DiskOp {
     },
 }
 
-/// Ends a request that no one waits for any more ([`SharedDisk::interrupt`]): the parts that a back
-/// has are answered still, no other is asked, also not again, and the request fails.
+/// Ends a request that no one waits for any more ([`SharedDisk::interrupt`]): parts that a back has
+/// are still answered, no other part is sent (again), and the request fails.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Flags>);
 
@@ -97,7 +97,7 @@ impl Interrupt {
 }
 
 impl DiskOp {
-    /// Bytes that are held for it.
+    /// Number of bytes that the request holds in memory.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Read { len, .. } => *len,
@@ -108,8 +108,8 @@ impl DiskOp {
     }
 }
 
-/// Gets once how a request went; for a read, with its bytes. It is called on the front's
-/// thread, and holds up all others.
+/// Called once with the result of a request, for a read with its bytes. It runs on the front's
+/// thread, and delays all other requests.
 pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 
 /// A request of a thread.
@@ -177,8 +177,8 @@ impl SharedDisk {
         self.len() == 0
     }
 
-    /// Somebody begins to use it, for more than one request: while it is used, a toolstack that
-    /// wants it gone waits.
+    /// Starts the use of the disk for more than one request: meanwhile a removal by the toolstack
+    /// waits.
     pub fn begin_use(&self) {
         self.state().users += 1;
     }
@@ -220,7 +220,7 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Ends these requests early, at any stage, because nobody waits for them.
+    /// Ends these requests early, at any stage, because no one waits for them.
     pub fn interrupt<'a>(&self, requests: impl IntoIterator<Item = &'a Interrupt>) {
         requests.into_iter().for_each(Interrupt::raise);
         // Set after the flags: a thread that waits for room has not checked yet, or is notified.
@@ -234,7 +234,7 @@ impl SharedDisk {
         std::mem::take(&mut self.state().interrupted)
     }
 
-    /// Has the front's loop check everything.
+    /// Wakes the front's loop to check everything.
     pub fn wake(&self) {
         self.waker.wake();
     }
@@ -261,7 +261,7 @@ impl SharedDisk {
         self.state().figures = Some(figures);
     }
 
-    /// From now on requests fail; those that wait to be put, too.
+    /// Fails all requests from now on, also those that wait for room.
     pub(super) fn end(&self) {
         self.state().ended = true;
         self.room.notify_all();
@@ -273,7 +273,7 @@ impl SharedDisk {
         self.end();
     }
 
-    /// Has it done, whether there is room or not: of the loop's own.
+    /// Adds a request of the loop itself, whether there is room or not.
     pub(super) fn put_at_once(&self, op: DiskOp, done: Done) {
         let mut state = self.state();
         state.requests += 1;
@@ -286,7 +286,7 @@ impl SharedDisk {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
-    /// The loop is about to check for the last time before it sleeps.
+    /// Called before the loop's last check before it sleeps.
     pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }
@@ -304,7 +304,7 @@ impl SharedDisk {
 }
 
 impl DiskRequest {
-    /// Bytes that are held for it.
+    /// Number of bytes that the operation holds in memory.
     pub(super) fn weight(&self) -> usize {
         self.op.weight()
     }

@@ -68,15 +68,15 @@ pub enum Capacity {
 }
 
 impl Run {
-    /// A vif's script, to be run as the toolstack would; by the service at `socket` if there is
-    /// one. It begins in one of its [turns](Self::turn).
+    /// A vif's script, to be run as the toolstack would, by the service at `socket` if there is
+    /// one. It starts in one of its [turns](Self::turn).
     pub fn new(script: &str, place: &HotplugConfig, what: What, socket: Option<PathBuf>) -> Self {
         let request =
             Request { what, script: script.into(), vif: place.name.clone(), dir: place.dir.clone() };
         Self { request, socket, how: How::Waits(None) }
     }
 
-    /// The action that it gets.
+    /// The script's argument.
     pub fn what(&self) -> What {
         self.request.what
     }
@@ -133,7 +133,7 @@ impl Run {
         format!("{} {} {why}", self.request.script, self.request.what)
     }
 
-    /// Ends it, with what it started.
+    /// Kills the script and its child processes.
     pub fn end(&mut self) {
         match &mut self.how {
             How::Waits(_) => {}

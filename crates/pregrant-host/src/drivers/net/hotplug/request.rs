@@ -23,10 +23,10 @@ pub const REQUEST_BYTES: usize = 512;
 const HEAD: &str = "pregrant hotplug 1";
 /// Longest name of a network interface: `IFNAMSIZ` without the terminating NUL.
 const NAME_BYTES: usize = 15;
-/// The first number that is no guest's: `DOMID_FIRST_RESERVED`.
+/// Lowest domain id that no guest can have: `DOMID_FIRST_RESERVED`.
 const RESERVED: u16 = 0x7ff0;
 
-/// The action that a script gets.
+/// The action of a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// Connect the interface to the network.
@@ -67,7 +67,7 @@ pub struct Request {
 /// Why a message is no request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Not five lines with these heads, in order.
+    /// The message does not consist of five lines with these prefixes, in order.
     #[error("malformed request")]
     Form,
     /// The argument is neither `online` nor `offline`.
@@ -100,7 +100,7 @@ fn is_interface(name: &str) -> bool {
         && name.chars().all(is_plain)
 }
 
-/// A number as it is written in one way only.
+/// Parses a number that must be in canonical form.
 fn number<N: std::str::FromStr + ToString>(text: &str) -> Option<N> {
     text.parse().ok().filter(|n: &N| n.to_string() == text)
 }

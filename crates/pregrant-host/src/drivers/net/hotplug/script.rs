@@ -17,7 +17,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Runs it as the toolstack would.
+    /// Runs a script as the toolstack would.
     ///
     /// # Errors
     /// In words.
@@ -46,7 +46,7 @@ impl Script {
         }
     }
 
-    /// Ends it, with what it started.
+    /// Kills the script and its child processes.
     pub fn end(&mut self) {
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();

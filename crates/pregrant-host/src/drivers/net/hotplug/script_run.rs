@@ -23,7 +23,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Asks the service at `path`. None: too many ask already; to be tried again.
+    /// Sends a request to the service at `path`. None: its queue is full; try again later.
     ///
     /// # Errors
     /// In words. No one is there.
@@ -68,7 +68,7 @@ impl Asked {
         Some(answer)
     }
 
-    /// Ends it: the service ends the script when no one waits for it.
+    /// Closes the connection: the service kills a script that no one waits for.
     pub fn end(&mut self) {
         self.socket = None;
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two checks of the script.
+/// Interval of checks of the script.
 const CHECK: Duration = Duration::from_millis(50);
 
 /// Why a request failed.
@@ -23,7 +23,7 @@ pub enum ServiceError {
     /// The socket is none, or failed.
     #[error("the socket on standard input: {0}; this program is started by pregrant-hotplug.socket")]
     Socket(#[from] Errno),
-    /// Another user than this process's.
+    /// The request is from another user than this process's.
     #[error("asked by user {0}: only this service's own user may ask")]
     Stranger(u32),
     /// No request arrived in time.
@@ -32,7 +32,7 @@ pub enum ServiceError {
     /// The message is not a valid request.
     #[error("refused: {0}")]
     Request(#[from] RequestError),
-    /// A request for what is not to be done.
+    /// The request is for something that the service does not do.
     #[error("refused: {0}")]
     Refused(String),
     /// The script failed.
@@ -113,7 +113,7 @@ impl Service {
         }
     }
 
-    /// Whether a request of the right form is one that is carried out.
+    /// Checks that a well-formed request may be executed.
     ///
     /// # Errors
     /// [`ServiceError::Refused`]: the script is not one of the administrator's below the folder of

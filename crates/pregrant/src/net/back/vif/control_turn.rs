@@ -44,7 +44,7 @@ impl<P: Platform> Vif<P> {
         self.bad_rate.as_deref()
     }
 
-    /// How often frames of the guest had to wait for credit.
+    /// Number of times frames of the guest had to wait for credit.
     pub fn credit_waits(&self) -> u64 {
         self.control.credit_waits()
     }

@@ -81,9 +81,9 @@ pub struct Vif<P: Platform> {
     accepts: RxAccepts,
     /// Why lists were refused, for the log. The vif works without them.
     refused: Refusals,
-    /// Most pages that all of its queues together may keep mapped.
+    /// Largest number of pages that all of its queues together may keep mapped.
     allowed: usize,
-    /// Most pages that it may use until it closes without releasing them.
+    /// Largest number of pages that it may use until it closes without releasing them.
     lasting: usize,
     /// The toolstack's limit for the guest.
     rate: Option<Rate>,
@@ -371,7 +371,7 @@ impl<P: Platform> Vif<P> {
         polled
     }
 
-    /// Call before sleeping: asks for events of the control ring. True: there is work.
+    /// Call before sleeping: asks for events of the control ring. Returns true if there is work.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
         self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p, self.grefs.as_ref()))
     }

@@ -45,7 +45,7 @@ pub const ADDS_AT_ONCE: usize = GREF_LIST_MAX;
 /// the number is small: our back unmaps as many in one control turn.
 pub const DELS_AT_ONCE: usize = 64;
 
-/// How often the back is asked to unmap one page before that is given up (docs/protocol 2.11).
+/// How often the back is asked to unmap a page before the front gives up (docs/protocol 2.11).
 pub const DELS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ enum State {
     /// The page is in the request that has no answer yet.
     Asked,
     Added,
-    /// The next DEL names it.
+    /// The next DEL request will name the page.
     Leaving,
     /// The back says that it unmapped the page; the platform says that the grant is still in use.
     Ending,
@@ -68,13 +68,13 @@ struct Entry {
     gref: GrantRef,
     state: State,
     in_flight: u16,
-    /// DELs that did not succeed.
+    /// Number of DEL requests that did not succeed.
     dels: u8,
 }
 
 const EMPTY: Entry = Entry { gref: GrantRef::NONE, state: State::Wanted, in_flight: 0, dels: 0 };
 
-/// A request for the back: of the list that was filled.
+/// A request for the back about the list that was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// The request is ADD_GREF_MAPPING.
@@ -86,19 +86,19 @@ pub enum Ask {
 /// Counters of a cache of granted pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Frames that were sent from their own pages, all of their bytes or some.
+    /// Number of frames that were sent, wholly or in part, from their own pages.
     pub hits: u64,
     /// Number of frames in pages that the back did not have.
     pub misses: u64,
     /// Frames that were copied into the static pool as a whole.
     pub copied_to_pool: u64,
-    /// Pages that made way for others.
+    /// Number of pages that were removed to make room for others.
     pub evictions: u64,
     /// Number of pages that the back accepted.
     pub adds: u64,
-    /// Pages that it let go of.
+    /// Number of pages that the back unmapped.
     pub dels: u64,
-    /// Pages of requests that it refused, by ADD or DEL.
+    /// Number of pages in ADD or DEL requests that the back refused.
     pub refused: u64,
     /// Grants that could not be made, as the grant table is full: another page makes way.
     pub ungranted: u64,
@@ -106,7 +106,7 @@ pub struct CacheStats {
     pub in_use: u64,
     /// Number of answers without a request.
     pub unasked: u64,
-    /// How often the cache changed between caching and copying.
+    /// Number of times the cache changed between caching and copying.
     pub mode_changes: u64,
 }
 
@@ -117,7 +117,7 @@ pub struct GrefCache {
     clock: Clock,
     entries: Box<[Entry]>,
     working_set: WorkingSet,
-    /// Pages that the back's table has room for, by its last answer.
+    /// Number of pages that the back's table has room for, by its last answer.
     capacity: usize,
     /// The back refused a table with this number of pages.
     refused_from: usize,
@@ -128,7 +128,7 @@ pub struct GrefCache {
     leaving: Vec<u32>,
     ending: VecDeque<u32>,
     asked: Option<Ask>,
-    /// The page that the request under way is about.
+    /// Pages that the outstanding request names.
     list: Vec<u32>,
     stats: CacheStats,
 }
@@ -177,7 +177,8 @@ impl GrefCache {
         }
     }
 
-    /// A frame is in this page: returns the page's place, and its reference if the back has it.
+    /// Looks up the page of a frame: returns the page's index, and its reference if the back has
+    /// it.
     #[inline(always)]
     pub fn lookup(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {
@@ -212,7 +213,7 @@ impl GrefCache {
         self.stats.misses += u64::from(!is_hit);
     }
 
-    /// A page that has no place.
+    /// Asks for a page that is not in the table.
     #[cold]
     fn want(&mut self, page: usize) {
         if self.clock.len() < self.capacity
@@ -225,7 +226,7 @@ impl GrefCache {
         self.make_way();
     }
 
-    /// The page that was not used for the longest leaves.
+    /// Removes the page that was not used for the longest time.
     fn make_way(&mut self) {
         if self.working_set.mode() == CacheMode::Copying
             || self.leaving.len() == DELS_AT_ONCE
@@ -246,7 +247,7 @@ impl GrefCache {
         }
     }
 
-    /// A frame is sent from the page there.
+    /// Notes that a frame in flight uses the page at this index.
     #[inline(always)]
     pub fn sent(&mut self, place: u32) {
         if let Some(entry) = self.entries.get_mut(place as usize) {
@@ -254,7 +255,7 @@ impl GrefCache {
         }
     }
 
-    /// The request of such a frame was answered.
+    /// Notes that the request of a frame in this page was answered.
     #[inline(always)]
     pub fn answered(&mut self, place: u32) {
         if let Some(entry) = self.entries.get_mut(place as usize) {
@@ -262,7 +263,7 @@ impl GrefCache {
         }
     }
 
-    /// Whether a request that names this page has no answer yet: its bytes are not to be changed.
+    /// True if a request that names this page has no answer yet, so that its bytes must not change.
     pub fn is_in_flight(&self, page: usize) -> bool {
         self.clock.find(page).is_some_and(|place| self.entry(place as u32).in_flight > 0)
     }
@@ -291,7 +292,7 @@ impl GrefCache {
         self.stats.copied_to_pool += 1;
     }
 
-    /// Whether an answer is waited for.
+    /// True if a request is outstanding.
     pub fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
@@ -354,7 +355,7 @@ impl GrefCache {
         self.asked
     }
 
-    /// Announces to a new back what it has room for; gives up the rest.
+    /// Announces pages to a new back, as many as it has room for; gives up the rest.
     fn announce_again(&mut self, list: &mut Vec<GrefEntry>) {
         if self.capacity == 0 {
             return; // it has not said yet
@@ -375,7 +376,7 @@ impl GrefCache {
         }
     }
 
-    /// The request could not be sent: it is as if it had not been made.
+    /// The request could not be sent: restores the state before it.
     pub fn unsent(&mut self, end: impl FnMut(GrantRef) -> bool) {
         match self.asked.take() {
             Some(Ask::Add) => self.refused(end),
@@ -451,7 +452,7 @@ impl GrefCache {
         }
     }
 
-    /// Ends the grant of the page there, or has it ended later.
+    /// Ends the grant of the page at this index, now or later.
     fn end(&mut self, place: u32, mut end: impl FnMut(GrantRef) -> bool) {
         let Entry { gref, in_flight, .. } = self.entry(place);
         if in_flight == 0 && end(gref) {
@@ -519,7 +520,7 @@ impl GrefCache {
         (self.added(), self.capacity)
     }
 
-    /// What happens to frames in pages that are not in the table.
+    /// Whether pages that are not in the table enter it, or their frames are copied.
     pub fn mode(&self) -> CacheMode {
         self.working_set.mode()
     }

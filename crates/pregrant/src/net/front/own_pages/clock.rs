@@ -33,7 +33,7 @@ pub struct Clock {
     place_of: Box<[u32]>,
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Places from here on never had a page.
+    /// Places from this one on never had a page.
     top: usize,
     hand: usize,
 }
@@ -55,7 +55,7 @@ impl Clock {
         self.place_of.len()
     }
 
-    /// Pages that have a place.
+    /// Number of pages that have a place.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
@@ -72,7 +72,7 @@ impl Clock {
         self.place_of.get(page).filter(|place| **place != NONE).map(|place| *place as usize)
     }
 
-    /// The page there was used.
+    /// Notes that the page at this place was used.
     #[inline(always)]
     pub fn touch(&mut self, place: usize) {
         if let Some(place) = self.places.get_mut(place) {
@@ -80,12 +80,12 @@ impl Clock {
         }
     }
 
-    /// The page that has a place.
+    /// The page at this place, if there is one.
     pub fn page(&self, place: usize) -> Option<usize> {
         self.places.get(place).filter(|place| place.page != NONE).map(|place| place.page as usize)
     }
 
-    /// Gives a page a place. None: there is none left, or no such page, or it has one.
+    /// Gives a page a place. None: all places are taken, there is no such page, or it has a place.
     pub fn insert(&mut self, page: usize) -> Option<usize> {
         let place_of = self.place_of.get_mut(page).filter(|place| **place == NONE)?;
         let place = self.free.pop()?;
@@ -95,7 +95,7 @@ impl Clock {
         Some(place as usize)
     }
 
-    /// The page there has its place no longer.
+    /// Takes the page at this place from the table.
     pub fn remove(&mut self, place: usize) {
         let Some(had) = self.places.get_mut(place).filter(|place| place.page != NONE) else { return };
         if let Some(place_of) = self.place_of.get_mut(had.page as usize) {
@@ -123,7 +123,7 @@ impl Clock {
         None
     }
 
-    /// The place that the hand is at, if a page has it.
+    /// The place of the hand, if a page has it.
     pub fn at_hand(&self) -> Option<usize> {
         self.page(self.hand).map(|_| self.hand)
     }

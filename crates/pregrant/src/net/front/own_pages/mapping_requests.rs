@@ -78,14 +78,14 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
-    /// Another back has the queues, and none of the pages; what was asked has no answer that
-    /// counts.
+    /// Called when another back has the queues, and none of the pages. An outstanding answer does
+    /// not count.
     pub fn renew(&mut self, queues: &mut [FrontQueue<P>]) {
         self.asked = None;
         queues.iter_mut().filter_map(|queue| queue.tx_mut().cache_mut()).for_each(GrefCache::renew);
     }
 
-    /// A queue has ended: ends those of its grants that can be ended.
+    /// Called when a queue has ended: ends those of its grants that can be ended.
     pub fn put(&mut self, p: &P, mut cache: GrefCache) {
         cache.disconnect(|gref| end(p, gref));
         self.asked = None;
@@ -110,7 +110,7 @@ impl<P: Platform> OwnPages<P> {
         self.memory
     }
 
-    /// Whether an answer is waited for.
+    /// True if an answer is outstanding.
     pub fn is_asking(&self) -> bool {
         self.asked.is_some()
     }
@@ -136,7 +136,7 @@ impl<P: Platform> OwnPages<P> {
         Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || answered)
     }
 
-    /// Asks for one queue, each in its turn.
+    /// Sends the next request of a queue; the queues take turns.
     fn ask(&mut self, p: &P, ctrl: &mut CtrlFront<P>, queues: &mut [FrontQueue<P>]) -> bool {
         let Self { memory, to, list, .. } = self;
         let n = queues.len();

@@ -41,7 +41,7 @@ pub struct HeadedFrame<'a> {
     pub payload: FrameDesc,
 }
 
-/// A frame's bytes in one page.
+/// The part of a frame that is in one page.
 #[derive(Clone, Copy, Default)]
 struct Part {
     at: usize,
@@ -54,7 +54,7 @@ struct Part {
     flags: u16,
 }
 
-/// A frame in the guest's memory, but for its head.
+/// A frame in the guest's memory, except for its head.
 struct InMemory<'a, P: Platform> {
     head: &'a [u8],
     memory: &'a Region<P>,

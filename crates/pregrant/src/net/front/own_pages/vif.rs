@@ -99,7 +99,7 @@ impl<P: Platform> FrontVif<P> {
         self.own.as_ref().map_or(0, OwnPages::grants)
     }
 
-    /// Whether the back has a question about its pages.
+    /// True if a request about these pages is outstanding.
     pub fn is_asking(&self) -> bool {
         self.own.as_ref().is_some_and(OwnPages::is_asking) || self.rx_pool.is_asking()
     }

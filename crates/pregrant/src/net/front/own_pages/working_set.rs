@@ -28,7 +28,7 @@ const COPY_ABOVE: u32 = 16;
 const CACHE_BELOW: u32 = 32;
 
 crate::named! {
-    /// What happens to frames in a page that is not in the full table.
+    /// The treatment of a page that is not in the full table.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     CacheMode {
         /// The page enters the table, in place of one that was not used for long.
@@ -114,7 +114,7 @@ impl WorkingSet {
         self.mode
     }
 
-    /// How often the decision changed.
+    /// Number of times the decision changed.
     pub fn changes(&self) -> u64 {
         self.changes
     }

@@ -27,7 +27,7 @@ use core::fmt;
 /// Frames that are no longer are copied whole.
 pub const RX_HEAD_BYTES: usize = 256;
 
-/// Fewest bytes that are copied: the Ethernet header.
+/// Smallest number of bytes that are copied: the Ethernet header.
 pub const RX_HEAD_LEAST: usize = 14;
 
 /// The slot has no page.
@@ -51,7 +51,7 @@ pub struct Lent {
     frames: u64,
     heads: [u16; BURST_FRAMES],
     tokens: [Token; BURST_FRAMES],
-    /// Bytes that are copied of the next.
+    /// Number of bytes to copy of the next frames.
     head: u16,
 }
 
@@ -70,7 +70,7 @@ impl Lent {
         Self { head: bytes.clamp(RX_HEAD_LEAST, RX_HEAD_BYTES) as u16, ..Self::default() }
     }
 
-    /// Bytes that are copied of a frame that is longer.
+    /// Number of bytes that are copied of a frame with this `offload`, if it is longer.
     #[inline(always)]
     pub(in crate::net::front) fn head_of(&self, offload: Offload) -> usize {
         let has_work = offload.csum_blank || offload.gso_type != 0;
@@ -162,10 +162,11 @@ impl Lent {
     }
 }
 
-/// The frame that the caller has by reference in a page.
+/// The bytes of one page that the caller has by reference.
 #[derive(Clone, Copy)]
 struct LentPart {
-    /// The token of the frame, where it begins here; [`REST`] in its other pages; else 0.
+    /// The frame's token in the page where it begins; [`REST`] in its other pages; 0 in unused
+    /// pages.
     token: u64,
     /// The next page of the same frame.
     next: u16,
@@ -186,12 +187,12 @@ pub struct LentPages {
     slots: SlotMemory,
     /// For each page what a consumer may read in it.
     parts: Box<[LentPart]>,
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     out: u32,
     number: u64,
     /// Number of pages that were passed to consumers since slots were last posted.
     owed: u32,
-    /// Frames that were copied for want of spare pages.
+    /// Number of frames that were copied because too few pages were spare.
     short: u64,
 }
 
@@ -203,7 +204,7 @@ impl LentPages {
         Self::of(slots, (n, rest), (u32::from(first) + more).max(n), tag)
     }
 
-    /// `numbers`: those of pages are below.
+    /// Makes the table; the numbers of pages are below `numbers`.
     fn of(slots: u32, (pages, rest): (u32, bool), numbers: u32, tag: u16) -> Self {
         Self {
             slots: SlotMemory::with_room(slots, pages, rest, numbers - pages),
@@ -273,12 +274,12 @@ impl LentPages {
         can
     }
 
-    /// Frames that there were too few spare pages for.
+    /// Number of frames that were copied because too few pages were spare.
     pub fn short(&self) -> u64 {
         self.short
     }
 
-    /// Slots have pages again, as far as there are any.
+    /// Called when slots were given pages again, as far as there are any.
     #[inline(always)]
     pub fn posted(&mut self) {
         self.owed = 0;
@@ -294,12 +295,12 @@ impl LentPages {
         self.slots.take_out(from)
     }
 
-    /// Numbers that pages have, or can have.
+    /// Upper bound of the numbers that pages can have.
     pub fn numbers(&self) -> usize {
         self.parts.len()
     }
 
-    /// Pages that no slot has, and no consumer.
+    /// Number of pages that neither a slot nor a consumer has.
     pub fn spare(&self) -> u32 {
         self.slots.spare()
     }
@@ -358,12 +359,12 @@ impl LentPages {
         })
     }
 
-    /// Whether the caller has bytes of this page by reference.
+    /// True if the caller has bytes of this page by reference.
     pub fn is_lent(&self, page: u16) -> bool {
         self.parts.get(usize::from(page)).is_some_and(|part| part.token != 0)
     }
 
-    /// The frame is not read any more: its pages are spare.
+    /// Called when the frame is not read any more: its pages become spare.
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         let mut page = self.first(token).ok_or(UnknownToken(token))?;
@@ -377,7 +378,7 @@ impl LentPages {
         Ok(())
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn out(&self) -> u32 {
         self.out
     }

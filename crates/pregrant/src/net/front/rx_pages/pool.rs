@@ -40,7 +40,7 @@ const REFUSED_MAX: u32 = AT_ONCE as u32;
 /// are granted.
 const KEPT_MAX: usize = 256;
 
-/// A page of a queue, by its number.
+/// A page that was added to a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Page {
     number: u16,
@@ -50,13 +50,13 @@ struct Page {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The next ADD names it.
+    /// The next ADD request will name the page.
     Fresh,
-    /// The back has it, or is asked to have it.
+    /// The back has the page mapped, or was asked to map it.
     Mapped,
-    /// The back refused it alone: it may have it already, of a predecessor's request.
+    /// The back refused the page alone: it may have it already, from a predecessor's request.
     Refused,
-    /// The back is not asked to have it.
+    /// The back was not asked to map the page.
     Plain,
 }
 
@@ -69,11 +69,11 @@ struct Leaving<P: Platform> {
 
 /// The pages that one queue gained beyond those of its set-up.
 struct OfQueue<P: Platform> {
-    /// Pages that the back's table has room for.
+    /// Number of pages that the back's table has room for.
     room: usize,
-    /// Pages in it that stay.
+    /// Number of pages in the table that stay there.
     standing: usize,
-    /// Pages in a row that it refused each alone.
+    /// Number of pages in a row that the back refused one by one.
     refused: u32,
     /// The back must be asked how much room its table has.
     doubts: bool,
@@ -106,7 +106,7 @@ impl<P: Platform> OfQueue<P> {
         (self.room, self.standing, self.refused, self.doubts) = (room, standing, 0, false);
     }
 
-    /// The back has no room for those that it does not have.
+    /// The back has no room for pages that it has not mapped: does not ask for them any more.
     fn has_no_room(&mut self) {
         let others = self.pages.iter_mut().filter(|page| page.state != State::Mapped);
         others.for_each(|page| page.state = State::Plain);
@@ -119,7 +119,7 @@ impl<P: Platform> OfQueue<P> {
 enum Asked {
     /// These pages of the list were announced.
     Add(usize, usize),
-    /// The first that are leaving.
+    /// The first pages that are leaving were named in a DEL request.
     Del(usize, usize),
     /// The back was asked for the size of a queue's table.
     Size(usize),
@@ -134,7 +134,7 @@ pub struct PoolStats {
     pub shrunk: u64,
     /// Number of added pages that the back mapped.
     pub adds: u64,
-    /// Pages that it let go of, as asked.
+    /// Number of pages that the back unmapped as asked.
     pub dels: u64,
 }
 
@@ -147,7 +147,7 @@ pub struct RxPool<P: Platform> {
     list: [u16; AT_ONCE],
     /// Number of pages in one request.
     part: usize,
-    /// The back still has these.
+    /// Removed pages whose grants the back still uses.
     ending: VecDeque<Leaving<P>>,
     stats: PoolStats,
 }
@@ -173,7 +173,7 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    /// A queue is live, with these pages.
+    /// Called when a queue is live that has these pages.
     pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) {
         let page = |(number, gref)| Page { number, gref, state: State::Plain };
         self.have(i);
@@ -254,7 +254,7 @@ impl<P: Platform> RxPool<P> {
         shrunk
     }
 
-    /// Whether an answer is waited for.
+    /// True if an answer is outstanding.
     pub fn is_asking(&self) -> bool {
         self.asked.is_some()
     }
@@ -363,7 +363,7 @@ impl<P: Platform> RxPool<P> {
         false
     }
 
-    /// Another back has the rings, and none of the pages.
+    /// Called when another back has the rings, and none of the pages.
     pub fn renew(&mut self, regions: &mut Regions<P>, p: &P) {
         (self.asked, self.part) = (None, AT_ONCE);
         for of in &mut self.queues {
@@ -381,7 +381,7 @@ impl<P: Platform> RxPool<P> {
         put_by(p, regions, &mut self.ending);
     }
 
-    /// Tries again to end grants of pages that the back had.
+    /// Tries again to end grants of pages that the back had mapped.
     pub fn release(&mut self, p: &P) {
         for _ in 0..self.ending.len() {
             if let Some(page) = self.ending.pop_front() {
@@ -423,7 +423,7 @@ fn put_by<P: Platform>(p: &P, regions: &mut Regions<P>, pages: &mut VecDeque<Lea
     }
 }
 
-/// Ends its grant; else the back still has it.
+/// Ends a page's grant. If the back still uses it, the page goes to `ending`.
 fn release<P: Platform>(p: &P, granted: Granted<P>, ending: &mut VecDeque<Leaving<P>>) {
     if let Err(InUse(granted)) = granted.release(p) {
         ending.push_back(Leaving { granted, dels: 0 });

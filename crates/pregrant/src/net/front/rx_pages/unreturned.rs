@@ -17,14 +17,15 @@ use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::Platform;
 use crate::port::{Piece, Token};
 
-/// Pages of queues that are gone, with which a new connection copies all frames: an eighth of a
-/// grant table of version 1.
+/// If consumers still have this number of pages of former queues, a new connection copies all
+/// frames: an eighth of a grant table of version 1.
 pub const UNRETURNED_MAX: usize = 4096;
 
-/// Pages that a queue counts at least: it has tables, too, which are looked through.
+/// Smallest number of pages that a former queue counts as, because its tables use memory and time,
+/// too.
 const LEAST: usize = 64;
 
-/// The pages of one queue.
+/// The pages of one former queue.
 pub struct Unreturned<P: Platform> {
     pages: OrdinaryPages<P>,
     lent: LentPages,
@@ -52,7 +53,7 @@ impl<P: Platform> Unreturned<P> {
         Some(Self { pages, lent })
     }
 
-    /// None: the caller has returned all pages, and the memory is returned.
+    /// Releases the memory if the caller has returned all pages, and returns None then.
     pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
         if self.lent.out() > 0 {
             return Some(self);
@@ -93,7 +94,7 @@ impl<P: Platform> Unreturned<P> {
         }
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.lent.out()
     }

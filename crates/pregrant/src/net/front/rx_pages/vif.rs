@@ -39,8 +39,8 @@ impl<P: Platform> FrontVif<P> {
         shrunk
     }
 
-    /// Asks the back now, unless it is still asked for the pages of the queues; a fault is found by
-    /// the next turn.
+    /// Sends a request about the pool's pages, unless the back is still being asked for the pages
+    /// of the queues. A fault is found by the next turn.
     fn ask_pool(&mut self, p: &P) {
         if let Stage::Live(Live { ctrl: Some(ctrl), announcing: Announcing::Over { .. }, .. }) =
             &mut self.stage

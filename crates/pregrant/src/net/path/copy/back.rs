@@ -9,7 +9,7 @@ use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
 
-/// The batch under way. Its lists are allocated once.
+/// The path `copy`, with the operations of the current batch. Its lists are allocated once.
 #[derive(Debug)]
 pub struct CopyPath {
     ops: Vec<CopyOp>,

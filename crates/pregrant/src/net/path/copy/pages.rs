@@ -18,11 +18,11 @@ pub struct OrdinaryPages<P: Platform> {
     pub(super) granted: Granted<P>,
     /// Number of pages that ids use; there may be more.
     pub(super) count: u32,
-    /// TX: where there are more ids than pages.
+    /// TX: which page each id uses, if there are more ids than pages.
     pub(super) of_ids: Option<PagesOfIds>,
     /// There are more pages than ids in flight, so that each page rests before it is written again.
     pub(super) rest: bool,
-    /// RX, in a pool: those that were added, and room for others.
+    /// RX, in a pool: the added pages, and room for more.
     pub(super) more: Box<[Option<Granted<P>>]>,
 }
 

@@ -28,13 +28,13 @@ impl PagesOfIds {
         Self { of_id: table(ids), free: free.into_vec() }
     }
 
-    /// The page of an id; none that exists where it has none.
+    /// The page of an id; a number that no page has if the id has none.
     #[inline(always)]
     pub(super) fn of(&self, id: u16) -> u16 {
         self.of_id.get(usize::from(id)).copied().unwrap_or(NONE)
     }
 
-    /// A page for an id.
+    /// Takes a free page for an id.
     #[inline(always)]
     pub(super) fn take(&mut self, id: u16) -> u16 {
         let Some(of_id) = self.of_id.get_mut(usize::from(id)) else { return NONE };
@@ -44,7 +44,7 @@ impl PagesOfIds {
         *of_id
     }
 
-    /// The id has no use for its page any more, if it has one.
+    /// Returns the page of an id, if it has one.
     #[inline(always)]
     pub(super) fn give_back(&mut self, id: u16) {
         if let Some(of_id) = self.of_id.get_mut(usize::from(id))

@@ -29,8 +29,8 @@ use alloc::vec::Vec;
 /// place in the TX half.
 pub const CLAIM: Claim = Claim::new(0);
 
-/// A queue's half for TX, as requests name it. Where there is none the flag means nothing, as any
-/// unknown one.
+/// The half for TX, by which requests are checked. If the queue has none, the request flag has no
+/// meaning, like any unknown flag.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct InArea {
     /// Length of the TX half in bytes; 0: the queue has no data ring.
@@ -43,7 +43,7 @@ impl InArea {
         Self { half_bytes }
     }
 
-    /// Whether any request can be there.
+    /// True if the queue has a data ring for TX.
     #[inline(always)]
     pub fn any(self) -> bool {
         self.half_bytes > 0
@@ -81,7 +81,7 @@ struct Given {
     used: Used<u32>,
     /// Number of slots of the ring.
     ring_size: u32,
-    /// Frames that found it full, and were not counted yet.
+    /// Number of frames that found no room and were not counted yet.
     full: u64,
 }
 

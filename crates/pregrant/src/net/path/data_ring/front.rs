@@ -28,9 +28,9 @@ use crate::wire::netif::{Extra, RXF_DATA_RING, RxResponse, TXF_DATA_RING, TXF_EX
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// An area as it is made.
+/// A new area and the pages that describe it.
 pub struct DataArea<P: Platform> {
-    /// The page that names the others.
+    /// The page that names the grants of the other pages.
     pub index: Granted<P>,
     /// The half of TX; None: the front wants none.
     pub out: Option<SendArea<P>>,
@@ -39,8 +39,8 @@ pub struct DataArea<P: Platform> {
 }
 
 impl<P: Platform> DataArea<P> {
-    /// 2^order pages, for those of the directions (TX, RX) that are wanted, and the page that names
-    /// them; all or nothing. `ids`: of TX.
+    /// Allocates 2^`order` pages for the wanted directions (TX, RX), and the page that names them;
+    /// all or nothing. `ids`: number of TX ids.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -153,7 +153,7 @@ impl<P: Platform> SendArea<P> {
         self.free_places();
     }
 
-    /// The request of `id` is answered, if it is one of a frame here.
+    /// Notes that the request of `id` was answered, if its frame is in this half.
     #[inline(always)]
     pub fn note_answer(&mut self, id: u16) {
         if let Some(number) = self.by_id.get_mut(usize::from(id)).and_then(Option::take) {
@@ -343,7 +343,7 @@ impl<P: Platform> RecvArea<P> {
 }
 
 impl<P: Platform> RecvArea<P> {
-    /// A response with this flag names it.
+    /// Flag by which a response says that its bytes are in this half.
     pub const FLAGS: u16 = RXF_DATA_RING;
     /// The flag is checked even on queues without a data ring.
     pub const ALWAYS: u16 = RXF_DATA_RING;

@@ -21,7 +21,7 @@ pub enum IndexFault {
     Order {
         /// The order that was read.
         found: u32,
-        /// The largest that was offered.
+        /// The largest order that the back offered.
         most: u32,
     },
     /// A reference of 0 beside others.
@@ -47,8 +47,8 @@ impl fmt::Display for IndexFault {
 
 impl core::error::Error for IndexFault {}
 
-/// Writes the page: `halves` are the references of `in` and `out`, none of a half that is not
-/// wanted. False: they do not fit it.
+/// Writes the index page. `halves` are the references of `in` and `out`, empty for an unwanted
+/// half. Returns false if they do not fit the order.
 #[must_use]
 pub fn write(page: &impl SharedBytes, order: u32, halves: [&[GrantRef]; 2]) -> bool {
     let each = 1usize << (order - 1);
@@ -86,7 +86,7 @@ impl IndexPage {
         half_bytes(self.order).unwrap_or(0)
     }
 
-    /// The references of `in` and of `out`; none of a half that is not wanted.
+    /// The references of `in` and of `out`; None for a half that is not wanted.
     pub fn validate(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
         let mut sorted: Vec<u32> = self.refs.iter().copied().filter(|gref| *gref != 0).collect();
         sorted.sort_unstable();

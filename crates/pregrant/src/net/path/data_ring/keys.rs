@@ -26,7 +26,7 @@ pub const INDEX_REF: &str = "data-ring-ref";
 pub const ACTIVE: &str = "data-ring-active";
 /// Key of the back: it offers data rings.
 pub const FEATURE: &str = "feature-data-ring";
-/// The back's key: the largest order that it maps.
+/// Key of the back: the largest order that it maps.
 pub const MAX_ORDER: &str = "max-data-ring-order";
 
 /// The keys of this path.
@@ -75,7 +75,7 @@ pub enum HalfRefusal {
 }
 
 impl HalfRefusal {
-    /// A line for the log.
+    /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(

@@ -106,7 +106,7 @@ impl Negotiate for DataRing {
     }
 }
 
-/// Wishes to try in turn when memory is short: this ring, then smaller ones, then none.
+/// Requests to try in turn when memory is short: this ring, then smaller ones, then none.
 pub fn smaller(asked: Option<u32>) -> Vec<Option<u32>> {
     let smaller = |order: u32| SMALLER.into_iter().filter_map(move |less| order.checked_sub(less));
     let rings = asked.into_iter().flat_map(smaller).filter(|order| *order >= ORDER_MIN);

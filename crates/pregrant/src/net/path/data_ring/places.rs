@@ -13,7 +13,7 @@ use super::rounded;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// A half's bytes that are given out.
+/// Which bytes of a half are handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     size: u32,
@@ -41,13 +41,13 @@ impl Places {
         self.size
     }
 
-    /// Bytes that are given out.
+    /// Number of bytes that are handed out.
     #[inline(always)]
     pub fn in_use(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
     }
 
-    /// The most that were at a time.
+    /// Largest number of bytes that were handed out at the same time.
     pub fn most(&self) -> u32 {
         self.most
     }

@@ -21,7 +21,7 @@ use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN, TxRequest};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Requests that name frames of the guest, by a flag.
+/// TX requests that name frames of the guest's memory; a flag says so.
 pub const CLAIM: Claim = Claim::new(1);
 
 /// Whether requests of a queue may name frames. Where this was not agreed on the flag means
@@ -39,14 +39,15 @@ impl NamesFrames {
         self.0
     }
 
-    /// Whether this one does. It may name any frame; the fetch checks whether the guest has it.
+    /// True if the request's flag says that it names a frame. It may name any; the fetch checks
+    /// that the guest has it.
     #[inline(always)]
     pub fn claims(self, req: &TxRequest) -> bool {
         self.0 && req.flags & TXF_FOREIGN != 0
     }
 }
 
-/// All of a guest, for one direction of one queue.
+/// The mapping of a guest's whole memory, for one direction of one queue.
 pub struct ForeignPath<P: Platform> {
     memory: Arc<<P::Peer as PeerMem>::Map>,
 }

@@ -34,7 +34,7 @@ impl<P: Platform> ForeignPages<P> {
 }
 
 impl<P: Platform> ForeignPages<P> {
-    /// Ids that have a page.
+    /// Number of ids that have a page.
     pub fn ids(&self) -> u32 {
         self.pages.ids()
     }

@@ -40,9 +40,8 @@ pub const ACTIVE: &str = "staging-grants-active";
 /// revision 1.
 pub const REVISION_KEY: &str = "staging-grants-revision";
 
-/// Key of the back: the number of pages that the buffers of all lists of a vif may have in all, if
-/// lists are longer than the rings. Absent: no list may be longer than its ring (docs/protocol
-/// 3.2).
+/// Key of the back, if it allows lists that are longer than the rings (docs/protocol 3.2): the
+/// largest number of pages that the buffers of all lists of a vif have in all.
 pub const MAX_PAGES: &str = "staging-grants-max-pages";
 
 /// Key of the back, with `--path staging+copy` or `staging+map`: the back puts the heads of longer

@@ -45,7 +45,7 @@ impl Buffers {
         Self { tx, rx, ..Self::NONE }
     }
 
-    /// The part of this wish that a back with this offer supports.
+    /// The part of this request that a back with this offer supports.
     pub(super) fn offered_by(self, offer: &Offer) -> Self {
         let offered = |len: Option<DataLen>| len.filter(|len| offer.sizes.contains(len));
         let sent_on = self.sent_on && offer.revision >= SENT_ON_SINCE;
@@ -63,7 +63,7 @@ impl Buffers {
         least.max(self.buffers.min(len.buffers_within(self.max_pages, lists)))
     }
 
-    /// Smaller wishes, to try in turn when memory is short: the same without spare buffers, then
+    /// Smaller requests, to try in turn when memory is short: the same without spare buffers, then
     /// shorter lengths that the back knows, then none.
     pub fn smaller(self, offered: &[DataLen]) -> Vec<Self> {
         let longest = self.tx.max(self.rx);

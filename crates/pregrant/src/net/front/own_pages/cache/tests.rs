@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// A frame in `page`. True: it went by reference.
+    /// Sends a frame in `page`. Returns true if it went by reference.
     fn frame(&mut self, page: usize) -> bool {
         let Some((place, gref)) = self.cache.lookup(page) else {
             if self.has.contains_key(&page) {
@@ -112,8 +112,8 @@ impl World {
         self.request = Some((asked, list));
     }
 
-    /// The back's word: SUCCESS or not, and a status for each entry of a DEL; those of an ADD stay
-    /// as they are.
+    /// Plays the back's answer: SUCCESS or not, and a status for each entry of a DEL; those of an
+    /// ADD stay as they are.
     fn reply(&mut self, good: bool, status: impl Fn(usize) -> u16) {
         let adds = matches!(self.request, Some((Ask::Add, _)));
         self.reply_in_part(good, |k| if adds { 0 } else { status(k) });
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// A back that does what it is asked, until there is nothing to ask.
+    /// Plays a back that does what it is asked, until there is nothing to ask.
     fn settle(&mut self) {
         for _ in 0..8 {
             self.ask();
@@ -319,7 +319,7 @@ enum Step {
     Full(bool),
     Disconnect(usize),
     Renew(usize),
-    /// SUCCESS, though some entries failed.
+    /// The answer is SUCCESS, though some entries failed.
     Part(usize),
 }
 
