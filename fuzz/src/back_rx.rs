@@ -33,11 +33,11 @@ use pregrant::wire::netif_ctrl::CtrlStatus;
 use pregrant::{PAGE_SIZE, PeerFault};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Pages with ordinary grants.
+/// Number of pages with ordinary grants.
 const PAGES: usize = 16;
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 200;
-/// What the guest's pages hold before a run.
+/// Byte that fills the guest's pages before a run.
 const POISON: u8 = 0xA5;
 
 /// A frame as it should arrive.
@@ -190,7 +190,7 @@ impl Game {
         }
     }
 
-    /// A frame from the other side, as a neighbour may have made it.
+    /// Puts a frame from the other side, as a neighbour may have made it.
     fn give(&mut self, tape: &mut Tape<'_>) {
         let bits = tape.u8();
         let len = match bits >> 5 {
@@ -223,7 +223,7 @@ impl Game {
         }
     }
 
-    /// The frame as the guest should get it; None when it can never take it.
+    /// The frame as the guest should get it; None if it can never receive it.
     fn expected(&self, mut bytes: Vec<u8>, mut offload: Offload) -> Option<Due> {
         let a = self.accepts;
         // netif has a word for TCP and UDP behind an untagged Ethernet header alone.
@@ -405,7 +405,7 @@ impl Game {
     }
 }
 
-/// What the two memories (0: ordinary pages, 1: staging) hold after a run, and what they should.
+/// Actual and expected contents of the two memories (0: ordinary pages, 1: staging) after a run.
 struct Written {
     found: [Vec<u8>; 2],
     expected: [Vec<u8>; 2],

@@ -34,11 +34,11 @@ use pregrant::{PAGE_SIZE, PeerFault};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-/// Pages with ordinary grants.
+/// Number of pages with ordinary grants.
 const PAGES: usize = 8;
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 300;
-/// What the arena holds before a poll.
+/// Byte that fills the arena before a poll.
 const POISON: u8 = 0xEE;
 
 /// A frame as the rules read it off the ring.
@@ -51,7 +51,7 @@ struct Frame {
     multicast: Option<MulticastAsk>,
 }
 
-/// What the back's poll may do while it runs: the guest changes its memory.
+/// Changes that the guest makes to its memory while the back's poll runs.
 #[derive(Clone, Copy)]
 enum Meanwhile {
     /// A word of the ring's slots.
@@ -60,7 +60,8 @@ enum Meanwhile {
     Page(usize, u8),
 }
 
-/// Takes frames; and as it is called in the middle of a poll, changes what the guest shares then.
+/// A port that accepts frames. Because it is called in the middle of a poll, it also makes the
+/// guest's changes then.
 struct Port {
     took: Vec<(Vec<u8>, Offload)>,
     meanwhile: Option<Meanwhile>,
@@ -73,7 +74,8 @@ impl FramePort for Port {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
-    /// Now private bytes, now the same copied from where they are: none may differ.
+    /// Asks sometimes for private bytes, and sometimes for zero-copy frames, which it copies: both
+    /// must be equal.
     fn payload(&self) -> Payload {
         self.payload
     }

@@ -40,13 +40,13 @@ use pregrant::{PAGE_SIZE, PeerFault};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 200;
 /// The guest's pages: data and lists.
 const PAGES: usize = 12;
 /// Sectors of the disk as it is made.
 const SECTORS: u64 = 512;
-/// Segments that are offered, at most: more than one page of a list has.
+/// Largest number of segments that is offered: more than one page of a list holds.
 const LONG: u32 = 600;
 
 /// One queue of the guest.
@@ -54,14 +54,14 @@ struct Queue {
     ring: BlkRing,
     chan: LocalChan,
     req_prod: u32,
-    /// Number of these that the back may have seen.
+    /// Number of these requests that the back may have seen.
     shown: u32,
     /// The index that the guest shows is another one.
     lying: bool,
-    /// Requests that the back has taken.
+    /// Number of requests that the back has taken.
     cons: u32,
     rsp_cons: u32,
-    /// Taken and not answered, oldest first.
+    /// Requests that were taken and not answered, oldest first.
     open: Vec<(u32, Request)>,
     /// Number of these that a successor must take again.
     again: usize,
@@ -171,12 +171,12 @@ impl Game {
         self.disk.lock().path
     }
 
-    /// Pages of rings.
+    /// Number of ring pages.
     fn ring_pages(&self) -> usize {
         self.queues.iter().map(|q| q.ring.refs.len()).sum()
     }
 
-    /// A step of the back's, as its owner takes it: what goes wrong closes the device.
+    /// Makes a step of the back, as its owner does: an error closes the device.
     fn step(&mut self) -> bool {
         let Self { back, rig, back_bus, kept, .. } = self;
         let stepped = back.step(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
@@ -193,7 +193,7 @@ impl Game {
         false
     }
 
-    /// A front comes: rings, channels, keys, now and then odd ones.
+    /// A front connects: rings, channels and keys, sometimes unusual ones.
     fn connect(&mut self, tape: &mut Tape<'_>) {
         let abi = tape.one_of(&[Abi::X86_64, Abi::X86_32]);
         let (n, order) = (1 + tape.one_of(&[0, 0, 1, 2]), tape.below(3));
@@ -274,7 +274,7 @@ impl Game {
         self.front_bus.own.borrow_mut().insert(key.into(), value.into());
     }
 
-    /// The front goes, and nothing of its is held.
+    /// The front disconnects, and the back must release everything of its.
     fn disconnect(&mut self) {
         self.set("state", "6");
         assert!(self.step(), "nothing is read of a front that goes");
@@ -378,7 +378,7 @@ impl Game {
         }
     }
 
-    /// As [`play`](Self::play), while the content of the rings is unknown.
+    /// Like [`play`](Self::play), while the content of the rings is unknown.
     fn play_on(&mut self, tape: &mut Tape<'_>) {
         let q = tape.below(self.queues.len());
         match tape.below(8) {
@@ -581,7 +581,7 @@ impl Game {
         }
     }
 
-    /// Tells the model what a poll of this queue may take.
+    /// Informs the model of the requests that a poll of this queue may take.
     fn ask(&self, q: usize) {
         let Queue { ring, open, again, cons, req_prod, .. } = &self.queues[q];
         let again = open[open.len() - again..].iter();
@@ -618,7 +618,7 @@ impl Game {
         }
     }
 
-    /// What holds between two polls.
+    /// Checks what must be true between two polls.
     fn check(&mut self) {
         let rings = self.ring_pages();
         let (counts, path) = (self.rig.xen.counts(), self.path());
@@ -674,7 +674,7 @@ impl Game {
         self.die(grows);
     }
 
-    /// The back answers what it took, unless its disk hangs, and lets go.
+    /// The back answers the requests that it took, unless its disk hangs, and releases everything.
     fn drain(&mut self, hangs: bool) {
         for q in 0..self.queues.len() {
             self.disk.lock().before_poll(self.lanes + q, std::iter::empty());
@@ -692,7 +692,7 @@ impl Game {
         assert_eq!(self.rig.xen.counts().mapped, 0);
     }
 
-    /// The process is gone; the next one takes the live rings up.
+    /// The process dies; the next one takes over the live rings.
     fn die(&mut self, grows: i64) {
         self.disk.lock().dies_in = None;
         self.back = fresh(self.config, self.page_limit, &self.disk);
@@ -731,7 +731,7 @@ impl Game {
         assert!(work || !left || waits, "it sleeps while there are requests");
     }
 
-    /// Whether a queue has requests that its back is to answer.
+    /// True if a queue has requests that its back must answer.
     fn owes(&self, q: usize) -> bool {
         let owes = |queue: &Queue| !queue.open.is_empty() || queue.cons != queue.req_prod;
         !self.names_ring() && self.queues.get(q).is_some_and(owes)

@@ -30,9 +30,9 @@ use pregrant::xenbus::bus::OwnKeys;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 200;
-/// Pages that the back keeps mapped at most.
+/// Largest number of pages that the back keeps mapped.
 const HELD: usize = 24;
 /// Pages of the guest's own.
 const OWN_PAGES: usize = 40;
@@ -82,10 +82,11 @@ struct Queue {
     req_cons: u32,
     /// Answers that it wrote; it may show another number.
     rsp_prod: u32,
-    /// Index of the answers that the front took.
+    /// Number of answers that the front took.
     rsp_cons: u32,
     open: Vec<Open>,
-    /// Answered, with the pages of theirs that their back had mapped when they were taken.
+    /// Answered requests, with those of their pages that the back had mapped when the answers were
+    /// taken.
     waiting: Vec<(Open, Result<(), IoError>)>,
 }
 
@@ -100,7 +101,7 @@ struct Game {
     held: Vec<(Option<GrantRef>, LocalMap)>,
     next_tag: u64,
     now_ns: u64,
-    /// By tag: whether a request for the guest's own pages reads, and how many bytes.
+    /// For each tag: whether a request for the guest's own pages reads, and how many bytes.
     own: BTreeMap<u64, (bool, usize)>,
 }
 
@@ -160,7 +161,7 @@ impl Game {
         self.step();
     }
 
-    /// A step of the front's, as its owner takes it.
+    /// Makes a step of the front, as its owner does.
     fn step(&mut self) {
         let was_live = self.front.is_live();
         match self.front.step(&self.rig.guest, &mut self.front_bus) {
@@ -313,7 +314,7 @@ impl Game {
         self.asked(q, asked, &bytes);
     }
 
-    /// The same for data in the guest's own pages.
+    /// Like `ask`, for data in the guest's own pages.
     fn ask_own(&mut self, q: usize, reads: bool, (sector, sectors): (u64, u32), tape: &mut Tape<'_>) {
         let at = SECTOR_BYTES * (usize::from(tape.u16()) % (8 * OWN_PAGES + 8))
             + usize::from(tape.below(16) == 15);
@@ -346,7 +347,7 @@ impl Game {
         self.asked(q, asked, &bytes);
     }
 
-    /// Checks that the request on the ring is the one that was asked for.
+    /// Checks that the request on the ring is the expected one.
     fn asked(&mut self, q: usize, asked: Asked, bytes: &[u8]) {
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -426,7 +427,7 @@ impl Game {
         Open { indirect: !lists.is_empty(), data, lists, ..none }
     }
 
-    /// The back answers: one of those in flight, mostly, and mostly in its words.
+    /// The back answers: mostly a request that is in flight, and mostly correctly.
     fn answer(&mut self, tape: &mut Tape<'_>) {
         let q = tape.below(self.queues.len());
         let queue = &mut self.queues[q];
@@ -612,7 +613,7 @@ impl Game {
 }
 
 impl Queue {
-    /// Answers that are on the ring and not taken.
+    /// Answers that are on the ring and were not taken.
     fn answers(&self) -> impl Iterator<Item = Response> {
         let n = self.rsp_prod.wrapping_sub(self.rsp_cons);
         (0..n).map(|k| Response::from_words(self.ring.answer(self.rsp_cons.wrapping_add(k))))

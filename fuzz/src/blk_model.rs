@@ -31,14 +31,14 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// What the guest changes while a poll runs.
+/// Changes that the guest makes while a poll runs.
 pub enum Meanwhile {
     Page(usize, u8),
     /// A slot of the ring that is polled.
     Slot(BlkRing, u32, [u32; SLOT_WORDS_MAX]),
 }
 
-/// A piece of a page.
+/// A part of a page.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     gref: u32,
@@ -48,7 +48,7 @@ struct Part {
     len: usize,
 }
 
-/// A request that the disk works on, or is to.
+/// A request that the disk works on, or will.
 struct Active {
     index: u32,
     answer: Response,
@@ -61,8 +61,8 @@ struct Active {
     parts: Vec<Part>,
     /// The back copies its bytes.
     copies: bool,
-    /// What a back that copies had of the guest's memory, for a write; what the disk gave, for a
-    /// read.
+    /// For a back that copies: the data of a write, read from the guest, or the data of a read,
+    /// from the disk.
     copied: Option<Vec<u8>>,
 }
 
@@ -95,7 +95,7 @@ fn is_of(io: &Io, active: &Active) -> bool {
     copied && io.op == IoOp::Read && (io.sector, io.sectors) == (active.sector, active.sectors)
 }
 
-/// A request that may be taken, in its place on the ring.
+/// A request that may be taken, with its place on the ring.
 #[derive(Clone, Copy)]
 pub struct Asked {
     pub index: u32,
@@ -107,16 +107,16 @@ pub struct Asked {
 #[derive(Default)]
 struct Lane {
     gone: bool,
-    /// What the poll may take.
+    /// Requests that the poll may take.
     asked: Vec<Asked>,
-    /// The same, validated when they were all taken, without those that the back was seen to take:
-    /// as many count as were taken.
+    /// The requests after validation, from the moment all were taken, without those that the back
+    /// was already seen to take. Only as many count as were taken.
     evaluated: Option<VecDeque<Outcome>>,
     /// Number of these that the back was seen to take.
     seen: usize,
     /// The disk has its batch.
     started: bool,
-    /// Came back, and the back is to tell the guest.
+    /// Requests that the disk has completed, and that the back must report to the guest.
     ended: Vec<(Active, bool)>,
     active: BTreeMap<u64, Active>,
     /// A barrier that has not started.
@@ -138,7 +138,7 @@ pub struct Model {
     pub rights: Vec<(u32, Right)>,
     /// References of the rings' pages.
     pub rings: Vec<u32>,
-    /// A request names one of those.
+    /// A request names a ring page as its data.
     names_ring: Cell<bool>,
     lanes: Vec<Lane>,
     pub meanwhile: Option<Meanwhile>,
@@ -146,13 +146,13 @@ pub struct Model {
     pub dies_in: Option<u32>,
     /// Orders are done as they are started.
     pub at_once: bool,
-    /// Nothing that is waited for comes.
+    /// The disk completes nothing.
     pub hangs: bool,
-    /// How the next orders end.
+    /// The result of the next requests to the disk.
     pub outcome: Result<(), IoError>,
     /// A flush of this connection failed, and the back has seen that: its others fail too.
     flush_failed: bool,
-    /// Which orders of a way that is dropped are done all the same, by its bits.
+    /// Bits: which requests of a queue that is dropped are executed nevertheless.
     pub lands: u8,
     reads: u64,
 }
@@ -194,7 +194,7 @@ fn nth(lands: u8, k: usize) -> bool {
 }
 
 impl Model {
-    /// The lanes of the last `n` ways.
+    /// The indices of the last `n` queues of the disk.
     pub fn last_lanes(&self, n: usize) -> usize {
         self.lanes.len() - n
     }
@@ -205,7 +205,7 @@ impl Model {
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Nothing has written to the guest's memory but what should have.
+    /// Checks that only allowed writes changed the guest's memory.
     pub fn compare(&self) {
         let mut now = vec![0; self.memory.len()];
         assert!(self.region.copy_out(0, &mut now));
@@ -215,18 +215,18 @@ impl Model {
         }
     }
 
-    /// No one can say what of a disk's bytes came to the guest: its memory is right as it is.
+    /// It is unknown which bytes of a disk reached the guest: takes its memory as correct.
     pub fn forget_memory(&mut self) {
         assert!(self.region.copy_out(0, &mut self.memory));
     }
 
-    /// What a poll may take, in order.
+    /// Called before a poll, with the requests that it may take, in order.
     pub fn before_poll(&mut self, lane: usize, asked: impl Iterator<Item = Asked>) {
         let lane = &mut self.lanes[lane];
         (lane.asked, lane.evaluated, lane.seen, lane.started) = (asked.collect(), None, 0, false);
     }
 
-    /// Of the requests that a poll may take, those that it took, as it read them.
+    /// The requests that a poll took, as it read them.
     pub fn taken(&mut self, lane: usize, n: usize) -> Vec<Asked> {
         let asked = &self.lanes[lane].asked;
         assert!(n <= asked.len(), "{n} requests taken, of {}", asked.len());
@@ -252,7 +252,7 @@ impl Model {
         std::mem::take(&mut this.due)
     }
 
-    /// What a back that ends in good order should have answered since its last poll.
+    /// The answers that a back that ends in good order must have given since its last poll.
     pub fn due_at_end(&mut self, lane: usize) -> Vec<Due> {
         std::mem::take(&mut self.lanes[lane].due)
     }
@@ -278,7 +278,7 @@ impl Model {
         self.rings.clear();
     }
 
-    /// The page behind a reference, if it is the back's to use so.
+    /// The page of a grant reference, if the back may use it in this way.
     fn page(&self, gref: u32, write: bool) -> Option<usize> {
         if self.rings.contains(&gref) {
             self.names_ring.set(true);
@@ -296,7 +296,7 @@ impl Model {
         Some(bytes)
     }
 
-    /// What the rules say of a request (docs/protocol 5.3).
+    /// The result that docs/protocol 5.3 prescribes for a request.
     fn evaluate(&self, Asked { index, request, .. }: &Asked) -> Outcome {
         let op = match request {
             Request::ReadWrite(r) => r.op,
@@ -415,8 +415,8 @@ impl Model {
         }
     }
 
-    /// The next request that its disk is to get, by this order. The ones before
-    /// it are answered at once. All are validated.
+    /// The next request that the disk must get; `io` is what it got. Requests before it are
+    /// answered at once. All are validated.
     fn next(&mut self, lane: usize, io: &Io) -> Active {
         let this = &mut self.lanes[lane];
         loop {
@@ -504,7 +504,7 @@ impl Model {
         all
     }
 
-    /// The back has seen what came back, and does what is left to do for it.
+    /// The back has seen a completion: delivers data, and answers.
     fn deliver(&mut self, lane: usize) {
         for (mut active, lands) in std::mem::take(&mut self.lanes[lane].ended) {
             if lands {
@@ -645,7 +645,7 @@ impl shared_disk::Model for Model {
         done.extend(new);
     }
 
-    /// Some of what it waits for is done all the same.
+    /// Executes some of the pending requests when a queue ends.
     fn end(&mut self, lane: usize) {
         let this = &mut self.lanes[lane];
         this.gone = true;

@@ -21,7 +21,7 @@ pub struct BlkRing<S = LocalRegion> {
     abi: Abi,
     /// The grants of its pages.
     pub refs: Vec<GrantRef>,
-    /// Slots.
+    /// Number of slots.
     pub size: u32,
 }
 
@@ -40,7 +40,7 @@ impl BlkRing {
         ring
     }
 
-    /// Takes the pages back; no one has them mapped.
+    /// Frees the pages, which no one has mapped.
     pub fn close(self, rig: &Rig) {
         assert!(rig.guest.release(self.memory).is_ok(), "a closed disk has its ring mapped");
     }
@@ -127,7 +127,7 @@ impl<S: SharedBytes> BlkRing<S> {
     }
 }
 
-/// Slots of a ring.
+/// Number of slots of a ring.
 fn size(abi: Abi, pages: usize) -> u32 {
     let slots = (pages * PAGE_SIZE - HEADER) / (abi.slot_words() * 4);
     1 << slots.ilog2()

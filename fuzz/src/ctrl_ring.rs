@@ -20,15 +20,15 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus};
 use pregrant::{EvtchnPort, GrantRef, PAGE_SIZE, PeerFault};
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 300;
 /// Pages that requests may name.
 const PAGES: usize = 4;
-/// Slots of the ring.
+/// Number of slots of the ring.
 const SLOTS: u32 = 128;
-/// Entries of the table from hash to queue at most.
+/// Largest number of entries of the table from hash to queue.
 const TABLE: u32 = 128;
-/// Bytes of the key at most.
+/// Largest length of the key in bytes.
 const KEY: u32 = 40;
 
 /// The settings, by a plain reading of the rules.
@@ -43,7 +43,7 @@ struct Game {
     rig: Rig,
     ring: Ring<NetCtrl>,
     ring_ref: GrantRef,
-    /// The guest's channel, and its number. The back's end goes and comes.
+    /// The guest's event channel and its port. The back's end is closed and bound again.
     chan: (LocalChan, EvtchnPort),
     req_prod: u32,
     cons: u32,
@@ -142,7 +142,7 @@ impl Game {
         Ok(())
     }
 
-    /// A request that makes sense, but for one or the other number.
+    /// Writes a request that is valid, except perhaps for one number.
     fn ask(&mut self, tape: &mut Tape<'_>) {
         let msg_type = u16::from(tape.u8() % 12);
         let gref = self.pages.gref(tape.below(PAGES));
@@ -212,8 +212,8 @@ impl Game {
         Ok(())
     }
 
-    /// The back dies, perhaps after it had an answer and before the guest had it, and another one
-    /// takes the ring up.
+    /// The back dies, perhaps between computing an answer and publishing it, and another one takes
+    /// over the ring.
     fn die(&mut self, with_an_answer: bool) -> Result<(), PeerFault> {
         let Some((ring, control)) = self.back.take() else { return Ok(()) };
         let shown = self.show();

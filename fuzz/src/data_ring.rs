@@ -33,7 +33,7 @@ use pregrant::wire::netif::{
 use pregrant::{GrantRef, PAGE_SIZE};
 use std::collections::VecDeque;
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 120;
 const WAY: Way = Way::DataRing(2);
 const HALF: usize = 8192;
@@ -130,7 +130,7 @@ struct Rx {
     index: pregrant::net::front::regions::Granted<LocalDomain>,
     within: RecvArea<LocalDomain>,
     posted: u32,
-    /// For each answer whose slot was not posted again: its offset in the half, and its length.
+    /// For each answer whose slot was not posted again: offset in the half, and length.
     kept: VecDeque<Option<(usize, usize)>>,
     /// The guest wrote over an answer: its places are its own affair from now on.
     lied: bool,

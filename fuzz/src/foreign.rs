@@ -20,9 +20,9 @@ use pregrant::wire::netif::{
     MIN_FRAME, RSP_ERROR, RSP_OKAY, RX_FOREIGN, RxRequest, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
 };
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 60;
-/// Pages of the model's.
+/// Number of pages of the model.
 const PAGES: u32 = 4;
 
 pub fn foreign(data: &[u8]) {

@@ -44,13 +44,13 @@ use pregrant::wire::netif::{
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use std::collections::BTreeMap;
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 200;
 /// The operation of a hook; the others are what is left of a division by 16.
 const HOOKED: u8 = 0xFF;
 /// An operation with frames in the guest's own pages.
 const OWN: u8 = 0xFE;
-/// Answers of one frame, and its extra infos, at most: more is no one's honest frame.
+/// Largest number of answers of one frame, and of its extra infos, that an honest back uses.
 const CHAIN: usize = 32;
 
 struct Game {
@@ -70,16 +70,16 @@ struct Game {
     held: Vec<(u16, bool, LocalMap)>,
     per_frame: bool,
     rx_errors: u64,
-    /// For each RX slot: its reference when it was answered last.
+    /// For each RX slot its grant reference when it was last answered.
     rx_grefs: [u32; SLOTS as usize],
     /// RX pages by reference, once one was written: they stay granted.
     rx_pages: BTreeMap<u32, LocalMap>,
     lent: Vec<Loan>,
-    /// For each RX slot: its id, which is its buffer, when it was answered last.
+    /// For each RX slot the id of its buffer when it was last answered.
     rx_ids: [u16; SLOTS as usize],
     /// Buffers that are sent on, by the ids of their requests.
     on_tx: BTreeMap<u16, u16>,
-    /// The first of them has this id in the lists.
+    /// Id of the first RX buffer in the lists.
     first_rx: u32,
     diverted: Diverted,
     actions: HookStats,
@@ -104,7 +104,7 @@ struct Loan {
     rest: Option<(Vec<u32>, Vec<u8>)>,
 }
 
-/// What comes next on the RX ring.
+/// The next thing on the RX ring.
 enum Next {
     /// The bytes, and the pages after its head if it can stay in place.
     Frame(Vec<u8>, Offload, Vec<u32>),
@@ -504,7 +504,7 @@ impl Game {
         assert_eq!(self.rx.lent() as usize, self.lent.len());
     }
 
-    /// Receives until nothing comes, and compares.
+    /// Receives until nothing is left, and compares.
     fn recv(&mut self, check_first: bool, by_reference: bool) -> Result<(), PeerFault> {
         if !self.rx_ring.lied {
             self.rx_ring.show();
@@ -675,7 +675,7 @@ impl Game {
         Ok(())
     }
 
-    /// Reads the next answers as the rules have it, and takes them if they are a frame or an error.
+    /// Reads the next answers by the rules, and takes them if they are a frame or an error.
     fn next_rx(&mut self) -> Next {
         let n = self.rx_ring.rsp_prod.wrapping_sub(self.rx_ring.cons);
         let read = |k: u32| self.rx_ring.mem.read::<2>(self.rx_ring.cons.wrapping_add(k));
@@ -731,8 +731,8 @@ impl Game {
         }
     }
 
-    /// The bytes of a frame, where they are by docs/protocol 3.3: its headroom, as the answers have
-    /// it, takes room in a buffer, too.
+    /// The bytes of a frame, from the places that docs/protocol 3.3 prescribes. Headroom, as given
+    /// by the answers, uses a part of a buffer, too.
     fn frame_there(&self, pieces: &[(u32, RxResponse)], headroom: usize, offload: Offload) -> Option<Next> {
         // There is no data ring here.
         if pieces.iter().any(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0) {

@@ -20,7 +20,7 @@ use pregrant::{GrantRef, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 200;
 /// Pages that lists may name; some are lists.
 const PAGES: usize = 16;
@@ -31,7 +31,7 @@ const ROOM: usize = 14;
 /// A request that has no answer yet.
 struct Asked {
     request: CtrlRequest,
-    /// The list when it was taken. None: it could not be read.
+    /// The list when the request was taken. None: it could not be read.
     list: Option<Vec<GrefEntry>>,
     /// A grant has changed since.
     stale: bool,
@@ -46,7 +46,7 @@ struct Game {
     kept: Vec<Pages>,
     versions: Vec<u32>,
     asked: Vec<Asked>,
-    /// For each queue: its references, and whether they are writable.
+    /// For each queue the mapped references, and whether they are writable.
     model: [BTreeMap<u32, bool>; QUEUES],
     next_id: u16,
 }

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 /// A domain that is neither end.
 const STRANGER: DomId = DomId(9);
 
-/// What a page's grant allows the back.
+/// The access that a page's grant allows the back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
     None,
@@ -59,7 +59,7 @@ impl GuestPages {
         self.refs[page] = (gref, right);
     }
 
-    /// The grant of a page; of a revoked page the one that it had.
+    /// The grant of a page; for a revoked page its former grant.
     pub fn gref(&self, page: usize) -> u32 {
         self.refs[page % self.refs.len()].0.0
     }
@@ -83,13 +83,13 @@ impl GuestPages {
     }
 }
 
-/// What the back reads through a grant of the guest's, if it is its to read.
+/// Bytes that the back reads through a grant of the guest, if it may read them.
 pub fn granted(rig: &Rig, gref: u32, offset: u16, len: usize) -> Option<Vec<u8>> {
     let map = rig.host.map(GUEST, &[GrantRef(gref)], Access::ReadOnly).ok()?;
     Some(bytes_of(&map, offset.into(), len))
 }
 
-/// Fills memory, of 64 pages at most, so that no two neighbours, lines or pages are alike.
+/// Fills memory, at most 64 pages, so that neighbouring lines and pages always differ.
 pub fn fill(memory: &impl SharedBytes) {
     // Made once: this is what most of an input's time would go to.
     static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..64 * PAGE_SIZE).map(crate::rig::byte).collect());

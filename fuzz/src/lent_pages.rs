@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct LentPages {
     /// A page for each id.
     memory: LocalRegion,
-    /// By id of a fragment: its grant.
+    /// For each fragment's id its grant.
     pub out: BTreeMap<u16, GrantRef>,
     /// Answered, and the back still had them.
     late: Vec<GrantRef>,
@@ -29,7 +29,7 @@ impl LentPages {
         Self { memory, out: BTreeMap::new(), late: Vec::new(), held: Vec::new() }
     }
 
-    /// Queues a frame in pieces; which, where there was room.
+    /// Queues a frame with its payload in granted pages; returns which, if there was room.
     pub fn queue(
         &mut self,
         rig: &Rig,
@@ -70,7 +70,7 @@ impl LentPages {
         Some((frame, offload))
     }
 
-    /// Takes back what is answered.
+    /// Ends the grants of answered fragments.
     pub fn answered(&mut self, rig: &Rig, tx: &mut TxFront<LocalDomain>) {
         while let Some(id) = tx.answered_piece() {
             self.late.push(self.out.remove(&id).expect("a piece that is out"));

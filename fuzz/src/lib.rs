@@ -72,7 +72,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "xs_server", play: xs_server::xs_server },
 ];
 
-/// The target of that name.
+/// Returns the target of that name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|t| t.name == name)
 }

@@ -44,7 +44,7 @@ pub fn offload(data: &[u8]) {
     }
 }
 
-/// Takes a frame as the reader of a tap does, and checks what a guest gets.
+/// Processes a frame as the reader of a tap does, and checks what a guest gets.
 fn take(frame: &[u8], placed: PlacedOffload) {
     let mut taken = frame.to_vec();
     let left = match placed.take(&mut taken) {

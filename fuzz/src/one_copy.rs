@@ -34,17 +34,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 150;
 /// Guests that there may be at a time.
 const GUESTS: usize = 3;
 /// Pages, hence buffers, that a guest sends from.
 const PAGES: u16 = 20;
-/// Bytes of a frame that say which it is: addresses, type, number.
+/// Number of bytes that identify a frame: addresses, type, number.
 const NAME: usize = 30;
-/// What a sender writes over its frames: as a source, a group's, which no guest may have.
+/// Byte with which a sender overwrites its frames. As a source address it is a group address, which
+/// no guest may have.
 const EVIL: u8 = 0xE7;
-/// How senders' and receivers' pages are known.
+/// Paths of senders and receivers.
 const WAYS: [Way; 3] = [Way::Staging(4096), Way::Persistent(256), Way::Staging(65535)];
 const ALL: usize = GUESTS;
 
@@ -57,7 +58,7 @@ struct Sent {
     bytes: Vec<u8>,
     /// From this byte on it may have arrived as [`EVIL`].
     firm: usize,
-    /// The checksum was blank; for a guest that does not take that it is completed.
+    /// The checksum was blank; for a guest that does not accept that it is completed.
     blank: bool,
     /// The source address is missing, or another guest's: the frame is dropped.
     nameless: bool,
@@ -92,9 +93,9 @@ struct Guest {
     slots: VecDeque<u16>,
     /// Every slot has a buffer.
     rx_staged: bool,
-    /// It published wrong indices: for that queue only robustness is checked.
+    /// For each queue: it published wrong indices, so only robustness is checked.
     lied: [bool; 2],
-    /// Frames that came.
+    /// Number of frames that arrived.
     came: u64,
     control: SharedControl,
 }
@@ -154,7 +155,7 @@ impl Guest {
         polled.map_err(|fault| assert!(lied[1], "{fault}"))
     }
 
-    /// Takes answers of its TX, and has other bytes in their pages at once.
+    /// Processes TX answers, and overwrites the frames' pages at once.
     fn reclaim(&mut self) {
         if self.lied[0] {
             return;
@@ -218,7 +219,7 @@ struct Game {
     absent: [usize; GUESTS],
     arena: Arena,
     sent: BTreeMap<u32, Sent>,
-    /// By sender and receiver: the number that arrived last.
+    /// For each sender and receiver the number of the last frame that arrived.
     last: [[u32; GUESTS]; GUESTS],
     number: u32,
     op: usize,
@@ -268,7 +269,7 @@ impl Game {
         game
     }
 
-    /// A guest comes, where there is none.
+    /// A guest connects, if there is none.
     fn come(&mut self, tape: &mut Tape<'_>, who: usize) {
         if self.guests[who].is_none() {
             let caps = tape.one_of(&[Offloads { csum: true, gso: true }, Offloads::default()]);
@@ -309,7 +310,7 @@ impl Game {
         }
     }
 
-    /// A frame, in pieces; or what is none.
+    /// Sends a frame in several fragments, or something that is no frame.
     fn send(&mut self, tape: &mut Tape<'_>, who: usize) {
         let (to, len) = (tape.below(ALL + 1), tape.one_of(&LENS));
         let (offset, blank) = (tape.one_of(&[0, 64, 1000, 4000u16]), tape.below(8) == 0);
@@ -398,7 +399,7 @@ impl Game {
         }
     }
 
-    /// Compares what came with what was sent.
+    /// Compares received frames with those that were sent.
     fn recv(&mut self, who: usize) {
         let mut absent = self.absent;
         (0..GUESTS).filter(|k| self.guests[*k].is_none()).for_each(|k| absent[k] = self.op);
@@ -492,8 +493,8 @@ impl Game {
         }
     }
 
-    /// The switch is set otherwise, or a port moves to another worker, or its guest takes other
-    /// frames.
+    /// Changes a setting of the switch, moves a port to another worker, or changes the frames that
+    /// its guest accepts.
     fn change(&mut self, tape: &mut Tape<'_>, who: usize) {
         let above = tape.one_of(&[1024, 128, MAX_FRAME as u32]);
         let (what, n) = (tape.below(3), tape.below(3));

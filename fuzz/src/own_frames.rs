@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 /// Pages of the memory: more than the longest frame has.
 const PAGES: usize = 24;
-/// Number of them that are announced at a time.
+/// Largest number of these pages that are announced at the same time.
 const PLACES: usize = 12;
 
 pub struct OwnFrames {
@@ -99,7 +99,7 @@ impl OwnFrames {
         Vec::new()
     }
 
-    /// Frames from any place, of any length, some of them not of the memory.
+    /// Sends frames from any place and of any length, some of them outside of the memory.
     fn send(
         &mut self,
         rig: &Rig,

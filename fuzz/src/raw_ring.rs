@@ -7,7 +7,7 @@ use pregrant::ring::{RingKind, RingMem, RingPages, Word};
 /// The back's end of a ring in the hands of the tape.
 pub struct RawRing<K> {
     pub mem: RingPages<K, LocalMap>,
-    /// The front's own answers up to here were taken.
+    /// Number of the front's answers that were taken.
     pub cons: u32,
     pub rsp_prod: u32,
     /// The index shown is not the back's own, or was not: from now on only that nothing breaks is
@@ -27,7 +27,7 @@ impl<K: RingKind> RawRing<K> {
         self.mem.store(Word::RspProd, self.rsp_prod.wrapping_add(by));
         self.lied = true;
     }
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub fn asked(&self) -> u32 {
         self.mem.load(Word::ReqProd).wrapping_sub(self.rsp_prod)
     }

@@ -11,16 +11,16 @@ use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE};
 
-/// Pages that the buffers of one list take at most.
+/// Largest number of pages of the buffers of one list.
 const PAGES: usize = 16;
 
 /// The guest's side of a list that the back accepted.
 pub struct Staged {
     pub region: LocalRegion,
     list: LocalRegion,
-    /// By id: the offset of its buffer in `region`.
+    /// For each id the offset of its buffer in `region`.
     pub places: Vec<usize>,
-    /// Bytes of a buffer.
+    /// Length of a buffer in bytes.
     pub len: usize,
     pub copy_only: bool,
 }
@@ -73,13 +73,14 @@ impl Staged {
         (Self { region, list, places, len: bytes, copy_only: len.copy_only() }, buffers)
     }
 
-    /// The place in the region of a piece of `len` bytes, when the buffer of `id` has it.
+    /// Offset in the region of `len` bytes at `offset` in the buffer of `id`, if the buffer has
+    /// them.
     pub fn place(&self, id: u16, offset: u16, len: usize) -> Option<usize> {
         let place = self.places.get(id as usize)?;
         (offset as usize + len <= self.len).then_some(place + offset as usize)
     }
 
-    /// What the buffer of `id` holds at `offset`.
+    /// The bytes at `offset` in the buffer of `id`.
     pub fn bytes_of(&self, id: u16, offset: u16, len: usize) -> Option<Vec<u8>> {
         Some(bytes_of(&self.region, self.place(id, offset, len)?, len))
     }

@@ -5,7 +5,7 @@
 
 use arbitrary::Unstructured;
 
-/// Plays at most `most` operations of an input, with a game that begins with the tape, until one
+/// Plays at most `most` operations of an input, with a game that is set up from the tape, until one
 /// reports the end.
 pub fn play<G>(
     data: &[u8],
@@ -30,7 +30,7 @@ impl<'a> Tape<'a> {
     pub fn new(data: &'a [u8]) -> Self {
         Self { rest: Unstructured::new(data), played: 0 }
     }
-    /// Whether it has run out.
+    /// True if the tape has run out.
     pub fn is_over(&self) -> bool {
         self.rest.is_empty()
     }
@@ -49,15 +49,15 @@ impl<'a> Tape<'a> {
     pub fn u32(&mut self) -> u32 {
         self.rest.arbitrary().unwrap_or_default()
     }
-    /// A number below `n`, which is 256 at most.
+    /// A number below `n`; `n` is at most 256.
     pub fn below(&mut self, n: usize) -> usize {
         self.u8() as usize % n
     }
-    /// Chooses one of these, at most 256.
+    /// Chooses one of these; there are at most 256.
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
-    /// At most `n` bytes of the tape, unchanged.
+    /// The next bytes of the tape, at most `n`.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         self.rest.bytes(n.min(self.rest.len())).unwrap_or_default()
     }

@@ -33,7 +33,7 @@ use pregrant::xenstore::Client;
 use pregrant::{DomId, PAGE_SIZE};
 use pregrant_xenstored::{LocalLink, LocalStore};
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 120;
 /// Pages of the hostile front: rings, lists, buffers.
 const PAGES: usize = 16;
@@ -184,7 +184,7 @@ impl Store {
         }
     }
 
-    /// After a removal: lets both ends reach their end.
+    /// Called after a removal: lets both ends finish.
     fn make_sure_of_it(&mut self) {
         if self.own.directory(self.device.own_dir()).is_err() {
             self.create();

@@ -30,7 +30,8 @@ pub fn xs_codec(data: &[u8]) {
     client(calls, stream, cut);
 }
 
-/// The messages of a stream that comes in pieces, and whether it was lost.
+/// The messages of a stream that is received in parts of `cut` bytes, and whether the stream became
+/// invalid.
 fn parsed(stream: &[u8], cut: usize) -> (Vec<Message>, bool) {
     let (mut parser, mut messages) = (Parser::new(), Vec::new());
     for piece in stream.chunks(cut) {
@@ -50,8 +51,8 @@ fn parsed(stream: &[u8], cut: usize) -> (Vec<Message>, bool) {
     (messages, false)
 }
 
-/// How many whole messages are in a stream, and whether one is too long, by the header's last word
-/// alone.
+/// The number of whole messages in a stream, and whether one is too long, computed from the last
+/// word of the headers alone.
 fn by_hand(mut stream: &[u8]) -> (usize, bool) {
     let mut messages = 0;
     while let Some(head) = stream.get(..16) {
@@ -76,7 +77,7 @@ fn encoded(message: &Message) {
     assert!(known.is_none_or(|kind| kind.raw() == msg_type));
 }
 
-/// Each reader of payloads over the same bytes.
+/// Calls each parser of payloads with the same bytes.
 fn payload(bytes: &[u8]) {
     let strings: Option<Vec<&[u8]>> = codec::strings(bytes).map(Iterator::collect);
     assert_eq!(strings.is_some(), bytes.ends_with(b"\0"));

@@ -13,10 +13,10 @@ use pregrant::xenstore::codec::{self, Parser};
 use pregrant_xenstored::{ConnId, Limits, Server};
 use std::collections::VecDeque;
 
-/// Operations of one input at most.
+/// Largest number of operations of one input.
 const OPS: usize = 400;
 const GUESTS: [DomId; 2] = [DomId(5), DomId(7)];
-/// No one speaks for it.
+/// A domain without connection.
 const SILENT: DomId = DomId(9);
 const SECRET: &[u8] = b"only domain 9 may know this";
 /// Small, so that an input reaches them.
@@ -80,7 +80,7 @@ const KINDS: [MsgType; 21] = [
     MsgType::SetQuota,
 ];
 
-/// One client, which counts the replies that it is owed.
+/// One client, which counts the replies that it must get.
 struct Wire {
     conn: ConnId,
     domid: DomId,
@@ -89,7 +89,7 @@ struct Wire {
     /// Types and numbers of requests without a reply.
     owed: VecDeque<(u32, u32)>,
     events: Parser,
-    /// It sent a message that cannot be parsed.
+    /// The client sent a message that cannot be parsed.
     lost: bool,
 }
 
@@ -237,7 +237,7 @@ impl Game {
         self.server.feed(wire.conn, bytes);
     }
 
-    /// Takes output at most this many times, and checks it.
+    /// Reads output at most this many times, and checks it.
     fn read(&mut self, who: usize, times: usize) {
         let wire = &mut self.wires[who];
         for _ in 0..times {

@@ -30,7 +30,7 @@
 struct pregrant_watch {
 	struct xenbus_watch watch;
 	struct pregrant_device *dev; /* under `watches`; NULL: abandoned */
-	enum pregrant_event event; /* of `state` of this end: none */
+	enum pregrant_event event; /* the event for `state` of this end: none */
 	struct list_head left;
 };
 
@@ -41,7 +41,7 @@ static void fire(struct xenbus_watch *watch, const char *at, const char *token)
 {
 	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
 
-	/* As in xenbus: do not reconnect during shutdown. */
+	/* As xenbus does: do not reconnect during shutdown. */
 	if (system_state > SYSTEM_RUNNING)
 		return;
 	spin_lock(&watches);
@@ -64,7 +64,7 @@ static void note_written(struct xenbus_watch *watch, const char *at, const char 
 	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
 	u32 state = xenbus_read_unsigned(watch->node, "", XenbusStateUnknown);
 
-	/* Gone or unreadable. */
+	/* The directory is gone or unreadable. */
 	if (state == XenbusStateUnknown)
 		return;
 	spin_lock(&watches);
@@ -95,7 +95,7 @@ bool pregrant_note_later(struct pregrant_device *dev, u32 state)
 	return true;
 }
 
-/* The state that this front wrote last. */
+/* Returns the state that this front wrote last. */
 u32 pregrant_written_state(struct pregrant_device *dev)
 {
 	u32 state;
@@ -106,7 +106,7 @@ u32 pregrant_written_state(struct pregrant_device *dev)
 	return state;
 }
 
-/* NULL: no watch. */
+/* Watches a key. NULL: the watch failed. */
 static struct pregrant_watch *watch_key(struct pregrant_device *dev, const char *dir, const char *key,
 					typeof(fire) *callback, enum pregrant_event event)
 {
@@ -145,7 +145,7 @@ static void unregister_left(struct work_struct *work)
 
 static DECLARE_WORK(unregister_work, unregister_left);
 
-/* Afterwards the watch does not touch its device. */
+/* Ends a watch: afterwards its callback does not touch the device. */
 static void leave(struct pregrant_watch **at)
 {
 	struct pregrant_watch *own = *at;
@@ -160,7 +160,7 @@ static void leave(struct pregrant_watch **at)
 	schedule_work(&unregister_work);
 }
 
-/* module_exit: no device is left. */
+/* Called on module_exit: no device is left. */
 void pregrant_backend_end(void)
 {
 	flush_work(&unregister_work);
@@ -173,7 +173,7 @@ void pregrant_backend_watch(struct pregrant_device *dev)
 	dev->own_watch = watch_key(dev, dev->xbdev->nodename, "state", note_written, 0);
 }
 
-/* On remove: control does not run any more. */
+/* Called on remove: control does not run any more. */
 void pregrant_backend_leave(struct pregrant_device *dev)
 {
 	leave(&dev->key_watch);
@@ -186,7 +186,7 @@ void pregrant_backend_leave(struct pregrant_device *dev)
 	dev->back = NULL;
 }
 
-/* The backend that the frontend directory names. */
+/* Reads the backend that the frontend directory names. */
 static int read_back(struct pregrant_device *dev, char **path, int *id)
 {
 	int ret = xenbus_gather(XBT_NIL, dev->xbdev->nodename, "backend-id", "%i", id, "backend", NULL, path, NULL);

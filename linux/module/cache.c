@@ -7,13 +7,13 @@
 #ifdef CONFIG_X86
 #include <asm/processor.h>
 #if __has_include(<asm/cpuid/api.h>)
-#include <asm/cpuid/api.h> /* cpuid_ecx, which the other had before */
+#include <asm/cpuid/api.h> /* for cpuid_ecx, which <asm/processor.h> declared before */
 #endif
 #endif
 
 #include "pregrant.h"
 
-/* If CPUID does not say. */
+/* The size to assume if CPUID does not report one. */
 #define UNKNOWN_KB 2048
 
 u32 pk_private_cache(void)

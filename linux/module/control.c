@@ -34,7 +34,7 @@
 #define RUNS_AT_ONCE 32
 #define RUN_SHARE (HZ / 20 ?: 1)
 
-/* Jiffies until control may run, at least `delay`. */
+/* Returns the number of jiffies until control may run, at least `delay`. */
 static unsigned long paced(const struct pregrant_device *dev, unsigned long delay)
 {
 	unsigned long now = jiffies, from = READ_ONCE(dev->runs_until) - RUNS_AT_ONCE * RUN_SHARE;
@@ -50,13 +50,13 @@ static void count_run(struct pregrant_device *dev)
 	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
 }
 
-/* Any context, as the next two. */
+/* May be called in any context, like the next two. */
 void pregrant_wake_control(struct pregrant_device *dev)
 {
 	mod_delayed_work(pregrant_control, &dev->work, paced(dev, 0));
 }
 
-/* In `delay` jiffies, or earlier if control is due earlier. */
+/* Wakes control in `delay` jiffies, or earlier if it is due earlier. */
 void pregrant_wake_control_in(struct pregrant_device *dev, unsigned long delay)
 {
 	queue_delayed_work(pregrant_control, &dev->work, paced(dev, delay));
@@ -100,8 +100,8 @@ void pregrant_pause(struct pregrant_device *dev)
 }
 
 /*
- * The same, and frees the skbs in flight: no event would do that while the queues are paused, and
- * sockets must not wait.
+ * Like pregrant_pause(), and frees the skbs in flight: no event would do that while the queues are
+ * paused, and sockets must not wait.
  */
 void pregrant_pause_and_drop(struct pregrant_device *dev)
 {
@@ -146,7 +146,7 @@ void pregrant_suspend(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
-/* Under `control`: after a suspend, whether the guest was restored or not. */
+/* Under `control`: continues after a suspend, whether the guest was restored or not. */
 static void go_on(struct pregrant_device *dev)
 {
 	/*
@@ -160,7 +160,10 @@ static void go_on(struct pregrant_device *dev)
 	if (dev->suspended) {
 		if (moved) {
 			set_bit(PREGRANT_EV_RESET, &dev->events);
-			/* The toolstack wrote 1; xenbus notes that only if it finds the backend. */
+			/*
+			 * The toolstack wrote state 1; xenbus notices that only if it finds the
+			 * backend.
+			 */
 			pregrant_note_state(dev, XenbusStateInitialising);
 		}
 		dev->suspended = false;
@@ -189,7 +192,7 @@ void pregrant_start_queues(struct pregrant_device *dev)
 		dev->queues[k].buffers_out = 0;
 		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
-	/* Queues of an earlier connection, which had more. */
+	/* These queues belong to an earlier connection, which had more. */
 	for (; k < dev->max_queues; k++)
 		pregrant_pieces_drop(&dev->queues[k]);
 	memcpy(dev->slots, slots, sizeof(slots));
@@ -212,7 +215,7 @@ static void close_for_good(struct pregrant_device *dev)
 	pregrant_front_close(dev->front);
 }
 
-/* Under `control`: pauses the queues, and the front has them again. */
+/* Under `control`: pauses the queues and gives them back to the front. */
 void pregrant_stop_queues(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -228,7 +231,7 @@ void pregrant_stop_queues(struct pregrant_device *dev)
 	pregrant_front_stop_queues(dev->front);
 }
 
-/* Under `control`. */
+/* Under `control`: closes the front if the backend broke the protocol. */
 static void handle_fault(struct pregrant_device *dev)
 {
 	if (test_and_clear_bit(PREGRANT_EV_FAULT, &dev->events))
@@ -240,7 +243,7 @@ static void follow(struct pregrant_device *dev)
 {
 	if (pregrant_front_step(dev->front)) {
 		pregrant_stop_queues(dev);
-		/* A fault so far belongs to this connection, not to the next one. */
+		/* A fault that was seen before belongs to this connection, not to the next one. */
 		handle_fault(dev);
 		pregrant_front_step(dev->front);
 	}
@@ -401,7 +404,7 @@ int pregrant_begin(struct pregrant_device *dev)
 	return 0;
 }
 
-/* Under `control`, NO_FRONT: what an earlier backend did does not count for the next one. */
+/* Under `control`, NO_FRONT: makes a front. Faults of an earlier backend do not count for it. */
 static bool begin(struct pregrant_device *dev)
 {
 	if (test_bit(PREGRANT_EV_RESET, &dev->events)) {
@@ -419,7 +422,7 @@ static bool begin(struct pregrant_device *dev)
 	return false;
 }
 
-/* Under `control`: ethtool -L. BROKEN stays as it is. */
+/* Under `control`: reconnects with `queues` queues, for ethtool -L. BROKEN stays as it is. */
 static void restart_with(struct pregrant_device *dev, unsigned int queues)
 {
 	WRITE_ONCE(dev->settings.queues, queues);
@@ -455,7 +458,7 @@ void pregrant_rest_reserve(struct pregrant_device *dev)
 	pregrant_reserve_rest(dev->reserve);
 }
 
-/* Under `control`: there is no memory for a step. It is tried again. */
+/* Under `control`: a step failed for lack of memory, and is tried again later. */
 static void retry_later(struct pregrant_device *dev)
 {
 	static const char text[] = "no memory to follow the back: tries again";
@@ -520,7 +523,7 @@ static bool has_front(struct pregrant_device *dev)
 	return false;
 }
 
-/* Under `control`, with a reserve. */
+/* Under `control`, with a reserve: one run. */
 static void control(struct pregrant_device *dev)
 {
 	unsigned long due;
@@ -562,7 +565,10 @@ void pregrant_control_work(struct work_struct *work)
 	mutex_lock(&dev->control);
 	if (dev->bound) {
 		count_run(dev);
-		/* Needs no memory, so it comes before the reserve, for which there may be none. */
+		/*
+		 * This needs no memory, so it comes before the reserve, for which there may be
+		 * none.
+		 */
 		if (test_bit(PREGRANT_EV_SHRINK, &dev->events) && dev->front)
 			pregrant_front_release_idle(dev->front);
 		if (pregrant_take_reserve(dev)) {

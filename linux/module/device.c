@@ -50,7 +50,7 @@ static unsigned int rx_in_place;
 module_param(rx_in_place, uint, 0444);
 MODULE_PARM_DESC(rx_in_place, "bytes, above 2048, from which a received frame goes up in the pages in which it came, which a back that maps them can still change; 0: none");
 
-/* As of xen-netfront: read at each connect, together with the xenstore key of that name. */
+/* Like xen-netfront's: read at each connect, together with the xenstore key of that name. */
 static bool trusted = true;
 module_param(trusted, bool, 0644);
 MODULE_PARM_DESC(trusted, "whether backs may see whole pages of what is sent, and frames stay in pages that they have; N: never, else unless the toolstack's key `trusted` is 0");
@@ -65,9 +65,9 @@ static unsigned int keep_orphans = 300;
 module_param(keep_orphans, uint, 0644);
 MODULE_PARM_DESC(keep_orphans, "seconds that an interface waits for another vif of its address when its driver domain has gone; 0: none");
 
-/* Ten devices with so many queues fit a grant table of 64 pages. */
+/* The grants of ten devices with this many queues fit a grant table of 64 pages. */
 #define QUEUES_DEFAULT 4
-/* Each costs a reserve of memory. */
+/* Each queue needs a reserve of memory. */
 #define QUEUES_MAX 64
 
 struct workqueue_struct *pregrant_control;
@@ -86,7 +86,7 @@ static struct pregrant_settings settings(void)
 {
 	u32 n = 0;
 
-	buffers_of(&n); /* checked when the module was loaded */
+	buffers_of(&n); /* cannot fail: checked when the module was loaded */
 	return (struct pregrant_settings) {
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
 		.data_len = data_len, .buffers = n, .cache = pk_private_cache(),
@@ -127,7 +127,7 @@ static void begin(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
-/* Starts plus ends of probes: odd during a probe. */
+/* Counts starts and ends of probes, so it is odd during a probe. */
 static atomic_t probes = ATOMIC_INIT(0);
 
 static int probe_device(struct xenbus_device *xbdev)
@@ -144,7 +144,7 @@ static int probe_device(struct xenbus_device *xbdev)
 		xenbus_dev_fatal(xbdev, ret, "no address");
 		return ret;
 	}
-	/* The previous driver, or a program, may have changed it without xenbus. */
+	/* The previous driver, or a program, may have changed the state without xenbus. */
 	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
 	dev = pregrant_adopt(xbdev, mac);
 	if (dev) {
@@ -176,7 +176,7 @@ static int probe_device(struct xenbus_device *xbdev)
 	if (!dev->queues)
 		goto failed;
 	dev->max_queues = max;
-	/* All of them, since the error path frees all. */
+	/* Initialise all of them, since the error path frees all. */
 	for (k = 0, ret = 0; k < max; k++) {
 		int failed = pregrant_queue_init(&dev->queues[k], dev, k);
 
@@ -225,7 +225,7 @@ static int saved(struct xenbus_device *xbdev)
 }
 
 /*
- * .resume: before they are thawed. Not called where xenbus finds no backend, nor where the suspend
+ * .resume: called before they are thawed, but not if xenbus finds no backend, nor if the suspend
  * was cancelled.
  */
 static int restored(struct xenbus_device *xbdev)
@@ -245,7 +245,7 @@ static void take_away(struct xenbus_device *xbdev)
 	pregrant_backend_seen(dev);
 	mutex_unlock(&dev->control);
 	cancel_delayed_work_sync(&dev->work);
-	/* If it is unbound by hand, its xenstore directory is still there. */
+	/* If the device was unbound by hand, its xenstore directory still exists. */
 	stays = keep && !dev->offline && pregrant_is_gone(dev);
 	dev_set_drvdata(&xbdev->dev, NULL);
 	if (stays)

@@ -118,7 +118,7 @@ static int set_channels(struct net_device *netdev, struct ethtool_channels *chan
 	return 0;
 }
 
-/* ethtool -g: of the connection, or of the module parameter before. */
+/* ethtool -g: sizes of the connection's rings, or before that by the module parameter. */
 static void ringparam(struct net_device *netdev, struct ethtool_ringparam *ring)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);

@@ -18,16 +18,16 @@
 struct pregrant_channel {
 	struct list_head list;
 	struct pregrant_device *dev;
-	struct pregrant_queue *queue; /* NULL: of the control ring, or not connected yet */
+	struct pregrant_queue *queue; /* NULL: for the control ring, or not connected yet */
 	int irq;
 	u32 port;
 	bool is_tx;
-	bool pending; /* an event without EOI */
-	bool early; /* work was done before its event came: that event will find none */
-	u32 idle; /* events in a row without work */
+	bool pending; /* an event has no EOI yet */
+	bool early; /* the work was done before its event came, which will find none */
+	u32 idle; /* number of events in a row without work */
 };
 
-/* Events of all channels that were reported as spurious. */
+/* Counts events of all channels that were reported as spurious. */
 atomic_t pregrant_spurious_events = ATOMIC_INIT(0);
 
 static irqreturn_t event(int irq, void *data)
@@ -51,7 +51,7 @@ static irqreturn_t event(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
-/* Not xenbus_alloc_evtchn(), whose error path closes the device: fewer queues will do. */
+/* xenbus_alloc_evtchn() would close the device on an error, but fewer queues will do. */
 static int alloc_port(struct pregrant_device *dev, u32 *port)
 {
 	struct evtchn_alloc_unbound alloc = { .dom = DOMID_SELF, .remote_dom = dev->back_id };
@@ -123,7 +123,7 @@ void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 	xen_irq_lateeoi(chan->irq, is_spurious ? XEN_EOI_FLAG_SPURIOUS : 0);
 }
 
-/* Before queues are started: their events go to their NAPIs from now on. */
+/* Called before queues are started: from now on events go to their NAPIs. */
 void pregrant_channels_connect(struct pregrant_device *dev)
 {
 	struct pregrant_channel *chan;

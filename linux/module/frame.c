@@ -10,8 +10,8 @@
 
 /* Control buffer of a received skb until it is delivered. */
 struct pregrant_cb {
-	size_t len; /* of the whole frame */
-	bool is_decided; /* no XDP program has to see it any more */
+	size_t len; /* length of the whole frame */
+	bool is_decided; /* no XDP program must see it any more */
 };
 
 static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
@@ -30,8 +30,8 @@ void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 }
 
 /*
- * The number of pages that the fragments touch, or more. 0: none, too many for one frame, or a
- * foreign page: another guest's page that is mapped here cannot be granted.
+ * Returns the number of pages that the fragments touch, or more. 0: none, too many for one frame,
+ * or a foreign page: another guest's page that is mapped here cannot be granted.
  */
 unsigned int pregrant_skb_pages(const struct sk_buff *skb)
 {
@@ -103,7 +103,7 @@ static noinline struct sk_buff *skb_sized(struct pregrant_received *received, si
 	return skb;
 }
 
-/* A GSO frame whose segments would be too short. */
+/* Counts a GSO frame that is dropped because its segments would be too short. */
 void pk_frame_refused(void *to)
 {
 	((struct pregrant_received *)to)->dropped++;
@@ -115,7 +115,7 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	bool whole = len <= LINEAR_MAX;
 	struct sk_buff *skb;
 
-	/* No skb: the program sees the page. */
+	/* There is no skb: the program sees the page. */
 	if (unlikely(received->program) && !gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX)
 		return pregrant_xdp_place(received, len, csum, linear);
 	skb = skb_sized(received, len, whole ? len : HEAD, csum, gso_type, gso_size);
@@ -123,7 +123,10 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	return skb;
 }
 
-/* A frame whose head is copied to `linear`; its other bytes are added in their granted pages. */
+/*
+ * Makes an skb for a frame whose head is copied to `linear`; its other bytes are added as fragments
+ * in their granted pages.
+ */
 struct sk_buff *pk_skb_new_frags(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;
@@ -161,7 +164,9 @@ void pk_skb_add_page(struct sk_buff *skb, const void *at, size_t len)
 #endif
 }
 
-/* The barrier: reads of the page through an skb are over before it is posted again. */
+/*
+ * The barrier makes sure that reads of the page through an skb are over before it is posted again.
+ */
 bool pk_page_is_back(const void *at)
 {
 	bool is_back = page_ref_count(page_of(at)) == 1;

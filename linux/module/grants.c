@@ -10,7 +10,7 @@
 /* Grants of all devices, made and ended: ethtool -S shows that copied frames need none. */
 atomic64_t pregrant_grants = ATOMIC64_INIT(0);
 atomic64_t pregrant_grants_ended = ATOMIC64_INIT(0);
-/* Left to the kernel, which ends them once the backend has unmapped the page. */
+/* Grants that were left to the kernel, which ends them once the backend has unmapped the page. */
 atomic64_t pregrant_grants_deferred = ATOMIC64_INIT(0);
 
 int pk_grant(u16 to, void *at, bool readonly)

@@ -20,7 +20,7 @@
 atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
 atomic_t pregrant_memory_waits = ATOMIC_INIT(0);
 
-/* Up to so many pages are allocated contiguously where possible, which saves TLB entries. */
+/* Up to this many pages are allocated contiguously if possible, which saves TLB entries. */
 #define CONTIGUOUS_MAX 64
 
 static void *wait_for(size_t size, gfp_t zero)
@@ -32,7 +32,7 @@ static void *wait_for(size_t size, gfp_t zero)
 	if (size <= PAGE_SIZE)
 		return kmalloc(size, gfp);
 #if LINUX_VERSION_CODE < KERNEL_VERSION(5, 17, 0)
-	gfp &= ~__GFP_NOFAIL; /* vmalloc does not support it yet */
+	gfp &= ~__GFP_NOFAIL; /* vmalloc does not support this flag yet */
 #endif
 	while (!(at = kvmalloc(size, gfp)))
 		msleep(10);

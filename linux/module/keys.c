@@ -40,7 +40,7 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 	return ret;
 }
 
-/* The names in the frontend directory, each with a NUL. */
+/* Lists the names in the frontend directory, each with a NUL. */
 int pk_key_list(struct pregrant_device *dev, u32 transaction, char *to, size_t room)
 {
 	unsigned int n, i;
@@ -109,7 +109,7 @@ int pk_transaction_end(struct pregrant_device *dev, u32 transaction, bool abort)
 	return ret;
 }
 
-/* How often a transaction is tried that conflicts with another. */
+/* Number of tries of a transaction that conflicts with another. */
 #define STATE_TRIES 100
 
 /* State 1, which this front did not write (see backend.c): the directory was recreated. */
@@ -166,7 +166,7 @@ int pk_state_write(struct pregrant_device *dev, u32 state)
 	return ret == -ENOENT ? 0 : ret;
 }
 
-/* Whether the directory is of a recreated vif. `missing`: the result if it is gone. */
+/* Returns whether the directory belongs to a recreated vif. `missing`: the result if it is gone. */
 static bool look(struct xenbus_device *xbdev, bool missing)
 {
 	char *state = xenbus_read(XBT_NIL, xbdev->nodename, "state", NULL);
@@ -189,7 +189,7 @@ bool pregrant_is_another(struct xenbus_device *xbdev)
 	return look(xbdev, false);
 }
 
-/* As xenbus_dev_error(), but rate-limited: a backend can cause an error in each step. */
+/* Like xenbus_dev_error(), but rate-limited: a backend can cause an error in each step. */
 int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
 {
 	char *path = kasprintf(GFP_KERNEL, "error/%s", dev->xbdev->nodename);

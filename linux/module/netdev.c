@@ -11,7 +11,7 @@
 #include <net/ip.h>
 #include <net/ipv6.h>
 #if __has_include(<linux/hex.h>)
-#include <linux/hex.h> /* mac_pton, which <linux/kernel.h> had before */
+#include <linux/hex.h> /* for mac_pton, which <linux/kernel.h> declared before */
 #endif
 
 #include "driver.h"
@@ -24,7 +24,7 @@ static int pregrant_open(struct net_device *netdev)
 
 	mutex_lock(&dev->queues_lock);
 	dev->open = true;
-	netif_tx_stop_all_queues(netdev); /* until connected */
+	netif_tx_stop_all_queues(netdev); /* stopped until connected */
 	pregrant_resume(dev);
 	mutex_unlock(&dev->queues_lock);
 	return 0;
@@ -58,7 +58,7 @@ static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *
 	}
 }
 
-/* Only offloads that the backend accepts; the stack does the others in software. */
+/* Keeps only offloads that the backend accepts; the stack does the others in software. */
 static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev_features_t features)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
@@ -95,7 +95,7 @@ static int forget_multicast(struct net_device *netdev, const unsigned char *mac)
 	return 0;
 }
 
-/* Only if the backend offered to filter: to others a request may look like a fault. */
+/* Asks only a backend that offered to filter: to others a request may look like a fault. */
 static void pregrant_set_rx_mode(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);

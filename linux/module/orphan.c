@@ -20,7 +20,7 @@
 static LIST_HEAD(orphans);
 static DEFINE_MUTEX(orphans_lock);
 
-/* Of a device without front. */
+/* Called for a device without a front. */
 void pregrant_let_go(struct pregrant_device *dev)
 {
 	unregister_netdev(dev->netdev);
@@ -49,7 +49,7 @@ void pregrant_orphan_expired(struct work_struct *work)
 	pregrant_let_go(dev);
 }
 
-/* Changes the parent device, NULL for none. RTNL: against renames and netns moves. */
+/* Changes the parent device, NULL for none. Under RTNL, against renames and netns moves. */
 static int move(struct pregrant_device *dev, struct xenbus_device *xbdev)
 {
 	int ret;
@@ -71,7 +71,7 @@ static void put(struct pregrant_device *dev, unsigned int seconds)
 	mutex_unlock(&orphans_lock);
 }
 
-/* After remove: not bound, no front. */
+/* Called after remove: the device is not bound and has no front. */
 void pregrant_orphan(struct pregrant_device *dev, unsigned int seconds)
 {
 	if (move(dev, NULL)) {
@@ -100,7 +100,7 @@ static struct pregrant_device *find(const u8 mac[ETH_ALEN])
 	return found;
 }
 
-/* An orphan with this MAC, which becomes the interface of this vif. NULL: none. */
+/* Finds an orphan with this MAC, which becomes the interface of this vif. NULL: there is none. */
 struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN])
 {
 	struct pregrant_device *dev = find(mac);
@@ -119,7 +119,7 @@ struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac
 	return dev;
 }
 
-/* module_exit. */
+/* Called on module_exit: frees all orphans. */
 void pregrant_orphans_end(void)
 {
 	struct pregrant_device *dev;

@@ -37,10 +37,10 @@
 /* Shorter skbs are copied: a grant each for one or two slots does not pay. */
 #define LEND_FROM 4096
 
-/* skb->cb of an skb in flight. */
+/* The control buffer (skb->cb) of an skb in flight. */
 struct pregrant_tx_cb {
-	unsigned int left; /* granted pages without a response */
-	bool counts; /* for BQL */
+	unsigned int left; /* number of granted pages without a response */
+	bool counts; /* BQL counts the skb */
 };
 
 static struct pregrant_tx_cb *tx_cb(struct sk_buff *skb)
@@ -51,7 +51,7 @@ static struct pregrant_tx_cb *tx_cb(struct sk_buff *skb)
 int pregrant_pieces_init(struct pregrant_queue *queue, u32 ids)
 {
 	queue->pieces = kvcalloc(ids, sizeof(*queue->pieces), GFP_KERNEL);
-	/* For all pages in flight and one more skb. */
+	/* Room for all pages in flight and one more skb. */
 	queue->numbers = kvcalloc(ids + PREGRANT_PIECES_MAX, sizeof(*queue->numbers), GFP_KERNEL);
 	return queue->pieces && queue->numbers ? 0 : -ENOMEM;
 }
@@ -69,7 +69,7 @@ void pregrant_pieces_free(struct pregrant_queue *queue)
 	kvfree(queue->pieces);
 }
 
-/* The queue has just been started. If its ring is new, grants of the old one end. */
+/* Called when the queue was just started. If its ring is new, grants of the old one end. */
 void pregrant_pieces_begin(struct pregrant_queue *queue)
 {
 	u32 ids = pregrant_tx_piece_ids(queue->tx);
@@ -81,8 +81,8 @@ void pregrant_pieces_begin(struct pregrant_queue *queue)
 }
 
 /*
- * By default not if the backend maps pages of the front, or is being asked to: it would grant-copy
- * from skb pages, but reads mapped ones directly.
+ * By default no pages are granted if the backend maps pages of the front, or is being asked to: it
+ * would grant-copy from skb pages, but reads mapped ones directly.
  */
 void pregrant_pieces_allow(struct pregrant_queue *queue)
 {
@@ -92,7 +92,7 @@ void pregrant_pieces_allow(struct pregrant_queue *queue)
 	WRITE_ONCE(queue->grants, queue->may_grant && !READ_ONCE(dev->grants_stopped) && (dev->lend_from || !maps));
 }
 
-/* Not shared skbs: skb->cb belongs to all of their owners. */
+/* Shared skbs are copied: skb->cb belongs to all of their owners. */
 bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb)
 {
 	return READ_ONCE(queue->grants) && !READ_ONCE(queue->dev->grants_stopped) && skb->len >= (queue->dev->lend_from ?: LEND_FROM) &&
@@ -186,7 +186,7 @@ static bool count_granted(struct pregrant_device *dev, unsigned int pages)
 	return false;
 }
 
-/* As pregrant_tx_send(). Not 1: nothing is granted. */
+/* Returns what pregrant_tx_send() returns. Unless that is 1, nothing is granted. */
 int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u32 csum, u32 gso_type, u32 gso_size)
 {
 	struct pregrant_walk walk = { .info = skb_shinfo(skb) };
@@ -235,7 +235,7 @@ static struct sk_buff *take_piece(struct pregrant_queue *queue, struct pregrant_
 	return --tx_cb(skb)->left ? NULL : skb;
 }
 
-/* After pregrant_tx_reclaim(). */
+/* Called after pregrant_tx_reclaim(): ends the grants of fragments with a response. */
 void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned int *packets, unsigned int *bytes)
 {
 	unsigned int n, k, ended = 0;
@@ -277,7 +277,7 @@ void pregrant_pieces_orphan(struct pregrant_queue *queue)
 	}
 }
 
-/* The ring is gone. */
+/* Called when the ring is gone: ends all grants. */
 void pregrant_pieces_drop(struct pregrant_queue *queue)
 {
 	unsigned int ended = 0;

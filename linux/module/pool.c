@@ -20,7 +20,7 @@
 /* The interval after a growth or a shrink that came to nothing. */
 #define SHORTAGE_PAUSE (5 * HZ)
 
-/* From NAPI poll: asks for more pages if frames were copied for want of them. */
+/* Called from NAPI poll: asks for more pages if frames were copied because none was spare. */
 void pregrant_pool_look(struct pregrant_queue *queue)
 {
 	struct pregrant_device *dev = queue->dev;
@@ -34,7 +34,10 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 	pregrant_wake_control(dev);
 }
 
-/* Any context: pages beyond those that the rings need. They can be freed unless skbs have them. */
+/*
+ * Returns the number of pages beyond those that the rings need, in any context. They can be freed
+ * unless skbs have them.
+ */
 u32 pregrant_pool_spare(const struct pregrant_device *dev)
 {
 	u64 needed = (u64)READ_ONCE(dev->queues_up) * READ_ONCE(dev->slots[1]), pages = READ_ONCE(dev->pool[0]);
@@ -42,7 +45,7 @@ u32 pregrant_pool_spare(const struct pregrant_device *dev)
 	return dev->settings.rx_in_place && pages > needed ? pages - needed : 0;
 }
 
-/* Under `control`, while the queues are up. */
+/* Called under `control`, while the queues are up: adds or removes pages. */
 void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 {
 	bool grows = test_bit(PREGRANT_EV_GROW_RX, &dev->events), again = false;
@@ -50,7 +53,7 @@ void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 	s32 grown;
 
 	shrinks = shrinks && pregrant_pool_spare(dev);
-	/* Not while it disconnects: the rings must drain first. */
+	/* Not while the vif disconnects: the rings must drain first. */
 	if (!dev->settings.rx_in_place || !dev->queues_up || !pregrant_front_is_live(dev->front))
 		return;
 	if (!grows && !shrinks)

@@ -26,7 +26,7 @@ struct sk_buff;
 /* heap.c: allocations in atomic context, and those that waited for memory. Both stay 0. */
 extern atomic_t pregrant_atomic_allocations, pregrant_memory_waits;
 
-/* Requests that the self-test lets fail. */
+/* Kinds of requests that the self-test can fail. */
 enum pregrant_kind {
 	PREGRANT_HEAP = 1,
 	PREGRANT_PAGES = 2,
@@ -52,7 +52,8 @@ struct pregrant_reserve *pregrant_reserve_new(u32 queues, u32 slots, struct preg
 /* Whether enough is left for a call: pieces of earlier calls may still be in use. */
 bool pregrant_reserve_is_enough(struct pregrant_reserve *reserve);
 void pregrant_reserve_use(struct pregrant_reserve *reserve);
-size_t pregrant_reserve_rest(struct pregrant_reserve *reserve); /* the most bytes in use since */
+/* Ends the use. Returns the largest number of bytes that were in use. */
+size_t pregrant_reserve_rest(struct pregrant_reserve *reserve);
 void pregrant_reserve_free(struct pregrant_reserve *reserve); /* pieces may still be in use */
 void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
 bool pregrant_reserve_put(void *at);
@@ -70,7 +71,7 @@ struct pregrant_settings {
 #define PREGRANT_POOL_FIGURES 5
 #define PREGRANT_COUNTERS 8
 
-/* pregrant_front_takes() */
+/* Results of pregrant_front_takes(). */
 #define PREGRANT_TAKES_IPV6_CSUM 1
 #define PREGRANT_TAKES_GSO 2
 #define PREGRANT_TAKES_SG 4
@@ -84,16 +85,16 @@ struct pregrant_granted_piece {
 };
 #define PREGRANT_PIECES_MAX 17
 
-/* `csum` of a frame, sent or received. */
+/* Bits of `csum` of a frame, sent or received. */
 #define PREGRANT_CSUM_BLANK 1
 #define PREGRANT_CSUM_OK 2
-#define PREGRANT_LINEAR 4 /* pregrant_tx_send(): `from` is bytes, and no skb */
-/* `gso_type` of a frame. */
+#define PREGRANT_LINEAR 4 /* pregrant_tx_send(): `from` is an address of bytes, not an skb */
+/* Values of `gso_type` of a frame. */
 #define PREGRANT_GSO_TCPV4 1
 #define PREGRANT_GSO_TCPV6 2
-#define PREGRANT_GSO_MIN 48 /* bytes of a segment at least: MIN_GSO_SIZE of the crate */
+#define PREGRANT_GSO_MIN 48 /* least number of bytes of a segment: MIN_GSO_SIZE of the crate */
 
-/* selftest_*.c: 0, or an error code, and the log says what is wrong. */
+/* selftest_*.c: return 0, or an error code after logging what is wrong. */
 int pregrant_selftest_pieces(void);
 int pregrant_selftest_control(void);
 int pregrant_selftest_backend(void);

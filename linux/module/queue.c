@@ -31,14 +31,14 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 	unsigned int packets = 0, bytes = 0;
 	u32 answered;
 
-	/* Also the ones read before a fault. */
+	/* Responses that were read before a fault count, too. */
 	if (n && queue->pieces_out)
 		pregrant_pieces_answered(queue, budget, &packets, &bytes);
 	if (n <= 0)
 		return n;
 	/*
-	 * There may be room now for an address that was refused. Not at once: a backend may respond
-	 * to frames, and to no address.
+	 * There may be room now for an address that was refused. Do not ask at once: a backend may
+	 * respond to frames and never to addresses.
 	 */
 	if (unlikely(queue->mc_refused)) {
 		queue->mc_refused = false;
@@ -85,7 +85,7 @@ static int arm_tx(struct pregrant_queue *queue, int budget)
 	return work;
 }
 
-/* Grants the pages of the skb where that is allowed, else copies it. */
+/* Grants the pages of the skb if that is allowed, else copies it. */
 static int send(struct pregrant_queue *queue, struct sk_buff *skb, bool *in_pieces)
 {
 	u32 csum = 0, gso_type = 0, gso_size = 0;
@@ -357,8 +357,8 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 }
 
 /*
- * Frees the skbs that wait for responses. The queue is paused. A backend that goes on reads their
- * requests all the same.
+ * Frees the skbs that wait for responses, while the queue is paused. A backend that is still
+ * running reads their requests nevertheless.
  */
 void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 {

@@ -12,7 +12,7 @@
 #define pregrant_note_memory(n) atomic64_add(n, &memory)
 #include "pregrant.h"
 
-/* What is not to be had: the from-th to the to-th of what is asked for of these kinds. */
+/* Requests of these kinds fail, from number fail_from to before fail_to. */
 static u32 fail_kinds;
 static u64 asked, fail_from, fail_to;
 static atomic64_t memory = ATOMIC64_INIT(0);
@@ -32,7 +32,7 @@ bool pk_trusted(void)
 	return true;
 }
 
-/* The test is one thread. */
+/* Needs no lock: the test is one thread. */
 void pk_fail(u32 kinds, u64 from, u64 to)
 {
 	fail_kinds = kinds;
@@ -56,7 +56,7 @@ bool pk_may_allocate(u32 kind)
 	return k < fail_from || k >= fail_to;
 }
 
-/* Pieces and ranges that are not freed. */
+/* Returns the number of allocations and page ranges that are not freed. */
 s64 pk_memory(void)
 {
 	return atomic64_read(&memory);
@@ -89,7 +89,10 @@ size_t pk_reserve_end(void *reserve)
 	return most;
 }
 
-/* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
+/*
+ * Number of bytes in the linear part of a test skb; the others are in pages, as in skbs of the
+ * stack.
+ */
 #define TEST_HEAD 128
 
 /* A million frames may take longer than the kernel's watchdog waits. */

@@ -18,12 +18,14 @@
 
 #include "driver.h"
 
-/* The front's key `state`: as it is, and as a transaction has it. */
+/* The front's key `state`: the stored value, and the value within a transaction. */
 static u32 stored, in_transaction;
 static bool is_missing, fails;
 static struct pregrant_device *noted;
 static struct xenbus_watch *watched;
-/* A write has its event before its writer goes on; and then xbdev->state was this. */
+/*
+ * If set, the event of a write comes before the write returns. `seen`: xbdev->state at that event.
+ */
 static bool is_fast;
 static u32 seen;
 
@@ -41,7 +43,7 @@ static char *test_read(const char *dir, const char *key, unsigned int *len)
 	return kasprintf(GFP_KERNEL, "%u", stored);
 }
 
-/* The key `state`, and whatever else is written: no one reads that. */
+/* Writes the key `state`; other keys are not stored, since nothing reads them. */
 static int test_write(const char *dir, const char *key, u32 value)
 {
 	if (!strcmp(dir, noted->xbdev->nodename) && !strcmp(key, "state"))
@@ -93,7 +95,7 @@ static const char *notes(struct pregrant_device *dev)
 		return "a state is not written";
 	if (xbdev->state != XenbusStateInitialising)
 		return "what follows a 1 is noted while xenbus may have read the 1";
-	/* A write of another's fails: what is there is what is noted. */
+	/* If the write of another state fails, the stored state is the noted one. */
 	fails = true;
 	if (pk_state_write(dev, XenbusStateClosing) != -EIO || xbdev->state != XenbusStateConnected)
 		return "what was written is not noted where the next write fails";
@@ -113,7 +115,7 @@ static const char *notes(struct pregrant_device *dev)
 	event();
 	if (xbdev->state != XenbusStateConnected)
 		return "a state is not noted once it is written";
-	/* Who made the directory again. */
+	/* The toolstack recreates the directory. */
 	stored = XenbusStateInitialising;
 	event();
 	if (pk_state_write(dev, XenbusStateClosed) || stored != XenbusStateInitialising ||

@@ -13,7 +13,7 @@
 
 #include "driver.h"
 
-/* The clock, the time at which control is to run next, and what it did. */
+/* The clock, the time at which control is due next, and what control did. */
 static unsigned long clock, next;
 static bool is_queued, is_freezing, is_closed, is_missing;
 static unsigned int sleeps, fronts_made, freed, steps, abandoned, released;
@@ -43,7 +43,7 @@ void pregrant_front_free(struct pregrant_front *front)
 	freed++;
 }
 
-/* A step takes a while: xenstore answers when it can. */
+/* A step takes time, since xenstore may answer late. */
 bool pregrant_front_step(struct pregrant_front *front)
 {
 	steps++;
@@ -137,7 +137,7 @@ int pk_error_remove(struct pregrant_device *dev)
 	return 0;
 }
 
-/* No queue is started here. */
+/* The test starts no queues. */
 #define pregrant_channels_connect(dev) do { } while (0)
 #define pregrant_front_slots(front, slots) memset(slots, 0, sizeof(slots))
 #define pregrant_front_start_queues(front) 0u
@@ -159,7 +159,7 @@ int pk_error_remove(struct pregrant_device *dev)
 
 #include "control.c"
 
-/* It is time for it. */
+/* Runs control when it is due. */
 static void run(struct pregrant_device *dev)
 {
 	if (time_before(clock, next))
@@ -168,7 +168,7 @@ static void run(struct pregrant_device *dev)
 	pregrant_control_work(&dev->work.work);
 }
 
-/* A back that never lets go: its time is counted, and no run waits for it. */
+/* A back never unmaps: the front closes after its time, and no run of control waits. */
 static const char *waits(struct pregrant_device *dev)
 {
 	unsigned long began = clock, took;
@@ -188,7 +188,7 @@ static const char *waits(struct pregrant_device *dev)
 	return NULL;
 }
 
-/* The one who takes the device away waits, but not where the kernel waits for it. */
+/* The caller of remove waits, but not while the kernel freezes tasks. */
 static const char *ends(struct pregrant_device *dev)
 {
 	unsigned long began = clock;
@@ -208,7 +208,7 @@ static const char *ends(struct pregrant_device *dev)
 	return NULL;
 }
 
-/* Events without end. */
+/* Events come without end. */
 static const char *paced_runs(struct pregrant_device *dev)
 {
 	unsigned long until;
@@ -229,7 +229,7 @@ static const char *paced_runs(struct pregrant_device *dev)
 	return next == clock ? NULL : "a device that was left alone waits";
 }
 
-/* Memory is short, to the last byte. */
+/* All memory is used up. */
 static const char *shortage(struct pregrant_device *dev)
 {
 	unsigned int before = steps;
@@ -241,7 +241,7 @@ static const char *shortage(struct pregrant_device *dev)
 	return steps > before && released && !dev->enomem_logged ? NULL : "a device has no reserve of its own";
 }
 
-/* The guest is saved, and goes on: where it was after all, or where xenbus has found no back. */
+/* The guest is saved and continues: in place, or restored with a back that xenbus has not found. */
 static const char *saved(struct pregrant_device *dev)
 {
 	unsigned int fronts = fronts_made;
@@ -270,7 +270,7 @@ static const char *saved(struct pregrant_device *dev)
 	run(dev);
 	if (!dev->front || fronts_made != fronts + 1)
 		return "a back that comes later is not looked for";
-	/* xenbus still has none, and the front has its own. */
+	/* xenbus still has no back, and the front has found its own. */
 	pregrant_suspend(dev);
 	is_closed = true;
 	run(dev);
@@ -297,7 +297,7 @@ int pregrant_selftest_control(void)
 	dev = netdev_priv(netdev);
 	dev->netdev = netdev;
 	dev->xbdev = xbdev;
-	dev->state_watch = (struct pregrant_watch *)dev; /* not followed */
+	dev->state_watch = (struct pregrant_watch *)dev; /* this key is not watched */
 	dev->bound = true;
 	clock = dev->runs_until = 5;
 	mutex_init(&dev->control);

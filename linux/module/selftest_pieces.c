@@ -22,7 +22,7 @@ atomic64_t pregrant_grants = ATOMIC64_INIT(0);
 atomic64_t pregrant_grants_ended = ATOMIC64_INIT(0);
 atomic64_t pregrant_grants_deferred = ATOMIC64_INIT(0);
 
-/* By number; 0 is none. */
+/* Grants by reference; reference 0 is not used. */
 static struct {
 	grant_ref_t next;
 	bool granted, kept;
@@ -31,7 +31,7 @@ static grant_ref_t unused;
 static unsigned int complaints, faults, fails;
 static u32 ids_of_ring = IDS;
 
-/* What a queue's back has to answer, and how many it answers. */
+/* Requests that a queue's back has not answered, and how many it answers. */
 static struct {
 	u16 ids[IDS];
 	unsigned int sent, answered, to_answer;
@@ -61,7 +61,7 @@ static int take_numbers(u16 n, grant_ref_t *list)
 	return 0;
 }
 
-/* Its number stays the caller's. */
+/* Ends a grant; the reference stays with the caller. */
 static bool end_of(grant_ref_t gref, bool complains)
 {
 	complaints += complains && table[gref].kept;
@@ -137,7 +137,7 @@ static unsigned int granted(bool kept)
 	return n;
 }
 
-/* A frame in pieces: how many; 0: it may not be, or cannot. */
+/* Sends a frame by granted pages. Returns their number; 0: not allowed, or no room. */
 static unsigned int lend_one(struct pregrant_queue *queue, const void *bytes)
 {
 	struct sk_buff *skb = pk_test_skb(bytes, LEN);
@@ -149,7 +149,7 @@ static unsigned int lend_one(struct pregrant_queue *queue, const void *bytes)
 	return 0;
 }
 
-/* The back answers all; of its pages it keeps the one of the last piece, or none. */
+/* The back answers all requests. Of their pages it keeps the last one mapped, or none. */
 static unsigned int answer(struct pregrant_queue *queue, bool keeps)
 {
 	unsigned int packets = 0, bytes = 0, last = rings[queue->index].sent - 1;
@@ -160,7 +160,10 @@ static unsigned int answer(struct pregrant_queue *queue, bool keeps)
 	return bytes;
 }
 
-/* Of an empty fragment, and of one over several pages of an order, which begins in the second. */
+/*
+ * Walks over an empty fragment, and over one in several pages of a compound page that starts in the
+ * second.
+ */
 static const char *walk(void)
 {
 	static const u16 offsets[] = { 904, 0, 0 }, lens[] = { 3192, 4096, 1712 };
@@ -191,8 +194,8 @@ static const char *walk(void)
 }
 
 /*
- * A back that answers nothing has so many pages and no more, of all queues; those that it keeps
- * count.
+ * A back that answers nothing gets a limited number of pages, over all queues; pages that it keeps
+ * mapped count.
  */
 static const char *bound(struct pregrant_device *dev, const void *bytes)
 {
@@ -204,21 +207,21 @@ static const char *bound(struct pregrant_device *dev, const void *bytes)
 		n += lend_one(k % 2 ? one : two, bytes);
 	if (n != KEPT_MAX || granted(false) != KEPT_MAX)
 		return "a back that answers nothing gets more pages than it may keep";
-	/* The ring of one queue is over, and the back has a page of it still. */
+	/* The ring of one queue ends, and the back still maps one of its pages. */
 	kept = one->pieces[0].gref;
 	table[kept].kept = true;
 	pregrant_pieces_drop(one);
 	rings[0].answered = rings[0].sent;
 	for (n = 0, k = 0; k < IDS / 4; k++)
 		n += lend_one(one, bytes);
-	/* A frame has two. */
+	/* A frame has two pages. */
 	if (n != KEPT_MAX / 2 - 2)
 		return "a page that is kept does not count";
 	if (answer(one, false) != n / 2 * LEN || answer(two, false) != KEPT_MAX / 4 * LEN)
 		return "frames beside a page that is kept are not answered";
 	if (atomic_read(&dev->pieces_kept) != 1 || granted(false))
 		return "pages are not counted back";
-	/* As it was. */
+	/* Restore the initial state. */
 	for (k = 0; k < 2; k++)
 		pregrant_pieces_drop(&dev->queues[k]);
 	memset(rings, 0, sizeof(rings));
@@ -237,7 +240,7 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 
 	if (wrong)
 		return wrong;
-	/* The core gives pieces no ids where the back is not trusted: as of each connection. */
+	/* The core gives out no ids for fragments if the back is not trusted at this connect. */
 	ids_of_ring = 0;
 	pregrant_pieces_begin(one);
 	if (lend_one(one, bytes) || granted(false))
@@ -245,12 +248,12 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 	ids_of_ring = IDS;
 	pregrant_pieces_begin(one);
 	n = lend_one(one, bytes);
-	/* A full ring: nothing more stays granted, and the numbers stay the queue's. */
+	/* The ring is full: nothing new stays granted, and the queue keeps its references. */
 	is_full = true;
 	if (lend_one(two, bytes) || granted(false) != n || !two->spare)
 		return "what is not sent stays granted";
 	is_full = false;
-	/* A back that lets go: its numbers stay the queue's. */
+	/* The back unmaps everything: the queue keeps its references. */
 	if (!n || granted(false) != n || answer(one, false) != LEN || granted(false) || one->spare != n)
 		return "a frame in pieces is not answered";
 	if (lend_one(one, bytes) != n || lend_one(two, bytes) != n || lend_one(two, bytes) != n)
@@ -263,7 +266,7 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 		return "a back that keeps a page does not lose the device";
 	if (lend_one(one, bytes) || lend_one(two, bytes))
 		return "a back that keeps a page is lent others";
-	/* Those on their way come to their end; the kernel has said what it has to say. */
+	/* Frames in flight complete; the kernel has logged its warning. */
 	if (answer(two, true) != 2 * LEN || complaints != 1 || granted(true) != 2)
 		return "what is on its way is not answered";
 	if (one->grants || two->grants || atomic64_read(&pregrant_grants_deferred) != 2)
@@ -272,7 +275,7 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 		pregrant_pieces_drop(&dev->queues[k]);
 	for (k = 0; unused; k++)
 		claim(&unused);
-	/* All numbers but those that the kernel has still, and 0. */
+	/* The queue has all references except 0 and those that the kernel still holds. */
 	return granted(false) || k != NUMBERS - 1 - 2 ? "numbers of grants are lost" : NULL;
 }
 

@@ -180,7 +180,7 @@ void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)
 	received->buffer_bytes = bytes;
 }
 
-/* Programs change headers: so many bytes are written back without comparing them. */
+/* Programs change headers, so this many bytes are written back without comparing them. */
 #define HEADERS 128
 
 /*
@@ -329,7 +329,7 @@ void pregrant_xdp_run(struct pregrant_received *received)
 		decide(received);
 }
 
-/* The same for the last frame of a poll, and unlocks. */
+/* Like pregrant_xdp_run(), for the last frame of a poll; also unlocks. */
 void pregrant_xdp_run_last(struct pregrant_received *received)
 {
 	pregrant_xdp_run(received);
@@ -348,7 +348,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 	skb_push(skb, ETH_HLEN);
 	if (skb_is_gso(skb))
 		segment = __skb_gso_segment(skb, NETIF_F_SG, false);
-	/* Not longer than one segment. */
+	/* The skb is not longer than one segment. */
 	if (IS_ERR_OR_NULL(segment))
 		segment = skb;
 	else
@@ -372,7 +372,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 	skb_queue_splice_tail(&behind, &received->skbs);
 }
 
-/* End of poll: publishes what was sent, flushes redirects. */
+/* Called at the end of a poll: publishes what was sent, flushes redirects. */
 void pregrant_xdp_flush(struct pregrant_received *received)
 {
 	struct pregrant_queue *queue = received->queue;
@@ -387,7 +387,7 @@ void pregrant_xdp_flush(struct pregrant_received *received)
 		xdp_do_flush();
 }
 
-/* Whether the frame is linear. */
+/* True if the frame is linear. */
 static bool is_whole(struct xdp_frame *frame)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)

@@ -59,7 +59,7 @@ fn build(w: &Workspace, mdbook: &str) -> Result<(), String> {
     run(w.program(mdbook).arg("build").arg(&book))
 }
 
-/// A page, or a link to it, by its name on the site: mdBook takes `index.md` for a folder's own
+/// A page, or a link to it, by its name on the site: mdBook uses `index.md` for a folder's own
 /// page.
 fn staged(page: &str) -> String {
     page.replace("README.md", "index.md")

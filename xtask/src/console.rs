@@ -34,12 +34,12 @@ impl Console {
         Ok(console)
     }
 
-    /// The next line, waited for so long. `Disconnected`: the machine has ended.
+    /// Waits for the next line, at most for `patience`. `Disconnected`: the machine has ended.
     pub fn line(&self, patience: Duration) -> Result<String, RecvTimeoutError> {
         self.lines.recv_timeout(patience)
     }
 
-    /// Waits so long for its end, then ends it.
+    /// Waits for the machine to end, at most for `patience`, then kills it.
     pub fn end(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
         while Instant::now() < until {

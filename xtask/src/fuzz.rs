@@ -75,7 +75,7 @@ struct Running {
     name: String,
     child: Child,
     log: PathBuf,
-    /// When its time is over, once it has played what was kept.
+    /// When the target must end, once it has played the kept inputs.
     until: Option<Instant>,
 }
 
@@ -94,7 +94,7 @@ impl Running {
         match self.until {
             None => self.until = self.log().kept().map(|_| now + Duration::from_secs(seconds)),
             Some(until) if now >= until => {
-                // It ends at its next execution, with its figures.
+                // The target ends after its current execution, and prints its figures.
                 let pid = self.child.id().to_string();
                 let asked = Command::new("kill").args(["-USR1", &pid]).stderr(Stdio::null()).status();
                 asked.map_err(|e| format!("kill: {e}"))?;
@@ -185,7 +185,7 @@ fn build(w: &Workspace) -> Result<PathBuf, String> {
     let target = w.target().join("fuzz");
     let mut cargo = w.program("rustup");
     cargo.args(["run", &nightly, "cargo", "build", "--manifest-path", "fuzz/Cargo.toml", "--release"]);
-    // With a target given, build scripts and libFuzzer are built without the flags.
+    // With an explicit target, build scripts and libFuzzer are built without the flags.
     cargo.args(["--features", "libfuzzer", "--target", &host]);
     run(cargo.env("RUSTFLAGS", RUSTFLAGS).env("CARGO_TARGET_DIR", &target))?;
     Ok(target.join(host).join("release"))
@@ -216,7 +216,7 @@ fn start(package: &Path, bins: &Path, work: &Path, name: String) -> Result<Runni
     [&corpus, &artifacts].into_iter().try_for_each(|dir| make(dir))?;
     let mut command = binary(bins, &name);
     command.arg(format!("-artifact_prefix={}/{name}-", artifacts.display()));
-    // One allocation of more than 64 MiB, or an input that takes a minute, is a finding too.
+    // An allocation of more than 64 MiB, or an input that takes a minute, is a finding, too.
     command.args(["-print_final_stats=1", "-timeout=60", "-malloc_limit_mb=64", "-len_control=10"]);
     // libFuzzer writes to the first folder and reads all.
     command.arg(&corpus).args(kept(package, &name));

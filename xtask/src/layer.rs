@@ -14,7 +14,7 @@ pub struct Layer {
     pub run: fn(&Workspace) -> Result<(), String>,
 }
 
-/// All layers: first the tests, the one that a newcomer runs, then cheap ones before dear ones.
+/// All layers: first the tests, which a newcomer runs, then cheap layers before expensive ones.
 pub const LAYERS: &[Layer] = &[
     Layer { name: "test", shows: "unit, property, differential and end-to-end tests", run: test },
     Layer { name: "fmt", shows: "the code is formatted", run: fmt },
@@ -122,7 +122,8 @@ const ON_ARM: &[&str] = &[
     "--test",
     "wire",
 ];
-/// Rounds there of the longest tests, and cases of a property: emulation takes its time.
+/// Settings for shorter tests under emulation: rounds of the longest tests, and cases of a
+/// property.
 const FEW_ON_ARM: [(&str, &str); 2] = [("PREGRANT_TESTS", "short"), ("PROPTEST_CASES", "4")];
 
 /// Memory of Arm is weakly ordered, but qemu-user runs it on this machine's processor: this shows
@@ -142,7 +143,7 @@ fn arm(w: &Workspace) -> Result<(), String> {
     }
     let mut cargo =
         w.cargo(&["test", "-p", "pregrant", "-p", "pregrant-tests", "--target", LINUX, "--no-fail-fast"]);
-    // Emulated, code that is not optimized takes longer than to optimize it.
+    // Under emulation, unoptimized code takes longer to run than optimizing takes.
     cargo.args(["--config", "profile.dev.package.pregrant-tests.opt-level=1"]);
     cargo.args(ON_ARM).envs(FEW_ON_ARM);
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
@@ -154,7 +155,7 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
     tool::debian(w, "ip", "iproute2")?;
-    // The kernel module's Kbuild.
+    // The kernel module's Kbuild needs make.
     tool::debian(w, "make", "make")?;
     // Programs on a guest's disk.
     tool::debian(w, "mke2fs", "e2fsprogs")?;
@@ -176,8 +177,8 @@ fn replays(w: &Workspace) -> Result<(), String> {
     run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
 }
 
-/// What the layer `long` plays of a suite: its tests with these parts in their names, and what
-/// makes them longer, or others, than in `test`.
+/// The part of a suite that the layer `long` plays: tests with these words in their names, and
+/// variables that make them longer than in `test`.
 struct Part {
     suite: &'static str,
     tests: &'static [&'static str],

@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 
 /// The default number of turns.
 const TURNS: usize = 21;
-/// Seconds of a row where no one says.
+/// Default seconds of a row.
 const SECONDS: &str = "0.05";
-/// The key of a row, the same for both programs.
+/// Fields that identify a row in both programs' results.
 const NAMES: [&str; 7] = ["bench", "path", "dir", "size_bytes", "data_len", "queues", "depth"];
 /// Further fields of the key, with the second program's names: its own arguments may have set them.
 const SECOND_NAMES: [&str; 8] =
     ["mode", "workers", "rx", "rx_head", "staging_buffers", "medium", "pool", "work"];
 /// The compared figure.
 const RATE: &str = "frames_per_s";
-/// The share of the processors that others took meanwhile; an older program does not say.
+/// Field with the share of the processors that others used; older programs do not write it.
 const OTHERS: &str = "others";
 /// Above this share, over all turns, there is no ratio: as the benches themselves have it.
 const COMPARED_MOST: f64 = 0.1;
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// A row of one run: what it is of, what it is of too, its rate, and the share that others took.
+/// A row of one run: identifying fields, other fields, rate, and the share that others used.
 type Row = (Vec<Value>, Vec<Value>, f64, Option<f64>);
 
 /// Measures, and prints a line for each row.

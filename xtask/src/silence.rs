@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// So long a test may print nothing. A thousand kills take three minutes.
+/// How long a test may print nothing. A thousand kills take three minutes.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// Ends all descendants of this process; returns how many there were. A runner that continues after
@@ -18,7 +18,7 @@ pub const LONGEST: Duration = Duration::from_secs(600);
 pub fn end_descendants(of: u32) -> usize {
     let all = descendants(&parents(Path::new("/proc")), of);
     for id in &all {
-        // One that has ended meanwhile is no fault.
+        // It is no error if the process has ended meanwhile.
         let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
     }
     all.len()

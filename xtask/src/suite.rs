@@ -32,13 +32,13 @@ const LONGEST: &[&str] = &[
     "pregrant_host",  // 12
 ];
 
-/// How many are run at once.
+/// Number of suites that run at the same time.
 pub fn at_once() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get()) + 1
 }
 
 pub fn all(w: &Workspace) -> Result<Vec<Suite>, String> {
-    // Without the examples, which have no tests: `clippy` checks them.
+    // Examples have no tests and are left out: `clippy` checks them.
     let mut cargo = w.cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"]);
     cargo.arg("--message-format=json-render-diagnostics");
     println!("$ {}", show(&cargo));
@@ -77,7 +77,7 @@ impl Suite {
     /// Runs all of its tests.
     pub fn job(&self, w: &Workspace) -> Job {
         let mut command = w.program(&self.program);
-        // As cargo runs it.
+        // Run it as cargo does.
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         Job { command, says: Says::Events }
     }

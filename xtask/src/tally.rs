@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// What a test that this machine cannot run says.
+/// Prefix of the line by which a test reports that this machine cannot run it.
 const SKIPPED: &str = "skipped: ";
 
 pub struct Job {
@@ -59,7 +59,7 @@ struct Events {
 }
 
 impl Events {
-    /// Takes a line of a program's output; the lines for people.
+    /// Processes a line of a program's output; returns lines to be shown.
     fn line(&mut self, line: &str) -> Vec<String> {
         let event: Value = serde_json::from_str(line.trim()).unwrap_or_default();
         let text = |field: &str| event[field].as_str().unwrap_or_default();
@@ -80,7 +80,7 @@ impl Events {
                     }
                     "failed" => &mut self.tally.failed,
                     "ignored" => &mut self.tally.skipped,
-                    // It takes long, and has not ended.
+                    // The test takes long, and has not ended.
                     _ => return vec![format!("test {name} ... {end}")],
                 };
                 *counted += 1;
@@ -90,7 +90,8 @@ impl Events {
             }
             ("suite", "ok" | "failed") => {
                 self.closed = true;
-                // Its own counts: an event may have been lost among what child processes say.
+                // The program's own counts are used: an event may have been lost among output of
+                // child processes.
                 self.tally.passed = count("passed");
                 self.tally.failed = count("failed");
                 self.tally.skipped = self.tally.skipped.max(count("ignored"));
@@ -160,7 +161,8 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
     }
     let (mut events, began) = (Events::default(), Instant::now());
     let ran = (|| -> io::Result<_> {
-        // One pipe for both, so that a runner's lines stay in the order in which they were printed.
+        // One pipe for both outputs, so that a runner's lines stay in the order in which they were
+        // printed.
         let (out, to) = io::pipe()?;
         let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
         drop(command); // it holds the pipe's other end
@@ -171,7 +173,8 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
         loop {
             match lines.recv_timeout(silence::LONGEST) {
                 Ok(line) => events.line(&String::from_utf8_lossy(&line?)).iter().for_each(|line| print(line)),
-                // Its end was not the pipe's: what a killed test left behind holds that.
+                // The runner has ended, but the pipe stays open: processes that a killed test left
+                // behind hold it.
                 Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let ended = silence::end_descendants(child.id());

@@ -81,7 +81,7 @@ pub fn miri(w: &Workspace) -> Result<String, String> {
     }
 }
 
-/// mdBook of this version.
+/// Version of mdBook.
 const MDBOOK: &str = "0.5.4";
 
 /// mdBook, the pinned one: on the path, or in the target directory, where it is installed if
@@ -102,7 +102,7 @@ pub fn mdbook(w: &Workspace, install: bool) -> Result<Option<String>, String> {
         );
         return Ok(None);
     }
-    // Without its server; not optimized, for building it takes longer than its work.
+    // Without the server, and not optimized: optimizing takes longer than its work.
     let mut cargo = w.cargo(&["install", "mdbook", "--version", MDBOOK, "--locked", "--debug"]);
     run(cargo.args(["--no-default-features", "--features", "search", "--root"]).arg(&tools))?;
     Ok(Some(own))

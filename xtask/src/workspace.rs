@@ -36,8 +36,8 @@ impl Workspace {
         command
     }
 
-    /// `cargo ARGS` of the pinned toolchain. Without state for incremental builds, which took a
-    /// fifth of the time of the first one (`net`: 148 seconds in place of 119).
+    /// `cargo ARGS` with the pinned toolchain. Without state for incremental builds, which took a
+    /// fifth of the time of the first build (`net`: 148 seconds instead of 119).
     pub fn cargo(&self, args: &[&str]) -> Command {
         let mut command = self.program("cargo");
         command.args(args).env("CARGO_INCREMENTAL", "0");

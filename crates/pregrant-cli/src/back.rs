@@ -208,7 +208,7 @@ const PATHS: &[(Fallback, &str)] = &[
     ),
 ];
 
-/// The path for frames, or the rests of them, that no other path serves.
+/// The path for frames, or rests of frames, that no other path serves.
 #[derive(Clone, Copy, Debug)]
 struct Fallback {
     of: PathName,
@@ -402,7 +402,7 @@ struct Wanted {
     path: PathBuf,
 }
 
-/// `5.0=/tmp/x.pcap`.
+/// Parses a capture's vif and file, such as `5.0=/tmp/x.pcap`.
 fn capture(text: &str) -> std::result::Result<Wanted, String> {
     let expected = "one vif and a file: 5.0=/tmp/x.pcap";
     let (vif, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or(expected)?;
@@ -431,11 +431,11 @@ fn captured(
     Ok(Box::new(Captured::new(provider, files, args.capture_limit)?))
 }
 
-/// Whose guests may send with other addresses than their own.
+/// Guests that may send with source addresses other than their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Whose(Spoofing);
 
-/// `all`, or as [`chosen`].
+/// Parses `all`, or guests as [`chosen`] does.
 fn whose(text: &str) -> std::result::Result<Whose, String> {
     if text == "all" {
         return Ok(Whose(None));

@@ -11,8 +11,8 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
     choice_with_experiments(table, name, |_| false)
 }
 
-/// The same, where some values are experiments (`--experiment OPTION=VALUE`): the help does not
-/// list these.
+/// Like [`choice`], with values that are experiments (`--experiment OPTION=VALUE`), which the help
+/// does not list.
 pub fn choice_with_experiments<T: Copy + Send + Sync + 'static>(
     table: &'static [(T, &'static str)],
     name: fn(T) -> &'static str,

@@ -104,7 +104,7 @@ fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     }
 }
 
-/// That the command does not have a key, and those that it has.
+/// The error for a key that the command does not have, with those that it has.
 fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
     let has_keys = |arg: &&Arg| is_experiment(arg) || hidden(arg).next().is_some();
     let mut keys: Vec<&str> = command.get_arguments().filter(has_keys).filter_map(Arg::get_long).collect();
@@ -118,7 +118,7 @@ fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
     }
 }
 
-/// How many letters one word has to change to become the other (Levenshtein's distance).
+/// Number of letters by which two words differ (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// `PREGRANT_WRITE=1` writes it.
+    /// Checks docs/strategies.md; `PREGRANT_WRITE=1` writes it.
     #[test]
     fn the_page_has_all_keys() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/strategies.md");

@@ -195,11 +195,11 @@ enum RxWay {
 /// Options about staging buffers.
 const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
 
-/// Paths whose memory may be more than rings have slots.
+/// Paths whose memory may have more buffers than rings have slots.
 const WITH_BUFFERS: &[PathName] =
     &[PathName::Staging, PathName::Persistent, PathName::GrefMapping, PathName::Foreign];
 
-/// How long the backend may take to let go of the guest's memory.
+/// How long the backend may take to unmap the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `pregrant front`.
@@ -242,15 +242,13 @@ pub trait VifUser {
 
 /// A vif of which this process is the front; it may still wait for its backend.
 pub struct Joined<P: Platform, T: Transport> {
-    /// The vif.
     pub guest: Frontend<P, T>,
-    /// Its hook, with the other vif that it may need.
+    /// Its hook, with the other vif that the hook may need.
     pub hook: Option<FrameHook<P, T>>,
-    /// Its hardware address.
     pub mac: [u8; 6],
 }
 
-/// Why neither end lends or borrows on Xen.
+/// The error for `guest-copy` on Xen, where neither end can grant pages to the other as it needs.
 pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--loopback DIR): on Xen gntalloc takes pages back that a guest still \
     has mapped, so that one that keeps what it is lent would cost its backend new pages without bound; use staging or data-ring";
 
@@ -258,7 +256,7 @@ pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
-/// Bytes of an IP packet, where no one says.
+/// Default length of an IP packet in bytes.
 pub const MTU: u32 = 1500;
 /// Queues that are not asked for by number.
 const QUEUES_MAX: usize = 8;
@@ -315,8 +313,8 @@ impl VifArgs {
         Ok(())
     }
 
-    /// The request to the back, for `queues`; `data_len` where the user asks for nothing. The
-    /// domain may grant so many pages; None: no one says.
+    /// The request to the back, for `queues` queues; `data_len` is used if the user gave none. The
+    /// domain may grant `grantable` pages; None: unknown.
     fn config(&self, queues: u32, data_len: u32, grantable: Option<u64>) -> FrontConfig {
         let len = self.data_len.or_else(|| DataLen::new(data_len));
         let of = |own: Option<DataLen>| own.or(len).filter(|_| self.path == PathName::Staging);
@@ -382,7 +380,7 @@ pub fn close<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<()
     Ok(())
 }
 
-/// The other vif's request to the back: it sends what the hook gives it.
+/// The other vif's request to the back: it only sends what the hook redirects.
 fn exit_config(config: FrontConfig) -> FrontConfig {
     FrontConfig { queues: 1, ..config }
 }

@@ -7,7 +7,7 @@ const COMMANDS: [&str; 5] = ["demo", "bench", "loopback", "report", "frames"];
 /// Options of a front that makes traffic itself.
 const TRAFFIC: [&str; 7] = ["--ping", "--serve", "--send", "--address", "--count", "--interval", "--bytes"];
 
-/// Where the command of this command line is, if it is the laboratory's; `args` are those behind
+/// The advice for a command line that belongs to the laboratory's program; `args` are those after
 /// the program's name.
 pub fn remedy(args: &[OsString]) -> Option<String> {
     let args: Vec<&str> = args.iter().map_while(|arg| arg.to_str()).collect();
@@ -29,7 +29,8 @@ pub fn remedy(args: &[OsString]) -> Option<String> {
     ))
 }
 
-/// Whether it is a front of the loopback without an interface: the laboratory's answers pings.
+/// True for a front on the loopback without an interface: only the laboratory's front answers pings
+/// itself.
 fn is_bare_front(args: &[&str]) -> bool {
     let has = |name: &str| args.iter().any(|arg| arg.split_once('=').map_or(*arg, |(of, _)| of) == name);
     has("--loopback") && !["--tap", "--help", "--help-all", "-h"].into_iter().any(has)

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a guest, or a device of it, is waited for that may be about to be made, or whose last
-/// process is dying.
+/// How long to wait for a guest or device that may be about to be created, or whose last process is
+/// dying.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for a guest that is known to be restarting: it may take as long as its backend or the
-/// toolstack's patience.
+/// How long to wait for a guest that is known to be restarting: as long as its backend or the
+/// toolstack may take.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
 const CHECK: Duration = Duration::from_millis(5);
 

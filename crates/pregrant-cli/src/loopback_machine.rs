@@ -24,7 +24,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[derive(Debug)]
 pub struct MachineEnded(PathBuf);
 
-/// The exit code that says so.
+/// Exit code if the loopback machine has ended.
 pub const MACHINE_ENDED: u8 = 3;
 
 impl std::fmt::Display for MachineEnded {
@@ -40,8 +40,8 @@ impl std::fmt::Display for MachineEnded {
 
 impl Error for MachineEnded {}
 
-/// Why a process on the machine in `dir` failed: that there is no machine any more says more than
-/// what it noticed of that.
+/// The error of a process on the machine in `dir`. If the machine is gone, that is a better
+/// explanation than the error that followed from it.
 pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     // Its owner closes one before the other.
     let store = UnixTransport::connect(store_socket(dir));
@@ -51,7 +51,7 @@ pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     why
 }
 
-/// A path as a word of a command that is to be pasted into a shell.
+/// A path quoted as a word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let shown = path.display().to_string();
     match shlex::try_quote(&shown) {
@@ -64,12 +64,12 @@ pub fn shell_word(path: &Path) -> String {
 /// The domain that serves devices.
 pub const DRIVER: DomId = DomId(0);
 
-/// Where processes attach.
+/// Path of the socket on which processes attach.
 pub fn broker_socket(dir: &Path) -> PathBuf {
     dir.join(BROKER_SOCKET)
 }
 
-/// Where xenstore is domain 0's.
+/// Path of the xenstore socket of domain 0.
 pub fn store_socket(dir: &Path) -> PathBuf {
     dir.join("xenstored.sock")
 }
@@ -113,12 +113,12 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
-/// For [`only_ours`]: scripts.
+/// Argument of [`only_ours`] for a process that runs hotplug scripts.
 pub const RUN_PROGRAMS: &str = "run programs";
 
-/// Refuses a machine's directory that is not this user's, or in which others may put another
-/// machine's sockets: its store names scripts, bridges and images, and the one who serves it writes
-/// them. `does` is what this process does with these names.
+/// Refuses a machine's directory that does not belong to this user, or in which others may put
+/// another machine's sockets. Its xenstore names scripts, bridges and images, and the owner of the
+/// store writes them. `does` says what this process does with these names.
 pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     let shown = dir.display();
     if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
@@ -167,7 +167,8 @@ mod tests {
         }
     }
 
-    /// One that may not be entered, one that is not there, one without a machine.
+    /// Cases: a directory that may not be entered, one that does not exist, and one without a
+    /// machine.
     #[test]
     fn a_machine_that_may_not_be_used_is_no_absent_one() {
         let here = std::env::temp_dir();

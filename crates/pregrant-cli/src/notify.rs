@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Interval of checks of the status.
 const EVERY: Duration = Duration::from_secs(1);
-/// The watchdog is fed so often in its time: a turn that is late by half of it does no harm.
+/// The watchdog is fed this many times in its interval, so that a turn that is late by half of it
+/// does no harm.
 const FEEDS: u32 = 4;
 
 #[derive(Debug, Default)]
@@ -45,14 +46,15 @@ impl Notify {
         self.say(NotifyState::Stopping);
     }
 
-    /// When it wants another turn, though nothing happens. None: no one wants to know.
+    /// Time until the next turn is needed although nothing happens. None: systemd expects no
+    /// messages.
     pub fn due(&self) -> Option<Duration> {
         let every = self.is_wanted.then_some(EVERY);
         every.map(|every| self.feed.map_or(every, |feed| feed.min(every)))
     }
 
-    /// In a control turn: sends the watchdog's keep-alive message and, if it has changed, a line
-    /// about what the process does. `text` is called once a second at most.
+    /// Called in a control turn: sends the watchdog's keep-alive message and, if it has changed, a
+    /// line about what the process does. Calls `text` once a second at most.
     pub fn turn(&mut self, now: Instant, text: impl FnOnce() -> String) {
         let is_due =
             |at: Option<Instant>, every| at.is_none_or(|at| now.saturating_duration_since(at) >= every);

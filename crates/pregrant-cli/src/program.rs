@@ -10,11 +10,11 @@ use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// As clap's own.
+/// Exit code for wrong usage, the same as clap's.
 pub const WRONG_USAGE: u8 = 2;
 
-/// The command line of the program `name`, and the options that stand on it. Wrong usage ends the
-/// process.
+/// Parses the command line of the program `name`; returns also which options the user gave. Wrong
+/// usage ends the process.
 pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
     let command = one_screen(C::command());
     let args = experiment::expand(&command, std::env::args_os().collect()).unwrap_or_else(|usage| {
@@ -26,8 +26,8 @@ pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
     (C::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()), given)
 }
 
-/// The command with a `--help` that has a line for each option, on one screen, and `--help-all`
-/// with all that there is to say of them; the same for its subcommands.
+/// The command with two helps: `--help` has a line for each option and fits on one screen,
+/// `--help-all` has everything. The same for its subcommands.
 pub fn one_screen(command: Command) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().into()).collect();
     let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, one_screen));
@@ -40,8 +40,8 @@ pub fn one_screen(command: Command) -> Command {
         .arg(flag("help-all", "Print all that there is to say of each option", ArgAction::HelpLong))
 }
 
-/// Runs a command of the program `name`, which was built from `commit`, where that is known. Its
-/// log begins at this level where `RUST_LOG` says nothing else.
+/// Runs a command of the program `name`, which was built from `commit`, if that is known. Its log
+/// begins at this level, unless `RUST_LOG` says otherwise.
 pub fn run(
     name: &str,
     commit: Option<&'static str>,

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often a long task reports its progress, where standard error is no terminal.
+/// Number of times a long task reports its progress, where standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Prints a result. If no one reads the output any more, the error is of a kind of its own, which
@@ -19,8 +19,8 @@ pub fn print(text: impl Display) -> io::Result<()> {
     })
 }
 
-/// Prints to standard error, beside the results. A failure to write, such as on a full disk, is
-/// ignored, since no one can be informed of it.
+/// Prints to standard error, so that it does not mix with the results. A failure to write, for
+/// example on a full disk, is ignored, since it cannot be reported.
 pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -33,7 +33,7 @@ pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
 /// A line of progress that is written over again and again, where standard error is a terminal.
 pub struct Progress {
     shown: bool,
-    /// When it began, or last wrote [a line](Self::show_long).
+    /// When the progress began, or last wrote [a line](Self::show_long).
     line_at: Cell<Instant>,
 }
 

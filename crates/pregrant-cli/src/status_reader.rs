@@ -20,9 +20,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long backends may take. An idle one checks for readers ten times a second.
+/// How long backends may take to answer. (An idle one checks for readers ten times a second.)
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a document at most.
+/// Largest size of a status document in bytes.
 const DOCUMENT_MAX: usize = 16 << 20;
 
 /// The remedy for a socket, or its directory, that is not for this user.
@@ -38,7 +38,7 @@ pub enum NoStatus {
         /// The backend's process, if the kernel tells.
         pid: Option<u32>,
     },
-    /// This user may not access its socket, so it may be running; the error in words.
+    /// This user may not access the socket, so the backend may be running; the text is the error.
     Denied(String),
     Failed(String),
 }
@@ -82,7 +82,7 @@ impl Daemon {
     }
 }
 
-/// The statuses of those that answered.
+/// The statuses of the backends that answered.
 pub fn answers(daemons: &[Daemon]) -> Vec<BackStatus> {
     daemons.iter().filter_map(Daemon::answer).cloned().collect()
 }
@@ -92,7 +92,7 @@ pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
     ask(&[socket.into()]).pop().unwrap_or(Err(NoStatus::Absent))
 }
 
-/// All backends whose sockets are in these directories; a directory may be absent.
+/// Reads all backends whose sockets are in these directories; a directory may be missing.
 ///
 /// # Errors
 /// None of them can be read.
@@ -125,7 +125,7 @@ enum Asked {
     Done(Box<Result<BackStatus, NoStatus>>),
 }
 
-/// Asks all of them, in their order.
+/// Asks all of these sockets; the results have the same order.
 fn ask(sockets: &[PathBuf]) -> Vec<Result<BackStatus, NoStatus>> {
     let until = Instant::now() + PATIENCE;
     let mut all: Vec<Asked> = sockets.iter().map(|socket| begin(socket)).collect();
@@ -162,7 +162,7 @@ fn ask(sockets: &[PathBuf]) -> Vec<Result<BackStatus, NoStatus>> {
     all.into_iter().map(over).collect()
 }
 
-/// The process that listens at the other end.
+/// Process id of the process that listens at the other end.
 fn listener_of(fd: &OwnedFd) -> Option<u32> {
     let pid = rustix::net::sockopt::socket_peercred(fd).ok()?.pid;
     u32::try_from(pid.as_raw_nonzero().get()).ok()
@@ -184,7 +184,7 @@ fn begin(socket: &Path) -> Asked {
     }
 }
 
-/// No one knows whether it runs.
+/// The result for a socket that could not be reached: whether the backend runs is unknown.
 fn not_reached(socket: &Path, e: Errno) -> Result<BackStatus, NoStatus> {
     match e {
         Errno::ACCESS | Errno::PERM => {
@@ -263,8 +263,8 @@ mod tests {
         }
     }
 
-    /// A backend that answers, one that hangs, one whose backlog is full, and one that died and
-    /// left its socket, in one directory.
+    /// One directory with the sockets of four backends: one that answers, one that hangs, one whose
+    /// backlog is full, and one that died.
     #[test]
     fn a_hung_backend_is_no_absent_one_and_keeps_no_one_waiting() {
         let place = Place::new("hung");

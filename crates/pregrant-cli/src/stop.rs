@@ -36,7 +36,7 @@ impl Stop {
 }
 
 impl AsFd for Stop {
-    /// Readable once a signal came.
+    /// Readable once a signal arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -106,7 +106,7 @@ pub fn run(args: StoreArgs) -> Result<()> {
     }
 }
 
-/// Why nothing came of it, and what to do.
+/// The error for a failed request, with a remedy.
 fn refused(key: &str, e: XsError) -> Box<dyn Error> {
     let remedy = match e.errno() {
         Some(Errno::Enoent) => format!("; `pregrant store ls` lists what there is (look above {key})"),
@@ -116,7 +116,8 @@ fn refused(key: &str, e: XsError) -> Box<dyn Error> {
     format!("{e}{remedy}").into()
 }
 
-/// Lists the keys below one, a line each, as xenstore-ls does. One that goes meanwhile is left out.
+/// Lists the keys below a key, a line each, like xenstore-ls. A key that is removed meanwhile is
+/// left out.
 fn list(
     xs: &mut Client<UnixTransport>,
     key: &str,
@@ -137,7 +138,7 @@ fn list(
     Ok(())
 }
 
-/// A value as text: a guest may have written anything, but nothing that a terminal obeys.
+/// A value as text that is safe for a terminal: a guest may have written anything.
 fn shown(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     text.chars()

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Which side a column's cells are pushed to.
+/// The side to which a column's cells are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     Left,
@@ -57,8 +57,8 @@ impl Table {
     }
 }
 
-/// A figure with three significant digits, and never more than that many behind the point: `0.123`,
-/// `4.56`, `78.9`, `1234`.
+/// A figure with three significant digits, and at most three decimals: `0.123`, `4.56`, `78.9`,
+/// `1234`.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
@@ -68,7 +68,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// Columns that `text` takes on a terminal: combining marks take none, East Asian wide characters
+/// Number of columns of `text` on a terminal: combining marks have none, East Asian wide characters
 /// two.
 pub fn width(text: &str) -> usize {
     text.chars()

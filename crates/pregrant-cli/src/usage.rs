@@ -16,7 +16,7 @@ use std::fmt::{self, Display};
 pub struct Usage(String);
 
 impl Usage {
-    /// The text says what is wrong and what to do.
+    /// A usage error; the text says what is wrong and what to do.
     pub fn new(text: impl Display) -> Self {
         Self(text.to_string())
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The environment variable that names the socket, as for Xen's own tools.
 pub const PATH_VARIABLE: &str = "XENSTORED_PATH";
-/// Where xenstore is looked for if the variable is not set.
+/// Paths at which xenstore's socket is searched for if the variable is not set.
 pub const PATHS: [&str; 3] = ["/var/run/xenstored/socket", "/dev/xen/xenbus", "/proc/xen/xenbus"];
 
 /// Why xenstore cannot be reached.

@@ -13,19 +13,19 @@ pub struct Columns<'a, T> {
 }
 
 impl<'a, T> Columns<'a, T> {
-    /// A table with a row for each of these, and no column yet.
+    /// A table with a row for each of these, and no columns yet.
     pub fn of(rows: impl IntoIterator<Item = &'a T>) -> Self {
         let of: Vec<&T> = rows.into_iter().collect();
         let rows = vec![Vec::new(); of.len()];
         Self { of, headings: Vec::new(), rows }
     }
 
-    /// A column of words.
+    /// Adds a column of texts, aligned to the left.
     pub fn left<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
         self.column(name, Align::Left, &|row| cell(row).to_string())
     }
 
-    /// A column of figures.
+    /// Adds a column of figures, aligned to the right.
     pub fn right<C: fmt::Display>(self, name: &str, cell: impl Fn(&'a T) -> C) -> Self {
         self.column(name, Align::Right, &|row| cell(row).to_string())
     }
@@ -35,7 +35,7 @@ impl<'a, T> Columns<'a, T> {
         self.column(name, Align::Right, &|row| or_dash(cell(row).map(|s| s.middle(unit))))
     }
 
-    /// The same with another column, of their ranges.
+    /// Like [`right`](Self::right), with another column for the ranges of the figures.
     pub fn ranged(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
         let range = |row: &'a T| or_dash(cell(row).map(|s| s.per(unit).range()));
         self.median(name, unit, &cell).column("(range)", Align::Right, &range)
@@ -66,7 +66,7 @@ impl<'a, T> Columns<'a, T> {
         table
     }
 
-    /// The table.
+    /// The finished table.
     pub fn all(self) -> Table {
         self.grouped(|_| ())
     }

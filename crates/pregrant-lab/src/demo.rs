@@ -54,9 +54,9 @@ pub struct DemoArgs {
 
 /// Bytes of the frames of the last act.
 const SIZES: [usize; 5] = [64, 256, 260, 1500, 65535];
-/// Seconds of a row.
+/// How long a row is measured, in seconds.
 const ROW_SECONDS: f64 = 0.07;
-/// Repeats of each row at most; as many as fit [`BUDGET`].
+/// Largest number of repeats of each row; as many as fit [`BUDGET`].
 const REPEATS: u32 = 5;
 /// No further repeat is started after this time.
 const BUDGET: Duration = Duration::from_secs(20);
@@ -66,7 +66,7 @@ pub fn run(args: DemoArgs) -> Result<()> {
     args.output.run_all(|run| acts(run, start))
 }
 
-/// All acts, one after the other.
+/// Plays all parts of the demo, one after the other.
 fn acts(run: &mut Run, start: Instant) -> Result<()> {
     transfer_acts(run)?;
     disk_act(run)?;
@@ -299,7 +299,8 @@ fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
     crate::bench::none_went_wrong(rows.chain(latencies.iter().flatten()))
 }
 
-/// A further repeat is started only when there is time for the whole of it.
+/// The time of `done` repeats, as a part of that of one repeat more: one is started only if there
+/// is time for the whole of it.
 fn repeats_ratio(done: u32) -> f64 {
     f64::from(done) / f64::from(done + 1)
 }

@@ -69,7 +69,7 @@ struct End {
     to: Option<IpAddr>,
 }
 
-/// `1400` or `64..9000`.
+/// Parses sizes, such as `1400` or `64..9000`.
 fn sizes(text: &str) -> std::result::Result<RangeInclusive<u16>, String> {
     let (from, to) = text.split_once("..").unwrap_or((text, text));
     let range = from.parse().ok().zip(to.parse().ok()).map(|(from, to): (u16, u16)| from..=to);

@@ -87,7 +87,7 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// Where transfers are served.
+/// TCP port on which transfers are served.
 const PORT: u16 = 5001;
 /// The seed of their bytes.
 const SEED: u64 = 0x5eed;
@@ -95,13 +95,13 @@ const SEED: u64 = 0x5eed;
 const TRANSFERS_MAX: usize = 8;
 /// How long the other end may take to answer at all.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-/// How long nothing may move in a transfer while there is a backend.
+/// How long a transfer may make no progress while there is a backend.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long one that has a place may be silent, while there is a backend.
+/// How long a connected client may be silent while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
-/// Between two checks of these three.
+/// Interval at which these three bounds are checked.
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
-/// How long an end stays after its connection is over: late acknowledgements still go out.
+/// How long an end stays after its connection has closed, so that late acknowledgements are sent.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// Runs `pregrant-lab front`.
@@ -123,7 +123,7 @@ impl FrontArgs {
 }
 
 impl VifUser for FrontArgs {
-    /// The station has one queue's worth to say.
+    /// The station uses one queue.
     fn queues(&self) -> u32 {
         1
     }
@@ -389,15 +389,15 @@ where
     Ok(())
 }
 
-/// Since when nothing moves.
+/// Measures for how long a transfer makes no progress.
 struct Standstill {
     bytes: u64,
     since_ns: u64,
 }
 
 impl Standstill {
-    /// For how long, where `bytes` are through. Time that is not `live` (without a backend, or a
-    /// connection) is none.
+    /// For how long `bytes` has not changed. Time in which the vif is not `live` (no backend, or no
+    /// connection) does not count.
     fn check(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
         if bytes != self.bytes || !live {
             *self = Self { bytes, since_ns: now_ns };
@@ -406,7 +406,7 @@ impl Standstill {
     }
 }
 
-/// How a transfer goes: its pauses, and a line of progress.
+/// Watches a transfer: its pauses, and a line of progress.
 struct Watch {
     progress: screen::Progress,
     last_came_ns: Option<u64>,
@@ -423,7 +423,7 @@ impl Watch {
         self.last_came_ns.is_some()
     }
 
-    /// After each turn, in which `came` frames came.
+    /// Called after each turn, in which `came` frames arrived.
     fn check(&mut self, now_ns: u64, came: usize, progress: Progress, of: u64) {
         let Progress::Moving(bytes) = progress else { return };
         let last = *self.last_came_ns.get_or_insert(now_ns);

@@ -13,8 +13,8 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Above this share taken by others a machine is a loaded one; `cargo xtask figures` measures on
-/// none such.
+/// If other programs use more than this share, the machine counts as loaded; `cargo xtask figures`
+/// does not measure on a loaded machine.
 pub const BUSY_MOST: f64 = 0.05;
 /// Above this share, while they were measured, figures are not compared: twice as much, since ticks
 /// of short rows scatter.
@@ -22,7 +22,7 @@ pub const COMPARED_MOST: f64 = 2.0 * BUSY_MOST;
 
 /// How long the machine is watched before anything is measured.
 const WATCHED: Duration = Duration::from_millis(200);
-/// With fewer ticks than this, over all processors, the share is not known.
+/// With fewer clock ticks than this, over all processors, the share is unknown.
 const TICKS_LEAST: u64 = 4;
 
 /// The counts at one time.
@@ -70,7 +70,7 @@ impl Load {
         Some(Self { all, busy: all - idle, own: of_own })
     }
 
-    /// Which share others took since then, from 0 to 1.
+    /// The share that others used since `before`, from 0 to 1.
     pub fn others_since(&self, before: &Self) -> f64 {
         let [all, busy, own] = [|l: &Self| l.all, |l: &Self| l.busy, |l: &Self| l.own]
             .map(|of| of(self).saturating_sub(of(before)));
@@ -78,7 +78,7 @@ impl Load {
     }
 }
 
-/// What a process took, with its children that have ended.
+/// CPU time that a process used, with its children that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Process {
     pid: u32,
@@ -97,8 +97,8 @@ impl Process {
     }
 }
 
-/// The check that every bench makes before its rows: it watches the machine while nothing is
-/// measured. Returns a warning for the user if other programs use too much of it.
+/// The check that every bench makes before its rows: watches the machine while nothing is measured.
+/// Returns a warning for the user if other programs use too much of it.
 pub fn check() -> Option<String> {
     let before = Load::now()?;
     std::thread::sleep(WATCHED);
@@ -136,7 +136,7 @@ struct Last {
     share: Option<f64>,
 }
 
-/// One for the process, which measures one thing at a time.
+/// The last reading. There is one for the process, which measures one thing at a time.
 static LAST: Mutex<Option<Last>> = Mutex::new(None);
 
 fn lock() -> std::sync::MutexGuard<'static, Option<Last>> {

@@ -150,7 +150,7 @@ const TABLES: &[(GrantTableVersion, &str)] = &[
     (GrantTableVersion::V2, "use apart from the grant: ends without compare and exchange, or late"),
 ];
 
-/// Which machine.
+/// The machine that a command is for.
 #[derive(Args, Debug)]
 struct Place {
     /// The directory of the machine's sockets
@@ -158,8 +158,9 @@ struct Place {
     dir: PathBuf,
 }
 
-/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. A file whose own name ends so has
-/// the mode behind that: `/tmp/a,r,w`. The path is to be whole: the backend is another process.
+/// Parses a disk, such as `/tmp/disk.img` or `ram:64M`, with `,r` if it is read-only. A file whose
+/// own name ends like that needs the mode after it: `/tmp/a,r,w`. The path must be absolute: the
+/// backend is another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = match text.rsplit_once(',') {
         Some((params, "r")) => (params, false),
@@ -177,12 +178,12 @@ fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     Ok(DiskSpec { params: params.into(), writable })
 }
 
-/// `xvda`, or its number.
+/// Parses a disk's name, such as `xvda`, or its number.
 fn disk_number(text: &str) -> std::result::Result<u32, String> {
     device_number::parse(text).ok_or_else(|| "a disk's name, xvda, or its number, 51712".into())
 }
 
-/// `5=/tmp/disk.img`.
+/// Parses a guest and its disk, such as `5=/tmp/disk.img`.
 fn disk_of_guest(text: &str) -> std::result::Result<(u16, DiskSpec), String> {
     let (guest, image) =
         text.split_once('=').ok_or("a guest's number and an image: 5=/tmp/disk.img, 5=ram:64M")?;
@@ -444,7 +445,7 @@ fn domains(xs: &mut Client<UnixTransport>) -> String {
 struct MachineDir {
     path: PathBuf,
     made: bool,
-    /// Before this is set, files in the directory may be another machine's.
+    /// Before this is set, files in the directory may belong to another machine.
     started: bool,
 }
 
@@ -483,7 +484,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// One that others may write, one of another user's, one that a link leads to; by `serve` too.
+    /// Refused: a directory that others may write, one of another user, and one behind a link; by
+    /// `serve` too.
     #[test]
     fn a_directory_that_others_may_change_is_refused() {
         let dir = std::env::temp_dir().join(format!("pregrant-only-ours-{}", std::process::id()));

@@ -28,7 +28,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// As [`start_with`](Self::start_with), with grant tables of version 1.
+    /// Like [`start_with`](Self::start_with), with grant tables of version 1.
     pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
         Self::start_with(dir, GrantTableVersion::V1, destroyed)
     }

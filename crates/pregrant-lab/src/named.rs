@@ -1,7 +1,7 @@
 //! An enum whose values have one name each, for clap and for serde.
 
-/// An enum whose values have one name each: on the command line, in orders to processes, in
-/// records.
+/// Defines an enum whose values have one name each: on the command line, in commands to processes,
+/// and in records.
 macro_rules! named {
     ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
         pregrant::named! {

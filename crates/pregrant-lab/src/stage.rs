@@ -12,9 +12,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 pub const CLIENT: u16 = 5;
 pub const SERVER: u16 = 6;
-/// Bytes of a transfer.
+/// Length of a transfer in bytes.
 pub const TRANSFER_BYTES: u64 = 64 << 20;
-/// Bytes of a packet.
+/// Length of a packet in bytes.
 pub const MTU: usize = 1500;
 /// Staging's data length: a frame of 1514 bytes fits.
 pub const DATA_LEN: u32 = 2048;
@@ -48,7 +48,7 @@ impl Stage {
         Self::start_with(RxContext::default())
     }
 
-    /// The same with a backend that delivers frames in this context.
+    /// Like [`start`](Self::start), with a backend that delivers frames in this context.
     pub fn start_with(rx_context: RxContext) -> Result<Self> {
         let testbed = Testbed::start()?;
         testbed.guest_domain(CLIENT)?;
@@ -128,7 +128,7 @@ fn transferred(report: Report) -> Result<Transferred> {
     Ok(answer!(report, Report::Transfer(t) => *t))
 }
 
-/// A transfer whose sums were equal.
+/// The result of a transfer whose checksums were equal at both ends.
 pub struct Done {
     pub sent: Transferred,
     pub received: Transferred,
@@ -153,13 +153,13 @@ impl Done {
         self.sent.frames.iter().chain(&self.received.frames).sum()
     }
 
-    /// The part of these frames that went through staging buffers.
+    /// Number of these frames that used staging buffers.
     pub fn staged(&self) -> u64 {
         self.sent.staged.iter().chain(&self.received.staged).sum()
     }
 
-    /// Frames that came to the back's ports twice, and frames that no guest got although its queue
-    /// had room: each by its number, where it comes.
+    /// Number of frames that reached the back's ports twice, and number that no guest got although
+    /// its queue had room, by their numbers.
     ///
     /// A frame comes twice when the back died between the port and the answer; what the port had
     /// was in the dead process's switch, so no guest gets it twice. A frame that came to no port is

@@ -48,8 +48,8 @@ macro_rules! answer {
 }
 pub(crate) use answer;
 
-/// Entries of a machine's grant tables, as `pregrant-lab loopback grants` counts them: all, those
-/// that are mapped or copied this moment, and of these those that have ended.
+/// Entries of a machine's grant tables, as `pregrant-lab loopback grants` counts them: all; those
+/// that are mapped or copied now; and those of the latter that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Grants {
     pub granted: u64,
@@ -155,8 +155,8 @@ struct TestbedDir {
     path: PathBuf,
 }
 
-/// Most bytes of a directory's name: a socket's path has at most 107, including the sockets' own
-/// names.
+/// Largest number of bytes of a directory's name: a socket's path has at most 107, including the
+/// sockets' own names.
 const DIR_NAME_MAX: usize = 80;
 
 impl TestbedDir {
@@ -208,7 +208,7 @@ fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
     DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often a directory is removed before it is left.
+/// Number of times a directory is removed before it is left.
 const REMOVALS: u32 = 100;
 
 /// The processes die with this one; their directory would stay. Starts one thread, once.
@@ -256,8 +256,8 @@ impl Ends {
         self.guests.ask(&command, &mut [&mut self.back])
     }
 
-    /// Runs one case, whose vif is made and removed here: the guest's account and the backend's.
-    /// Between the two commands something else may be started.
+    /// Runs one case, whose vif is created and removed here. Returns the guest's report and the
+    /// backend's. Something else may be started between the two commands.
     pub fn play<T>(
         &mut self,
         case: Case,
@@ -318,8 +318,8 @@ impl Process {
         self.report(others)
     }
 
-    /// Waits for its next report, or until it or one of `others` ends: the first to die is the one
-    /// to report.
+    /// Waits for the process's next report, or until it or one of `others` ends: then the first to
+    /// die is reported.
     pub fn report(&mut self, others: &mut [&mut Process]) -> Result<Report> {
         while self.reports.buffer().is_empty() {
             let mut fds = vec![PollFd::new(self.reports.get_ref(), PollFlags::IN)];
@@ -354,7 +354,7 @@ impl Process {
         Ok(())
     }
 
-    /// How it ended, in words.
+    /// How the process ended, as text.
     fn ended(&mut self) -> Result<String> {
         let status = self.child.wait()?;
         let more = if status.code().is_some() { "; its last lines are above" } else { "" };

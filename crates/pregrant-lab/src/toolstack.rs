@@ -29,7 +29,7 @@ pub fn mac(front: DomId, handle: u32) -> [u8; 6] {
 /// Keys of the back's directory that define how a vif is plugged in, as in xl's `vif=` lines.
 const VIF_KEYS: [&str; 5] = ["bridge", "script", "vifname", "mtu", "vlan"];
 
-/// How a guest's vif is plugged in: keys of the back's directory with their values.
+/// How a guest's vif is connected to the network: keys of the back's directory with their values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VifSpec {
     keys: Vec<(&'static str, String)>,
@@ -113,8 +113,8 @@ pub fn remove_devices<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<
     Ok(removal.devices.len())
 }
 
-/// Takes one device from a running guest, as `xl network-detach` and `block-detach` do: the back is
-/// asked to close it, and the guest may refuse. By `force` it goes at once.
+/// Removes one device from a running guest, as `xl network-detach` and `block-detach` do: the back
+/// is asked to close it, and the guest may refuse. With `force` it is removed at once.
 ///
 /// # Errors
 /// There is no such device, or the guest keeps it: it goes on, and is closed when the guest lets
@@ -175,7 +175,8 @@ impl Removal {
         Ok(Self { devices, until: Instant::now() + PATIENCE })
     }
 
-    /// Removes them, when they are closed or their backend took too long. True: they are gone.
+    /// Removes the devices when they are closed or their backend took too long. Returns true when
+    /// they are gone.
     pub fn turn<T: Transport>(&mut self, xs: &mut Client<T>) -> Result<bool> {
         if Instant::now() < self.until {
             for (id, _) in &self.devices {
@@ -207,7 +208,7 @@ impl Removal {
     }
 }
 
-/// How a vif is plugged in.
+/// How a vif is connected to the network.
 fn plugged_as<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<VifSpec> {
     let mut keys = Vec::new();
     for key in VIF_KEYS {

@@ -26,9 +26,9 @@ use std::cell::{Cell, RefCell};
 
 /// With fewer operations, one pread each beats one `process_vm_readv` (docs/decisions/0003).
 const FEW: usize = 8;
-/// Most operations in one call: the kernel's IOV_MAX.
+/// Largest number of operations in one call: the kernel's IOV_MAX.
 const IOV_MAX: usize = 1024;
-/// How often an operation retries a grant that another worker is using: about a second, with
+/// Number of times an operation retries a grant that another worker is using: about a second, with
 /// [`relax`].
 pub(super) const BUSY_TRIES: u32 = 10_000;
 

@@ -11,7 +11,8 @@ pub struct DomainSpec {
     /// Pages of the grant table, at most 64, with 512 grants each. They are the first pages of the
     /// memory.
     pub grant_frames: u32,
-    /// Whether it survives its last process, as domain 0 and driver domains do and guests do not.
+    /// Whether the domain survives its last process, as domain 0 and driver domains do and guests
+    /// do not.
     pub durable: bool,
 }
 
@@ -21,7 +22,7 @@ impl DomainSpec {
     pub fn guest(domid: DomId) -> Self {
         Self { domid, pages: 32768, grant_frames: 64, durable: false }
     }
-    /// Domain 0 or a driver domain: the same sizes, but it survives its processes.
+    /// Domain 0 or a driver domain: the default sizes, and it survives its processes.
     pub fn driver(domid: DomId) -> Self {
         Self { durable: true, ..Self::guest(domid) }
     }

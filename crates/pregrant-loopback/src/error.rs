@@ -43,7 +43,7 @@ pub enum LoopbackError {
 }
 
 impl LoopbackError {
-    /// Its errno, for the errors of a platform.
+    /// The errno of the error, for the errors of a platform.
     pub(super) fn errno(&self) -> Errno {
         match self {
             Self::NoBroker { source, .. } | Self::Refused { source, .. } | Self::Os { source, .. } => *source,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 /// The grants of one domain to another that allow the same access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantSummary {
-    /// The domain whose memory it is.
+    /// The domain whose memory is granted.
     pub from: DomId,
     /// The domain that may use it.
     pub to: DomId,
@@ -20,10 +20,10 @@ pub struct GrantSummary {
     pub readonly: bool,
     /// Entries of the grant table.
     pub granted: u64,
-    /// Those that `to` maps, or copies at this moment.
+    /// Number of grants that `to` maps, or copies at this moment.
     pub in_use: u64,
-    /// Those that were ended, or whose process died, while `to` still uses them. They are freed
-    /// once it does not.
+    /// Number of grants that were ended, or whose process died, while `to` still uses them. They
+    /// are freed when it stops.
     pub ended: u64,
     /// The version of the grant table that they are in.
     pub table: GrantTableVersion,

@@ -313,7 +313,7 @@ impl Region {
         self.pool.give_back((self.first, self.pages, &mut self.grefs), free, busy)
     }
 
-    /// As [`give_back`](Self::give_back), from any thread, to the handle that made the region.
+    /// Like [`give_back`](Self::give_back), from any thread, to the handle that made the region.
     fn give_back_there(&mut self, busy: Busy) -> bool {
         let mut free = Vec::new();
         let freed = self.give_back(&mut free, busy);

@@ -52,7 +52,7 @@ pub(super) struct Layout {
     pub(super) pages: usize,
     /// Entries of its grant table.
     pub(super) grants: usize,
-    /// Which kind of table that is.
+    /// The version of the grant table.
     pub(super) version: GrantTableVersion,
 }
 
@@ -62,7 +62,7 @@ impl Layout {
         let version = GrantTableVersion::from_word(version)?;
         Some(Self { pages: pages as usize, grants: grants as usize, version })
     }
-    /// Encodes them for [`from_words`](Self::from_words).
+    /// Encodes the layout for [`from_words`](Self::from_words).
     pub(super) fn to_words(self) -> [u64; 3] {
         [self.pages as u64, self.grants as u64, self.version.to_word()]
     }
@@ -178,7 +178,7 @@ impl Active {
     pub(super) fn pin(slot: usize, write: bool) -> u64 {
         1 << (16 + slot + if write { SLOTS } else { 0 })
     }
-    /// The domain whose slots the bits are.
+    /// The domain to whose slots the bits belong.
     pub(super) fn domid(self) -> u16 {
         self.0 as u16
     }

@@ -45,7 +45,7 @@ impl Loopback {
         Self::over(control::connect(path)?, at, domid, Paging::probe().into(), Totals::default())
     }
 
-    /// As [`attach`](Self::attach), over a connection from [`Broker::connect`].
+    /// Like [`attach`](Self::attach), over a connection from [`Broker::connect`].
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -139,7 +139,7 @@ impl Loopback {
         self.totals.read()
     }
 
-    /// The same counts, for other threads to read.
+    /// The counters, for other threads to read.
     pub fn totals(&self) -> Totals {
         self.totals.clone()
     }

@@ -40,7 +40,7 @@ enum Place {
     Own(#[expect(dead_code, reason = "unmapped when it is dropped")] Stitched),
     /// All memory of the domain, without a grant.
     Whole(Mapping),
-    /// They are unmapped.
+    /// The pages are unmapped.
     Nowhere,
 }
 

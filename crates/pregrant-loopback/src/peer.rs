@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Such a domain. It stays usable after the domain's death: what is mapped stays mapped.
+/// A peer's domain. It stays usable after the domain's death: what is mapped stays mapped.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) core: Arc<Core>,
@@ -70,7 +70,7 @@ impl Peer {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is alive and has the processes that were seen last.
+    /// True if the domain is alive and has the processes that were seen last.
     #[inline(always)]
     pub(super) fn is_as_seen(&self) -> bool {
         !self.ledger.is_dead() && self.ledger.incarnation() == self.seen.load(Ordering::Relaxed)

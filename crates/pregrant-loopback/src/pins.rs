@@ -113,7 +113,7 @@ impl<'a> Granter<'a> {
         Ok(())
     }
 
-    /// As [`lock`](Self::lock), but only if the entry allows the use before it is locked.
+    /// Like [`lock`](Self::lock), but only if the entry allows the use before it is locked.
     #[inline]
     fn lock_to_use(&self, gref: u32, user: User, write: bool) -> Result<Active, PinError> {
         self.table().allows(gref, user.domid, write).map_err(PinError::Status)?;
@@ -196,7 +196,7 @@ pub(super) fn count(granter: Granter<'_>) -> Count {
 pub(super) struct Entry {
     pub(super) gref: u32,
     pub(super) active: Active,
-    /// What it grants, and to whom.
+    /// What the entry grants, and to which domain.
     pub(super) head: Head,
     /// Whether the entry itself is marked as in use.
     in_use: bool,
@@ -207,7 +207,7 @@ impl Entry {
         self.head.grants()
     }
 
-    /// Whether it is mapped, or being copied.
+    /// True if the page is mapped, or being copied.
     pub(super) fn is_in_use(&self) -> bool {
         self.active != Active::NONE || self.in_use
     }

@@ -62,11 +62,11 @@ pregrant::numbered! {
         Destroy = 14,
         /// Reply: the fields of [`super::Audit`], in their order.
         Audit = 15,
-        /// a: which. Reply: the name of that persistent region, as bytes; ENOENT past the last.
+        /// a: index. Reply: the name of that persistent region, as bytes; ENOENT past the last.
         Persisted = 16,
         /// fds: one more connection to the broker, for another thread of the caller's process.
         Another = 17,
-        /// b: domid, a: which. Reply: the fields of that [`super::GrantSummary`], in their order;
+        /// b: domid, a: index. Reply: the fields of that [`super::GrantSummary`], in their order;
         /// past the domain's last, the first of the next one; ENOENT past the last of all.
         Grants = 18,
         /// Reply: the version of the grant tables.

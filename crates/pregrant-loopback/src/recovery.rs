@@ -7,7 +7,7 @@ use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::recovery::{KeptBytes, Recovery, device_name, device_of};
 use std::any::Any;
 
-/// With the loopback's broker.
+/// Keeps locks and memory with the loopback's broker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BrokerRecovery;
 

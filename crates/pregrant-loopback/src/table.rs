@@ -38,8 +38,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) enum Busy {
     /// Keep the grant; the caller gets its page back.
     Stand,
-    /// No one waits for it. From version 2 on the grant ends, so that no new use begins, and its
-    /// page is freed later; a grant of version 1 is kept until it can end.
+    /// No one waits for the end of the grant. From version 2 on the grant ends at once for new
+    /// uses, and its page is freed later; a grant of version 1 is kept until it can end.
     EndLate,
 }
 

@@ -34,7 +34,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most pages per TLB flush, as in Xen and Linux's netback.
+/// Largest number of pages per TLB flush, as in Xen and Linux's netback.
 pub(super) const FLUSH_PAGES: usize = 32;
 
 /// The method by which this process maps and unmaps pages.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::time::Instant;
 
-/// A store. Clones are the same store.
+/// A store within the process. Clones share its content.
 #[derive(Clone, Debug, Default)]
 pub struct LocalStore {
     shared: Arc<Shared>,

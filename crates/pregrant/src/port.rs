@@ -39,7 +39,7 @@ pub use loan::{Lender, LentPiece, Loan};
 pub use sink::{LentSink, Sink};
 pub use source::{BurstFrame, Frames, Source};
 
-/// Most frames in a burst.
+/// Largest number of frames in a burst.
 pub const BURST_FRAMES: usize = 64;
 /// Bytes in an arena: room for four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
@@ -336,8 +336,8 @@ impl Arena {
         Some(&mut self.bytes[at..at + len])
     }
 
-    /// As [`room`](Self::room), but byte `k` of the frame is aligned to a page if there is room for
-    /// that. If the frame is copied by whole pages from there on, no part of it crosses a page,
+    /// Like [`room`](Self::room), but byte `k` of the frame is aligned to a page if there is room
+    /// for that. If the frame is copied by whole pages from there on, no part of it crosses a page,
     /// which saves the platform a page lookup each.
     #[inline]
     pub fn free_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
@@ -368,8 +368,8 @@ impl Arena {
         let _ = self.free_with_page_at(0, len, offload);
     }
 
-    /// As [`room`](Self::room), for a frame that will be copied to a guest page by page: one longer
-    /// than a page is aligned to a page.
+    /// Like [`room`](Self::room), for a frame that will be copied to a guest page by page: one
+    /// longer than a page is aligned to a page.
     #[inline]
     pub fn free_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len > PAGE_SIZE { self.free_with_page_at(0, len, offload) } else { self.room(len, offload) }
@@ -503,8 +503,9 @@ pub struct ZeroCopyBurst<'a> {
 }
 
 impl<'a> ZeroCopyBurst<'a> {
-    /// The frames of `arena`. Of those in `zero_copy`, a bit each, only the first `heads` bytes are
-    /// there; the others are whole. `completions` is the port's object, once it has held a frame.
+    /// A burst of the frames of `arena`. Of those in `zero_copy`, a bit each, only the first
+    /// `heads` bytes are in the arena; the others are whole. `completions` is the port's object,
+    /// once it has held a frame.
     pub fn new(
         arena: &'a mut Arena,
         zero_copy: u64,
@@ -621,9 +622,9 @@ impl<'a> ZeroCopyBurst<'a> {
 /// The offloads that a port supports. Other work is done in software first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
-    /// It takes frames with a blank checksum.
+    /// The receiver accepts frames with a blank checksum.
     pub csum: bool,
-    /// It takes TCP segments larger than the MTU.
+    /// The receiver accepts TCP segments larger than the MTU.
     pub gso: bool,
 }
 
@@ -653,15 +654,15 @@ pub trait DropCounts: Send + Sync {
 /// Whether a port has room for a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// It has room.
+    /// The port has room.
     Now,
-    /// It has no room. It is asked again after this many nanoseconds, unless it wakes its worker
-    /// earlier.
+    /// The port has no room. It is asked again after this many nanoseconds, unless it wakes its
+    /// worker earlier.
     Later(u64),
 }
 
 impl Room {
-    /// It has no room, and does not know when it will: it is asked again once a second.
+    /// The port has no room, and does not know when it will: it is asked again once a second.
     pub const UNKNOWN: Self = Self::Later(1_000_000_000);
 }
 
@@ -669,10 +670,10 @@ impl Room {
 pub trait FramePort: Send {
     /// The offloads that it supports.
     fn caps(&self) -> Offloads;
-    /// Whether it has room for a burst. If not, the guest's frames stay on its ring. The port wakes
-    /// the worker when it has room, as for a frame for the guest; the worker asks again then, or at
-    /// the time that the port [gave](Room::Later). A port must not block here, since the worker has
-    /// other guests.
+    /// Whether the port has room for a burst. If not, the guest's frames stay on its ring. The port
+    /// wakes the worker when it has room, as for a frame for the guest; the worker asks again then,
+    /// or at the time that the port [returned](Room::Later). A port must not block here, since the
+    /// worker has other guests.
     fn room(&mut self) -> Room {
         Room::Now
     }
@@ -686,16 +687,16 @@ pub trait FramePort: Send {
         let _ = bytes;
         None
     }
-    /// As [`tx_burst`](Self::tx_burst), for a batch in the memory that [`tx_room`](Self::tx_room)
+    /// Like [`tx_burst`](Self::tx_burst), for a batch in the memory that [`tx_room`](Self::tx_room)
     /// returned, which the port may [take](Arena::move_out).
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
     }
-    /// How it wants payload. The queue's paths decide what it gets.
+    /// How the port wants payload. The queue's paths decide what it gets.
     fn payload(&self) -> Payload {
         Payload::Private
     }
-    /// As [`tx_burst`](Self::tx_burst), for zero-copy frames. Bursts without any still go to
+    /// Like [`tx_burst`](Self::tx_burst), for zero-copy frames. Bursts without any still go to
     /// `tx_burst`.
     fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
         self.tx_burst(&frames.private())

@@ -31,9 +31,9 @@ pub(crate) struct RecordVersion {
 pub struct UnknownRecord {
     /// The name of the record.
     pub name: &'static str,
-    /// Its version. None: its magic is unknown.
+    /// The version that was found. None: the magic is unknown.
     pub found: Option<u32>,
-    /// Its first word.
+    /// The record's first word.
     pub magic: u32,
     /// The latest version that this program knows.
     pub known: u32,

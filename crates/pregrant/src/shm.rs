@@ -163,7 +163,8 @@ pub unsafe trait SharedBytes {
         Some(Piece { base, len, of: PhantomData })
     }
 
-    /// The same, to be written. None: they exceed the range, or it is not writable.
+    /// Like [`piece`](Self::piece), for writing. None: the bytes exceed the range, or it is not
+    /// writable.
     #[inline(always)]
     fn piece_mut(&self, at: usize, len: usize) -> Option<PieceMut<'_>> {
         if at > self.len() || len > self.len() - at || !self.takes_stores() {

@@ -43,7 +43,7 @@ const NOT_THERE: i32 = -2;
 const TRY_AGAIN: i32 = -11;
 /// The longest value that is read, and the longest list of names in a directory.
 const LONGEST: usize = 4096;
-/// How often a transaction is tried that conflicts with another.
+/// Number of times a transaction is tried that conflicts with another.
 const TRIES: u32 = 100;
 
 fn done(what: &'static str, code: i32) -> Result<usize, BusError> {
@@ -63,7 +63,7 @@ impl KernelBus {
         Ok(String::from_utf8(text).ok())
     }
 
-    /// One try of a transaction.
+    /// Tries a transaction once.
     fn try_publish(&self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), BusError> {
         let mut t = 0;
         // SAFETY: the device lives.
@@ -96,7 +96,8 @@ impl KernelBus {
         Ok(())
     }
 
-    /// Says in the device's directory of errors, and in the log, why it does not go on.
+    /// Writes to the device's error node in xenstore, and to the log, why the front does not
+    /// continue.
     pub fn report_failure(&self, code: i32, text: &str) {
         // SAFETY: a text of that length. Where it cannot be written there is the log.
         let _ = unsafe { shim::pk_error_write(self.0, code, text.as_ptr(), text.len()) };

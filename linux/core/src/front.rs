@@ -34,7 +34,7 @@ use pregrant::{DomId, PeerFault};
 /// EIO: the backend broke the protocol, or the device failed.
 pub const FAULT: i32 = -5;
 
-/// A vif's front.
+/// The front of a vif, as C uses it.
 pub struct Front {
     p: Kernel,
     bus: KernelBus,
@@ -43,13 +43,14 @@ pub struct Front {
     retry: Retry,
     /// The path that its owner asked for by name, or `auto`.
     asked: &'static [u8],
-    /// As of the last connect.
+    /// The paths that the last connect agreed on, for the text of `ethtool -i`.
     shared: used_path::Shared,
     /// The halves of the queues that C has.
     handed_out: Vec<(*mut Tx, *mut Rx)>,
     /// Bytes from which a received frame stays in its pages; 0: none does. See [`Rx`].
     in_place: usize,
-    /// By queue: frames for which there were no RX pages, as of the last growth.
+    /// For each queue the number of frames for which there were no spare RX pages, when pages were
+    /// last added.
     short: Vec<u64>,
     /// The log has the number of pages that the back keeps mapped.
     is_mapping_logged: bool,
@@ -67,17 +68,17 @@ pub struct Front {
 enum Task {
     /// Reads the xenbus state in which a predecessor left the device.
     TakeOver,
-    /// Nothing.
+    /// Nothing: the next step follows the back.
     Follow,
     /// Closes from this end and connects again, since a part of a failed step may be done.
     Restart,
-    /// Closes for good. `writes_state`: Closing could not be written yet.
+    /// Closes for good. `writes_state`: the state Closing could not be written yet.
     Close { writes_state: bool },
 }
 
 /// The pauses between steps that fail.
 struct Retry {
-    /// When the next step is tried; 0: none has failed.
+    /// When the next step is tried again; 0: none has failed.
     at_ns: u64,
     pause_ns: u64,
     /// The first failure since the vif was live has been reported.
@@ -108,7 +109,7 @@ pub const AUTO: u32 = u32::MAX;
 /// RX pages of a queue that can be added while skbs have others: as many as two rings of one page
 /// have slots.
 const MORE_RX_PAGES: u32 = 512;
-/// RX pages that one call adds: the reserve of a step has memory for so many.
+/// Number of RX pages that one call adds: the reserve of a step has memory for so many.
 const GROWS_BY: usize = 64;
 /// Bytes of a page that a frame uses, on average.
 const USED: u32 = PAGE_SIZE as u32 / 2;
@@ -120,8 +121,8 @@ impl Settings {
         unsafe { core::slice::from_raw_parts(self.path, self.path_len) }
     }
 
-    /// The number of buffers of a direction and queue, where a frame uses `bytes` of each. With
-    /// `auto` at most `most`, which is what a vif of `pregrant back` may have.
+    /// Number of buffers of a direction and queue, each of `bytes` bytes. With `auto` at most
+    /// `most`, which is the number that `pregrant back` allows a vif.
     fn pool(&self, bytes: u32, most: u32) -> u32 {
         match self.buffers {
             AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0).min(most),
@@ -172,7 +173,7 @@ pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
     })
 }
 
-/// Whether there can be a front with these settings. If not, the reason is logged.
+/// True if a front with these settings is possible. If not, the reason is logged.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     let config = config(settings);
@@ -195,7 +196,7 @@ pub fn more_of(config: &FrontConfig) -> More {
     More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most).max(pool) }
 }
 
-/// A front for a device whose backend is in domain `back`. Null: the settings do not pass
+/// Makes a front for a device whose backend is in domain `back`. Null: the settings do not pass
 /// pregrant_front_check.
 ///
 /// # Safety
@@ -223,7 +224,7 @@ pub unsafe extern "C" fn pregrant_front_new(
     Box::into_raw(front)
 }
 
-/// Reads the backend's xenbus state and takes the steps that it allows; one that fails is tried
+/// Reads the backend's xenbus state and makes the steps that it allows; one that fails is tried
 /// again later. True: call pregrant_front_stop_queues, then call this again.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
@@ -267,8 +268,8 @@ fn code_of(e: &FrontError<BusError>) -> i32 {
 }
 
 impl Front {
-    /// Reclaims RX pages without a reference from an skb, of queues that are not handed out. A
-    /// front that closes for good reclaims all: the reference keeps the page allocated.
+    /// Reclaims RX pages that no skb refers to, of queues that are not handed out. A front that
+    /// closes for good reclaims all pages: an skb's reference keeps its page allocated.
     fn reclaim_pages(&mut self) {
         let is_over = matches!(self.task, Task::Close { .. }) && !self.vif.is_live();
         if self.vif.lent() > 0 {
@@ -303,7 +304,7 @@ impl Front {
         }
     }
 
-    /// Until there is nothing to do.
+    /// Makes steps until there is nothing to do.
     fn turn(&mut self) -> Result<(), PeerFault> {
         loop {
             let was_announcing = self.vif.is_announcing();
@@ -340,8 +341,8 @@ impl Front {
             let _ = write!(line, "{e}: tries again");
             self.bus.report_failure(code, line.text());
         }
-        // A vif that is live is left alone: the back's state could not be read. Before 4 the same
-        // step can be taken again.
+        // A live vif is not touched if the back's state cannot be read. Before state 4 the same
+        // step can be made again.
         let (at, live) = (self.vif.state(), self.vif.is_live());
         if !live && matches!(at, XenbusState::Connected | XenbusState::Closing) {
             self.task = Task::Restart;
@@ -351,7 +352,7 @@ impl Front {
     }
 }
 
-/// Hands out the live queues, each as two halves, to be used without the front. How many.
+/// Hands out the live queues, each as two halves, to be used without the front. Returns how many.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_start_queues(front: &mut Front) -> u32 {
     let (device, in_place, persists) = (front.p.device, front.in_place, front.vif.persists());
@@ -376,7 +377,7 @@ pub extern "C" fn pregrant_front_rx(front: &Front, queue: u32) -> *mut Rx {
     front.handed_out.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.1)
 }
 
-/// Takes the halves of all queues back.
+/// Takes back the halves of all queues.
 ///
 /// # Safety
 /// No one uses them any more.
@@ -415,13 +416,13 @@ fn log_connected(device: shim::Device, vif: &FrontVif<Kernel>, seen: &Seen<'_>) 
     }
 }
 
-/// Whether frames can travel.
+/// True if frames can travel.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
     front.vif.is_live()
 }
 
-/// What the backend accepts: PREGRANT_TAKES_*.
+/// The features that the backend accepts: PREGRANT_TAKES_*.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
@@ -431,33 +432,33 @@ pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     offloads | u32::from(sg) << 2 | u32::from(multicast) << 3 | u32::from(maps) << 4
 }
 
-/// The path of a live front's frames and why it is that one, NUL-terminated.
+/// The path of a live front's frames and the reason for it, NUL-terminated.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_path(front: &Front, settings: &Settings, to: &mut MaybeUninit<Words>) {
     to.write(Seen::of(&front.vif, front.shared, settings.path()).words());
 }
 
-/// The event channel ports of a queue. The second is 0 where one serves both directions, both are
-/// where there is no such queue.
+/// The event channel ports of a queue. The second is 0 if one channel serves both directions; both
+/// are 0 if there is no such queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut MaybeUninit<[u32; 2]>) {
     let channels = front.vif.queue(queue as usize).map(|q| q.channels(&front.p));
     ports.write(channels.map_or([0; 2], |(tx, rx)| [tx.0, rx.map_or(0, |port| port.0)]));
 }
 
-/// Slots of each queue's TX and RX ring; 0: there is no queue here.
+/// Number of slots of each queue's TX and RX ring; 0: there is no queue here.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut MaybeUninit<[u32; 2]>) {
     let rings = front.vif.queue(0).map(|q| [q.tx().ring_size(), q.rx().ring_size()]);
     slots.write(rings.unwrap_or_default());
 }
 
-/// When the next step is due without an event, by pk_now_ns; 0: it is not.
+/// Time of the next step if no event comes, by pk_now_ns; 0: none is due.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
     match front.retry.at_ns {
-        // No event says when the stack has done with a page. While the vif is live no one waits for
-        // that.
+        // No event reports that the stack has released a page. While the vif is live no one waits
+        // for that.
         0 if front.vif.lent() > 0 => {
             let pause = if front.vif.is_live() { PAUSE_MAX_NS } else { PAUSE_NS };
             front.p.clock().now_ns().saturating_add(pause)
@@ -467,7 +468,7 @@ pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
     }
 }
 
-/// Begins to close for good. Go on with steps until pregrant_front_is_closed.
+/// Begins to close for good. Call pregrant_front_step until pregrant_front_is_closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_close(front: &mut Front) {
     front.retry.at_ns = 0;
@@ -475,13 +476,13 @@ pub extern "C" fn pregrant_front_close(front: &mut Front) {
     let is_unwritten = matches!(task, Task::Restart | Task::Close { writes_state: true });
     let was_closed = vif.state() == XenbusState::Closed;
     let written = vif.close(bus, None);
-    // Where the state cannot be written now the next step writes it.
+    // If the state cannot be written now, the next step writes it.
     *task = Task::Close { writes_state: is_unwritten || !was_closed && written.is_err() };
 }
 
-/// As pregrant_front_close, but the xenstore directories are another front's: the guest was
-/// restored, and its grants and channels are gone, or the toolstack has made the vif again. After
-/// pregrant_front_stop_queues. Call it again until pregrant_front_is_closed.
+/// Like pregrant_front_close, but the xenstore directories belong to another front: the guest was
+/// restored, and its grants and channels are gone, or the toolstack has made the vif again. Call
+/// pregrant_front_stop_queues before, and this again until pregrant_front_is_closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_abandon(front: &mut Front) {
     front.task = Task::Close { writes_state: false };
@@ -490,26 +491,26 @@ pub extern "C" fn pregrant_front_abandon(front: &mut Front) {
     front.vif.restored(&front.p);
 }
 
-/// Whether the front is closed and the backend has unmapped all of its pages.
+/// True if the front is closed and the backend has unmapped all of its pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_is_closed(front: &Front) -> bool {
     front.vif.is_closed()
 }
 
-/// Pages that are granted to the backend and not in use.
+/// Number of pages that are granted to the backend and not in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_kept_pages(front: &Front) -> u64 {
     front.vif.kept_pages() as u64
 }
 
-/// Frees such pages, where the backend has not mapped them.
+/// Frees pages that are granted and not in use, if the backend has not mapped them.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_release_idle(front: &mut Front) {
     front.vif.release_idle(&front.p);
 }
 
-/// Adds up to 64 RX pages to each queue that had none for some frames. How many; below 0: there is
-/// no memory now. After pregrant_front_stop_queues.
+/// Adds up to 64 RX pages to each queue that had none for some frames. Returns how many; below 0:
+/// there is no memory now. Call pregrant_front_stop_queues before.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     let Front { p, vif, short, .. } = front;
@@ -527,16 +528,16 @@ pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     grown as i32
 }
 
-/// Takes away RX pages that no slot needs, and no skb has. How many. After
-/// pregrant_front_stop_queues.
+/// Removes RX pages that neither a slot nor an skb needs. Returns how many. Call
+/// pregrant_front_stop_queues before.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_shrink(front: &mut Front) -> u32 {
     front.reclaim_pages();
     front.vif.shrink_rx(&front.p, usize::MAX) as u32
 }
 
-/// RX pages for frames that stay in their pages: how many there are, were added, were taken away;
-/// and how many of them the backend mapped and unmapped on request.
+/// Counters of RX pages for frames that stay in their pages: present, added and removed ones, and
+/// those that the backend mapped and unmapped on request.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_pool(front: &Front, to: &mut MaybeUninit<[u64; 5]>) {
     let (pages, stats) = (front.vif.rx_pool().0, front.vif.rx_pool_stats());
@@ -553,7 +554,7 @@ pub unsafe extern "C" fn pregrant_front_free(front: *mut Front) {
     drop(unsafe { Box::from_raw(front) });
 }
 
-/// Goes on with requests on the control ring. Below 0: a fault.
+/// Continues the requests on the control ring. Below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
     or_fault(front.p.device, front.turn().map(|()| 0))

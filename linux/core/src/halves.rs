@@ -37,7 +37,7 @@ pub struct Rx {
     half: Box<RxHalf<Kernel>>,
     /// Zero-copy RX of long frames.
     in_place: Option<InPlace>,
-    /// As of [`Tx`].
+    /// Like the field of [`Tx`].
     persists: bool,
 }
 
@@ -63,9 +63,9 @@ impl Rx {
 /// A frame to send.
 #[derive(Clone, Copy)]
 pub struct Frame {
-    /// An skb, or bytes.
+    /// The skb, or the address of the bytes.
     pub from: *mut c_void,
-    /// They are bytes.
+    /// `from` is an address of bytes.
     pub is_linear: bool,
     pub len: usize,
     pub offload: Offload,
@@ -93,7 +93,7 @@ impl Source for Frame {
     }
 }
 
-/// Copies an skb to the ring, or `len` bytes where `csum` has PREGRANT_LINEAR. The backend sees the
+/// Copies an skb to the ring, or `len` bytes if `csum` has PREGRANT_LINEAR. The backend sees the
 /// frame after pregrant_tx_publish. 1: sent; 0: no room now; below 0: it cannot be sent.
 ///
 /// # Safety
@@ -124,8 +124,9 @@ fn offload_of(csum: u32, gso_type: u32, gso_size: u32) -> Offload {
     }
 }
 
-/// As pregrant_tx_send, of an skb whose last bytes are these `n` granted pages; `ids` gets the ids
-/// of their requests. Not 1: the backend sees none of it, and the grants remain the caller's.
+/// Like pregrant_tx_send, for an skb whose last bytes are in these `n` granted pages; `ids` gets
+/// the ids of their requests. Unless 1 is returned, the backend sees none of it, and the grants
+/// remain the caller's.
 ///
 /// # Safety
 /// The skb has `len` bytes; there are `n` pieces, and room for as many ids.
@@ -152,20 +153,21 @@ pub unsafe extern "C" fn pregrant_tx_send_pieces(
     }
 }
 
-/// The number of ids that granted pages may have; 0: the backend is not to get any.
+/// The number of ids that granted pages may have; 0: the backend must not get any.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_piece_ids(tx: &Tx) -> u32 {
     if tx.half.front().takes_pieces() { tx.half.front().ids() } else { 0 }
 }
 
-/// Requests of granted pages without a response, or whose response was not read; 0 on a new ring.
+/// Number of requests of granted pages without a response, or whose response was not read; 0 on a
+/// new ring.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_pieces_out(tx: &Tx) -> u32 {
     tx.half.front().pieces_out()
 }
 
-/// Ids of granted pages whose response has come, at most `room`. After each pregrant_tx_reclaim
-/// until it is 0.
+/// Returns ids of granted pages whose response has arrived, at most `room`. Call it after each
+/// pregrant_tx_reclaim until it returns 0.
 ///
 /// # Safety
 /// There is room for so many ids.
@@ -182,32 +184,33 @@ pub extern "C" fn pregrant_tx_publish(tx: &mut Tx) {
     tx.half.publish(&tx.p);
 }
 
-/// Free TX slots.
+/// Number of free TX slots.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_room(tx: &Tx) -> u32 {
     tx.half.room()
 }
 
-/// TX requests without a response.
+/// Number of TX requests without a response.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_in_flight(tx: &Tx) -> u32 {
     tx.half.front().in_flight()
 }
 
-/// Reads TX responses. How many; below 0: a fault.
+/// Reads TX responses. Returns how many; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
     or_fault(tx.p.device, tx.half.reclaim(&tx.p, 1).map(|n| n as i32))
 }
 
 /// Asks for an event at the `ahead`-th response from here, and unmasks the channel. 1: that
-/// response is there; below 0: a fault.
+/// response has arrived; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_arm(tx: &mut Tx, ahead: u32) -> i32 {
     or_fault(tx.p.device, tx.half.final_check(&tx.p, ahead).map(i32::from))
 }
 
-/// Asks for multicast frames to an address, or no longer. False: there is no room now.
+/// Asks the backend to deliver multicast frames to an address, or to stop that. False: there is no
+/// room now.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_multicast(tx: &mut Tx, mac: &[u8; 6], wanted: bool) -> bool {
     tx.half.multicast(&tx.p, MacAddr(*mac), wanted)
@@ -225,8 +228,8 @@ pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 8]>) 
     to.write(counters(rx.half.stats(), rx.persists));
 }
 
-/// In the order of the names in `ethtool.c`. The frames in ordinary pages count as granted or as
-/// persistent, by what the vif does.
+/// The counters in the order of their names in `ethtool.c`. Frames in ordinary pages count as
+/// granted or as persistent, depending on what the vif uses.
 pub fn counters(s: DirStats, persists: bool) -> [u64; 8] {
     let (granted, persistent) = if persists { (0, s.granted) } else { (s.granted, 0) };
     [s.frames, s.bytes, s.staging, granted, persistent, s.errors, s.dropped, s.notifications]
@@ -252,7 +255,7 @@ pub struct Skbs {
     most: usize,
     /// An XDP program sees the frames, large ones as segments, each of which counts.
     decides: bool,
-    /// Staging buffers can be sent on: C learns which buffer a frame came in.
+    /// Received staging buffers can be sent: C learns in which buffer a frame arrived.
     pub send_on: bool,
     /// The last frame's bytes in granted memory.
     last: *const u8,
@@ -344,9 +347,9 @@ impl Sink for Skbs {
     }
 }
 
-/// Adds an skb to `to` for each received frame, at most `most`. How many of `most` were used; below
-/// 0: a fault. Then call pregrant_rx_post. `decides`: an XDP program sees the frames, and each
-/// segment of a large one counts as a frame. `send_on`: pk_in_buffer is called for each.
+/// Adds an skb to `to` for each received frame, at most `most`. Returns how many of `most` were
+/// used; below 0: a fault. Then call pregrant_rx_post. `decides`: an XDP program sees the frames,
+/// and each segment of a large one counts as a frame. `send_on`: pk_in_buffer is called for each.
 ///
 /// # Safety
 /// `to` is a `struct pregrant_received`.
@@ -372,8 +375,8 @@ impl Rx {
     }
 }
 
-/// Frames that stayed in their pages since the last call. `is_short`: others were copied for want
-/// of pages.
+/// Number of frames that stayed in their pages since the last call. `is_short`: others were copied
+/// because no page was spare.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, is_short: &mut MaybeUninit<bool>) -> u32 {
     let Rx { half, in_place, .. } = rx;
@@ -388,7 +391,7 @@ pub extern "C" fn pregrant_rx_post(rx: &mut Rx) {
     rx.half.post_taken(&rx.p);
 }
 
-/// Whether the backend takes back received staging buffers on TX.
+/// True if the backend accepts received staging buffers on TX.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_sends_on(tx: &Tx) -> bool {
     tx.half.front().sends_on()
@@ -408,15 +411,15 @@ pub extern "C" fn pregrant_tx_send_on(
     rx.half.send_on(&mut tx.half, slot, (offset, len), offload_of(csum, 0, 0))
 }
 
-/// Makes buffers RX buffers again that were sent on and have their response. How many have none.
+/// Returns buffers to RX that were sent and have their response. Returns how many have none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_take_returned(rx: &mut Rx, tx: &mut Tx) -> u32 {
     rx.half.take_returned(&mut tx.half);
     rx.half.front().buffers().away()
 }
 
-/// Before NAPI completes: asks for an event, and unmasks the channel. 1: there is work; below 0: a
-/// fault.
+/// Called before NAPI completes: asks for an event, and unmasks the channel. 1: there is work;
+/// below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_arm(rx: &mut Rx) -> i32 {
     or_fault(rx.p.device, rx.half.final_check(&rx.p).map(i32::from))

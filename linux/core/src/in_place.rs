@@ -17,14 +17,14 @@ use pregrant::platform::Platform;
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::shm::copy_from_shared;
 
-/// After so many frames in a row that the stack still has a call looks no further.
+/// After this number of frames in a row that the stack still uses, a call ends its search.
 const HELD: usize = 8;
 
-/// The frames of one queue whose pages the stack may have.
+/// Received frames of one queue whose pages the stack may still use.
 pub struct InPlace {
-    /// Shorter frames are copied.
+    /// Frames shorter than this are copied, bytes.
     from: usize,
-    /// In the order in which they came.
+    /// Tokens in the order in which their frames arrived.
     out: VecDeque<Token>,
     /// Frames that stayed in their pages since the owner last asked.
     frames: u32,
@@ -57,7 +57,7 @@ impl InPlace {
         half.take_lent(&mut SkbsInPages { skbs, of: self }, 1)
     }
 
-    /// There is room, since a page has one token at most.
+    /// Notes a frame. There is room, since a page has at most one token.
     fn note(&mut self, token: Token) {
         if self.out.len() < self.out.capacity() {
             self.out.push_back(token);
@@ -90,7 +90,7 @@ impl InPlace {
     }
 }
 
-/// Whether no skb has a reference to any of these pages.
+/// True if no skb refers to any of these pages.
 pub fn has_done(mut pieces: &mut dyn Iterator<Item = Piece<'_>>) -> bool {
     // SAFETY: bytes of the kernel's pages that are granted, and are not freed meanwhile.
     Iterator::all(&mut pieces, |piece| unsafe { shim::pk_page_is_back(piece.as_raw().0) })
@@ -117,7 +117,7 @@ impl Sink for SkbsInPages<'_> {
     }
 }
 
-/// Fragments of an skb at most: MAX_SKB_FRAGS.
+/// Largest number of fragments of an skb: MAX_SKB_FRAGS.
 const FRAGMENTS: usize = 17;
 
 impl LentSink for SkbsInPages<'_> {

@@ -27,7 +27,7 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// Granted memory.
+/// Memory that is granted to the backend.
 pub struct Region {
     base: NonNull<u8>,
     pages: usize,
@@ -46,7 +46,7 @@ unsafe impl SharedBytes for Region {
 }
 
 impl Region {
-    /// A page of it.
+    /// Address of one of its pages.
     pub fn page(&self, page: usize) -> Result<*mut u8, PlatformError> {
         if page >= self.pages {
             return Err(PlatformError { op: "grant a page that is not there", code: 22 });
@@ -107,7 +107,7 @@ impl Clock for Kernel {
     }
 }
 
-/// Zeroed pages.
+/// Allocates zeroed pages.
 pub fn pages(n: usize) -> Result<Region, PlatformError> {
     // SAFETY: null where there are none.
     let base = NonNull::new(unsafe { shim::pk_pages(n) });
@@ -188,7 +188,8 @@ unsafe impl PeerMem for Kernel {
     }
 }
 
-/// An end of an event channel. Its interrupt comes once, then after it was unmasked.
+/// One end of an event channel. After an interrupt the next one comes only once the channel is
+/// unmasked.
 pub struct Channel {
     at: NonNull<core::ffi::c_void>,
     port: EvtchnPort,

@@ -5,7 +5,7 @@
 
 use core::ffi::c_void;
 
-/// What the self-test lets fail: `enum pregrant_kind`.
+/// Kinds of requests that the self-test can fail: `enum pregrant_kind`.
 pub const HEAP: u32 = 1;
 pub const PAGES: u32 = 2;
 pub const GRANT: u32 = 4;
@@ -33,19 +33,21 @@ pub struct More {
 
 unsafe extern "C" {
     // heap.c
-    /// Memory for the core, which the caller may not refuse. Null: no such alignment.
+    /// Allocates memory for the core; it does not fail for lack of memory. Null: this alignment is
+    /// not supported.
     pub fn pk_alloc(size: usize, align: usize, zeroed: bool) -> *mut u8;
     pub fn pk_free(at: *mut u8);
-    /// Zeroed pages that can be granted, with consecutive addresses. Null: there is no memory now.
+    /// Allocates zeroed pages with consecutive addresses, which can be granted. Null: there is no
+    /// memory now.
     pub fn pk_pages(n: usize) -> *mut u8;
     pub fn pk_free_pages(at: *mut u8, n: usize);
 
     // device.c
-    /// The module parameter `trusted`: backends may see whole pages of what is sent.
+    /// The module parameter `trusted`: backends may be granted whole pages of skbs that are sent.
     pub fn pk_trusted() -> bool;
 
     // cache.c
-    /// Bytes of the L2 cache of a processor core.
+    /// Size of a processor core's L2 cache in bytes.
     pub fn pk_private_cache() -> u32;
 
     // log.c
@@ -56,9 +58,9 @@ unsafe extern "C" {
     pub fn pk_now_ns() -> u64;
 
     // grants.c
-    /// Grants a page to domain `to`. The grant reference, or an error code.
+    /// Grants a page to domain `to`. Returns the grant reference, or an error code.
     pub fn pk_grant(to: u16, page: *mut u8, readonly: bool) -> i32;
-    /// Ends foreign access. False: the page is still mapped.
+    /// Ends a grant. False: the page is still mapped.
     pub fn pk_grant_end(gref: u32) -> bool;
 
     // events.c
@@ -82,8 +84,9 @@ unsafe extern "C" {
     // frame.c
     /// Copies `len` bytes of an skb from its byte `at` on.
     pub fn pk_skb_read(skb: Skb, at: usize, to: *mut u8, len: usize);
-    /// An skb for a received frame, added to `to`, a `struct pregrant_received`. `linear`: where
-    /// its bytes are written; null: they are appended. Null: the frame is dropped and counted.
+    /// Allocates an skb for a received frame and adds it to `to`, a `struct pregrant_received`.
+    /// `linear`: where its bytes must be written; null: they are appended later. Returns null if
+    /// the frame is dropped; it is counted then.
     pub fn pk_skb_new(
         to: *mut c_void,
         len: usize,
@@ -94,11 +97,11 @@ unsafe extern "C" {
     ) -> Skb;
     /// Counts a received frame as dropped.
     pub fn pk_frame_refused(to: *mut c_void);
-    /// The bytes of the last frame are in the staging buffer of a slot, too: at `from`, which is
-    /// byte `offset` of a buffer of `bytes` bytes.
+    /// Notes that the bytes of the last frame are also in the staging buffer of a slot: at `from`,
+    /// which is byte `offset` of a buffer of `bytes` bytes.
     pub fn pk_in_buffer(to: *mut c_void, slot: u16, offset: u16, bytes: usize, from: *mut u8);
-    /// As pk_skb_new, of a frame whose first `head` bytes are copied; pages are added for the
-    /// others.
+    /// Like pk_skb_new, for a frame whose first `head` bytes are copied; the others are added as
+    /// fragments.
     pub fn pk_skb_new_frags(
         to: *mut c_void,
         len: usize,
@@ -108,18 +111,18 @@ unsafe extern "C" {
         gso_size: u32,
         linear: *mut *mut u8,
     ) -> Skb;
-    /// Adds a fragment: `len` bytes at `at`. The skb takes a reference to their page.
+    /// Adds a fragment of `len` bytes at `at`. The skb takes a reference to their page.
     pub fn pk_skb_add_page(skb: Skb, at: *const u8, len: usize);
-    /// Whether no skb has a reference to the page at `at` any more.
+    /// True if no skb has a reference to the page at `at` any more.
     pub fn pk_page_is_back(at: *const u8) -> bool;
     /// Appends bytes to a nonlinear skb.
     pub fn pk_skb_append(skb: Skb, from: *const u8, len: usize);
 
     // selftest.c
-    /// Lets requests of these `kinds` fail, from the `from`-th to before the `to`-th of those to
-    /// come.
+    /// Lets requests of these `kinds` fail, from the `from`-th to before the `to`-th of the
+    /// following ones.
     pub fn pk_fail(kinds: u32, from: u64, to: u64);
-    /// The number of such requests since.
+    /// The number of such requests since pk_fail.
     pub fn pk_asked() -> u64;
     pub fn pk_may_allocate(kind: u32) -> bool;
     /// Allocations that are not freed.
@@ -127,22 +130,24 @@ unsafe extern "C" {
     pub fn pk_memory_waits() -> u32;
     /// Reschedules if needed.
     pub fn pk_test_resched();
-    /// An skb with these bytes, in fragments. Null: no memory.
+    /// Makes an skb with these bytes, in fragments. Null: no memory.
     pub fn pk_test_skb(from: *const u8, len: usize) -> Skb;
     pub fn pk_test_free(skb: Skb);
-    /// The fragments of an skb, 17 at most: pages, offsets, lengths. How many.
+    /// Returns the fragments of an skb, 17 at most: pages, offsets, lengths, and how many there
+    /// are.
     pub fn pk_test_pieces(skb: Skb, pages: *mut *mut u8, offsets: *mut u16, lens: *mut u16) -> u32;
-    /// A `struct pregrant_received`, empty.
+    /// Makes an empty `struct pregrant_received`.
     pub fn pk_test_received() -> *mut c_void;
-    /// Frames that were dropped.
+    /// Number of frames that were dropped.
     pub fn pk_test_dropped(received: *mut c_void) -> u32;
-    /// The bytes of the next skb: how many; 0: some are missing; below 0: there is no skb.
+    /// Copies the bytes of the next skb, and returns how many; 0: some are missing; below 0: there
+    /// is no skb.
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// Enters softirq context, as NAPI does, or leaves it.
     pub fn pk_test_softirq(on: bool);
     pub fn pk_reserve_size(queues: u32, slots: u32, more: More) -> usize;
-    /// Null: no memory.
+    /// Allocates a reserve for a front. Null: no memory.
     pub fn pk_reserve_begin(queues: u32, slots: u32, more: More) -> *mut c_void;
-    /// The most bytes that were in use of it.
+    /// Frees a reserve. Returns the largest number of bytes that were in use.
     pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }

@@ -15,15 +15,15 @@ use pregrant::net::front::{FrontVif, NotOffered};
 use pregrant::net::path::PathName;
 use pregrant::platform::Platform;
 
-/// Bytes, with the 0 behind them: C's `ETHTOOL_FWVERS_LEN`.
+/// Size in bytes including the terminating 0: C's `ETHTOOL_FWVERS_LEN`.
 pub const ROOM: usize = 32;
-/// The words with a 0 behind them.
+/// A text with a terminating 0.
 pub type Words = [u8; ROOM];
 /// The longest path, and the longest reason.
 const PATH: usize = 12;
 const WHY: usize = ROOM - 1 - ": ".len() - PATH;
 
-/// These words, of so many bytes at most.
+/// Texts that are checked to fit, when compiled.
 macro_rules! fit {
     ($most:ident, $words:literal) => {
         const {
@@ -33,7 +33,7 @@ macro_rules! fit {
     };
 }
 
-/// What a front has shared with its back, read while its queues are not handed out.
+/// What a front shares with its back, read while its queues are not handed out.
 #[derive(Clone, Copy, Default)]
 pub struct Shared {
     /// The directions with staging, TX and RX.
@@ -43,7 +43,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// By a live front.
+    /// Reads the state of a live front.
     pub fn by<P: Platform>(vif: &FrontVif<P>) -> Self {
         vif.queue(0).map_or(Self::default(), |q| {
             let (tx, rx) = q.staging_lens();
@@ -52,30 +52,30 @@ impl Shared {
     }
 }
 
-/// One of the words that a front's owner may ask by.
+/// The name of a path that a front's owner may ask for.
 pub fn asked(path: &[u8]) -> &'static [u8] {
     let known: [&[u8]; 4] = [b"copy", b"staging", b"gref-mapping", b"persistent"];
     known.into_iter().find(|known| *known == path).unwrap_or(b"auto")
 }
 
-/// What decides the words.
+/// What determines the text.
 #[derive(Clone, Copy)]
 pub struct Seen<'a> {
     /// A path's name, or `auto`.
     pub asked: &'a [u8],
     pub shared: Shared,
     pub maps: bool,
-    /// It has been asked to map some.
+    /// The back was asked to map pages and has mapped none.
     pub maps_none: bool,
     pub persists: bool,
     pub refuses_staging: bool,
     pub is_short: bool,
-    /// What the back does not offer.
+    /// The feature that the back does not offer.
     pub absent: Option<&'static str>,
 }
 
 impl<'a> Seen<'a> {
-    /// Of a live front.
+    /// Reads the state of a live front.
     pub fn of<P: Platform>(vif: &FrontVif<P>, shared: Shared, asked: &'a [u8]) -> Self {
         let absent = |lack: &NotOffered| match lack {
             NotOffered::DataLen { offered, .. } if !offered.is_empty() => Some(fit!(WHY, "data_len absent")),
@@ -97,7 +97,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// The path.
+    /// Name of the path in use.
     pub fn path(&self) -> &'static str {
         match (self.shared.staged, self.maps) {
             ([true, true], true) => fit!(PATH, "staging+gref"),
@@ -113,14 +113,14 @@ impl<'a> Seen<'a> {
     /// Why it is no other.
     pub fn why(&self) -> &'static str {
         let asks_to_map = matches!(self.asked, b"auto" | b"gref-mapping");
-        // Without a shortage only a back that refuses its list leaves a direction out.
+        // Unless memory is short, a direction is missing only if the back refuses its list.
         match (self.shared.staged, self.absent) {
             _ if self.is_short && !self.refuses_staging => fit!(WHY, "no memory"),
             ([true, false], _) => fit!(WHY, "rx refused"),
             ([false, true], _) => fit!(WHY, "tx refused"),
             _ if self.refuses_staging => fit!(WHY, "staging refused"),
             (_, Some(what)) => what,
-            // It offered to, and keeps none.
+            // The back offered to map pages, and keeps none mapped.
             _ if asks_to_map && self.maps_none => fit!(WHY, "gref refused"),
             _ => match self.asked {
                 b"staging" => fit!(WHY, "path=staging"),
@@ -132,7 +132,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// With a 0 behind it, for C.
+    /// The text with a terminating 0, for C.
     pub fn words(&self) -> Words {
         let mut to = [0; ROOM];
         let words = [self.path(), ": ", self.why()];

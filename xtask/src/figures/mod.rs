@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Runs of the demo by default.
 const RUNS: u32 = 5;
 
-/// A machine is not measured when others take more than this share of it.
+/// If other programs use more than this share of a machine, nothing is measured.
 const BUSY_MOST: f64 = 0.05;
 /// How long the machine is watched before a measurement.
 const WATCH: Duration = Duration::from_secs(3);
@@ -103,10 +103,10 @@ fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the kernel says what its processors did.
+/// The kernel's file with the times of all processors.
 const STAT: &str = "/proc/stat";
 
-/// Which share of the processors' time was not idle between two readings.
+/// The share of the processors' time that was not idle between two readings.
 fn busy_share(
     before: &str,
     wait: impl FnOnce(),
@@ -155,7 +155,7 @@ mod tests {
     fn what_others_take_is_what_was_not_idle() {
         let share = |before: &str, after: &str| busy_share(before, || (), || Ok(after.into()));
         let before = "cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1 1 1 1\n";
-        // 100 more, of these 60 idle and 15 waiting for a disk; a guest's time is not counted
+        // 100 ticks more, of which 60 idle and 15 waiting for a disk; a guest's time is not counted
         // twice.
         assert_eq!(share(before, "cpu  110 5 105 760 115 1 2 2 90 0\n"), Ok(0.25));
         assert_eq!(share(before, before), Ok(1.0));

@@ -110,7 +110,7 @@ fn at<T>(
     object.and_then(read).map_err(|e| format!("line {n}: {e}"))
 }
 
-/// Takes a text out of an object.
+/// Removes a text from an object and returns it.
 fn word(object: &mut Map<String, Value>, key: &str) -> Result<Option<String>, String> {
     match object.remove(key) {
         None | Some(Value::Null) => Ok(None),

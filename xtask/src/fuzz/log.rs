@@ -45,7 +45,7 @@ impl Log {
         &self.0
     }
 
-    /// Executions of kept inputs, once all of them are played.
+    /// Number of executions of kept inputs, once all of them were played.
     pub(super) fn kept(&self) -> Option<u64> {
         let line = self.0.lines().find(|l| l.split_whitespace().nth(1) == Some("INITED"))?;
         line.split_whitespace().next()?.strip_prefix('#')?.parse().ok()

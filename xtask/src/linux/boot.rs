@@ -22,7 +22,8 @@ pub(super) const TOOLS: [(&str, &str); 3] =
 const BAD: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
 
-/// The first process. A driver without Xen must say no, and to parameters that are none.
+/// Script of the first process. Without Xen the driver must refuse to load, and so it must with
+/// invalid parameters.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc

@@ -34,13 +34,13 @@ pub(super) fn headers(w: &Workspace, name: &str, dir: &Path) -> Result<Headers, 
             let folder = root.join(folder);
             std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         }
-        // As mawk's configuration does.
+        // Does what mawk's configuration does.
         let awk = root.join("usr/bin/awk");
         symlink("mawk", &awk).map_err(|e| format!("{}: {e}", awk.display()))?;
         write(&done, "")?;
     }
     let build = newest(&root)?;
-    // In there; what it links to may be so, too.
+    // A path inside the chroot; its link target may be one, too.
     let inside = build.strip_prefix(&root).map_err(|_| format!("{} is not below", build.display()))?;
     let folder = inside.parent().and_then(|kernel| kernel.file_name()).unwrap_or_default();
     let version = folder.to_string_lossy().into_owned();

@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 /// The header, from the root.
 const HEADER: &str = "linux/module/core.h";
-/// Where the functions are, from the root, in the header's order.
+/// Source files that declare the functions, in the header's order.
 const SOURCES: [&str; 4] = [
     "linux/core/src/shim.rs",
     "linux/core/src/front.rs",
@@ -38,7 +38,7 @@ const HEAD: &str = "\
 #define PREGRANT_CORE_H
 ";
 
-/// Columns of a line at most.
+/// Largest width of a line.
 const COLUMNS: usize = 96;
 
 /// One function.
@@ -46,7 +46,7 @@ const COLUMNS: usize = 96;
 struct Function {
     comment: String,
     name: String,
-    /// Names and Rust types.
+    /// Names and Rust types of the parameters.
     parameters: Vec<(String, String)>,
     result: Option<String>,
 }
@@ -114,7 +114,7 @@ fn parse(comment: &[&str], signature: &str) -> Option<Function> {
     };
     let parameters = split(parameters).into_iter().map(parameter).collect::<Option<_>>()?;
     let result = result.trim_end_matches([';', '{']).trim().strip_prefix("-> ").map(String::from);
-    // Rust's part is for who calls it from Rust.
+    // The part after a `#` heading is for Rust callers.
     let comment = comment.iter().take_while(|line| !line.starts_with('#')).copied();
     let comment = comment.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     Some(Function { comment: without_links(&comment), name: name.into(), parameters, result })
@@ -130,7 +130,7 @@ fn split(parameters: &str) -> Vec<&str> {
     parts.map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// `[words](link)` is `words`.
+/// Replaces `[words](link)` by `words`.
 fn without_links(comment: &str) -> String {
     let mut text = String::new();
     let mut rest = comment;
@@ -185,7 +185,7 @@ fn prototype(function: &Function) -> Result<String, String> {
 /// Names that Rust allows and C has for types.
 const KEYWORDS: [&str; 6] = ["char", "double", "float", "int", "long", "short"];
 
-/// A parameter in C. Without a name: what stands before a function's.
+/// Declares a parameter in C. Without a name: the part before a function's name.
 fn declared(name: &str, kind: &str) -> Result<String, String> {
     if KEYWORDS.contains(&name) {
         return Err(format!("{name:?} is a keyword of C"));

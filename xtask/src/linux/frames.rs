@@ -18,7 +18,7 @@ use std::path::Path;
 const DATA_PATH_BYTES: u64 = 1024;
 const FRAME_BYTES: u64 = 2048;
 
-/// The last words of those that run for frames.
+/// Last parts of the names of functions that run for each frame.
 const DATA_PATH: &[&str] = &[
     "check",
     "deliver",
@@ -49,14 +49,15 @@ const DATA_PATH: &[&str] = &[
     "take_split",
 ];
 
-/// How those functions begin that C calls for frames.
+/// Prefixes of the functions that C calls for frames.
 const CALLED_FOR_FRAMES: [&str; 2] = ["pregrant_tx_", "pregrant_rx_"];
 
 /// A type with such a function that runs at set-up alone.
 const SET_UP: &str = "front::queue::Parts<";
 
-/// For each object: the most calls of functions that panic, and how many of them a frame can reach.
-/// The front's numbers may only fall; the self-test also contains the back.
+/// For each object: the largest allowed number of calls of panicking functions, and how many of
+/// them code for frames can reach. The front's numbers may only fall; the self-test also contains
+/// the back.
 const PANICS: &[(&str, Most)] =
     &[("front", Most { all: 150, for_frames: 32 }), ("selftest", Most { all: 594, for_frames: 0 })];
 
@@ -82,11 +83,12 @@ struct Function {
     name: String,
     bytes: u64,
     panics: usize,
-    /// The others that it calls, jumps to, or takes the address of, by their places in the list.
+    /// Indices of functions that this one calls, jumps to, or takes the address of.
     leads_to: Vec<usize>,
 }
 
-/// Refuses an object whose functions take too much, or that panics from more places than it may.
+/// Refuses an object with a function whose stack frame is too large, or that panics from more
+/// places than allowed.
 pub(super) fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     let code = output(w.program("objdump").args(["-dr", "-C", "--no-show-raw-insn"]).arg(object))?;
     let functions = read(&code);
@@ -132,7 +134,7 @@ fn limit(name: &str) -> u64 {
         return DATA_PATH_BYTES;
     }
     let is_core = name.contains("pregrant::net::") && !name.contains(SET_UP);
-    // Behind the last colon, without what it is generic over.
+    // The last part of the path, without generic parameters.
     let plain = name.split("::<").next().unwrap_or(name);
     let last = plain.rsplit("::").next().unwrap_or(plain);
     if is_core && DATA_PATH.contains(&last) { DATA_PATH_BYTES } else { FRAME_BYTES }
@@ -143,7 +145,7 @@ fn reached(functions: &[Function], is_root: impl Fn(&str) -> bool) -> Vec<&Funct
     let mut seen = vec![false; functions.len()];
     let mut next: Vec<usize> = (0..functions.len()).filter(|k| is_root(&functions[*k].name)).collect();
     while let Some(k) = next.pop() {
-        // The way of a frame ends at a panic.
+        // Code for a frame ends at a panic.
         if !std::mem::replace(&mut seen[k], true) && !is_panic(&functions[k].name) {
             next.extend(&functions[k].leads_to);
         }
@@ -159,10 +161,10 @@ fn is_panic(name: &str) -> bool {
 fn read(code: &str) -> Vec<Function> {
     let mut functions: Vec<Function> = Vec::new();
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
-    // By function: where it calls or jumps to, in the object's code; what it takes the address of.
+    // For each function: targets of its calls and jumps, and functions whose address it takes.
     let mut targets: Vec<(usize, u64)> = Vec::new();
     let mut addresses: Vec<(usize, u64)> = Vec::new();
-    // How much of a function is read for its frame: it is made at the beginning.
+    // The stack frame is set up at the beginning, so only that part is read for it.
     let (mut left, mut calls) = (0, false);
     for line in code.lines() {
         let head = line.strip_suffix(">:").and_then(|line| line.split_once(" <"));
@@ -174,7 +176,7 @@ fn read(code: &str) -> Vec<Function> {
         }
         let Some(of) = functions.len().checked_sub(1) else { continue };
         if let Some(to) = in_code(line, "R_X86_64_PLT32") {
-            // Counted from the end of the instruction, whose last four bytes it is.
+            // Relative to the end of the instruction, whose last four bytes it is.
             targets.extend(u64::try_from(to + 4).ok().filter(|_| calls).map(|to| (of, to)));
             continue;
         }

@@ -36,7 +36,7 @@ impl Headers {
 
 /// The newest headers below a root.
 pub(super) fn newest(root: &Path) -> Result<PathBuf, String> {
-    // Not all releases have all of it below `usr`.
+    // Not all releases have everything below `usr`.
     let places = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
     let modules = places.iter().find(|place| place.exists()).unwrap_or(&places[0]);
     let kernels = std::fs::read_dir(modules).map_err(|e| format!("{}: {e}", modules.display()))?;
@@ -78,7 +78,7 @@ pub(super) fn build(
         }
         None => w.program("make"),
     };
-    // As it is called there.
+    // The folder's name inside the chroot.
     let named = headers.root.as_ref().and_then(|root| dir.strip_prefix(root).ok());
     let named = named.map_or(dir.to_path_buf(), |inside| Path::new("/").join(inside));
     make.arg("-C").arg(&headers.dir).arg(format!("M={}", named.display())).arg("modules");
@@ -88,7 +88,8 @@ pub(super) fn build(
         [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     let is_warning =
         |line: &&str| ["arning:", "WARNING", "error:", "ERROR"].iter().any(|word| line.contains(word));
-    // Of this machine's compiler, and of BTF, which needs the kernel's own file: no fault of ours.
+    // Warnings about this machine's compiler, and about BTF, which needs the kernel's own file, are
+    // not about our code.
     let is_ours = |line: &&str| !line.contains("the compiler differs") && !line.contains("BTF");
     let warned = said.lines().filter(is_warning).find(is_ours);
     if !ended.status.success() || warned.is_some() {
@@ -102,7 +103,7 @@ pub(super) fn build(
     }
 }
 
-/// Without the debugger's part, for a small initial file system.
+/// Removes debugging information, for a small initramfs.
 pub(super) fn strip(w: &Workspace, module: &Path) -> Result<(), String> {
     run(w.program("strip").arg("--strip-debug").arg(module))
 }

@@ -27,7 +27,7 @@ use std::time::Instant;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     headers: Option<PathBuf>,
-    /// The Debian release whose headers and compiler are used, in a folder of their own.
+    /// The Debian release whose headers and compiler are used, in a separate folder.
     release: Option<String>,
     /// Frames each way by each path; None: no boot.
     frames: Option<u64>,
@@ -100,12 +100,12 @@ pub fn modules(w: &Workspace, release: Option<&str>) -> Result<Vec<PathBuf>, Str
     Ok(built(w, None, release, &objects(w)?)?.1)
 }
 
-/// Offences for tidy.
+/// Violations, for the layer `tidy`.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     declarations::check(w)
 }
 
-/// C's part, and Kbuild.
+/// The module's C files and its Kbuild.
 pub fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     kbuild::sources(w)
 }
@@ -115,7 +115,7 @@ pub fn front(w: &Workspace) -> Result<PathBuf, String> {
     objects(w)?.into_iter().next().ok_or("no object of the driver".into())
 }
 
-/// Rust's part, which is the same for each kernel: of the driver, and of the self-test.
+/// The Rust objects of the driver and of the self-test, which are the same for each kernel.
 fn objects(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     tool::debian(w, "ld", "binutils")?;
     let dir = place(w);
@@ -166,7 +166,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     }
     let package = package::guest(w, objects.first().ok_or("no object of the driver")?)?;
     std::thread::scope(|scope| {
-        // It waits for the network and for one processor.
+        // The trial waits for the network and uses only one processor.
         let trial = has_chroot.then(|| scope.spawn(|| package::play(w, PACKAGE, &package)));
         let rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
         let played = rows.map(|row| play(w, row, &objects)).collect::<Result<Vec<()>, String>>();

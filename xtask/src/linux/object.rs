@@ -17,7 +17,7 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-none";
 const CORE: &str = "linux/core";
 
-/// Relocations that a module's loader takes.
+/// Relocations that the kernel's module loader supports.
 const RELOCATIONS: [&str; 5] =
     ["R_X86_64_64", "R_X86_64_32", "R_X86_64_32S", "R_X86_64_PC32", "R_X86_64_PLT32"];
 
@@ -65,19 +65,19 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     link_all()
 }
 
-/// No warnings, as in the workspace.
+/// Refuses warnings, as in the workspace.
 pub(super) fn lint(w: &Workspace, dir: &Path) -> Result<(), String> {
     tool::target(w, TARGET)?;
     tool::component(w, "rust-src")?;
     run(&mut cargo(w, dir, &["clippy", "--release", "--locked", "--", "-D", "warnings"]))
 }
 
-/// cargo in the folder whose `.cargo/config.toml` has the flags.
+/// Runs cargo in the folder whose `.cargo/config.toml` has the module's flags.
 fn cargo(w: &Workspace, dir: &Path, args: &[&str]) -> Command {
     let mut cargo = w.cargo(args);
     cargo.current_dir(w.root().join(CORE)).env("CARGO_TARGET_DIR", dir.join("core"));
     cargo.env("RUSTC_BOOTSTRAP", "1");
-    // Flags of a user's own would take the place of the module's.
+    // A user's own flags would replace the module's.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo
 }
@@ -96,8 +96,8 @@ fn link(w: &Workspace, core: &Path, objects: &[PathBuf], roots: &[&str], to: &Pa
     output(&mut ld).map(drop)
 }
 
-/// objtool makes a second symbol of each function's name, for the room before it, and a kernel's
-/// names have at most 511 bytes.
+/// Longest symbol name. objtool makes a second symbol of each function's name, for the padding
+/// before it, and a kernel's names have at most 511 bytes.
 const NAME_BYTES: usize = 255;
 
 /// A line for each that is too long: it, and one that begins like it.

@@ -21,15 +21,15 @@ use std::path::Path;
 const CRATES: &[&str] =
     &["pregrant", "pregrant-xenstored", "pregrant-host", "pregrant-loopback", "pregrant-cli"];
 
-/// Of the laboratory the commands that are run by hand beside a backend. What measures is not among
-/// them.
+/// Files of the laboratory's commands that are run by hand beside a backend. Benchmarks are not
+/// among them.
 const OF_THE_LABORATORY: &[&str] = &["front.rs", "frames.rs", "frames", "loopback.rs", "store.rs"];
 
 /// Files and folders without messages of their own: budgets of lines, checks, a test's reader, and
 /// faults in a frame's headers, for which the frame is dropped and counted.
 const LEFT_OUT: &[&str] = &["device_log", "line_budget", "conformance", "exposition", "headers"];
 
-/// How types end whose `Display` is a message.
+/// Suffixes of type names whose `Display` is a message.
 const ERRORS: &[&str] =
     &["Fault", "Refusal", "Error", "Broken", "NoStatus", "BadRate", "NotOffered", "TooManyPages"];
 
@@ -60,7 +60,7 @@ fn collect(root: &Path, dir: &Path, into: &mut Vec<Message>) -> Result<(), Strin
     paths.iter().try_for_each(|path| gather(root, path, into))
 }
 
-/// Those of a file, or of all below a folder.
+/// Collects the messages of a file, or of all files below a folder.
 fn gather(root: &Path, path: &Path, into: &mut Vec<Message>) -> Result<(), String> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     if name == "tests" || name.ends_with("_tests") || LEFT_OUT.contains(&&*name) {
@@ -150,7 +150,7 @@ impl File {
                 };
                 self.said(self.group((at..self.tokens.len()).find(by_name)?))
             }
-            // `FrontError`'s, whose `Display` has no text of its own.
+            // `FrontError`, whose `Display` has no text of its own.
             "Lacks" if self.is_mark(at + 1, '(') => self.literal(self.group(at + 1)),
             _ => None,
         }
@@ -191,8 +191,8 @@ impl File {
         !is_member && (is_last || self.is_mark(at + 1, '('))
     }
 
-    /// The body of the closure that a name has before `at`, or of the file's function of that name
-    /// if it returns words or an error.
+    /// The body of a closure that was bound to a name before `at`, or of the file's function of
+    /// that name if it returns text or an error.
     fn function(&self, name: &str, at: usize) -> Option<Range<usize>> {
         let is_of = |word: &'static str| {
             move |i: &usize| self.ident(*i) == Some(word) && self.ident(i + 1) == Some(name)
@@ -237,7 +237,7 @@ impl File {
             return None;
         }
         let group = self.group(at + 1);
-        // An operation of the platform, whose words are for another text.
+        // The operation of a platform error, whose text becomes part of another text.
         let is_op = self.tokens[group.clone()].iter().any(|token| token.is_ident("PlatformError"));
         if is_op { None } else { Some(group) }
     }

@@ -12,20 +12,20 @@ use super::message::{Kind, Message, words};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// The share of common words from which on a text is taken for another one's successor.
+/// Share of common words from which on a new text counts as the successor of a removed one.
 const ALIKE: f64 = 0.3;
 /// The place of the source's text in what an operator sees.
 const TEXT_HERE: &str = "{text}";
-/// The weight of two texts being in the same file.
+/// Bonus for two texts in the same file.
 const SAME_FILE: f64 = 0.25;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Entry {
-    /// Whether it is the remedy of a whole file instead of one text.
+    /// The entry is the remedy for a whole file instead of one text.
     of_file: bool,
     /// The text, or the file's path.
     key: String,
-    /// How an operator sees it; `{text}` is the text of the source.
+    /// The text as an operator sees it; `{text}` is the text in the source.
     seen: Option<String>,
     remedy: String,
 }

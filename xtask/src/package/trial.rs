@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 /// Longer than a boot under emulation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Packages of such a guest, beside the one that makes its initial file system. DKMS asks for no
-/// compiler where nothing is recommended.
+/// Packages of a trial guest, beside the one that makes its initramfs. DKMS does not install a
+/// compiler without recommended packages.
 const PACKAGES: &str = "dkms,kmod,gcc,make,libelf-dev";
 
 /// Programs that the host runs: program, package.
 const TOOLS: [(&str, &str); 2] = [("mmdebstrap", "mmdebstrap"), ("qemu-system-x86_64", "qemu-system-x86")];
 
-/// What makes the initial file system.
+/// The tool that makes the initramfs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Initial {
     #[default]
@@ -92,13 +92,13 @@ quietly dpkg -P pregrant-guest-dkms
 is purged "" "$(find /etc /usr/share /usr/src /usr/lib/dracut /var/lib/dkms -name '*pregrant*' 2>/dev/null)"
 "#;
 
-/// Runs before the kernel is installed: its initramfs gets only this module, since nothing shows
-/// which devices a guest has, and with all drivers it takes minutes.
+/// Runs before the kernel is installed: its initramfs gets only this module, because the devices of
+/// a guest are unknown, and with all drivers it takes minutes.
 const CONF: &str = r#"cd "$1/etc" && mkdir -p initramfs-tools/conf.d dracut.conf.d && echo MODULES=list > initramfs-tools/conf.d/trial &&
 echo xen-netfront > initramfs-tools/modules && echo 'add_drivers+=" xen-netfront "' > dracut.conf.d/trial.conf"#;
 
-/// The first process, beside the initial file system's files: the module finds no Xen and does not
-/// load, as one would whose signature or parameters a kernel refuses.
+/// Script of the first process in the initramfs: the module finds no Xen and does not load, like
+/// one whose signature or parameters a kernel refuses.
 const INIT: &str = "#!/bin/sh
 mkdir -p /proc /sys
 mount -t proc proc /proc
@@ -128,7 +128,7 @@ pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) 
     let taken = |from: &str| format!("--customize-hook=cp \"$1/tmp/{from}\" '{}'", dir.display());
     let mut mmdebstrap = w.program("mmdebstrap");
     mmdebstrap.args(["--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends \"false\""]);
-    // The list of modules is a file of the package's too: the one that is there stays.
+    // The list of modules is also a file of the package: the present one is kept.
     mmdebstrap.args(["--dpkgopt=force-unsafe-io", "--dpkgopt=force-confold"]);
     mmdebstrap.arg(format!("--essential-hook={CONF}"));
     mmdebstrap.arg(format!(
@@ -139,7 +139,7 @@ pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) 
     mmdebstrap.args([copy(package, "/tmp/package.deb"), copy(&checks, "/tmp/checks")]);
     mmdebstrap.arg("--customize-hook=chroot \"$1\" sh /tmp/checks");
     mmdebstrap.args([taken("installed-kernel"), taken("installed-initrd")]);
-    // Nothing else of it is kept.
+    // Nothing else of the archive is kept.
     run(mmdebstrap.args(["--format=null", sources.codename, "-"]).arg(&list))?;
     boot(w, &dir)?;
     let initial = initial.package();

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 /// Timeout until dom0 plays its first scenario.
 const BOOT: Duration = Duration::from_secs(240);
-/// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
+/// Name of the machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
-/// How much longer everything may take where one of the host's processors plays all of it.
+/// How much longer everything may take if a single processor of the host emulates all.
 const ONE_PROCESSOR: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
@@ -68,7 +68,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
         if tail.len() > TAIL {
             tail.remove(0);
         }
-        // Xen's own lines share the console and may precede it on the same line.
+        // Xen's own lines share the console and may precede a message on the same line.
         let Some(said) = line.find("RIG ").map(|at| &line[at + 4..]) else { continue };
         let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
         match word {
@@ -155,12 +155,12 @@ fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
         rig.settings.join(" ")
     );
     let mut command = Command::new("qemu-system-x86_64");
-    // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and
-    // newer models do not boot.
+    // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and newer
+    // models do not boot.
     command.args(["-accel", accel, "-cpu", "qemu64,+rdrand,+svm,+npt"]).args(chipset);
     if machine.emulator == Emulator::Counted {
-        // An instruction is a nanosecond; while nothing runs the clock goes to the next timer
-        // at once.
+        // An instruction takes a nanosecond of the machine's time; while nothing runs, the clock
+        // jumps to the next timer.
         command.args(["-icount", "shift=0,sleep=off"]);
     }
     if let Some(plugin) = &rig.plugin {

@@ -101,7 +101,7 @@ pub(super) struct Images {
     pub(super) xen: PathBuf,
     pub(super) kernel: PathBuf,
     pub(super) dom0: PathBuf,
-    /// The same image with systemd as its first process.
+    /// The image with systemd as its first process.
     pub(super) systemd: PathBuf,
 }
 
@@ -140,7 +140,7 @@ impl Unpacked {
         modprobe
     }
 
-    /// Whether its kernel has one of that name.
+    /// True if the kernel has a module of that name.
     fn has_module(&self, name: &str) -> bool {
         tool(&mut self.modprobe(name)).is_ok()
     }
@@ -275,7 +275,7 @@ fn systemd(rig: &Rig<'_>, of: &Unpacked, programs: &[PathBuf], out: &Images) -> 
     fs::write(&out.systemd, both).map_err(|e| at(&out.systemd, e))
 }
 
-/// The one kernel that was unpacked.
+/// The version of the one kernel that was unpacked.
 pub(super) fn kernel_version(root: &Path) -> Result<String, String> {
     let dir = root.join("lib/modules");
     let mut names = fs::read_dir(&dir).map_err(|e| at(&dir, e))?.flatten().map(|f| f.file_name());
@@ -341,7 +341,7 @@ impl<'a> Tree<'a> {
         for folder in ["bin", "rig", "proc", "sys", "dev", "usr/bin"] {
             fs::create_dir_all(dir.join(folder)).map_err(|e| at(&dir, e))?;
         }
-        // The loader's fixed path.
+        // The fixed path of the dynamic loader.
         std::os::unix::fs::symlink("lib/x86_64-linux-gnu", dir.join("lib64")).map_err(|e| at(&dir, e))?;
         Ok(Self { of, dir })
     }
@@ -387,15 +387,15 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Kernel modules with those that they need; unpacked, as a kernel under emulation takes long
-    /// for that.
+    /// Adds kernel modules and those that they depend on, uncompressed, because a kernel under
+    /// emulation takes long to decompress them.
     fn modules(&self, names: &[&str]) -> Result<(), String> {
         let Unpacked { kernel: root, version, .. } = self.of;
         let mut files = BTreeSet::new();
         for name in names {
             let out = tool_output(&mut self.of.modprobe(name))?;
             let out = String::from_utf8_lossy(&out).into_owned();
-            // A path, and what the host's own settings say of the module.
+            // A line has a path, and options from the host's own settings.
             let paths = out.lines().filter_map(|l| l.strip_prefix("insmod ")?.split_whitespace().next());
             files.extend(paths.map(PathBuf::from));
         }

@@ -87,14 +87,14 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     let combination = rig.combination;
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
-    // Those that are fetched already cost nothing.
+    // Packages that were fetched before cost nothing.
     for release in [combination.dom0, combination.guests] {
         packages::fetch(&rig, release)?;
         packages::fetch(&rig, release.programs(combination.dom0))?;
     }
     let mut programs = programs(w, chosen.iter().any(|play| play.emulator == Emulator::Counted))?;
     let modules = match chosen.iter().any(|play| play.scenario.module) {
-        // This machine's headers are for what CI plays.
+        // CI uses the headers of this machine.
         true => {
             let other = (combination.guests != <&Release>::default()).then_some(combination.guests.name);
             for name in ["xdp", "rulers", "parcels", "beside"] {
@@ -129,7 +129,7 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     if failed.is_empty() { Ok(()) } else { Err(format!("failed on real Xen: {}", failed.join(", "))) }
 }
 
-/// A program in C, for guests whose C library need not be this machine's either.
+/// Compiles a C program statically, for guests with another C library than this machine's.
 fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
     tool::debian(rig.workspace, "gcc", "gcc")?;
     let made = rig.dir.join(name);
@@ -153,15 +153,15 @@ pub fn list(w: &Workspace) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds what runs inside, and says where it is: as it is packaged where instructions are
-/// `counted`, for these are figures.
+/// Builds the programs that run inside, and returns their paths. With `counted` they are built as
+/// packaged, because the results are figures.
 fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     let profile = if counted { "packaged" } else { "release" };
     let built = w.target().join(TARGET).join(profile);
     let build = |packages: &[&str]| {
         let mut cargo = w.cargo(&["build", "--profile", profile, "--target", TARGET]);
-        // No one reads a backtrace there, and the image is smaller without lines.
+        // No one reads a backtrace there, and the image is smaller without line tables.
         cargo.args(packages).env(format!("CARGO_PROFILE_{}_DEBUG", profile.to_uppercase()), "0");
         cargo
     };

@@ -121,7 +121,7 @@ impl<'a> Apt<'a> {
     fn of(rig: &'a Rig<'a>, release: &Release) -> Result<Self, String> {
         let machines = Self { rig, lists: None, fresh: Cell::new(false) };
         let own = own_codename()?;
-        // Which other archives the machine asks is its own choice.
+        // The machine's other archives are configured by its user.
         if own == release.codename && release.kernel_from.is_empty() {
             return Ok(machines);
         }
@@ -143,7 +143,8 @@ impl<'a> Apt<'a> {
         Ok(Self { lists: Some(dir), ..machines })
     }
 
-    /// Whether its own package lists may be outdated: the archive may have replaced what they name.
+    /// True if the package lists may be outdated: the archive may have replaced packages that they
+    /// name.
     fn may_be_stale(&self) -> bool {
         self.lists.is_some() && !self.fresh.get()
     }
@@ -169,7 +170,7 @@ impl<'a> Apt<'a> {
         if !answer.trim().is_empty() {
             return Ok(answer);
         }
-        // A machine whose lists were never fetched.
+        // The machine's lists were never fetched.
         self.update()?;
         asked().map(said).map_err(|e| format!("{program}: {e}"))
     }
@@ -198,13 +199,13 @@ impl<'a> Apt<'a> {
     }
 }
 
-/// What a package depends on, of `apt-cache depends`.
+/// The packages that a package depends on, from the output of `apt-cache depends`.
 fn depended(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "))
 }
 
-/// Packages of the same version that one of a kernel's image depends on: from 7.x on the image and
-/// the modules have packages of their own.
+/// Packages of the same version that a kernel's image depends on: from 7.x on the image and the
+/// modules are separate packages.
 fn parts<'a>(text: &'a str, image: &str) -> impl Iterator<Item = &'a str> {
     let version = image.trim_start_matches("linux-image").to_string();
     depended(text).filter(move |name| name.ends_with(&version))
@@ -223,7 +224,7 @@ fn conf(dir: &Path) -> String {
         ("Dir::State::Status", format!("{dir}/status")),
         ("Dir::Cache", format!("{dir}/cache")),
         ("Acquire::Languages", "none".into()),
-        // It may not write here.
+        // The sandbox user may not write here.
         ("APT::Sandbox::User", "root".into()),
     ];
     own.map(|(name, value)| format!("{name} \"{value}\";\n")).concat()

@@ -23,7 +23,7 @@ pub(super) struct Release {
     programs: Programs,
 }
 
-/// What runs with a release's kernel.
+/// Which programs run with a release's kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum Programs {
     /// The release's own: these packages only it has, or names so.
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(BULLSEYE.programs(&BACKPORTS), &TRIXIE);
         assert_eq!(BACKPORTS.programs(&BOOKWORM), &TRIXIE);
         assert_eq!(TRIXIE.programs(&BOOKWORM), &TRIXIE);
-        // Each has some.
+        // Each release has some packages.
         assert!(ALL.iter().all(|release| !release.programs(&BOOKWORM).packages().is_empty()));
     }
 

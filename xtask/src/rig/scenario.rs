@@ -27,7 +27,7 @@ pub(super) struct Scenario {
     /// Worker threads of each play; none: one play, without a number.
     pub(super) workers: Vec<u16>,
     pub(super) in_ci: bool,
-    /// Whether it is for a machine whose clock counts instructions.
+    /// True if the scenario needs a machine whose clock counts instructions.
     pub(super) icount: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
@@ -38,7 +38,7 @@ pub(super) struct Scenario {
 /// The default timeout in seconds.
 const SECONDS: u64 = 120;
 
-/// All of them, in order.
+/// All scenarios, in order.
 pub(super) fn all(w: &Workspace) -> Result<Vec<Scenario>, String> {
     let dir = w.root().join("rig/scenarios");
     let files = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -76,7 +76,7 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, module, unproven })
 }
 
-/// Numbers of worker threads.
+/// Parses numbers of worker threads.
 pub(super) fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>, String> {
     let count =
         |n: &str| n.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("{n:?} is no number above 0"));
@@ -84,7 +84,7 @@ pub(super) fn counts<'a>(list: impl Iterator<Item = &'a str>) -> Result<Vec<u16>
     if counts.is_empty() { Err("a number is wanted".into()) } else { Ok(counts) }
 }
 
-/// One play of a scenario.
+/// One run of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Play {
     pub(super) scenario: Scenario,
@@ -137,13 +137,13 @@ pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
     }
 }
 
-/// How QEMU plays the processors.
+/// How QEMU emulates the processors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Emulator {
     Threads,
-    /// One processor, whose instructions are counted: with more, which of them runs when would be
-    /// the emulator's choice. A dom0 whose memory is translated faults within seconds where QEMU
-    /// plays two processors, by a thread each or by one for both; this way it does not.
+    /// One processor, whose instructions are counted: with more, the emulator would choose which of
+    /// them runs when. It also avoids a fault: a dom0 with translated memory crashes within seconds
+    /// if QEMU emulates two processors, in one thread or in two.
     Counted,
 }
 

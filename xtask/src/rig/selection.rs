@@ -14,7 +14,7 @@ pub struct Selection {
     pub(super) workers: Vec<u16>,
     /// Values for the scenarios' variables, such as `FRAMES=10000`.
     pub(super) settings: Vec<String>,
-    /// All of it where QEMU counts instructions.
+    /// Play everything with QEMU counting instructions.
     pub(super) icount: bool,
     pub(super) profile: bool,
     pub(super) combination: Combination,

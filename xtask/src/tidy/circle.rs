@@ -17,7 +17,7 @@ const FOLDERS: [&str; 3] =
 
 type Module = Vec<String>;
 
-/// One line for each circle.
+/// Returns one line for each circle.
 pub fn check(sources: &[Source]) -> Vec<String> {
     let checked = sources.iter().filter(|s| FOLDERS.iter().any(|folder| s.path.starts_with(folder)));
     let files: BTreeMap<Module, (&str, Vec<Token>)> = checked
@@ -68,7 +68,7 @@ fn circles<'a>(needs: &Needs<'a>) -> Vec<Vec<&'a Module>> {
     circles
 }
 
-/// What a file needs, and what that needs.
+/// The files that a file needs, directly or through others.
 fn reached_from<'a>(module: &'a Module, needs: &Needs<'a>) -> BTreeSet<&'a Module> {
     let mut reached = BTreeSet::new();
     let mut next = vec![module];
@@ -123,7 +123,7 @@ fn of_children(
     named.flatten().map(|import| import.path).collect::<Vec<_>>().into_iter()
 }
 
-/// Tests stand at the end of a file.
+/// The tokens before the tests, which are at the end of a file.
 pub(super) fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
     let tests =
         tokens.windows(3).position(|t| t[0].is_ident("mod") && t[1].is_ident("tests") && t[2].is_mark('{'));

@@ -13,7 +13,7 @@ pub const PAGE: &str = "docs/threat-model.md";
 /// The pages of the protocol, from the root.
 pub const PROTOCOL: &str = "docs/protocol/";
 
-/// How tests that show an advisory begin.
+/// Prefix of the names of tests that show an advisory.
 const ADVISORY: &str = "xsa_";
 
 /// Names on the page that are no tests, and tests with an advisory's number that the page does not
@@ -35,7 +35,7 @@ pub fn check(page: &str, functions: &Functions<'_>) -> Vec<String> {
     offences
 }
 
-/// The same for a page of the protocol; also finds words that claim what no test shows.
+/// Like [`check`], for a page of the protocol; also finds words that claim what no test shows.
 pub fn check_protocol(page: &Source, functions: &Functions<'_>) -> Vec<String> {
     let Source { path, text } = page;
     let mut offences = missing(path, &claims(text), functions);
@@ -70,7 +70,7 @@ fn missing(path: &str, claims: &BTreeSet<(&str, &str)>, functions: &Functions<'_
         .collect()
 }
 
-/// `file::test`, both plain names.
+/// Parses `file::test`, both plain names.
 fn claim(text: &str) -> Option<(&str, &str)> {
     let plain = |s: &str| {
         !s.is_empty() && s.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
@@ -78,7 +78,7 @@ fn claim(text: &str) -> Option<(&str, &str)> {
     text.split_once("::").filter(|(file, test)| plain(file) && plain(test))
 }
 
-/// Whether `path` is that file, or is in a folder of that name.
+/// True if `path` is that file, or is in a folder of that name.
 fn is_in(path: &str, file: &str) -> bool {
     path.split('/').any(|part| part.strip_suffix(".rs").unwrap_or(part) == file)
 }

@@ -42,8 +42,8 @@ fn has_no_subject(comment: &str) -> bool {
     words.next() == Some("What") && words.any(|word| ["is", "are", "was", "were"].contains(&word))
 }
 
-/// The same for C, systemd units and TOML. A line with an arrow, a bar or columns belongs to a
-/// picture.
+/// Checks comments in C, systemd units and TOML. A line with an arrow, a bar or columns is part of
+/// a picture.
 pub fn check_other(Source { path, text }: &Source) -> Vec<String> {
     let marks: &[&str] = match path.rsplit('.').next() {
         Some("c" | "h") => &["/* ", "* ", "// "],

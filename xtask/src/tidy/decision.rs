@@ -2,11 +2,11 @@
 
 use super::Source;
 
-/// Where they are, from the root.
+/// Folder of the decisions, from the root.
 const FOLDER: &str = "docs/decisions/";
-/// Their list.
+/// The page that lists the decisions.
 const INDEX: &str = "docs/decisions/README.md";
-/// How a page is named by its number, in comments and on pages.
+/// Words by which comments and pages refer to a decision by its number.
 const NAMES: [&str; 4] = ["decision ", "decisions ", "Decision ", "decisions/"];
 
 /// Numbers without a page, and pages that the index does not list.

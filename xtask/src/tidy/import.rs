@@ -76,7 +76,8 @@ pub fn group_or_path(module: &[String], tokens: &[Token], at: usize) -> Vec<Impo
     out
 }
 
-/// The module in which a path begins whose first word is `word`. None: it is at none of the roots.
+/// The module in which a path begins whose first word is `word`. None: the path begins outside of
+/// this crate.
 fn root(here: &[String], word: &str) -> Option<Vec<String>> {
     match word {
         "crate" => Some(here[..1].to_vec()),

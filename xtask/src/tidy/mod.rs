@@ -35,7 +35,7 @@ const MAX_LINES: usize = 800;
 const FORBIDDEN_NAMES: &[&str] =
     &["util", "utils", "common", "helper", "helpers", "manager", "misc", "stuff", "shared_code"];
 
-/// The one place in which a test says that it is skipped: in CI it fails there.
+/// The one place where a test reports that it is skipped; in CI it fails there.
 const SKIP: &str = "crates/pregrant/tests/skip/mod.rs";
 
 /// Files that may cite the protocol, or have comments, beside Rust's.
@@ -47,7 +47,8 @@ struct Source {
     text: String,
 }
 
-/// Checks every Rust file, and what others say of them; prints one line for each offence.
+/// Checks every Rust file, and pages and other files that refer to them. Prints one line for each
+/// violation.
 pub fn run(w: &Workspace) -> Result<(), String> {
     let mut sources = Vec::new();
     for folder in ["crates", "xtask", "examples", "fuzz", "linux"] {
@@ -78,7 +79,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(page_words::check(others.iter()));
     let words = |source: &&Source| source.path != word::PATH;
     offences.extend(sources.iter().chain(&others).filter(words).flat_map(word::check));
-    // Its own tests name pages that are not there.
+    // The checks' own tests name pages that do not exist.
     let named = |source: &&Source| !source.path.starts_with("xtask/src/tidy/");
     offences.extend(decision::check(sources.iter().chain(&others).filter(named)));
     offences.extend(crate::messages::check(w)?);
@@ -133,7 +134,7 @@ fn check(source: &Source) -> Vec<String> {
     offences
 }
 
-/// Tests that say so themselves, and would pass in CI too.
+/// Finds tests that report by themselves that they are skipped, and would pass in CI, too.
 fn own_skips(Source { path, text }: &Source) -> Vec<String> {
     let says =
         |line: &str| ["print!(", "println!("].iter().any(|print| line.contains(&format!("{print}\"skip")));

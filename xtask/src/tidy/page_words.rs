@@ -2,7 +2,7 @@
 
 use super::Source;
 
-/// Words of README at most.
+/// Largest number of words of README.
 const README: usize = 900;
 
 /// The offence of a README that is too long.

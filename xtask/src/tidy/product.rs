@@ -22,7 +22,7 @@ pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     Ok(offences(&String::from_utf8_lossy(&out.stdout)))
 }
 
-/// Those of a tree, which has a line `NAME VERSION` for each crate.
+/// The violations of a dependency tree, which has a line `NAME VERSION` for each crate.
 fn offences(tree: &str) -> Vec<String> {
     let crates: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let linked = NEVER.into_iter().filter(|never| crates.contains(never));

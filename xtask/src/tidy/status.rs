@@ -12,7 +12,7 @@ const PAGE: &str = "docs/status.md";
 /// The heading of its table.
 const HEADING: &str = "## What was seen where";
 const SCENARIOS: &str = "rig/scenarios/";
-/// What scenarios share.
+/// Folder of the files that scenarios share.
 const SHARED: &str = "rig/";
 
 /// Rows without a scenario, scenarios that are not there, or that lack the row's options.

@@ -28,7 +28,7 @@ impl Token {
         }
     }
 
-    /// Whether it is this identifier or keyword.
+    /// True if the token is this identifier or keyword.
     pub fn is_ident(&self, name: &str) -> bool {
         self.ident() == Some(name)
     }
@@ -41,7 +41,7 @@ impl Token {
         }
     }
 
-    /// Whether it is this character.
+    /// True if the token is this character.
     pub fn is_mark(&self, mark: char) -> bool {
         self.kind == Kind::Mark(mark)
     }

@@ -76,7 +76,7 @@ const WALLS: &[Wall] = &[
             "pregrant_host::linux",
         ],
     },
-    // Code that serves devices of any class knows none of them.
+    // Code that serves devices of any class must not know a class.
     Wall { from: "pregrant_host::drivers::registry", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::device_class", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::device_log", never: &ANY_CLASS },

@@ -33,7 +33,7 @@ const REPLACED: &[(&str, &str)] = &[
     ("wishes", "settings, or requests"),
 ];
 
-/// This file, which names them.
+/// Path of this file, which contains the refused words.
 pub const PATH: &str = "xtask/src/tidy/word.rs";
 
 pub fn check(Source { path, text }: &Source) -> Vec<String> {

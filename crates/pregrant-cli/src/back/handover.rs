@@ -19,13 +19,14 @@ use std::time::Duration;
 
 /// A byte in a hundred seconds.
 const HELD: &str = "1,100000000";
-/// The toolstack's rate meanwhile, behind [`VERSION`]; empty: none.
+/// Key that holds the toolstack's rate while the handover changes `rate`; it begins with
+/// [`VERSION`]. Empty: there was no rate.
 const KEPT: &str = "pregrant-rate";
-/// The version of that key. Without one it is of before there were versions, and the rate alone.
+/// Version of the key's value. A value without a version is the rate alone.
 const VERSION: &str = "v1:";
 const EXPECTED: &str = "`v1:` and the toolstack's `rate`, as this program keeps it while a vif changes hands; start \
     the version of pregrant that wrote it, or write the vif's `rate` by hand and remove this key";
-/// Most frames of the guest to a near host are answered within this time.
+/// Largest number of frames of the guest to a near host are answered within this time.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 
 /// See the module; [`let_go`](Self::let_go) ends it.

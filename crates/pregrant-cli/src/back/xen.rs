@@ -37,7 +37,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 const SERVES: Serves = Serves::Vifs;
-/// How long the kernel may take to connect a vif that it was given.
+/// How long the kernel may take to connect a vif that was given back to it.
 const DYING: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &BackArgs) -> Result<()> {
@@ -90,11 +90,11 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     give_back(domid, &mut Client::new(UnixTransport::find()?), &args.give_back)
 }
 
-/// A remote side whose vifs the kernel's netback has until the last moment.
+/// A remote side whose vifs the kernel's netback serves until the last moment.
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
-    /// Devices to be taken from the kernel, which were not returned to it.
+    /// Devices to take from the kernel that were not given back to it.
     take: Rc<RefCell<Vec<DeviceChoice>>>,
     /// Unbound, and not connected since.
     taken: Vec<DeviceId>,
@@ -102,7 +102,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// Takes a vif from the kernel, when what its guest sent is answered.
+    /// Takes a vif from the kernel, once the frames that its guest sent are answered.
     fn unbind(&mut self, id: &DeviceId) -> Result<Notes> {
         let hold = Handover::begin(Device::new(*id, Side::Back), &mut self.xs)?;
         hold.drain();
@@ -113,7 +113,8 @@ impl Taken {
     }
 }
 
-/// Resumes reading the guest's frames. The vif has moved, whatever xenstore says.
+/// Lets the kernel read the guest's frames again. The vif has moved, even if a key in xenstore says
+/// otherwise.
 fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
     let note = |e| (Level::Warn, format!("cannot restore the toolstack's value of the key `rate`: {e}"));
     hold.let_go(xs).err().map(note).into_iter().collect()
@@ -246,7 +247,7 @@ fn missing(there: &[DeviceId], domid: DomId) -> String {
     }
 }
 
-/// Hands one over; what became of it, in words.
+/// Gives one vif back to the kernel. Returns the result as text.
 fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
     let device = Device::new(*id, Side::Back);
     if kernel.has(id) {
@@ -280,8 +281,8 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     Ok("given to the kernel's netback")
 }
 
-/// A front that sends through staging buffers would continue to, and netback would take the
-/// buffers' numbers for grants.
+/// Refuses a vif whose front sends from staging buffers: it would continue to, and netback would
+/// read the buffers' numbers as grants.
 fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> {
     if !matches!(device.peer_state(xs)?, XenbusState::Connected | XenbusState::Reconfiguring) {
         return Ok(());

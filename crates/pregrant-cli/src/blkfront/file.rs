@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 
 /// The file's name.
 pub(super) const NAME: &str = "disk";
-/// Threads that take requests from the kernel: one copies what is written while another waits.
+/// Number of threads that read FUSE requests: one copies written data while another waits.
 pub(super) const FUSE_THREADS: usize = 2;
 
 const DISK: u64 = 2;

@@ -68,7 +68,7 @@ impl<'a, P: Platform, T: Transport> Mounted<'a, P, T>
 where
     P::Events: WakeOn,
 {
-    /// Mounts the disk, whose figures are known.
+    /// Mounts the disk, whose figures must be known.
     pub(super) fn new(
         front: BlkFrontend<P, T>,
         mount: &Path,
@@ -100,7 +100,7 @@ where
         &self.front
     }
 
-    /// Takes the mount away, from under programs too where they have the file open.
+    /// Unmounts the disk, even if programs have the file open.
     fn unmount(&self) {
         let shown = self.mount.display();
         match rustix::mount::unmount(&self.mount, UnmountFlags::empty()) {
@@ -120,8 +120,8 @@ where
         }
     }
 
-    /// After the loop: if that ended `well`, waits for FUSE's threads; otherwise programs get
-    /// errors.
+    /// Called after the loop: if that ended `well`, waits for FUSE's threads; otherwise programs
+    /// get errors.
     pub(super) fn end(self, well: bool) -> (BlkFrontend<P, T>, Result<()>) {
         let Self { mut front, mount, session, .. } = self;
         if well {
@@ -144,7 +144,7 @@ where
         Ok(self.front.sleep_unless(None, || self.ended.load(Ordering::Acquire))?)
     }
 
-    /// Follows the backend's state, and obeys a signal.
+    /// Follows the backend's state, and stops on a signal.
     fn control(&mut self) -> Result<()> {
         self.front.control(Duration::ZERO)?;
         if self.stop.asked()

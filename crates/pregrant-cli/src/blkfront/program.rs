@@ -28,8 +28,8 @@ const fn bit(signal: u32) -> u64 {
 }
 
 const KILL: u64 = bit(9);
-/// What ends no process by default: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG,
-/// SIGWINCH.
+/// Signals that end no process by default: SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU,
+/// SIGURG, SIGWINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
 /// Flags of a thread in `/proc/TID/stat`: PF_EXITING, and PF_POSTCOREDUMP (Linux 5.16), which is
 /// set while it waits for its io_uring requests.
@@ -43,9 +43,9 @@ pub(super) struct Processes {
     since: Instant,
 }
 
-/// How long it is taken for true whose thread one is.
+/// How long the process that a thread belongs to is remembered.
 const FRESH: Duration = Duration::from_secs(5);
-/// Threads that are known at most.
+/// Largest number of threads that are remembered.
 const THREADS_MAX: usize = 1024;
 
 impl Default for Processes {
@@ -67,7 +67,7 @@ impl Processes {
 }
 
 impl Program {
-    /// Whether it is about to end, and only waits for its requests.
+    /// True if the program is about to end, and only waits for its requests.
     pub(super) fn is_ending(&self) -> bool {
         // One that has no thread of this number any more may go on with others; signals of the
         // process are in the status of each.

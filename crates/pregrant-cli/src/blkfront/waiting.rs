@@ -50,7 +50,7 @@ struct Waiter {
     program: Program,
     interrupt: Interrupt,
     since: Instant,
-    /// When a back was last seen to have answered some of it, or when it began.
+    /// When a back was last seen to have answered a part of the request, or when the request began.
     moved: Instant,
 }
 
@@ -59,17 +59,17 @@ struct State {
     waiting: HashMap<u64, Waiter>,
     early: VecDeque<u64>,
     processes: Processes,
-    /// Its thread sleeps until there is a request.
+    /// The thread sleeps until there is a request.
     idle: bool,
     closed: bool,
     /// A back has answered one since the last check.
     answered: bool,
     /// The last check at which one had.
     answered_at: Option<Instant>,
-    /// Since when no back answers, without the time in which no one waited, and what of that the
-    /// log has.
+    /// Since when no back answers (without the time in which no program waited), and what of that
+    /// was logged.
     silent_since: Option<Instant>,
-    /// Since when no one waits.
+    /// Since when no program waits.
     unused_since: Option<Instant>,
     overdue: Overdue,
 }
@@ -183,7 +183,7 @@ impl Waiting {
         }
     }
 
-    /// Ends those whose time is up, or whose programs are about to end.
+    /// Ends requests whose time is up, or whose programs are about to end.
     fn check(&self, disk: &SharedDisk, now: Instant) {
         let (mut over, mut old): (Vec<_>, Vec<_>) = Default::default();
         let age = |since: Instant| now.saturating_duration_since(since);

@@ -60,7 +60,7 @@ pub struct Attached<P: Platform> {
     config: BackendConfig<P>,
     /// Number of worker threads, unless the operator sets it.
     workers: usize,
-    /// How its status is read.
+    /// A command by which the user can read the backend's status.
     hint: String,
     stop: Stop,
     status: StatusPublisher<P>,
@@ -119,8 +119,8 @@ impl Attached<Xen> {
         self.config.had_by_others = Some(had);
     }
 
-    /// Whether the toolstack plugs devices in here: directories of those that are over are left to
-    /// it then.
+    /// Tells whether the toolstack connects devices here: then it also removes the directories of
+    /// devices that have ended.
     pub fn plugged_by_toolstack(&mut self, plugs: bool) {
         self.config.removes = removes_directories(self.domid, plugs);
     }

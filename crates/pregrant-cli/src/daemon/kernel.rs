@@ -32,18 +32,18 @@ use std::time::{Duration, Instant};
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
-/// The lock of the one backend of its kind.
+/// Path of the lock of the one backend of its kind.
 pub fn lock_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.lock", serves.lock()))
 }
 
-/// The lock of the one that waits for that backend's end.
+/// Path of the lock of the process that waits for that backend's end.
 fn next_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.next.lock", serves.lock()))
 }
 
-/// Whether a backend of another kind runs. A process that has both locks is ending: then two
-/// backends that end at the same time do not both leave the kernel's state to the other.
+/// True if a backend of another kind runs. A process that has both locks is ending; it does not
+/// count, so that of two backends that end at the same time one restores the kernel's state.
 fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     KINDS.into_iter().filter(|other| *other != serves).any(|other| {
         let owner = Lock::owner(&lock_path(run_dir, other));
@@ -77,7 +77,8 @@ impl Heir {
         Some(Self { kernel, serves, run_dir, next, owns: false, succeeded: false })
     }
 
-    /// This process has the backend's lock, and keeps it for longer than this.
+    /// Called when this process has the backend's lock, and will keep it after this value is
+    /// dropped.
     pub fn has_come(&mut self) {
         self.owns = true;
     }

@@ -39,10 +39,10 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where backends and fronts of a real Xen have their locks; each finds the others by them.
+/// Directory of the locks of backends and fronts on a real Xen, by which each finds the others.
 pub const RUN_DIR: &str = "/run/pregrant";
-/// Worker threads that are taken on Xen without being asked for: more vCPUs than that are seldom
-/// there for one driver domain.
+/// Largest number of worker threads that are started on Xen unless the user asks for more: a driver
+/// domain seldom has more vCPUs.
 const WORKERS_MOST: usize = 4;
 
 /// The class of devices that a backend's process serves.
@@ -146,7 +146,7 @@ const PLACES: &[(Placement, &str)] = &[
     (Placement::Own, "A thread for each device"),
 ];
 
-/// `5` or `5.0`, as a guest's devices or one of them.
+/// Parses `5` (all devices of a guest) or `5.0` (one of them).
 pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     let text = text.trim_start_matches("vif").trim_start_matches("vbd");
     let (front, handle) = match text.split_once('.') {

@@ -13,7 +13,7 @@ use pregrant_loopback::{Loopback, LoopbackError, Owned};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a predecessor that was just killed may take to be gone.
+/// How long a predecessor that was just killed may take to disappear.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Makes this process the loopback domain's only backend of its kind. None: it was asked to stop
@@ -65,7 +65,7 @@ fn owner(dir: &Path, serves: Serves) -> String {
 
 /// The lock that makes this process the domain's only backend of its kind.
 pub struct XenOwner {
-    /// Undoes the steps that it took while it waited. Dropped before the lock.
+    /// Undoes the steps that this process made while it waited. Must be dropped before the lock.
     heir: Option<Heir>,
     _lock: Lock,
 }

@@ -23,7 +23,7 @@ pub struct Words {
     pub reattach: &'static str,
     /// The kernel's driver that serves it.
     pub kernel: &'static str,
-    /// How a device is taken from that, which its number follows.
+    /// The command that takes a device from the kernel, without the device's number at its end.
     pub take: Option<&'static str>,
     /// The remedy when the back has reported the error.
     pub correct: &'static str,
@@ -42,7 +42,7 @@ pub struct Place<'a> {
 pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
 impl Words {
-    /// The server of this class's devices here; `served` of them, where there is a backend.
+    /// Finds what serves this class's devices here; `served` of them, if it is a backend of ours.
     pub fn backend<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -120,7 +120,7 @@ impl Words {
         Finding::wrong(format_args!("{name}: waits for its {what}, which has said {said}")).then(remedy)
     }
 
-    /// Devices of other domains whose backs are here, by their directories.
+    /// Devices of other domains whose backs are in this domain, by their directories.
     pub fn backs<T: Transport>(&self, xs: &mut Client<T>, domid: DomId) -> Result<Vec<DeviceId>> {
         let (class, mut ids) = (self.class, Vec::new());
         let of_class = format!("backend/{}", class.name());
@@ -133,7 +133,7 @@ impl Words {
         Ok(ids)
     }
 
-    /// Devices of this domain, whose fronts are here; what is wrong with a directory is found.
+    /// Devices whose fronts are in this domain. Invalid directories are reported as findings.
     pub fn fronts<T: Transport>(&self, xs: &mut Client<T>, found: &mut Vec<Finding>) -> Result<Vec<Device>> {
         let mut devices = Vec::new();
         for handle in names(xs, &format!("device/{}", self.class.name()))? {

@@ -22,11 +22,11 @@ use pregrant_host::drivers::status::blk_socket_path;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a backend may take to be there, and to have found the disk.
+/// How long a backend may take to start and to find the disk.
 const STARTING: Duration = Duration::from_secs(10);
-/// How long it may take to decide. libxl gives a script 40 s.
+/// How long the backend may take to decide. (libxl gives a script 40 s.)
 const DECIDING: Duration = Duration::from_secs(20);
-/// How often a backend renews its status.
+/// Number of times a backend renews its status.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// A guest and the number of its disk: `5.51712`.
@@ -40,7 +40,7 @@ pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
 enum Said {
     Served,
     Missing(String),
-    /// It is not known yet; the findings so far.
+    /// The result is not known yet; these are the findings so far.
     NotYet(String),
     Unknown(String),
 }

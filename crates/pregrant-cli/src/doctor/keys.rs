@@ -174,8 +174,8 @@ pub mod complete {
         "protocol",
     ];
 
-    /// Fails where `written`, by the one place that writes keys, has a key that `table` does not
-    /// know.
+    /// Panics if `written`, from the one place that writes keys, contains a key that `table` does
+    /// not know.
     pub fn check(table: &[Ability], written: &[Pairs]) {
         let mut known = 0;
         for (key, _) in written.iter().flatten() {

@@ -61,8 +61,8 @@ fn bounded(vif: &str, values: &[Option<String>], grantable: Option<u64>, bytes: 
     }
 }
 
-/// At the back: the staging buffers of a connected vif, and why there are no more. None: it has
-/// none.
+/// At the back: the staging buffers of a connected vif, and why there are not more. None: the vif
+/// has none.
 pub fn of_served(vif: &str, status: &VifStatus, offer: Option<&str>) -> Option<Finding> {
     let dirs: Vec<_> = status.queues.iter().flat_map(|queue| [&queue.tx, &queue.rx]).collect();
     let pools = || dirs.iter().filter_map(|dir| Some((DataLen::new(dir.data_len?)?, dir.buffers?)));

@@ -26,7 +26,7 @@ const WORDS: Words = Words {
     correct: "correct what it says; then connect its front again, or detach and attach the disk (xl block-detach, block-attach)",
 };
 
-/// The vbds of other domains, whose backs are here.
+/// Reports the vbds of other domains whose backs are in this domain.
 pub fn served_here<T: Transport>(
     xs: &mut Client<T>,
     domid: DomId,
@@ -162,7 +162,7 @@ fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
     found
 }
 
-/// The vbds of this domain, whose fronts are here.
+/// Reports the vbds whose fronts are in this domain.
 pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     for device in WORDS.fronts(xs, &mut found)? {

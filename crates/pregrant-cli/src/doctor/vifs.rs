@@ -27,7 +27,7 @@ const WORDS: Words = Words {
     correct: "correct what it says; then detach and attach the vif (xl network-detach, network-attach)",
 };
 
-/// The vifs of other domains, whose backs are here.
+/// Reports the vifs of other domains whose backs are in this domain.
 pub fn served_here<T: Transport>(
     xs: &mut Client<T>,
     domid: DomId,
@@ -107,7 +107,8 @@ fn way(dir: &DirStatus) -> String {
     }
 }
 
-/// Which path a vif's frames take, and why no faster one. `asks`: what its front wants to share.
+/// By which path a vif's frames travel, and why by no faster one. `asks`: the memory that its front
+/// wants to share.
 fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     let Some(queue) = status.queues.first() else { return Vec::new() };
     let ways = [way(&queue.tx), way(&queue.rx)].map(|way| plain(way.as_bytes()));
@@ -176,8 +177,8 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId, real: bool
     Ok(found)
 }
 
-/// Keys of a back that offer to take memory that is shared before frames come, and the front's path
-/// that uses it.
+/// Keys by which a back offers a path with memory that is shared before frames arrive, and that
+/// path.
 const OFFERS: [(&str, PathName); 5] = [
     ("feature-staging-grants", PathName::Staging),
     (persistent::FEATURE, PathName::Persistent),
@@ -187,7 +188,7 @@ const OFFERS: [(&str, PathName); 5] = [
     ("feature-ctrl-ring", PathName::GrefMapping),
 ];
 
-/// Which paths without a grant operation for each frame a back offers.
+/// The paths without a grant operation for each frame that a back offers.
 fn offered(vif: &str, values: &[Option<String>]) -> Finding {
     let on = OFFERS.iter().zip(values).filter(|(_, value)| value.as_deref() == Some("1"));
     let paths: Vec<_> = on.map(|((_, path), _)| path.name()).collect();
@@ -269,7 +270,7 @@ mod tests {
     use pregrant_host::drivers::status::QueueStatus;
     use pregrant_xenstored::LocalStore;
 
-    /// The findings for vif 5.0, whose guest is there or not and has a name or none.
+    /// The findings for vif 5.0, whose guest exists or not, and has a name or not.
     fn said(is_there: bool, name: Option<&str>) -> Vec<Finding> {
         let store = LocalStore::new();
         let mut xs = store.client(DomId(0));
@@ -334,7 +335,8 @@ mod tests {
         path("vif 5.0", &status, asks).remove(0)
     }
 
-    /// A path whose memory is shared before frames come costs no grant operation, whichever it is.
+    /// A path whose memory is shared before frames arrive needs no grant operation, whichever path
+    /// it is.
     #[test]
     fn what_a_frame_costs_is_the_paths_to_say() {
         for shared in

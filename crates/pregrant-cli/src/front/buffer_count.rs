@@ -8,7 +8,7 @@ const SLOTS: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BufferCount {
-    /// As many as the processor's caches suggest.
+    /// As many buffers as the processor's caches suggest.
     Auto,
     Number(u32),
 }
@@ -20,7 +20,7 @@ impl BufferCount {
         self.or(ring_order, || buffer_pool::buffers(len, lists, grantable))
     }
 
-    /// The same for whole pages.
+    /// Like [`entries`](Self::entries), for whole pages.
     pub(super) fn pages(self, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
         self.or(ring_order, || buffer_pool::pages(lists, grantable))
     }

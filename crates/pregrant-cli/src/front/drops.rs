@@ -17,7 +17,7 @@ const EACH: Duration = Duration::from_secs(60);
 pub(super) struct Drops {
     /// Frames dropped by ports of earlier connections.
     before: Vec<PortDrop>,
-    /// How many the last line reported, and when that was.
+    /// The number that the last line reported, and the time of that line.
     said: (u64, Option<Instant>),
 }
 

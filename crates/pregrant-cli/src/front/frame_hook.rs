@@ -44,7 +44,7 @@ pub struct FrameHook<P: Platform, T: Transport> {
 }
 
 impl<P: Platform, T: Transport> FrameHook<P, T> {
-    /// For a vif with this address; redirected frames leave by `exit`.
+    /// A hook of a vif with this address; redirected frames leave by `exit`.
     pub fn new(mac: MacAddr, matching: Matching, action: HookAction, exit: Option<Exit<P, T>>) -> Self {
         Self { mac, matching, action, diverted: Diverted::new(), exit }
     }
@@ -74,7 +74,7 @@ impl<P: Platform, T: Transport> FrameHook<P, T> {
         Ok(n)
     }
 
-    /// The other vif, where it has one.
+    /// The other vif, if there is one.
     pub fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.exit.as_mut()
     }
@@ -88,7 +88,7 @@ impl<P: Platform, T: Transport> FrameHook<P, T> {
     }
 }
 
-/// Bytes of both addresses.
+/// Length of the two MAC addresses in bytes.
 const ADDRESSES: usize = 12;
 
 fn act(
@@ -120,8 +120,8 @@ fn turn_round(head: &mut [u8], own: MacAddr, leaves_by: MacAddr) {
     head[6..ADDRESSES].copy_from_slice(&leaves_by.0);
 }
 
-/// Another vif of the guest's, which its hook sends by. What comes there is dropped: it has no
-/// stack.
+/// Another vif of the guest, by which its hook sends. Frames that arrive there are dropped: it has
+/// no network stack.
 pub struct Exit<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     mac: MacAddr,
@@ -131,7 +131,7 @@ pub struct Exit<P: Platform, T: Transport> {
 }
 
 impl<P: Platform, T: Transport> Exit<P, T> {
-    /// No event wakes its owner: it is looked after so often.
+    /// Interval at which the owner serves this vif, since no event wakes it.
     pub const LOOKED_AFTER: Duration = Duration::from_millis(100);
 
     /// A vif with this address, which may still wait for its backend.
@@ -147,7 +147,7 @@ impl<P: Platform, T: Transport> Exit<P, T> {
         Ok(())
     }
 
-    /// Takes answers, and drops what came: once a round of its owner's.
+    /// Processes answers, and drops what arrived. Called once in each round of the owner.
     ///
     /// # Errors
     /// The back broke the protocol.

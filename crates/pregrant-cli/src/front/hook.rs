@@ -13,7 +13,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::drivers::Frontend;
 use std::path::PathBuf;
 
-/// What becomes of frames that match.
+/// What happens to frames that match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Pass,
@@ -30,7 +30,7 @@ pub(super) enum Match {
     Program(PathBuf),
 }
 
-/// `drop`, `redirect=5.1`.
+/// Parses an action, such as `drop` or `redirect=5.1`.
 pub(super) fn action(text: &str) -> std::result::Result<Action, String> {
     let vif = |text: &str| {
         let (domid, handle) = text.split_once('.')?;
@@ -77,7 +77,7 @@ impl Match {
 }
 
 impl Action {
-    /// The vif to redirect to, where it is not the one that the hook is on.
+    /// The vif to redirect to, if it is another one than the hook's.
     pub(super) fn exit(self, domid: Option<DomId>, own: u32) -> std::result::Result<Option<u32>, Usage> {
         let Self::Redirect(to, handle) = self else { return Ok(None) };
         match domid {
@@ -104,7 +104,7 @@ impl Action {
     }
 }
 
-/// A vif's hook, with the other vif that it may need.
+/// The hook of a vif, with the other vif that it may need.
 pub(super) fn hook<P: Platform, T: Transport>(
     action: Action,
     matching: Matching,

@@ -68,7 +68,7 @@ impl OwnBuffers {
     }
 }
 
-/// Pages of one queue.
+/// The pages of one queue, used in turn.
 #[derive(Default)]
 struct Circle {
     /// The first of the memory's.
@@ -77,7 +77,7 @@ struct Circle {
     /// Offset of the next frame.
     next: usize,
     frames: Vec<FrameDesc>,
-    /// Number of these that are on the ring.
+    /// Number of these frames that are on the ring.
     sent: usize,
     /// The next page is held.
     is_full: bool,

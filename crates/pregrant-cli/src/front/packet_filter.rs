@@ -21,13 +21,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Instructions of a program at most, as in Linux.
+/// Largest number of instructions of a program, as in Linux.
 pub const INSTRUCTIONS_MAX: usize = 4096;
 /// Words of a program's own memory.
 const WORDS: usize = 16;
 /// Bytes of an instruction in binary.
 const BINARY_BYTES: usize = 8;
-/// No program's text is longer.
+/// Largest size of a program's text in bytes.
 const FILE_MOST: u64 = 256 * 1024;
 /// Loads from here on are of data that Linux's packets have and frames do not.
 const ANCILLARY: u32 = 0xFFE0_0000;

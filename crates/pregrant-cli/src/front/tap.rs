@@ -49,7 +49,7 @@ const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(15
 pub struct Tap<'a> {
     /// The interface's name.
     pub name: &'a str,
-    /// Its options.
+    /// The vif's options.
     pub args: &'a VifArgs,
 }
 
@@ -152,24 +152,24 @@ struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: tap::Tap,
-    /// For an interface that is made.
+    /// MAC address for an interface that is created.
     mac: [u8; 6],
     mtu: u32,
     check: Check,
     arrivals: PortReadiness,
     /// A hook that sees frames before the kernel.
     hook: Option<FrameHook<P, T>>,
-    /// One port per queue; none while the vif is not connected.
+    /// One port for each queue; none while the vif is not connected.
     ports: Vec<TapPort>,
-    /// Offloads that the back takes unfinished, as the kernel knows them.
+    /// Offload work that the back accepts, in the kernel's terms.
     takes: Offloads,
     /// A port had no room in the last round.
     stands: bool,
-    /// For each queue, frames on their way to the ring.
+    /// For each queue the frames on their way to the ring.
     waiting: Vec<Waiting>,
     /// Frames on their way to the kernel.
     came: Arena,
-    /// Whether it reads frames in the pages in which they came.
+    /// True if frames are read in the pages in which they arrived.
     lends: bool,
     lent: Lent,
     referred: u64,
@@ -182,9 +182,9 @@ struct Uplink<'a, P: Platform, T: Transport> {
     announces_at: [Option<Instant>; 2],
 }
 
-/// What the log has of the interface.
+/// The interface's state as last logged.
 struct Check {
-    /// When it was looked at last.
+    /// Time of the last check.
     at: Option<Instant>,
     seen: Whereabouts,
     /// Why the interface is not available.
@@ -194,7 +194,7 @@ struct Check {
 /// Frames that were read from the tap.
 struct Waiting {
     frames: Arena,
-    /// Number of these that are on the ring.
+    /// Number of these frames that are on the ring.
     sent: usize,
 }
 
@@ -319,18 +319,18 @@ impl<P: Platform, T: Transport> Uplink<'_, P, T>
 where
     P::Events: WakeOn,
 {
-    /// The other vif of its hook.
+    /// The other vif of the hook.
     fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.hook.as_mut()?.exit()
     }
 
-    /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the
-    /// last round: it may be the one that read frames from the tap and found no room.
+    /// True if frames wait for room on a ring; only then TX answers matter. Asked after the last
+    /// round, which may have read frames from the tap and found no room.
     fn is_full(&self) -> bool {
         self.waiting.iter().any(|w| !w.is_empty()) || self.own.as_ref().is_some_and(OwnBuffers::waits)
     }
 
-    /// How many frames of this connection went by reference, where that was asked for.
+    /// Prints how many frames of this connection went by reference, if that was asked for.
     fn print_references(&self, name: &str) -> std::io::Result<()> {
         let vif = self.guest.vif();
         let stats = (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(|queue| queue.stats());
@@ -385,7 +385,7 @@ where
         Ok(())
     }
 
-    /// What became of the interface; one that was removed is made again.
+    /// Checks whether the interface still exists, and creates one that was removed again.
     fn check_interface(&mut self) {
         self.check.at = Some(Instant::now());
         let now = self.tap.whereabouts();
@@ -439,7 +439,7 @@ where
         }
     }
 
-    /// There is a new connection.
+    /// Starts to announce the guest's address, on a new connection.
     fn begin_to_announce(&mut self) {
         let now = Instant::now();
         self.announces_at = ANNOUNCES_AFTER.map(|after| Some(now + after));

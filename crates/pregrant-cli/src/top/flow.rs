@@ -28,7 +28,7 @@ pub struct Flow {
     pub chains: Vec<Vec<String>>,
     /// Bytes of a frame that fit a staging buffer; several where queues differ.
     pub data_lens: Vec<u32>,
-    /// How many of them a queue has.
+    /// Number of staging buffers of each queue.
     pub buffers: Vec<u32>,
     /// Pages that stay mapped since they were seen, all queues together; null where none do.
     pub store: Option<StoreStatus>,
@@ -37,24 +37,24 @@ pub struct Flow {
     pub gref_table: Option<StoreStatus>,
     /// Pages of the guest that the vif has mapped.
     pub mapped_pages: u64,
-    /// The part of these pages that is mapped in any case.
+    /// Number of these pages that are mapped in any case.
     pub pages_needed: u64,
     /// Pages that it may keep.
     pub pages_allowed: u64,
-    /// Pages that it keeps.
+    /// Number of pages that are kept mapped.
     pub kept_pages: u64,
-    /// How often a page found no place.
+    /// Number of times a page found no place.
     pub overflows: u64,
-    /// Since the vif connected, all queues together.
+    /// Counts since the vif connected, of all queues.
     #[serde(flatten)]
     pub total: Counts,
-    /// Whether the guest takes frames.
+    /// Whether the guest receives frames.
     pub link: bool,
-    /// How often it took none for so long that its link went down.
+    /// Number of times the guest received no frames for so long that its link went down.
     pub stalls: u64,
-    /// How often its frames had to wait for the vif's rate.
+    /// Number of times its frames had to wait for the vif's rate.
     pub credit_waits: u64,
-    /// How often the vif was closed for what its guest did.
+    /// Number of times the vif was closed for what its guest did.
     pub faults: u64,
     pub last_failure: Option<String>,
     #[serde(flatten)]
@@ -90,12 +90,12 @@ macro_rules! counts {
 }
 
 counts! { |queue|
-    /// Frames handed on.
+    /// Frames passed on.
     frames: queue.frames,
     bytes: queue.bytes,
     /// Frames through staging buffers alone.
     staged: queue.staged,
-    /// Frames whose pages were mapped before they came.
+    /// Frames whose pages were mapped before they arrived.
     persistent: queue.persistent,
     /// Frames in pages that their guest had asked to keep mapped.
     gref_mapped: queue.gref_mapped,
@@ -217,7 +217,7 @@ fn all_stores(stores: impl Iterator<Item = Option<StoreStatus>>) -> Option<Store
     })
 }
 
-/// All flows of a reading, with rates since the one before.
+/// All flows of a reading, with rates since the reading before.
 pub fn flows(before: &[BackStatus], now: &[BackStatus]) -> Vec<Flow> {
     let of = |backs: &[BackStatus]| -> Vec<(u64, Flow)> {
         let of_vif = |back: &BackStatus, vif| ["tx", "rx"].map(|dir| (back.at_ns, Flow::new(back, vif, dir)));

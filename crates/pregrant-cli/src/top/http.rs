@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const CLIENTS_MAX: usize = 64;
 /// Interval of attempts to accept when no descriptor was left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of a request at most.
+/// Largest size of a request in bytes.
 const HEAD_MAX: usize = 8192;
 
 /// Serves until a signal. `text` produces the metrics, or the reason why there are none.
@@ -94,7 +94,7 @@ pub fn serve(
 struct Client {
     stream: TcpStream,
     head: Vec<u8>,
-    /// The rest of it, to be sent.
+    /// The rest of the answer, which is still to be sent.
     answer: Option<Vec<u8>>,
     until: Instant,
 }
@@ -109,7 +109,8 @@ impl Client {
         if self.answer.is_some() { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Goes on with it. False: it is done, has gone, or has had its time.
+    /// Continues the exchange with the client. Returns false if it is done, the client has gone, or
+    /// its time is up.
     fn turn(&mut self, is_ready: bool, text: impl Fn() -> Result<String, String>) -> bool {
         match if is_ready { self.go_on(text) } else { Ok(()) } {
             Ok(()) => {

@@ -27,19 +27,19 @@ pub struct Load {
     pub seconds: Option<f64>,
     /// Requests a second, of all operations.
     pub requests_per_s: Option<f64>,
-    /// Seconds that a request took, the mean of all.
+    /// Mean latency of all requests, seconds.
     pub latency_s: Option<f64>,
     /// Requests that were under way, the mean of the time.
     pub depth: Option<f64>,
     pub rates: BTreeMap<String, Rate>,
 }
 
-/// Requests that ask for the same.
+/// Requests of one kind.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Rate {
     pub requests_per_s: f64,
     pub bytes_per_s: f64,
-    /// Seconds that one took, the mean; null where none was answered.
+    /// Mean latency, seconds; null if no request was answered.
     pub latency_s: Option<f64>,
 }
 
@@ -122,7 +122,7 @@ impl Load {
     }
 }
 
-/// All such devices of a reading, with rates since the one before.
+/// All devices of a reading that have requests, with rates since the reading before.
 pub fn loads(before: &[BackStatus], now: &[BackStatus]) -> Vec<Load> {
     let mut loads = Vec::new();
     for back in now {

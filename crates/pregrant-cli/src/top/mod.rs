@@ -114,7 +114,7 @@ fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     format!("cannot read {}: {e}; {remedy}", dir.display())
 }
 
-/// How a backend is started whose status is read there.
+/// The command that starts a backend whose status is read there.
 fn start(dir: &Path) -> String {
     if dir == Path::new(RUN_DIR) {
         "start a backend first, as root: systemctl start pregrant-back, or pregrant back; for disks pregrant blkback".into()
@@ -205,7 +205,7 @@ fn picture(before: &[Daemon], now: &[Daemon]) -> Vec<String> {
     table::render(&Rates::between(before, now), columns, rows)
 }
 
-/// A reading, with rates since the one before.
+/// A reading, with rates since the reading before.
 struct Rates<'a> {
     daemons: &'a [Daemon],
     flows: Vec<flow::Flow>,

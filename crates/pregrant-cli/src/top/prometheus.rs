@@ -54,7 +54,7 @@ impl Metric {
         let _ = writeln!(self.samples, "{}{part}{{{}}} {value}", self.name, labels.join(",")); // into a String
     }
 
-    /// A histogram's series: how long requests took.
+    /// Adds the series of a histogram of latencies.
     fn times(&mut self, labels: &[(&str, &str)], operation: &OperationStatus) {
         let mut all = 0;
         for bucket in &operation.latency {
@@ -517,8 +517,8 @@ mod tests {
         exposition::check(&text).unwrap();
     }
 
-    /// A strict reader of the format takes it, with two backends of one domain: no series is there
-    /// twice.
+    /// A strict parser of the format accepts the output for two backends of one domain: no series
+    /// is there twice.
     #[test]
     fn a_strict_reader_takes_it() {
         let text = text(&everything());

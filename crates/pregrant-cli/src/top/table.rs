@@ -217,7 +217,7 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
     }
 }
 
-/// The gauge of requests that are taken and not answered.
+/// Name of the gauge of requests that were taken and not answered.
 const IN_FLIGHT: &str = "in_flight";
 
 /// Whether a gauge has a column of its own.
@@ -304,7 +304,7 @@ fn shorten(lines: &mut Vec<String>, most: usize) {
     lines.push(format!("... {} more line(s)", left_out + 1));
 }
 
-/// Behind a line that is longer than its terminal is wide.
+/// End of a line that was cut because it is longer than the terminal is wide.
 const CUT: &str = "...";
 
 /// The part of a line that fits.

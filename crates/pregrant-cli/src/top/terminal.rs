@@ -12,7 +12,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Hides the cursor; takes keys from standard input if that is a terminal.
+    /// Hides the cursor, and reads keys from standard input if that is a terminal.
     pub fn begin() -> Self {
         let stdin = io::stdin();
         let before = if stdin.is_terminal() { tcgetattr(&stdin).ok() } else { None };
@@ -25,7 +25,7 @@ impl Terminal {
         Self { before }
     }
 
-    /// Columns and rows.
+    /// Number of columns and rows.
     pub fn size() -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -47,7 +47,7 @@ impl Terminal {
         out.flush()
     }
 
-    /// Whether `q` was pressed, while waiting so long. `stop` ends the wait too.
+    /// Waits for `wait`; returns true if `q` was pressed meanwhile. `stop` ends the wait too.
     pub fn quit_within(&self, wait: Duration, stop: impl AsFd) -> bool {
         let until = Instant::now() + wait;
         let stdin = io::stdin();

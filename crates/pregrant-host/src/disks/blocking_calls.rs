@@ -72,7 +72,7 @@ enum Stage<T> {
         wanted: bool,
     },
     Came(T),
-    /// The result was taken, or arrived while no one wanted it.
+    /// The result was taken, or arrived when no one wanted it any more.
     Over,
 }
 

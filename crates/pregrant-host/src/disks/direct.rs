@@ -101,7 +101,7 @@ pub(super) struct Direct {
 
 /// A queue or thread that submits an image's transfers to the kernel.
 pub(super) struct Submitter {
-    /// Direct transfers of it may be in flight.
+    /// Direct transfers of this submitter may be in flight.
     busy: AtomicBool,
     wake: Arc<WakeFd>,
 }
@@ -127,7 +127,7 @@ impl Direct {
         submitter
     }
 
-    /// Whether a submitter may submit transfers of the open file `fd` now. If so, it must call
+    /// True if a submitter may submit transfers of the open file `fd` now. It must then call
     /// [`idle`](Self::idle) once none of them is in flight any more.
     #[inline]
     pub(super) fn may_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) -> bool {
@@ -166,7 +166,7 @@ impl Direct {
         }
     }
 
-    /// The kernel refused a transfer, whose submitter is still marked as busy.
+    /// Called when the kernel refused a transfer, whose submitter is still marked as busy.
     #[cold]
     pub(super) fn refused(&self) -> Refused {
         match self.mode.compare_exchange(DIRECT, DRAINING, Ordering::SeqCst, Ordering::SeqCst) {
@@ -204,11 +204,11 @@ impl Direct {
 /// The mode of a transfer that was [refused](Direct::refused).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
-    /// It was direct and the first to be refused. From now on all use the page cache, and it must
-    /// be submitted again.
+    /// The transfer was direct and the first to be refused. From now on all transfers use the page
+    /// cache, and this one must be submitted again.
     First,
-    /// It was direct: it must be submitted again.
+    /// The transfer was direct: it must be submitted again.
     Direct,
-    /// It was cached: the transfer has failed.
+    /// The transfer used the page cache: it has failed.
     Cached,
 }

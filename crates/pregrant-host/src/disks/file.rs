@@ -85,7 +85,7 @@ struct Opened {
     identity: Option<String>,
     /// The kernel's count of media in its drive.
     medium: Option<String>,
-    /// The format that its content looks like. It is served as raw all the same.
+    /// The image format that the content looks like. It is served as raw nevertheless.
     format: Option<&'static str>,
     /// The file is on tmpfs: workers do its transfers themselves.
     in_memory: bool,
@@ -315,7 +315,7 @@ impl Image for FileImage {
 
 /// The length of an image.
 struct Length {
-    /// Whole logical sectors, in units of 512 bytes.
+    /// Number of whole logical sectors, in units of 512 bytes.
     sectors: u64,
     /// Bytes after the last whole sector.
     tail: u64,
@@ -324,7 +324,7 @@ struct Length {
 /// Properties of an open image that may change.
 struct Measured {
     length: Length,
-    /// The drive has another medium than the one that was opened.
+    /// The drive contains another medium than the one that was opened.
     is_another: bool,
 }
 
@@ -479,7 +479,7 @@ fn open(
     Ok(Opened { file: Arc::new(file), figures, tail, identity, medium, format, in_memory, pool: None })
 }
 
-/// Whether it is a block device. None: it is neither a block device nor a regular file.
+/// True for a block device, false for a regular file. None: it is neither.
 fn is_device(stat: &Stat) -> Option<bool> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(false),

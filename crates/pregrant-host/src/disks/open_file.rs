@@ -63,7 +63,7 @@ pub(super) struct OpenFile {
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
-    /// The drive has another medium now than the one that was opened.
+    /// The drive now contains another medium than the one that was opened.
     is_replaced: AtomicBool,
     /// The kernel could not access a guest's mapped pages.
     cannot_reach: AtomicBool,
@@ -116,7 +116,7 @@ impl OpenFile {
         self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
     }
 
-    /// Whether transfers are direct.
+    /// Whether transfers bypass the page cache.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_on()
     }

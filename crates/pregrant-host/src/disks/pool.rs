@@ -32,7 +32,7 @@ const TURN: Duration = Duration::from_millis(1);
 struct Lane {
     done: Mutex<Vec<Done>>,
     wake: Arc<WakeFd>,
-    /// Its queue is dropped; written under the lock of the transfers.
+    /// The queue was dropped; written under the lock of the transfers.
     over: AtomicBool,
 }
 
@@ -128,8 +128,8 @@ impl Shared {
         }
     }
 
-    /// Makes one system call for a transfer that may begin. True: more of the transfer is left, and
-    /// it was queued behind those that wait.
+    /// Makes one system call for a transfer that may begin. Returns true if a part of the transfer
+    /// is left, which was queued behind those that wait.
     fn perform(&self, lane: Arc<Lane>, mut transfer: Transfer, submitter: &Submitter) -> bool {
         let ended = transfer.perform(&self.file);
         self.file.idle(submitter);

@@ -34,21 +34,21 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{fallocate, fdatasync};
 use rustix::io::Errno;
 
-/// Most fragments of one request: the kernel's IOV_MAX.
+/// Largest number of fragments of one request: the kernel's IOV_MAX.
 const PIECES_MOST: usize = 1024;
-/// Most bytes of a discard in one call.
+/// Largest number of bytes of a discard in one call.
 const DISCARD_PIECE: u64 = 256 << 20;
-/// How often a request that made no progress is retried.
+/// Number of times a request that made no progress is retried.
 const TRIES: u8 = 100;
-/// How often io_uring gets a request again that it failed to carry out.
+/// Number of times io_uring gets a request again that it failed to carry out.
 const URING_TRIES: u8 = 3;
 
 /// The state of a transfer after a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
-    /// It must be submitted again, for what is left.
+    /// The rest of the transfer must be submitted again.
     Again,
-    /// It has ended.
+    /// The transfer has ended.
     Over(Result<(), IoError>),
 }
 

@@ -50,7 +50,7 @@ const REQUESTS: [u8; 6] = [
     opcode::Fsync::CODE,
     opcode::Fallocate::CODE,
 ];
-/// How often a call is retried for which the kernel has no memory.
+/// Number of times a call is retried for which the kernel has no memory.
 const TRIES: usize = 100;
 
 /// A queue that uses io_uring. On drop it leaves its transfers in flight to the image's thread.
@@ -72,7 +72,7 @@ struct Ring {
     in_kernel: usize,
     /// The kernel accepts no more requests; those in flight will end.
     refused: bool,
-    /// No more requests are submitted, because the kernel failed to carry one out.
+    /// No more requests are submitted, because the kernel failed to execute one.
     fails: bool,
     /// A pool queue for what io_uring does not support.
     discards: Option<PoolQueue>,

@@ -96,7 +96,7 @@ pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
     }
 }
 
-/// Whether another open file has locked this very byte, as qemu does. A lock of the whole file does
+/// True if another open file has locked this very byte, as qemu does. A lock of the whole file does
 /// not count: on NFS that is the other [`lock`](super::lock).
 fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
     byte_lock::other(fd, byte..byte + 1).is_some_and(|first| first >= FIRST_BYTE)
@@ -162,7 +162,7 @@ fn numbers_of(device: u64) -> Vec<u64> {
     [vec![device], numbers_at(Path::new(&at))].concat()
 }
 
-/// The same for the device of this directory in sysfs.
+/// Device numbers of the device in this directory of sysfs, and of its partitions.
 fn numbers_at(at: &Path) -> Vec<u64> {
     let parts = fs::read_dir(at).into_iter().flatten().flatten().map(|part| part.path());
     let all = parts.chain([at.into()]);

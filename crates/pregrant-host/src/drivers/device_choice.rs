@@ -1,16 +1,16 @@
 //! Which devices of a class a backend serves: all of a guest's, or one. Operators choose so.
 
-/// See the module.
+/// A guest's device that an operator chose, or all devices of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceChoice {
-    /// The guest.
+    /// The guest's domain id.
     pub front: u16,
-    /// Its device; None: all.
+    /// Number of the device; None: all devices of the guest.
     pub handle: Option<u32>,
 }
 
 impl DeviceChoice {
-    /// Whether a device is served where these are chosen: none chooses all.
+    /// True if a device is served when these are chosen; an empty list chooses all.
     pub fn serve(chosen: &[Self], front: u16, handle: u32) -> bool {
         chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))
     }

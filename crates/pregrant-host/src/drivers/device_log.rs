@@ -24,17 +24,17 @@ use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Lines that one device can cause in the log at once, of either kind: faults, and the rest.
+/// Number of log lines of either kind (faults, others) that one device can cause at once.
 pub const LINES_PER_DEVICE: u32 = 16;
-/// How soon there is another after that.
+/// After that the device may cause one more line of each kind in this time.
 pub const NEXT_LINE: Duration = Duration::from_secs(60);
-/// The same two.
+/// The two bounds above.
 const ONE_DEVICE: LineRate = LineRate { burst: LINES_PER_DEVICE, each: NEXT_LINE };
-/// Lines of all devices together, of either kind; a backend that begins says two or three lines of
-/// each.
+/// Bound for all devices together, of either kind. It is large, since a backend that starts logs
+/// two or three lines for each device.
 pub const ALL_DEVICES: LineRate = LineRate { burst: 8192, each: Duration::from_millis(100) };
 
-/// By what a line is about.
+/// One value for lines about faults and one for other lines.
 #[derive(Default, Debug)]
 struct ByKind<B> {
     faults: B,
@@ -47,16 +47,16 @@ impl<B> ByKind<B> {
     }
 }
 
-/// The lines of one kind that one device may cause.
+/// Budget of one device for one kind of lines.
 #[derive(Default, Debug)]
 struct Budget {
     lines: Lines,
-    /// When the last line was written.
+    /// Time of the last line.
     last: Option<Duration>,
 }
 
 impl Budget {
-    /// Whether it was quiet for as long as it takes to fill its budget.
+    /// True if nothing was logged for as long as it takes to refill the budget.
     fn is_quiet(&self, now: Duration) -> bool {
         let long = ONE_DEVICE.each * ONE_DEVICE.burst;
         self.last.is_none_or(|last| now.saturating_sub(last) >= long)
@@ -69,7 +69,7 @@ pub struct DeviceLogs(Rc<Shared>);
 
 struct Shared {
     lines: RefCell<ByKind<Lines>>,
-    /// Time since some moment.
+    /// A clock with any start.
     now: Box<dyn Fn() -> Duration>,
 }
 
@@ -81,12 +81,12 @@ impl Default for DeviceLogs {
 }
 
 impl DeviceLogs {
-    /// By another clock.
+    /// With a clock of the caller, for tests.
     pub(super) fn by_clock(now: impl Fn() -> Duration + 'static) -> Self {
         Self(Rc::new(Shared { lines: RefCell::default(), now: Box::new(now) }))
     }
 
-    /// Of a device that was just found.
+    /// The log of a device that was just found.
     pub fn of(&self, id: DeviceId) -> DeviceLog {
         let (all, own) = (self.clone(), Rc::default());
         DeviceLog { id, all, own }
@@ -98,12 +98,12 @@ struct Own {
     budgets: RefCell<ByKind<Budget>>,
     #[cfg(test)]
     written: Cell<u64>,
-    /// Lines that were not written: in all, and since the last that was.
+    /// Number of lines that were not written: in all, and since the last written one.
     left_out: Cell<u64>,
     unreported: Cell<u64>,
 }
 
-/// See the module. Clones are the same device's.
+/// A device's lines in the log, of which it can cause a limited number. Clones share the budget.
 #[derive(Clone)]
 pub struct DeviceLog {
     id: DeviceId,
@@ -118,7 +118,6 @@ impl fmt::Debug for DeviceLog {
 }
 
 impl DeviceLog {
-    /// The device.
     pub fn id(&self) -> DeviceId {
         self.id
     }
@@ -144,7 +143,8 @@ impl DeviceLog {
         }
     }
 
-    /// Whether a line is to be written: then, how many were left out since the last one.
+    /// Takes a line from the budget. Returns None if the line must not be written, else how many
+    /// lines were left out since the last one.
     fn take(&self, level: Level) -> Option<u64> {
         let now = (self.all.0.now)();
         let (mut own, mut all) = (self.own.budgets.borrow_mut(), self.all.0.lines.borrow_mut());
@@ -163,7 +163,7 @@ impl DeviceLog {
         None
     }
 
-    /// Whether another line of its kind may follow at once.
+    /// True if another line of its kind may follow at once.
     fn has_more(&self, level: Level) -> bool {
         let now = (self.all.0.now)();
         self.own.budgets.borrow_mut().of(level).lines.has_room(ONE_DEVICE, now)
@@ -174,18 +174,18 @@ impl DeviceLog {
         outcome.inspect_err(|why| self.say(level, why)).ok()
     }
 
-    /// Lines that were not written.
+    /// Number of lines that were not written.
     pub fn left_out(&self) -> u64 {
         self.own.left_out.get()
     }
 
-    /// Lines that were.
+    /// Number of lines that were written.
     #[cfg(test)]
     pub(super) fn written(&self) -> u64 {
         self.own.written.get()
     }
 
-    /// At the device's end: how many were not written, and not reported yet.
+    /// Called when the device ends: reports the lines that were left out and not yet reported.
     pub fn end(&self) {
         let (n, class) = (self.own.unreported.take(), self.id.class.name());
         if n > 0 {
@@ -224,7 +224,7 @@ mod tests {
         }
         assert!(said < 16 + 86_400 / 60 + 2, "{said}");
         assert_eq!(log.left_out(), 2 * 8640 - said);
-        // Each of its faults is written, and the first says what was left out.
+        // Every fault is logged, and the first one says how many lines were left out.
         let faults: Vec<_> = (0..LINES_PER_DEVICE).map(|_| log.take(Level::Warn)).collect();
         assert!(faults[0].is_some_and(|n| n > 0), "{faults:?}");
         assert!(faults[1..].iter().all(|n| *n == Some(0)), "{faults:?}");
@@ -257,8 +257,8 @@ mod tests {
                 written += (0..3).filter(|_| log.take(Level::Warn).is_some()).count() as u64;
             }
         }
-        // The lines that they may write at first, so many in a second, and each of them one after
-        // a long silence.
+        // The lines of the budget, then one each minute, and one more of each device after a long
+        // silence.
         let silences = hours * 3600 / (NEXT_LINE.as_secs() * u64::from(LINES_PER_DEVICE));
         let most = u64::from(LIARS) * (1 + silences) + u64::from(ALL_DEVICES.burst) + hours * 3600 * 10;
         assert!(written <= most, "{written} of {most}");

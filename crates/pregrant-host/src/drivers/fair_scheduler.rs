@@ -23,31 +23,30 @@
 //! Those who ask for half of all requests move the median, too: others may then be charged up to
 //! 3/2 of their time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
 
-/// How much a vif may be ahead.
+/// Worker time by which a vif may be ahead of the others.
 const LEAD_NS: u64 = 5_000;
-/// How long those who are ahead wait for one that has just become idle.
+/// How long the vifs that are ahead wait for one that has just become idle.
 const PATIENCE_NS: u64 = 3_000;
-/// How much of the time that it did not want a vif has a right to later: it covers the gaps between
-/// its bursts.
+/// Worker time that an idle vif may claim later. It covers the gaps between the vif's bursts.
 const CREDIT_NS: u64 = 200_000;
-/// How much more than 3/2 of what it is charged by price a vif may take: a pause of the worker in
-/// the middle of its turn is not its doing.
+/// Worker time beyond 3/2 of the charged price that is not charged to a vif: the worker may have
+/// been paused in the middle of its turn.
 const FORGIVEN_NS: u64 = 200_000;
 
-/// The price of most requests: a median that follows, by a small step for each turn, smaller for
-/// one of fewer than `FULL_TURN` requests: who takes many short turns has no more weight by it. In
-/// 1/256 of a nanosecond.
+/// The usual price of a request: a running median, which moves by a small step for each turn. Turns
+/// with fewer than `FULL_TURN` requests move it less, so that many short turns have no more weight
+/// than a few long ones. Unit: 1/256 ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
-    /// 0: no turn has had a request.
+    /// The current price; 0: no turn has had a request.
     now: u64,
-    /// As of the round's begin: it is the same for all who are served in it, whatever comes before
-    /// them.
+    /// The price at the start of the round. It holds for all vifs in the round, in whatever order
+    /// they are served.
     charged: u64,
 }
 
 impl Price {
-    /// The step of a full turn is one part in so many.
+    /// A full turn moves the price by 1/64.
     const STEP: u64 = 64;
     /// Requests of a turn that make a whole step.
     const FULL_TURN: u64 = 64;
@@ -65,13 +64,13 @@ impl Price {
         }
     }
 
-    /// The cost of so many requests by it.
+    /// Cost of `requests` requests at this price.
     #[inline]
     fn of(&self, requests: u64) -> u64 {
         self.charged.saturating_mul(requests)
     }
 
-    /// Whether requests that cost a vif so much of late cost about what most do.
+    /// True if the vif's recent requests cost about as much as most do.
     #[inline]
     fn is_usual(&self, lately: Paid) -> bool {
         let (time, due) = (lately.time, self.of(lately.requests));
@@ -79,7 +78,7 @@ impl Price {
     }
 }
 
-/// Time in 1/256 ns, and the requests that took it.
+/// Worker time in 1/256 ns, and the number of requests that used it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Paid {
     time: u64,
@@ -95,31 +94,31 @@ impl Paid {
     }
 }
 
-/// One vif's account.
+/// The scheduler's account of one vif.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     spent_ns: u64,
-    /// It had something to do, at most `PATIENCE_NS` ago.
+    /// The vif had work, at most `PATIENCE_NS` ago.
     busy: bool,
-    /// How long others have waited for it since.
+    /// How long the vifs that are ahead have waited for this one since.
     idle_ns: u64,
     lately: Paid,
-    /// The time of its turns beyond 3/2 of what they were charged, in 1/256 ns.
+    /// Worker time of its turns beyond 3/2 of the charged time, in 1/256 ns.
     over: u64,
 }
 
-/// The worker's account.
+/// The accounts of all vifs of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct FairScheduler {
-    /// Least time among those that are busy, as of the last round.
+    /// Least worker time among busy vifs, as of the last round.
     floor_ns: u64,
-    /// The same of this round, up to now.
+    /// Like `floor_ns`, for the current round so far.
     next_floor_ns: u64,
-    /// Most time of all.
+    /// Worker time of the vif that has used most.
     top_ns: u64,
-    /// When this round began.
+    /// Time at which the current round started.
     began_ns: u64,
-    /// How long the last round took, if no one had anything to do in it.
+    /// Duration of the last round if no vif had work in it, else 0.
     waited_ns: u64,
     /// Somebody was served in this round.
     worked: bool,
@@ -153,7 +152,7 @@ impl FairScheduler {
         self.next_floor_ns = u64::MAX;
     }
 
-    /// Whether it is to wait in this round.
+    /// True if the vif must wait in this round.
     #[inline]
     pub fn waits(&mut self, turn: &Turn) -> bool {
         let waits = turn.busy && turn.spent_ns > self.floor_ns.saturating_add(LEAD_NS);
@@ -163,7 +162,7 @@ impl FairScheduler {
         waits
     }
 
-    /// It was served for so long, and so many of its requests were taken.
+    /// Charges a vif for a turn of `ns` with `requests` requests.
     #[inline]
     pub fn served(&mut self, turn: &mut Turn, ns: u64, requests: u32) {
         let charged = if requests == 0 { ns } else { self.charge(turn, ns, requests) };
@@ -187,7 +186,7 @@ impl FairScheduler {
         due.saturating_add(over - turn.over) >> 8
     }
 
-    /// It had nothing to do.
+    /// Notes that a vif had no work in its turn.
     #[inline]
     pub fn idle(&mut self, turn: &mut Turn) {
         if !turn.busy {
@@ -214,8 +213,8 @@ mod tests {
     /// The cost of a round in which no queue has work.
     const CHECK_NS: u64 = 50;
 
-    /// Each vif: how long a batch takes, and how long after its end there is another one. Returns
-    /// the time that each got of `total`.
+    /// Plays vifs: for each, how long a batch takes, and how long after the batch's end the next
+    /// one is there. Returns the part of `total` that each vif got.
     fn shares(vifs: &[(u64, u64)], total: u64) -> Vec<u64> {
         let (mut turns, mut now) = (FairScheduler::default(), 0);
         let mut state = vec![(Turn::default(), 0u64, 0u64); vifs.len()];
@@ -265,8 +264,8 @@ mod tests {
 
     #[test]
     fn half_more_is_the_most_that_a_price_hides() {
-        // By what the last one's batches take, beside three of 2000 ns: never more than 3/2 of a
-        // share.
+        // Batches of the last vif get longer, beside three vifs with batches of 2000 ns: it never
+        // gets more than 3/2 of a fair share.
         for batch in (2_000..9_000).step_by(100) {
             let got = shares(&[(2_000, 0), (2_000, 0), (2_000, 0), (batch, 0)], 400_000_000);
             let others = (got[0] + got[1] + got[2]) / 3;
@@ -284,7 +283,7 @@ mod tests {
 
     #[test]
     fn who_wants_less_than_its_share_gets_it_and_the_rest_is_not_wasted() {
-        // A burst of 20 us each 100 us, beside one that takes all it gets.
+        // A vif with a burst of 20 us every 100 us, beside one that uses all the time that it gets.
         let got = shares(&[(20_000, 80_000), (30_000, 0)], 100_000_000);
         assert!(got[0] > 14_000_000, "{got:?}");
         assert!(got[0] + got[1] > 93_000_000, "{got:?}");
@@ -292,8 +291,8 @@ mod tests {
 
     #[test]
     fn who_lets_others_wait_pays_for_it() {
-        // A frame just before patience ends, again and again: it has half of the time at most,
-        // waiting included.
+        // A vif whose next frame comes just before the others stop waiting, again and again: it
+        // gets half of the time at most, including the time that others waited for it.
         let got = shares(&[(100, PATIENCE_NS - 200), (30_000, 0)], 100_000_000);
         assert!(got[1] > 45_000_000, "{got:?}");
     }
@@ -309,8 +308,9 @@ mod tests {
         assert!(early.spent_ns - late.spent_ns <= CREDIT_NS);
     }
 
-    /// Three guests with full rings, 64 requests of 31 ns a turn, and one that chooses each of its
-    /// turns (time, requests) by all that there is to know. Its time, in hundredths of its fourth.
+    /// Three guests with full rings, 64 requests of 31 ns in each turn, and a fourth that chooses
+    /// the time and the requests of each turn, knowing everything. Returns its time in hundredths
+    /// of a fair quarter.
     fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
         let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn short_turns_do_not_make_the_price() {
-        // Single requests until the price is 3/2 of what others pay, and then what costs 3/2 of
+        // Single requests until the price is 3/2 of what others pay, then requests that cost 3/2 of
         // that.
         let share = chosen(|_, price| {
             let low = price.now < (31 << 8) * 147 / 100;

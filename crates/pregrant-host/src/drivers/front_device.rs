@@ -16,62 +16,61 @@ use pregrant::xenstore::{Client, Transport, XsError, path};
 use pregrant::{DomId, PeerFault, PlatformError};
 use std::time::Duration;
 
-/// Events of xenstore that one call of [`FrontDevice::wait_for_events`] takes at most.
+/// Largest number of xenstore events that one call of [`FrontDevice::wait_for_events`] handles.
 const EVENTS_PER_TURN: usize = 128;
-/// Between two checks for what no event reports: pages that a back still has.
+/// Interval of checks for pages that a back still has mapped, since no event reports their release.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
-/// The same, while this end closes.
+/// Interval of retries while this end closes.
 pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);
 
 /// Why a guest's device cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// xenstore is gone, or refuses.
+    /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
     /// A key is of no use.
     #[error("{0}")]
     Device(#[from] DeviceError),
-    /// The handshake failed.
+    /// The xenbus handshake failed.
     #[error("{device}: {what}")]
     Connect {
-        /// Which.
+        /// The device, as log lines name it.
         device: String,
-        /// Why.
+        /// The reason.
         what: String,
     },
-    /// The platform failed.
     #[error("{0}")]
     Platform(#[from] PlatformError),
     /// The back broke the protocol.
     #[error("{device}: the back broke the protocol: {fault}. It is closed; check the driver domain's log")]
     Fault {
-        /// Which.
+        /// The device, as log lines name it.
         device: String,
-        /// How.
+        /// What the back did wrong.
         fault: PeerFault,
     },
-    /// The toolstack has made no such device.
+    /// The toolstack has not created this device.
     #[error("{}", missing(.domid, .class, .handle, .there))]
     Missing {
-        /// The guest.
+        /// The guest's domain id.
         domid: DomId,
-        /// Which kind.
+        /// The class of the device.
         class: Class,
-        /// Its number.
+        /// The number that was asked for.
         handle: u32,
-        /// Those of this kind that there are.
+        /// Numbers of the devices of this class that exist.
         there: Vec<u32>,
     },
-    /// The toolstack took a disk away; a vif is closed then.
+    /// The toolstack removed a disk. (A vif is closed in this case.)
     #[error("{device}: the toolstack has removed the disk; attach it again, and start this again")]
     Removed {
-        /// Which.
+        /// The device, as log lines name it.
         device: String,
     },
 }
 
-/// A device's number, for a disk with its name.
+/// A device's number, with the name if it is a disk.
 fn numbered(class: Class, handle: u32) -> String {
     match class {
         Class::VBD => format!("{handle} ({})", device_number::name(handle)),
@@ -95,14 +94,14 @@ fn missing(domid: &DomId, class: &Class, handle: &u32, there: &[u32]) -> String 
     )
 }
 
-/// See the module.
+/// A guest's device: its xenbus directories, its connection to xenstore, and its platform.
 pub(super) struct FrontDevice<P, T> {
     pub platform: P,
     pub device: Device,
     pub xs: Client<T>,
 }
 
-/// The devices of a kind that the toolstack has made for a domain.
+/// The devices of a class that the toolstack has created for a domain.
 fn devices<T: Transport>(xs: &mut Client<T>, domid: DomId, class: Class) -> Result<Vec<u32>, XsError> {
     let names = match xs.directory(&format!("{}/device/{}", path::home(domid), class.name())) {
         Err(e) if e.is_not_found() => Vec::new(),
@@ -125,10 +124,10 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
             found => found?,
         };
         device.watch_peer(&mut xs)?;
-        // One that is closed restarts only where the toolstack wants the device.
+        // A closed device restarts only if the toolstack still wants it.
         device.watch_peer_key(&mut xs, ONLINE)?;
-        // Where the back's domain is not the toolstack's, each takes its end's directory: this one
-        // may go last.
+        // If the back's domain is not the toolstack's, each end's directory is removed separately,
+        // and this one may be the last.
         device.watch_own(&mut xs)?;
         Ok(Self { platform, device, xs })
     }
@@ -138,8 +137,8 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         (&self.platform, StoreBus { device: &self.device, xs: &mut self.xs })
     }
 
-    /// Gets what xenstore has to say, waiting at most so long for it, and not beyond the time at
-    /// which the device restarts. Returns how many events there were.
+    /// Receives xenstore events. Waits at most `wait` for the first, and not beyond the time at
+    /// which the device restarts. Returns the number of events.
     pub fn wait_for_events(
         &mut self,
         wait: Duration,
@@ -154,17 +153,17 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         Ok(events)
     }
 
-    /// How long it is until then, by the platform's clock.
+    /// Time left until `at_ns`, by the platform's clock.
     pub fn until(&self, at_ns: Option<u64>) -> Option<Duration> {
         Some(Duration::from_nanos(at_ns?.saturating_sub(self.platform.clock().now_ns())))
     }
 
-    /// Whether the toolstack took the device away.
+    /// True if the toolstack removed the device.
     pub fn is_gone(&mut self) -> bool {
         matches!(self.xs.read_if_there(self.device.own_dir()), Ok(None))
     }
 
-    /// The handshake failed.
+    /// The error for a failed handshake.
     pub fn not_connected(&self, what: String) -> FrontendError {
         FrontendError::Connect { device: self.device.id().to_string(), what }
     }
@@ -174,7 +173,7 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         FrontendError::Fault { device: self.device.id().to_string(), fault }
     }
 
-    /// The toolstack took it away.
+    /// The error for a device that the toolstack removed.
     pub fn removed(&self) -> FrontendError {
         FrontendError::Removed { device: self.device.id().to_string() }
     }

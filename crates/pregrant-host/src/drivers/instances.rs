@@ -26,10 +26,10 @@ use crate::unix_transport::UnixTransport;
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
 
-/// Addresses of functions.
 pub type Functions = Vec<*const ()>;
 
-/// Those of [`Xen`]. No one calls it: that it is public makes the compiler keep what it names.
+/// Addresses of the drivers' generic functions for [`Xen`]. Nothing calls this function: because it
+/// is public, the compiler keeps what it names.
 #[inline(never)]
 pub fn instances() -> Functions {
     of_platform::<Xen>()
@@ -43,8 +43,8 @@ where
     [backend::<P>(), front::<P>(), disk_front::<P>()].concat()
 }
 
-/// What serves devices. A class' `make` leads to its devices and their queues, and `start_workers`
-/// to the loop of a worker thread.
+/// The functions that serve devices. A class's `make` leads to its devices and queues, and
+/// `start_workers` to the loop of a worker thread.
 fn backend<P: Platform>() -> Functions
 where
     P::Events: WakeOn,
@@ -64,7 +64,7 @@ where
     ]
 }
 
-/// A guest's vif.
+/// The functions of a guest's vif.
 fn front<P: Platform>() -> Functions
 where
     P::Events: WakeOn,
@@ -84,7 +84,7 @@ where
     ]
 }
 
-/// A guest's disk.
+/// The functions of a guest's disk.
 fn disk_front<P: Platform>() -> Functions
 where
     P::Events: WakeOn,

@@ -11,37 +11,38 @@
 
 use std::time::Duration;
 
-/// A request that has waited so long is overdue.
+/// Age from which a request is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(5);
-/// Ages that the log has, each once.
+/// Ages at which a line is logged, once each.
 const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_secs(120)];
 
-/// See the module.
+/// Decides when to log that a device's requests wait for too long.
 #[derive(Default, Debug)]
 pub struct Overdue {
-    /// Of [`AGES`], those that the log has.
+    /// How many of the [`AGES`] were logged.
     said: usize,
-    /// The oldest that was seen since it has one.
+    /// The highest age that was seen since a request became overdue.
     most: Duration,
 }
 
-/// A line for the log.
+/// Something that must be logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum News {
-    /// The oldest request has waited so long.
+    /// The oldest request has waited for this long.
     Waits(Duration),
-    /// All of them are answered, or young. One had waited so long, at least.
+    /// No request is overdue any more. One had waited for at least this long.
     Over(Duration),
 }
 
 impl Overdue {
-    /// How many warnings the log has since it is overdue.
+    /// How many warnings were logged since a request became overdue.
     #[must_use]
     pub fn said(&self) -> usize {
         self.said
     }
 
-    /// The oldest request is so old now; None: there is none.
+    /// Reports the age of the oldest request; None: there is no request. Returns what must be
+    /// logged.
     pub fn check(&mut self, age: Option<Duration>) -> Option<News> {
         let age = age.unwrap_or_default();
         if age < OVERDUE {
@@ -73,7 +74,7 @@ mod tests {
             assert_eq!(overdue.check(Some(young.0)), Some(young.1));
             assert_eq!(overdue.check(None), None);
         }
-        // A control thread that checks late says the age that it sees.
+        // A control thread that checks late reports the age that it sees.
         let late = Duration::from_secs(60);
         assert_eq!(overdue.check(Some(late)), Some(News::Waits(late)));
         assert_eq!(overdue.check(None), Some(News::Over(late)));

@@ -16,28 +16,29 @@ use crate::choice::named;
 use std::time::{Duration, Instant};
 
 named! {
-    /// How a worker waits.
+    /// How a worker waits for work.
     Mode, "a polling mode" {
-        /// Never sleeps.
+        /// Never sleep.
         Poll = "poll",
-        /// Sleeps at once.
+        /// Sleep as soon as there is no work.
         Event = "event",
-        /// Spins up to [`SPIN`] where that paid lately, then sleeps.
+        /// Poll up to [`SPIN`] if that found work recently, then sleep.
         #[default]
         Adaptive = "adaptive",
     }
 }
 
-/// How long adaptive mode spins: a wake-up costs 5 to 15 us, and a spin pays only where frames come
-/// closer than it lasts.
+/// How long adaptive mode polls before it sleeps. A wake-up costs 5 to 15 us, so polling pays only
+/// if frames arrive closer together than this.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// Spins in vain, one behind another, after which it does not become rarer any more: one of 64.
+/// After this number of polls in a row that found nothing, polling gets no rarer: it is done before
+/// one of 64 sleeps.
 const VAIN_MOST: u32 = 6;
 
 /// Rounds without a frame after which a polling loop checks its control connection.
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
-/// How long a loop that moves frames goes on without doing so.
+/// How long a loop that moves frames may run without a control turn.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
 /// Rounds with frames after which it checks the clock.
 const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
@@ -45,43 +46,43 @@ const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 /// The step after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Another round.
+    /// Run another round.
     Again,
-    /// Check the control connection without sleeping, then another round.
+    /// Run a control turn without sleeping, then another round.
     Control,
-    /// Arm, and sleep when there is still nothing.
+    /// Arm the queues, and sleep if there is still no work.
     Sleep,
 }
 
-/// Counts rounds and decides.
+/// Decides after each round whether to poll, to sleep, or to run a control turn.
 #[derive(Debug)]
 pub struct PollController {
     mode: Mode,
     idle: u32,
     busy: u32,
-    /// When this spin began.
+    /// When the current polling began; None: it has not.
     since: Option<Instant>,
-    /// Spins in vain since one paid.
+    /// Number of polls in vain since one found work.
     vain: u32,
-    /// So many times it does not spin.
+    /// Number of sleeps that remain without polling before them.
     unspun: u32,
-    /// When frames first moved after the last check of control, or some rounds later.
+    /// When frames first moved after the last control turn, or some rounds later.
     controlled: Option<Instant>,
 }
 
 impl PollController {
-    /// At the start of a loop.
+    /// For the start of a loop.
     pub fn new(mode: Mode) -> Self {
         Self { mode, idle: 0, busy: 0, since: None, vain: 0, unspun: 0, controlled: None }
     }
 
-    /// After a round in which something `moved`, or nothing.
+    /// The next step after a round; `moved`: frames moved in it.
     #[inline]
     pub fn after(&mut self, moved: bool) -> Next {
         self.after_at(moved, Instant::now)
     }
 
-    /// The same, by this clock.
+    /// Like [`after`](Self::after), with a clock of the caller.
     #[inline]
     fn after_at(&mut self, moved: bool, now: impl Fn() -> Instant) -> Next {
         if moved {
@@ -155,8 +156,7 @@ mod tests {
     }
     use std::cell::Cell;
 
-    /// Rounds with frames that take `round` each, for a second: how long it ever went on without
-    /// control.
+    /// Plays rounds of `round` each for a second; returns the longest time without a control turn.
     fn longest(mode: Mode, round: Duration, moved: impl Fn(u32) -> bool) -> Duration {
         let (start, mut pace) = (Instant::now(), PollController::new(mode));
         let at = Cell::new(Duration::ZERO);
@@ -174,8 +174,8 @@ mod tests {
         longest.max(at.get() - last)
     }
 
-    /// Of so many pauses, each over after `gap` of rounds of a microsecond, and each sleep over at
-    /// once: how often it spun through to its end, and how often it slept.
+    /// Plays `n` pauses, each of which ends after `gap`, with rounds of a microsecond, and sleeps
+    /// that end at once. Returns how often it polled in vain, and how often it slept.
     fn pauses(pace: &mut PollController, n: usize, gap: Duration) -> (usize, usize) {
         let start = Instant::now();
         let at = Cell::new(Duration::ZERO);
@@ -222,7 +222,7 @@ mod tests {
                 assert!(longest >= CONTROL_EVERY, "{mode:?}, rounds of {micros} us: not each time");
             }
         }
-        // Nothing moves in every other round.
+        // Frames move in every second round.
         let round = Duration::from_micros(50);
         assert!(longest(Mode::Poll, round, |n| n % 2 == 0) <= CONTROL_EVERY + 64 * round);
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// A worker's step between rounds.
 pub trait Rest {
-    /// Why it cannot go on.
+    /// Why the loop cannot continue.
     type Error;
     /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a check itself,
     /// and the next is due in time.
@@ -29,12 +29,12 @@ pub trait Rest {
     /// # Errors
     /// The loop ends.
     fn control(&mut self) -> Result<(), Self::Error>;
-    /// Arms, checks once more, and sleeps when there is still nothing.
+    /// Arms all queues, checks once more, and sleeps if there is still no work.
     ///
     /// # Errors
     /// The loop ends.
     fn sleep(&mut self) -> Result<(), Self::Error>;
-    /// Another round follows at once.
+    /// Called when another round follows at once.
     #[inline(always)]
     fn again(&mut self, moved: bool) {
         let _ = moved;
@@ -43,36 +43,36 @@ pub trait Rest {
 
 /// The calls of a worker.
 pub trait Work: Rest {
-    /// A batch of all that there is. True: something moved.
+    /// Runs one batch of everything that there is. Returns true if something moved.
     ///
     /// # Errors
     /// The loop ends.
     fn round(&mut self) -> Result<bool, Self::Error>;
-    /// Whether anything can move at all; else it sleeps after each round.
+    /// False if nothing can move now: then it sleeps after each round.
     fn is_live(&self) -> bool {
         true
     }
-    /// Whether it is over: asked before each round of [`PollLoop::run`].
+    /// True ends [`PollLoop::run`]; called before each round.
     fn is_over(&mut self) -> bool {
         false
     }
 }
 
-/// See the module.
+/// The loop of a thread that serves queues: rounds of work, control turns, sleep.
 #[derive(Debug)]
 pub struct PollLoop {
     pace: PollController,
-    /// By the coarse clock, which costs no system call: each wake-up asks.
+    /// Time of the last control turn, by the coarse clock, which needs no system call.
     controlled: Duration,
 }
 
 impl PollLoop {
-    /// At the start of a loop.
+    /// For the start of a loop.
     pub fn new(mode: Mode) -> Self {
         Self { pace: PollController::new(mode), controlled: coarse() }
     }
 
-    /// Goes on until it is over.
+    /// Runs until the work is over.
     ///
     /// # Errors
     /// As its rounds, control or sleep say.
@@ -84,7 +84,7 @@ impl PollLoop {
         Ok(())
     }
 
-    /// One round, and what follows.
+    /// Runs one round and the step that follows it.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -98,8 +98,7 @@ impl PollLoop {
         self.after(work, moved)
     }
 
-    /// The step after a round in which something `moved`, or nothing: for those whose rounds are
-    /// their own.
+    /// The step after a round of the caller's own; `moved`: frames moved in it.
     ///
     /// # Errors
     /// As for [`run`](Self::run).

@@ -28,27 +28,27 @@ use std::path::{Path, PathBuf};
 /// The document's format; a reader refuses others.
 pub const FORMAT: u32 = 1;
 
-/// Characters of a text that came from elsewhere; then how many more there are.
+/// Longest text from elsewhere that is shown; then only the number of further characters is.
 pub const TEXT_MAX: usize = 400;
 
-/// The backends of a domain, as their sockets' names have them before the domain's number: who
-/// serves vifs, and who serves vbds.
+/// Names of a domain's backends in the names of their sockets, before the domain's number: one
+/// serves vifs, the other vbds.
 const DAEMONS: [&str; 2] = ["back", "blkback"];
-/// How these names end.
+/// End of the names of status sockets.
 const SUFFIX: &str = ".status";
 
-/// One backend's process.
+/// The status of one backend process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BackStatus {
-    /// [`FORMAT`].
+    /// Version of this format, [`FORMAT`].
     pub format: u32,
-    /// The driver domain.
+    /// Domain id of the driver domain.
     pub domain: u16,
-    /// Which of its backends: `back` serves vifs, `blkback` vbds. Empty where a backend older than
-    /// this field tells it.
+    /// Which of the domain's backends this is: `back` serves vifs, `blkback` vbds. Empty if the
+    /// backend is older than this field.
     #[serde(default)]
     pub daemon: String,
-    /// The process.
+    /// Process id.
     pub pid: u32,
     /// The program's version; empty where a backend older than this field tells it.
     #[serde(default)]
@@ -56,16 +56,17 @@ pub struct BackStatus {
     /// The commit that it was built from; empty where it was built outside of a git checkout.
     #[serde(default)]
     pub rev: String,
-    /// Seconds since it began.
+    /// Seconds since the process started.
     pub uptime_s: f64,
-    /// When this was read, on the clock that all processes of the machine share (CLOCK_MONOTONIC).
+    /// Time at which this was read, by the clock that all processes of the machine share
+    /// (CLOCK_MONOTONIC), ns.
     pub at_ns: u64,
     /// The platform, and how it maps and copies.
     pub platform: String,
-    /// Of the whole process, not of one vif.
+    /// Counters of the whole process.
     pub process: ProcessStatus,
-    /// Queues that each worker thread carries; none where there is no thread but the one that
-    /// serves xenstore.
+    /// For each worker thread the number of queues that it serves; empty if the only thread is the
+    /// one that serves xenstore.
     #[serde(default)]
     pub workers: Vec<usize>,
     /// Its vifs.
@@ -83,23 +84,23 @@ fn yes() -> bool {
 /// The figures that every device has.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AnyDeviceStatus {
-    /// The guest.
+    /// Domain id of the guest.
     pub front: u16,
     /// The guest's number of the device.
     pub handle: u32,
     /// The back's state, as xenbus names it.
     pub state: String,
-    /// Whether the live rings of a predecessor were taken up.
+    /// Whether the rings were taken over from a predecessor.
     pub reattached: bool,
     /// Seconds since its queues became live; null where they are not.
     pub connected_s: Option<f64>,
-    /// How often it was closed for something that its guest did.
+    /// Number of times the device was closed because of something that its guest did.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps, or
-    /// its control ring was paused.
+    /// Number of times the device's front was ignored for a while because it asked for too many
+    /// steps, or its control ring was paused.
     #[serde(default)]
     pub throttled: u64,
-    /// Lines that the log does not have of it, since it caused too many.
+    /// Number of log lines that were left out because the device caused too many.
     #[serde(default)]
     pub lines_left_out: u64,
     /// Why it was closed last, also when it is connected again.
@@ -134,19 +135,19 @@ impl From<&DeviceReport> for AnyDeviceStatus {
 /// A device that is no vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Its class, as paths name it.
+    /// Its class, as xenstore paths name it.
     pub class: String,
-    /// As of any.
+    /// Status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Why its backing is unavailable (who has it, or what is missing), where it is not connected
-    /// for that.
+    /// Why the backing is unavailable (who has it, or what is missing), if the device is not
+    /// connected for that reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Whether its backing was tried; false: it may be there or not.
+    /// Whether the backing was tried; false: it is unknown whether it is available.
     #[serde(default = "yes")]
     pub is_tried: bool,
-    /// Its kind and service, in words of its class.
+    /// Kind of the backing and how it is served, as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
     /// Counters of its class, since it connected.
@@ -154,31 +155,30 @@ pub struct DeviceStatus {
     /// Gauges of its class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, u64>,
-    /// Its requests by what they ask for: a disk's are `read`, `write`, `flush`, `discard`.
+    /// Its requests by kind; those of a disk are `read`, `write`, `flush`, `discard`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub operations: BTreeMap<String, OperationStatus>,
 }
 
-/// Requests that ask for the same, since the device connected.
+/// Requests of one kind since the device connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OperationStatus {
-    /// Those that were done.
+    /// Number of requests that were done.
     pub requests: u64,
     /// Their bytes; 0 where none travel.
     pub bytes: u64,
-    /// Nanoseconds from when they were taken to when they were answered, of all together, those
-    /// that failed among them.
+    /// Sum of the times from taking a request to answering it, including failed ones, ns.
     pub latency_sum_ns: u64,
-    /// The same by how long each took, shortest first.
+    /// Numbers of requests by duration, shortest first.
     pub latency: Vec<LatencyBucket>,
 }
 
-/// Requests that took longer than those of the bucket before, and no longer than this.
+/// Number of requests that took longer than the previous bucket's bound, and at most this bucket's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LatencyBucket {
-    /// Nanoseconds at most; null: the others.
+    /// Upper bound in nanoseconds; null: no bound.
     pub most_ns: Option<u64>,
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
 }
 
@@ -200,13 +200,13 @@ impl From<Operation> for OperationStatus {
 }
 
 impl DeviceStatus {
-    /// How long its oldest request has not been answered. None: it has none, or its backend is of a
-    /// version before this gauge.
+    /// Age of the oldest request that is not answered, seconds. None: there is none, or the backend
+    /// is older than this gauge.
     pub fn oldest_s(&self) -> Option<f64> {
         self.gauges.get(OLDEST_NS).filter(|ns| **ns > 0).map(|ns| *ns as f64 / 1e9)
     }
 
-    /// Whether its front says that it closes, and uses it still.
+    /// True if the front announced that it closes, and still uses the device.
     pub fn closes_in_use(&self) -> bool {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
     }
@@ -245,15 +245,15 @@ impl Deref for VifStatus {
 /// Requests of the whole process to its platform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// Pieces copied by grant.
+    /// Number of fragments that were copied by grant copy.
     pub grant_copies: u64,
-    /// Pages mapped.
+    /// Number of pages that were mapped.
     pub grant_maps: u64,
-    /// Pages unmapped.
+    /// Number of pages that were unmapped.
     pub grant_unmaps: u64,
     /// System calls for copying, mapping, notifying and waiting.
     pub syscalls: u64,
-    /// Events sent.
+    /// Number of events that were sent.
     pub notifications: u64,
     /// Sleeps that a tenth of a second ended, and no event, though a guest had shown work: 0, or
     /// somebody does not notify.
@@ -261,22 +261,23 @@ pub struct ProcessStatus {
     pub missed_wakeups: u64,
 }
 
-/// One vif.
+/// The status of one vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct VifStatus {
-    /// As of any device.
+    /// Status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Whether the guest takes frames.
+    /// Whether the guest receives frames.
     #[serde(default)]
     pub link: bool,
-    /// How often it took none for so long that its link went down, in all of its connections.
+    /// Number of times the vif's link went down because the guest received no frames for too long,
+    /// over all connections.
     #[serde(default)]
     pub stalls: u64,
-    /// What its guest may send by the toolstack's `rate`, in words; null: it is not limited.
+    /// The toolstack's `rate` limit for what the guest sends, as text; null: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// How often its frames had to wait for the vif's rate, since it connected.
+    /// Number of times frames had to wait for the rate limit since the connect.
     #[serde(default)]
     pub credit_waits: u64,
     /// Pages of its guest that it has mapped: those that it needs, and those that it keeps.
@@ -285,8 +286,8 @@ pub struct VifStatus {
     /// Pages that it keeps since it saw them.
     #[serde(default)]
     pub kept_pages: u64,
-    /// How often a page found no place among those, or in the table of pages that its guest has
-    /// mapped.
+    /// Number of times there was no room for a page among those kept mapped, or in the table of
+    /// pages that the guest asked to map.
     #[serde(default)]
     pub overflows: u64,
     /// Staging lists, and halves of data rings, that were refused at the last connect.
@@ -297,12 +298,12 @@ pub struct VifStatus {
     pub port_drops: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// One queue.
+/// The status of one queue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// From the guest.
+    /// Frames from the guest.
     pub tx: DirStatus,
-    /// To the guest.
+    /// Frames to the guest.
     pub rx: DirStatus,
     /// The table of pages that the guest has had mapped, for both directions; null where there is
     /// none.
@@ -313,13 +314,13 @@ pub struct QueueStatus {
 /// A store of pages that stay mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StoreStatus {
-    /// Pages in it.
+    /// Number of pages that are kept mapped.
     pub pages: u64,
     /// The most that there were at a time.
     pub most: u64,
-    /// Pages at most.
+    /// Largest number of pages that are kept mapped.
     pub limit: u64,
-    /// How often a page found no place.
+    /// Number of times there was no room for a page.
     pub overflows: u64,
 }
 
@@ -341,19 +342,19 @@ pub struct DirStatus {
     /// Bytes of a frame that fit a staging buffer; null where there are none.
     #[serde(default)]
     pub data_len: Option<u32>,
-    /// How many of them there are; null where there are none.
+    /// Number of staging buffers; null: there are none.
     #[serde(default)]
     pub buffers: Option<u32>,
     /// Pages that stay mapped since they were seen; null where none do.
     #[serde(default)]
     pub store: Option<StoreStatus>,
-    /// Frames handed on.
+    /// Number of frames that were passed on.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Frames that went through staging buffers alone.
     pub staged: u64,
-    /// Frames whose pages were mapped when an earlier frame came in them.
+    /// Number of frames in pages that were mapped for an earlier frame.
     #[serde(default)]
     pub persistent: u64,
     /// Frames in pages that their guest had asked to keep mapped.
@@ -368,37 +369,39 @@ pub struct DirStatus {
     /// RX: the most bytes of the data ring that were in use at a time.
     #[serde(default)]
     pub data_ring_most: u64,
-    /// Frames in pages that their guest named by their frames, all of it being mapped.
+    /// Number of frames in pages that the guest named by frame number, with all of its memory
+    /// mapped.
     #[serde(default)]
     pub foreign: u64,
-    /// RX: frames in pages that the backend lent, for the guest to copy.
+    /// RX: number of frames in pages of the backend, which the guest copies.
     #[serde(default)]
     pub guest_copy: u64,
     /// RX: of bursts that were copied once, out of another guest's pages.
     #[serde(default)]
     pub lent: u64,
-    /// Batches published.
+    /// Number of batches.
     pub batches: u64,
     /// Events sent to the guest.
     pub notifications: u64,
-    /// Pieces copied by grant for these frames.
+    /// Number of fragments of these frames that were copied by grant copy.
     pub grant_copies: u64,
     /// Pages mapped for these frames.
     pub grant_maps: u64,
-    /// Pages unmapped.
+    /// Number of pages that were unmapped for these frames.
     pub grant_unmaps: u64,
     /// TX: frames that may have come to the port twice, because predecessors ended while they had
     /// them in their hands, since the guest connected.
     #[serde(default)]
     pub repeated: u64,
-    /// TX: large segments whose checksum was not blank, and was made so (Linux:
+    /// TX: number of large segments whose checksum was not blank, and was made so (Linux:
     /// `rx_gso_checksum_fixup`).
     #[serde(default)]
     pub gso_checksum_fixups: u64,
-    /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused`
-    /// by the port; RX `unfit` for anything that the guest takes, `unwanted` multicast that the
-    /// guest did not name, `expired` while it had no slots for them, `long` for a guest that takes
-    /// one slot a frame, or `lost` with predecessors that had them in their hands.
+    /// Number of frames that were not passed on, by reason. `error`: answered with an error. TX
+    /// `refused`: by the port. RX `unfit`: the guest cannot receive such a frame; `unwanted`:
+    /// multicast that the guest did not ask for; `expired`: the guest had no slots for too long;
+    /// `long`: for a guest whose frames must fit one slot; `lost`: with predecessors that held them
+    /// when they died.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -439,7 +442,7 @@ impl DirStatus {
         }
     }
 
-    /// Copies, maps and unmaps.
+    /// Sum of copies, maps and unmaps.
     pub fn grant_ops(&self) -> u64 {
         self.grant_copies + self.grant_maps + self.grant_unmaps
     }
@@ -501,17 +504,17 @@ impl From<Counters> for ProcessStatus {
     }
 }
 
-/// A text that came from elsewhere, not without end and fit to be shown.
+/// A text from elsewhere, shortened and made fit to be shown.
 pub(super) fn short(text: &str) -> String {
     excerpt(text, TEXT_MAX)
 }
 
-/// Where the back of domain `domid` tells its status, among the sockets in `dir`.
+/// Path of the status socket of domain `domid`'s backend for vifs; `dir` has all sockets.
 pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
     path_of(dir, DAEMONS[0], domid)
 }
 
-/// Where the back of domain `domid` does that serves vbds alone.
+/// Path of the status socket of domain `domid`'s backend that serves only vbds.
 pub fn blk_socket_path(dir: &Path, domid: u16) -> PathBuf {
     path_of(dir, DAEMONS[1], domid)
 }
@@ -520,8 +523,8 @@ fn path_of(dir: &Path, daemon: &str, domid: u16) -> PathBuf {
     dir.join(format!("{daemon}-{domid}{SUFFIX}"))
 }
 
-/// Of a socket of this name: the kind of backend that reports its status there, and its domain;
-/// None: it is none.
+/// The kind of backend that a status socket of this name belongs to, and its domain; None: it is no
+/// status socket.
 pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     let of = |daemon: &'static str| {
         let number =

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// Writes a backend's status to each process that connects to its socket.
 pub struct StatusPublisher<P> {
     socket: StatusSocket,
     daemon: &'static str,
@@ -42,12 +42,12 @@ impl<P: Platform> StatusPublisher<P> {
         })
     }
 
-    /// When it wants another turn, from now, though no one asks. None: never.
+    /// Time until the next turn is needed although no one connects. None: no turn is needed.
     pub fn due(&self) -> Option<Duration> {
         self.socket.due()
     }
 
-    /// Answers who asks; to be called between batches, as often as is convenient.
+    /// Answers readers. To be called between batches, as often as is convenient.
     pub fn turn<T: Transport + 'static>(&mut self, backend: &Backend<P, T>) {
         let Self { socket, daemon, started, counters, describe } = self;
         socket.turn(Instant::now(), || {
@@ -72,14 +72,14 @@ impl<P: Platform> StatusPublisher<P> {
                 vifs: backend.reports().into_iter().map(Into::into).collect(),
                 devices: others,
             };
-            // Plain figures and texts: there is nothing in it that JSON cannot say.
+            // The status consists of numbers and texts, which JSON can always represent.
             serde_json::to_vec(&status).unwrap_or_default()
         });
     }
 }
 
 impl<P> AsFd for StatusPublisher<P> {
-    /// Readable when somebody asks.
+    /// Readable when a reader connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -25,25 +25,25 @@ use std::time::{Duration, Instant};
 
 /// Readers that are served at a time.
 pub const READERS_MAX: usize = 16;
-/// How long a reader may take.
+/// How long a reader may take to read the status.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Between two checks of the socket.
 const CHECK: Duration = Duration::from_millis(10);
-/// The same, while there is no descriptor for a reader.
+/// Interval of retries while the process has no file descriptor for a reader.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
-/// How long a document serves newcomers too.
+/// How long one document serves new readers, too.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// The socket on which a backend publishes its status.
 #[derive(Debug)]
 pub struct StatusSocket {
     listener: Listener,
-    /// Readable once for each reader that comes.
+    /// Readable once for each reader that connects.
     comes: PortReadiness,
     /// Given up where none is left.
     spare: Option<OwnedFd>,
-    /// Somebody may wait who was not accepted: when to try again.
+    /// A reader may wait that was not accepted: when to try again.
     left: Option<Instant>,
     readers: Vec<Reader>,
     last: Option<(Instant, Rc<[u8]>)>,
@@ -59,7 +59,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Sends what the socket takes. True: there is more to send.
+    /// Sends as much as the socket accepts. Returns true if there is more to send.
     fn send(&mut self, now: Instant) -> bool {
         while self.sent < self.document.len() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -103,7 +103,7 @@ impl StatusSocket {
         }
     }
 
-    /// The next reader.
+    /// Accepts the next reader.
     fn accept(&mut self) -> Result<OwnedFd, Errno> {
         match self.listener.accept() {
             Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => self.listener.accept(),
@@ -111,7 +111,7 @@ impl StatusSocket {
         }
     }
 
-    /// Serves who is there, at `now`; `document` is called only when there is a new reader.
+    /// Serves the readers that are there, at `now`; calls `document` only if there is a new reader.
     pub fn turn(&mut self, now: Instant, document: impl FnOnce() -> Vec<u8>) {
         if self.checked.is_some_and(|at| now.saturating_duration_since(at) < CHECK) {
             return;
@@ -119,16 +119,17 @@ impl StatusSocket {
         self.checked = Some(now);
         self.readers.retain_mut(|reader| reader.send(now));
         self.keep_spare();
-        // In this order: who comes after this wakes again.
+        // The order matters: a reader that connects after this wakes the thread again.
         self.comes.take(|_| {});
         self.left = None;
         let mut document = Some(document);
-        // As many as a backlog has: who keeps connecting does not keep us.
+        // As many as fit in the backlog, so that a client that connects without end cannot block
+        // this thread.
         for _ in 0..READERS_MAX * 4 {
             let fd = match self.accept() {
                 Ok(fd) => fd,
                 Err(Errno::AGAIN) => return,
-                // That one has gone.
+                // This reader has gone.
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 Err(_) => {
                     self.left = Some(now + NO_DESCRIPTOR);
@@ -154,7 +155,7 @@ impl StatusSocket {
         self.left = Some(now + CHECK);
     }
 
-    /// When it wants another turn, from now, though no one comes. None: never.
+    /// Time until the next turn is needed although no one connects. None: no turn is needed.
     pub fn due(&self) -> Option<Duration> {
         let slow = (!self.readers.is_empty()).then_some(CHECK);
         let left = self.left.map(|at| at.saturating_duration_since(Instant::now()));
@@ -163,7 +164,7 @@ impl StatusSocket {
 }
 
 impl AsFd for StatusSocket {
-    /// Readable when somebody comes, once.
+    /// Becomes readable once for each reader that connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.comes.as_fd()
     }
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(socket.readers.len(), 0, "cut off");
         drop(slow);
 
-        // One that sends junk and reads: it gets the whole document, in as many turns as that
+        // A reader that sends junk gets the whole document nevertheless, in as many turns as that
         // takes.
         let mut junk = scratch.connect();
         junk.write_all(&[0xFF; 10_000]).unwrap();
@@ -254,7 +255,8 @@ mod tests {
         assert!(all == document);
     }
 
-    /// Who has come wakes once, and one who is not served keeps no one awake.
+    /// A connected reader wakes the thread once; a reader that cannot be served does not keep it
+    /// awake.
     #[test]
     fn a_reader_wakes_once() {
         let scratch = Scratch::new("once");

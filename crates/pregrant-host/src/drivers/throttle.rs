@@ -23,15 +23,15 @@ use std::time::Duration;
 const PER_STEP: Duration = Duration::from_millis(250);
 /// Steps that are saved up.
 const STEPS: u32 = 32;
-/// Of the worker's time, one part in so many.
+/// The steps of one guest may use 1/50 of the worker's time.
 const SHARE: u32 = 50;
 /// Time that is saved up.
 const TIME: Duration = Duration::from_millis(20);
-/// The longest that a vif is throttled: a guest that mends its ways, or a vif that is detached, is
-/// served after it.
+/// Longest time for which a vif is throttled. After that a guest that behaves again, or a vif that
+/// is detached, is served.
 pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 
-/// One guest's accounts.
+/// The accounts of one guest's use of the control thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throttle {
     /// When the last step ended, by any clock.
@@ -43,8 +43,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A step that ended at `now` and took so long. When both accounts are empty: for how long its
-    /// vif is throttled.
+    /// Charges a step that ended at `now` after `took`. If both accounts are used up, returns for
+    /// how long the vif is throttled.
     pub fn step(&mut self, now: Duration, took: Duration) -> Option<Duration> {
         self.spend(now, took);
         self.steps = (self.steps + PER_STEP).min(PER_STEP * STEPS + LONGEST_THROTTLE);
@@ -53,8 +53,8 @@ impl Throttle {
         (!overdrawn.is_zero()).then_some(overdrawn)
     }
 
-    /// Requests that were served on a vif's control ring, which took so long and ended at `now`.
-    /// When their account is empty: for how long the ring is not to be served.
+    /// Charges requests on a control ring that ended at `now` after `took`. If the account is used
+    /// up, returns for how long the ring is not served.
     pub fn work(&mut self, now: Duration, took: Duration) -> Option<Duration> {
         self.fill(now);
         self.asked = Self::after(self.asked, took);
@@ -76,7 +76,7 @@ impl Throttle {
         }
     }
 
-    /// The spent part of an account of time once a step took so long.
+    /// The used part of an account after a step of `took`.
     fn after(spent: Duration, took: Duration) -> Duration {
         spent.saturating_add(took.saturating_mul(SHARE)).min(TIME * SHARE + LONGEST_THROTTLE)
     }
@@ -88,8 +88,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Steps of `took`, as fast as it may or one each `every`, for a minute: how many, and how long
-    /// they took together.
+    /// Plays steps of `took` for a minute, as fast as allowed or one each `every`. Returns their
+    /// number, and their total time.
     fn minute(took: Duration, every: Duration) -> (u32, Duration) {
         let (mut throttle, mut now, mut steps) = (Throttle::default(), Duration::from_secs(7), 0);
         while now < Duration::from_secs(67) {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_slow_machine_has_its_steps() {
-        // Each takes as long as a fast machine's hundred.
+        // Each step takes as long as a hundred on a fast machine.
         let (steps, _) = minute(100 * MS, 150 * MS);
         assert_eq!(steps, 240, "none was throttled");
     }
@@ -147,7 +147,7 @@ mod tests {
         while throttle.step(now, 10 * MS).is_none() {
             now += 10 * MS;
         }
-        // One that is not listened to asks for steps still: those of the toolstack.
+        // Steps for a front that is not watched still come from the toolstack.
         for _ in 0..20 {
             let _ = throttle.step(now, Duration::from_secs(100));
         }

@@ -27,21 +27,22 @@ use std::time::{Duration, Instant};
 /// The environment variable that lifts the bound, when it is `unbounded`.
 pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 
-/// After this time a wait ends, and the worker checks for work without an event.
+/// A wait ends after this time, and the worker checks for work even without an event.
 const BOUND: Duration = Duration::from_millis(100);
-/// How long after that an event may still come: its sender may be between showing the work and
-/// reporting it.
+/// How long after that the event may still arrive: its sender may be between publishing the work
+/// and sending the event.
 const LATE: Duration = Duration::from_millis(20);
-/// The same two where the bound is lifted: long, for a busy machine has senders that stand still
-/// there for long.
+/// These two bounds replace the ones above if the bound is lifted. They are long, since on a busy
+/// machine senders can be paused there for long.
 const UNBOUNDED_CHECK: Duration = Duration::from_secs(5);
 const UNBOUNDED_LATE: Duration = Duration::from_secs(2);
-/// After this long such a wait says what it waits for.
+/// After this time an unbounded wait logs what it waits for.
 const SAYS: Duration = Duration::from_secs(60);
 
 static LIFTED: AtomicBool = AtomicBool::new(false);
 
-/// Armed queues, or rings of devices, that one such check takes at most: it is what idle vifs cost.
+/// Number of armed queues, or of control rings, that one such check covers. It determines the cost
+/// of idle vifs.
 pub(super) const PENDING_CHECKS: usize = 4;
 
 /// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For
@@ -65,7 +66,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Waits that ended by their bound with work pending, whose event did not come.
+    /// Number of waits that ended by timeout although work was pending: the event was lost.
     pub fn missed_wakeups(&self) -> u64 {
         self.missed_wakeups
     }
@@ -75,9 +76,9 @@ impl Waiter {
         &self.ready
     }
 
-    /// Sleeps until an event or a descriptor ends it, or for as long as `due` says. `driver` is
-    /// armed, and has no work; `pending` checks whether it has some, without arming anything.
-    /// `what` says in words what is waited for.
+    /// Sleeps until an event or a descriptor ends it, or until `due`. `driver` is armed and has no
+    /// work; `pending` checks whether it has some, without arming anything. `what` describes what
+    /// is waited for.
     pub fn sleep<D, E: Events + WakeOn>(
         &mut self,
         driver: &mut D,
@@ -88,7 +89,7 @@ impl Waiter {
     ) {
         let lifted = is_lifted();
         let (bound, late) = if lifted { (UNBOUNDED_CHECK, UNBOUNDED_LATE) } else { (BOUND, LATE) };
-        // The clock may be a system call: who is woken, as nearly everybody is, does without.
+        // Reading the clock may be a system call; most waits end by an event and need no clock.
         let began = (lifted || due.is_some()).then(Instant::now);
         let mut said = false;
         loop {
@@ -98,21 +99,21 @@ impl Waiter {
             if self.is_woken(events(driver), most) {
                 return;
             }
-            // So long it was, or longer.
+            // The wait lasted this long, or longer.
             let waited = began.map_or(most, |began| began.elapsed());
             let is_due = due.is_some_and(|due| waited >= due);
             if waited < BOUND {
                 return;
             }
             if pending(driver) {
-                // The event may be on its way; what comes is taken, and so ends the wait.
+                // The event may be on its way. If it arrives now, it ends the wait.
                 if self.is_woken(events(driver), late) {
                     return;
                 }
                 self.missed_wakeups += 1;
                 let what = what(driver);
                 if lifted {
-                    // It ends by this whether it can be written or not.
+                    // If this line cannot be written, nothing else changes.
                     let _ = writeln!(
                         std::io::stderr(),
                         "pregrant: a wake-up was lost: {what}: waited for {waited:?} and more, and there is work"

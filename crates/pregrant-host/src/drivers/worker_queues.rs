@@ -44,14 +44,15 @@ use std::time::{Duration, Instant};
 const CHECK_EVERY: u32 = 16;
 const CHECK_WITHIN: Duration = Duration::from_micros(200);
 const CHECK_AGAIN: Duration = Duration::from_micros(100);
-/// A queue that moved nothing for so many rounds, while others move, is armed.
+/// A queue without work for this number of rounds, while others have work, is armed instead of
+/// polled.
 const IDLE_ROUNDS: u32 = 64;
 
 /// A worker's message to the control thread.
 pub struct Returned<P> {
-    /// Whose queues.
+    /// The device.
     pub id: DeviceId,
-    /// All of them that were here.
+    /// All of its queues that this worker had.
     pub queues: Vec<Box<dyn ServedQueue<P>>>,
     /// Why they come, if no one asked for them.
     pub why: Option<Why>,
@@ -59,7 +60,7 @@ pub struct Returned<P> {
 
 /// Why a device is served no longer.
 pub enum Why {
-    /// Its guest broke the protocol.
+    /// The guest violated the protocol.
     Fault(RingFault),
     /// An event channel could not be bound by the worker that its queue went to.
     Channel(PlatformError),
@@ -80,32 +81,33 @@ struct Slot<P> {
 struct Group {
     id: DeviceId,
     turn: Turn,
-    /// The time that it took, not reported yet.
+    /// Worker time that the device used and that was not reported yet.
     took_ns: u64,
-    /// The time that it took in all, as counters report it; of its queues at other workers too.
+    /// Worker time that the device used in all, for the status; other workers add theirs.
     worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
-    /// Those that are active; the one that is asked first changes.
+    /// Indices of the active queues; the one that is polled first changes.
     active: Vec<usize>,
     first: usize,
 }
 
 impl Group {
-    /// Adds what it took to what is reported.
+    /// Adds the time to the reported counter.
     fn publish_time(&mut self) {
         self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
     }
 }
 
-/// Doorbells rung in some queue's turn.
+/// Doorbells that were rung during some queue's turn.
 struct Rung<'a, P> {
     waker: &'a Waker,
     slots: &'a mut [Option<Slot<P>>],
 }
 
 impl<P: Platform> Rung<'_, P> {
-    /// A batch for each of them, which are to be active then: those that took it all, too, since
-    /// who rang them rings no more. With a fault comes the group that it is of.
+    /// Delivers a batch to each of these queues and makes them active, even if nothing is left for
+    /// them, since their doorbell does not ring again. A fault is returned with the index of its
+    /// group.
     fn deliver(self, p: &P, delivered: &mut Vec<usize>) -> Result<(), (usize, RingFault)> {
         let (slots, bits) = (self.slots.len(), self.waker.doorbell.bits());
         let first = delivered.len();
@@ -119,11 +121,11 @@ impl<P: Platform> Rung<'_, P> {
     }
 }
 
-/// See the module.
+/// The queues that one thread serves.
 pub struct WorkerQueues<P: Platform> {
     waker: Arc<Waker>,
     slots: Vec<Option<Slot<P>>>,
-    /// Of them with a queue.
+    /// Number of groups that have a queue.
     nr_queues: usize,
     groups: Vec<Option<Group>>,
     /// Groups with active queues.
@@ -132,39 +134,39 @@ pub struct WorkerQueues<P: Platform> {
     by_port: Vec<Option<usize>>,
     /// Armed, and waiting for a time.
     timed: Vec<usize>,
-    /// Of ports that the kernel tells of.
+    /// Readiness of ports that receive frames from the kernel.
     arrivals: Option<PortReadiness>,
     /// The warning that they have no descriptor is logged.
     fd_error_logged: bool,
     turns: FairScheduler,
     began: Instant,
-    /// Rounds until it is time to check, of so many.
+    /// Number of rounds until the clock is checked.
     check_in: u32,
     check_every: u32,
-    /// When it was time last.
+    /// When the clock was last checked.
     counted_at: Instant,
-    /// When what fired was last checked.
+    /// When events were last polled.
     checked_at: Instant,
-    /// It arms and sleeps now and then; one that only polls arms nothing.
+    /// The thread arms queues and sleeps; false for one that only polls.
     sleeps: bool,
     scratch: Arena,
     rx_context: RxContext,
-    /// Queues that got a batch in another's turn, and are to be active.
+    /// Queues that got a batch in another queue's turn, and become active.
     delivered: Vec<usize>,
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
     /// Channels that fired and are of no queue here; None: no one needs them.
     unknown: Option<ReadySet>,
-    /// Where the next check for lost wake-ups begins.
+    /// Where the next check for lost events starts.
     checked: usize,
     returned: Vec<Returned<P>>,
-    /// Devices whose owner is to check them.
+    /// Devices that the control thread must check.
     changed: Vec<DeviceId>,
 }
 
 impl<P: Platform> WorkerQueues<P> {
-    /// None yet.
+    /// A worker without queues.
     pub fn new(waker: Arc<Waker>) -> Self {
         Self {
             waker,
@@ -329,7 +331,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Takes a queue that is armed off the list of those that are polled.
+    /// Removes a queue that is armed from the list of polled ones.
     fn deactivate(&mut self, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
         entry.active = false;
@@ -342,8 +344,8 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// One batch of each active queue, both directions, of every device whose turn it is. True when
-    /// there may be more.
+    /// Serves one batch of each active queue, in both directions, of each device whose turn it is.
+    /// Returns true if there may be more.
     #[inline]
     pub fn round(&mut self, p: &P) -> bool {
         self.check_in -= 1;
@@ -352,7 +354,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
         let mut moved = false;
         let (mut fault, mut broken) = (None, None);
-        // With one device there is nothing to share, and no clock to read.
+        // With a single device there is nothing to share, so no clock is read.
         let mut since = (self.busy.len() > 1).then(Instant::now);
         if let Some(now) = since {
             self.turns.begin(now.duration_since(self.began).as_nanos() as u64);
@@ -409,7 +411,8 @@ impl<P: Platform> WorkerQueues<P> {
             self.delivered = delivered;
             self.delivered.clear();
         }
-        // One a round: that device is not here in the next, where another's turn comes.
+        // One fault per round: its device is gone in the next round, in which another can be
+        // reported.
         let id_of = |at: usize| self.groups.get(at).and_then(Option::as_ref).map(|group| group.id);
         let broken = broken.and_then(|(at, fault)| Some((id_of(at)?, fault)));
         if let Some((id, fault)) = fault.or(broken) {
@@ -424,8 +427,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.returned.push(Returned { id, queues, why: fault.map(Why::Fault) });
     }
 
-    /// Once in a while: what fired of those that are armed, and who has been idle for long enough
-    /// to be.
+    /// Done now and then: polls events of armed queues, and arms queues that were idle for long.
     #[cold]
     fn check_while_busy(&mut self, p: &P) {
         let rounds = std::mem::replace(&mut self.check_every, CHECK_EVERY);
@@ -452,7 +454,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Has devices' owners know what they took: now and then is enough.
+    /// Updates the devices' time counters; now and then is enough.
     fn publish_times(&mut self) {
         for &at in &self.busy {
             if let Some(group) = &mut self.groups[at] {
@@ -471,7 +473,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.poll_ports();
     }
 
-    /// These event channels fired.
+    /// Called with the event channels that fired.
     pub fn fired(&mut self, ready: &ReadySet) {
         if ready.others {
             (0..self.slots.len()).for_each(|slot| self.activate(slot));
@@ -494,14 +496,14 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Makes active what was rung for.
+    /// Makes queues active whose doorbells were rung.
     pub fn take_doorbells(&mut self) {
         let waker = Arc::clone(&self.waker);
         let (slots, bits) = (self.slots.len(), waker.doorbell.bits());
         waker.doorbell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
     }
 
-    /// Makes active whose ports the kernel has frames for.
+    /// Makes queues active for whose ports the kernel has frames.
     pub fn poll_ports(&mut self) {
         if let Some(arrivals) = self.arrivals.clone() {
             arrivals.take(|slot| {
@@ -518,10 +520,10 @@ impl<P: Platform> WorkerQueues<P> {
         self.arrivals.as_ref().map(AsFd::as_fd)
     }
 
-    /// Before sleeping, and after [`take_doorbells`](Self::take_doorbells): has active queues turn
-    /// and arms them. True: there is work.
+    /// Called before sleeping, after [`take_doorbells`](Self::take_doorbells): polls and arms the
+    /// active queues. Returns true if there is work.
     pub fn arm(&mut self, p: &P) -> bool {
-        // One that has no queues sleeps in any mode.
+        // A worker without queues sleeps in any mode.
         self.sleeps = self.nr_queues > 0;
         let faults = self.returned.len();
         let active = self.list_active();
@@ -534,7 +536,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.busy.iter().filter_map(|at| self.groups[*at].as_ref()).flat_map(|g| g.active.iter().copied())
     }
 
-    /// Those that are active, in a list that is used again: each wake-up needs one.
+    /// The active queues, in a list that is reused because each wake-up needs one.
     fn list_active(&mut self) -> Vec<usize> {
         let mut list = std::mem::take(&mut self.listed);
         list.clear();
@@ -572,14 +574,14 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// In a control turn: checks what fired, and serves what waits in active queues and in those
+    /// Called in a control turn: polls events, serves active queues with waiting work, and queues
     /// whose time has come.
     pub fn turn(&mut self, p: &P) {
         self.check(p);
         self.turn_checked(p);
     }
 
-    /// The same, of what was checked just now.
+    /// Like [`turn`](Self::turn), right after events were polled.
     pub fn turn_checked(&mut self, p: &P) {
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
@@ -605,15 +607,16 @@ impl<P: Platform> WorkerQueues<P> {
         self.listed = active;
     }
 
-    /// When the first of those that wait for a time is to be woken, from now.
+    /// Time until the first queue with a deadline must be woken.
     pub fn due(&self, p: &P) -> Option<Duration> {
         let deadline = |slot: &usize| self.slots[*slot].as_ref().and_then(|s| s.queue.deadline_ns());
         let first = self.timed.iter().filter_map(deadline).min()?;
         Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
     }
 
-    /// Whether a guest has published work; an event has reported it, or will. Checks some queues,
-    /// others each time; or `all`. Its queue is active then, whether the event comes or not.
+    /// True if a guest has published work; an event has reported it, or will. Checks some queues in
+    /// each call, or with `all` all of them, and makes those with work active, whether their event
+    /// arrives or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
         let checks = if all { n } else { n.min(PENDING_CHECKS) };
@@ -639,23 +642,23 @@ impl<P: Platform> WorkerQueues<P> {
         self.active().count()
     }
 
-    /// Queues that came back since the last call.
+    /// Queues that were returned since the last call.
     pub fn take_returned(&mut self) -> Vec<Returned<P>> {
         std::mem::take(&mut self.returned)
     }
 
-    /// Devices whose owner is to check them, since the last call.
+    /// Devices that the control thread must check, since the last call.
     pub fn take_changed(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Whether there is anything to be said.
+    /// True if there are messages for the control thread.
     #[inline(always)]
     pub fn has_news(&self) -> bool {
         !self.returned.is_empty() || !self.changed.is_empty()
     }
 
-    /// Where others ring for it.
+    /// The waker by which others reach this worker.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }

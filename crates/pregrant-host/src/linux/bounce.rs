@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Pages per handle: enough for a batch of 64 frames of 1500 bytes.
 const PAGES: usize = 32;
-/// Most bytes of a short segment; a memcpy of them costs a quarter of what it saves.
+/// Largest number of bytes of a short segment; a memcpy of them costs a quarter of what it saves.
 const SHORT: usize = 2048;
 
 /// The bounce pages of one handle.
@@ -54,7 +54,7 @@ impl Places {
 }
 
 impl Bounce {
-    /// For this domain. Pages are granted when they are first needed.
+    /// Bounce pages for this domain, granted when they are first needed.
     pub(super) fn new(own: DomId, tally: Arc<Tally>) -> Self {
         Self { own, tally, pages: OnceCell::new(), places: Cell::default() }
     }

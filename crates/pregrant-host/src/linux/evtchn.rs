@@ -29,7 +29,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most ports returned by one read.
+/// Largest number of ports returned by one read.
 const PORTS_A_READ: usize = 256;
 
 /// The event channel ends of a handle.

@@ -36,8 +36,8 @@ use std::sync::Arc;
 
 /// `UNMAP_NOTIFY_SEND_EVENT`.
 const SEND_EVENT: u32 = 2;
-/// Most segments per ioctl. The kernel takes any number; this limits our buffer. One is kept free
-/// for an operation that crosses a page boundary.
+/// Largest number of segments per ioctl. The kernel takes any number; this limits our buffer. One
+/// is kept free for an operation that crosses a page boundary.
 const SEGMENTS: usize = 1024;
 
 /// The segments of the next call, and what each belongs to.

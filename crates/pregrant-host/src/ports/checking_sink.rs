@@ -107,7 +107,8 @@ impl CheckingSink {
         }
     }
 
-    /// The same for zero-copy frames, whose payload is read only if every byte must be checked.
+    /// Like [`take`](Self::take) for zero-copy frames, whose payload is read only if every byte
+    /// must be checked.
     pub fn take_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {

@@ -30,7 +30,7 @@ impl GeneratorControl {
         self.paused.store(paused, Ordering::Relaxed);
     }
 
-    /// It stops after `frames` frames in total.
+    /// Sets the total number of frames after which the generator stops.
     pub fn set_limit(&self, frames: u64) {
         self.limit.store(frames, Ordering::Relaxed);
     }

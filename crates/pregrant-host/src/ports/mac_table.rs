@@ -24,9 +24,9 @@ use pregrant::net::headers::MacAddr;
 
 /// Time after which an unseen address is forgotten; 300 s, as in bridges.
 pub const AGE_NS: u64 = 300_000_000_000;
-/// Most addresses per port.
+/// Largest number of addresses per port.
 pub const ADDRESSES_PER_PORT: u16 = 64;
-/// Most ports in the table.
+/// Largest number of ports in the table.
 pub const MAX_PORTS: usize = 256;
 /// Interval between sweeps of aged addresses.
 const SWEEP_NS: u64 = 10_000_000_000;
@@ -66,9 +66,9 @@ fn number(mac: MacAddr) -> u64 {
 /// The right of a port to an address that was learnt at another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Nothing, until the address has aged or its port is gone.
+    /// Do nothing, until the address has aged or its port is gone.
     Free,
-    /// Take it over, as a station that has moved.
+    /// Take the address over, as that of a station that has moved.
     Moved,
 }
 
@@ -115,7 +115,7 @@ impl Default for MacTable {
 /// The result of a search for an address.
 enum Found {
     At(usize, Entry),
-    /// It is absent; the slot where it would go.
+    /// The address is not in the table; this is the slot where it would go.
     Free(Option<usize>),
 }
 

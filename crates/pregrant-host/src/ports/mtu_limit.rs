@@ -26,9 +26,9 @@ pub struct MtuLimit {
 /// A change of an interface's MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MtuChange {
-    /// It was lowered to what the peer can take.
+    /// The MTU was lowered to what the peer accepts.
     Limited { from: u32, to: u32 },
-    /// It is the original one again.
+    /// The MTU is the original one again.
     Restored(u32),
 }
 

@@ -51,12 +51,12 @@ const ROOM: usize = 32 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Netdev {
     pub name: String,
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub is_up: bool,
     pub mac: MacAddr,
     /// The index of the bridge that it is a port of.
     pub bridge: Option<u32>,
-    /// Its usable IP addresses.
+    /// The interface's usable IP addresses.
     pub ips: Vec<IpAddr>,
 }
 

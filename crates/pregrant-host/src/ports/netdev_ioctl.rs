@@ -117,7 +117,7 @@ impl Interface {
         })
     }
 
-    /// Its index.
+    /// The interface's index.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Interface {
         Ok(i16::from_ne_bytes([low, high]))
     }
 
-    /// Whether it is administratively up.
+    /// True if the interface is administratively up.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Interface {
         self.call::<SET_FLAGS>("take it up or down", &flags.to_ne_bytes()).map(drop)
     }
 
-    /// Adds it to the bridge `bridge`, unless it is a port of that already.
+    /// Adds the interface to the bridge `bridge`, unless it is a port of that already.
     ///
     /// # Errors
     ///

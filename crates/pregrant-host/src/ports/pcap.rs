@@ -29,7 +29,7 @@ pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
 
 const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
 const LINKTYPE_ETHERNET: u32 = 1;
-/// Most bytes buffered before they are written.
+/// Largest number of bytes buffered before they are written.
 const BUFFER: usize = 256 * 1024;
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;

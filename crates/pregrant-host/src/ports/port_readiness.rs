@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 
-/// Most ports reported by one check; the others follow in the next.
+/// Largest number of ports reported by one check; the others follow in the next.
 const AT_ONCE: usize = 64;
 
 /// An edge-triggered epoll descriptor for many ports.

@@ -33,9 +33,9 @@ const STEP: u64 = 0xB7E1_5162_8AED_2A6B;
 /// Why a frame does not count as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// It is not a numbered frame.
+    /// The frame is not a numbered one.
     Foreign,
-    /// It is a numbered frame with a wrong length, number or pattern.
+    /// The frame is numbered, with a wrong length, number or pattern.
     Damaged,
 }
 
@@ -158,7 +158,7 @@ pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     number_of(frame, frame.len())
 }
 
-/// The same for a frame of `len` bytes, of which `frame` has the first.
+/// The number of a frame of `len` bytes, of which `frame` has the first ones.
 #[inline(always)]
 pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     let Some(head) = frame.first_chunk::<MIN_LEN>() else { return Err(Wrong::Foreign) };
@@ -184,8 +184,8 @@ pub fn check(frame: &[u8]) -> Result<u64, Wrong> {
     if right { Ok(seq) } else { Err(Wrong::Damaged) }
 }
 
-/// Most gaps that are remembered to tell a late frame from a repeat. The oldest gap is forgotten
-/// first; its frames remain lost.
+/// Largest number of gaps that are remembered to tell a late frame from a repeat. The oldest gap is
+/// forgotten first; its frames remain lost.
 const GAPS: usize = 1024;
 
 /// Finds losses, late frames and repeats in the numbers of received frames.

@@ -20,7 +20,7 @@ use pregrant::port::{
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most bytes that wait for one queue of the guest.
+/// Largest number of bytes that wait for one queue of the guest.
 pub const QUEUE_BYTES: usize = 512 * 1024;
 
 /// The state that the ports of one vif share.

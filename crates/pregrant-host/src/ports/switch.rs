@@ -65,7 +65,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use self::inbox::QUEUE_BYTES;
 pub use self::stats::SwitchStats;
 pub use self::vif::{Sources, SwitchFull};
-/// Most ports of one switch.
+/// Largest number of ports of one switch.
 pub use super::mac_table::MAX_PORTS;
 
 /// By default frames of more bytes are forwarded zero-copy, if their pages are mapped. Copying
@@ -158,7 +158,7 @@ pub struct SwitchPort {
     /// The segments of the current frame.
     cut: CutFrame,
     lends: Arc<Lends>,
-    /// The same, as the queue's interface.
+    /// The completions as the trait object that the queue needs.
     completions: Arc<dyn Completions>,
     /// Number of bursts still to be copied, without a zero-copy attempt.
     not_lent: u32,
@@ -242,8 +242,8 @@ impl FramePort for SwitchPort {
         Offloads { csum: true, gso: true }
     }
 
-    /// None while a queue is full that the last burst was for, since the next burst is probably for
-    /// the same.
+    /// Returns no room while the queue is full that the last burst went to, since the next burst
+    /// probably goes there too.
     fn room(&mut self) -> Room {
         match &self.waker {
             Some(waker) => self.recent.room(waker),

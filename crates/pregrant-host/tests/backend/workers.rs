@@ -523,7 +523,7 @@ fn a_channel_that_is_lost_on_the_way_closes_its_vif() {
 struct Idle {
     number: usize,
     refuses: bool,
-    /// How often it was polled, and armed.
+    /// Number of times it was polled, and armed.
     calls: Arc<[AtomicU64; 2]>,
 }
 

@@ -38,7 +38,7 @@ struct Inside {
     /// Writes that wait for the gate.
     waiting: Vec<(u64, Vec<u8>, ReplyWrite)>,
     came: usize,
-    /// How often it was opened.
+    /// Number of times it was opened.
     opened: usize,
     /// Past the page cache it takes whole pages alone, and says so of no other write before it
     /// comes.

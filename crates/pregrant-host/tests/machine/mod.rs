@@ -405,7 +405,7 @@ pub struct Obstacle {
     pub kind: Kind,
     /// The obstacle does not exist any more.
     pub gone: AtomicBool,
-    /// How often the vif was not available.
+    /// Number of times the vif was not available.
     pub met: AtomicU32,
     /// Calls of the remote side, and their vif.
     pub steps: Mutex<Vec<(&'static str, DeviceId)>>,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A test without any output for this long counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often threads that were joined are counted, each 2 ms.
+/// Number of times threads that were joined are counted, each 2 ms.
 const LOOKS: u32 = 1000;
 
 /// Tests, each with its name.

@@ -173,7 +173,7 @@ fn gaps_between_a_few_frames_take_nothing_from_who_gets_them() {
     }
 }
 
-/// As with a worker of its own, its sender is always ahead: it is lent to as soon as it takes
+/// As with a worker of its own, its sender is always ahead: it is lent to as soon as it accepts
 /// frames.
 #[test]
 fn a_receiver_that_stood_once_and_never_has_all_is_lent_to_again() {

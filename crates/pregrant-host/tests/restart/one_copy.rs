@@ -81,7 +81,7 @@ impl Station {
     }
 }
 
-/// How often each frame came.
+/// Number of times each frame came.
 struct Arrivals {
     times: Vec<u32>,
     next: u64,

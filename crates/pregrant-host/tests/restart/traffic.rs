@@ -191,7 +191,7 @@ impl Traffic {
         (self.came, self.next) = (came, next);
     }
 
-    /// As [`step`](Self::step), and also follows the back's state.
+    /// Like [`step`](Self::step), and also follows the back's state.
     pub fn step_and_follow(&mut self, send: bool) {
         self.front.control(Duration::ZERO).unwrap();
         self.step(send);

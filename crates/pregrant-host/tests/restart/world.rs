@@ -272,7 +272,7 @@ impl Log {
         self.set(word, self.get(word) + n as u32);
     }
 
-    /// How often frame `seq` came out.
+    /// Number of times frame `seq` came out.
     pub fn times(&self, seq: u64) -> u32 {
         self.0.load_u32(place(seq)).expect("a place in the log")
     }

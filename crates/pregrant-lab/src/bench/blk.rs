@@ -116,7 +116,7 @@ fn align(text: &str) -> std::result::Result<u32, String> {
 pub struct Row {
     plan: Plan,
     dir: Dir,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     size: usize,
     /// Bytes that each begins at a multiple of.
     align: usize,
@@ -169,7 +169,7 @@ impl Row {
         Ok(self.records.push(record))
     }
 
-    /// Bytes in flight at most, of one guest.
+    /// Largest number of bytes in flight, for one guest.
     fn in_flight(&self) -> usize {
         let greedy = self.greedy.map_or(0, |bytes| bytes * self.depth.min(GREEDY_DEPTH));
         greedy.max(self.depth * self.size)
@@ -197,8 +197,8 @@ impl Row {
         Some(self.records.ratio(&equal.records)?.per((all - 1.0) / all))
     }
 
-    /// The time of workers for each guest that is not greedy, as a part of its share of that; the
-    /// median of the repeats.
+    /// Worker time of the guests that are not greedy, as a part of their fair share; the median of
+    /// the repeats.
     fn share(&self) -> Option<Summary> {
         let shares = self.records.iter().filter_map(|record| {
             let by_guest = record.of.disk()?.guests_worker_ns.as_deref()?;
@@ -233,7 +233,7 @@ impl Row {
 }
 
 impl BlkArgs {
-    /// Paths, and whose pages requests have on each.
+    /// The paths, each with the owners of the pages that its requests use.
     fn paths(&self) -> impl Iterator<Item = (PathName, Buffers)> {
         let own = |path| path != PathName::Persistent;
         self.path.iter().flat_map(move |&path| {

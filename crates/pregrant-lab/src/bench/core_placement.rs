@@ -50,7 +50,7 @@ impl CorePlacement {
         })
     }
 
-    /// Whether the guest shares its core with a worker, so that one of them runs at a time.
+    /// True if the guest shares its core with a worker, so that only one of them runs at a time.
     pub fn shares_guests_core(&self) -> bool {
         self.guest.is_none() || self.workers.iter().any(|core| Some(*core) == self.guest)
     }

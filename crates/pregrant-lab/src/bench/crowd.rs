@@ -29,13 +29,13 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// what outlives a back.
 const DESCRIPTORS_A_VIF: u64 = 16;
 
-/// The parts of a stand.
+/// Settings of a testbed with many guests.
 pub struct Plan {
     /// Queues of each guest's vif.
     pub queues: Vec<u32>,
     /// Worker threads of the backend; not where each guest has its own.
     pub workers: usize,
-    /// Which of them gets a guest's queues.
+    /// Which worker gets a guest's queues.
     pub place: Placement,
     pub mode: Mode,
     pub path: PathName,
@@ -120,7 +120,7 @@ impl Wrong {
     }
 }
 
-/// The frames that came in some time.
+/// The frames that arrived in some time.
 #[derive(Default)]
 pub struct Window {
     pub seconds: f64,
@@ -131,7 +131,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Frames of all.
+    /// Number of frames of all guests.
     pub fn sum(&self) -> u64 {
         self.frames.iter().sum()
     }

@@ -81,7 +81,7 @@ const PLACES: &[(Placement, &str)] = &[
 
 /// Queues of a guest that has several.
 const GREEDY_QUEUES: u32 = 4;
-/// Bytes of long frames.
+/// Length of long frames in bytes.
 const LONG: usize = 65535;
 
 struct Row {
@@ -93,8 +93,8 @@ struct Row {
     records: Repeats,
 }
 
-/// The rates in one repeat, in frames a second: of those that are not greedy, and of the greedy
-/// one, if there is one.
+/// Frames per second in one repeat: of the guests that are not greedy, and of the greedy one, if
+/// there is one.
 fn shares(window: &Window, guests: usize, greed: Greed) -> (Vec<f64>, Option<f64>) {
     let rates: Vec<f64> =
         window.frames.iter().map(|frames| *frames as f64 / window.seconds.max(1e-9)).collect();
@@ -118,14 +118,14 @@ fn mean(others: &[f64]) -> f64 {
     others.iter().sum::<f64>() / others.len().max(1) as f64
 }
 
-/// Standard deviation over mean.
+/// Standard deviation divided by the mean.
 fn spread(others: &[f64]) -> f64 {
     let mean = mean(others);
     let squares: f64 = others.iter().map(|rate| (rate - mean).powi(2)).sum();
     (squares / others.len().max(1) as f64).sqrt() / mean.max(1e-9)
 }
 
-/// Most less least, over mean.
+/// Largest number of less least, over mean.
 fn width(others: &[f64]) -> f64 {
     let most = others.iter().copied().fold(f64::MIN, f64::max);
     let least = others.iter().copied().fold(f64::MAX, f64::min);

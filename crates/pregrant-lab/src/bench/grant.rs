@@ -62,11 +62,11 @@ named! {
     pub enum Op {
         /// A page is granted.
         Grant = "grant",
-        /// Bytes of it are copied, in a batch.
+        /// Bytes of the page are copied, in a batch.
         Copy = "copy",
-        /// Its grant ends, alone.
+        /// The grant is revoked alone.
         Revoke = "revoke",
-        /// It ends with all of its region's.
+        /// The grant is revoked together with all grants of its region.
         Release = "release",
     }
 }

@@ -80,7 +80,7 @@ impl HookArgs {
         self.data_len.unwrap_or(if size <= 2048 { 2048 } else { MAX_FRAME as u32 })
     }
 
-    /// Whether a frame that came by this path goes back in its buffers.
+    /// True if a frame that arrived by this path is sent back in its buffer.
     fn sends_on(&self, path: PathName, size: u32) -> bool {
         let len = self.len_for(size);
         path == PathName::Staging && (size <= len || len as usize >= MAX_FRAME)

@@ -44,8 +44,8 @@ pub struct LatencyArgs {
     pub output: Output,
 }
 
-/// Measures one row: a record for each direction, whose `frames_per_s` is the rate of frames there
-/// and back.
+/// Measures one row. Returns a record for each direction, whose `frames_per_s` is the rate of round
+/// trips.
 pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> Result<[Record; 2]> {
     measure_coalesced(stand, path, mode, RxCoalescing::Off, seconds)
 }

@@ -97,7 +97,7 @@ const ROWS: [Row; 14] = [
 /// Sizes of frames handed over by a pool.
 const POOLED: [usize; 3] = [64, 256, 1500];
 
-/// All rows, with pools of these numbers of buffers, and these amounts of other work.
+/// All rows, for these numbers of buffers, and these amounts of other work.
 fn rows(pools: &[u32], works: &[u32]) -> Vec<Row> {
     let lines = |row: &&Row| matches!(row, Row::Lines { .. });
     let pooled = POOLED.iter().flat_map(|&size| {

@@ -87,7 +87,7 @@ impl Row {
         (self.path == PathName::Staging).then_some(DATA_LEN)
     }
 
-    /// Whether the other is the row that this one is held against, if it has that neighbour.
+    /// True if `other` is the row to compare this one with, if that row has this neighbour.
     fn is_like(&self, other: &Row) -> bool {
         (self.path, self.paced, self.workers) == (other.path, other.paced, other.workers)
     }
@@ -163,7 +163,7 @@ pub fn measure(args: &NeighbourArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, stands.values()))
 }
 
-/// The placement of a stand's threads, as lines of text.
+/// The cores of a testbed's threads, as lines of text.
 fn on_cores(core_placement: &CorePlacement) -> String {
     let words = core_placement.words();
     match core_placement.nr_workers() {

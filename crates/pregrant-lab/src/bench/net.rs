@@ -218,7 +218,8 @@ named! {
     }
 }
 
-/// Workers at most: each is an attachment; a domain has 20, and the control thread takes two.
+/// Largest number of workers: each is an attachment, of which a domain has 20, and the control
+/// thread uses two.
 const WORKERS_MOST: i64 = 16;
 
 /// Bytes of a frame's head.
@@ -254,14 +255,14 @@ const OWN_PAGES: usize = RING_SLOTS as usize;
 pub struct Row {
     /// The case, without its time and its vif.
     pub case: Case,
-    /// Number of the backend's worker threads; 0: its one thread serves the queues. The stand has
+    /// Number of the backend's worker threads; 0: its one thread serves the queues. The testbed has
     /// the same number.
     pub workers: usize,
     /// The bench that it is a row of.
     pub bench: &'static str,
     /// The records, one per repeat.
     pub records: Repeats,
-    /// How the platform did it, in words.
+    /// How the platform copied and mapped, as text.
     pub platform: String,
 }
 
@@ -304,7 +305,7 @@ impl Row {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
 
-    /// Staging's data length the other way, where it is another; 0: no buffers.
+    /// Staging's data length of the other direction, if it is different; 0: no buffers.
     fn other_data_len(&self) -> Option<u32> {
         let [tx, rx] = self.data_lens?;
         Some(if self.dir == Dir::Tx { rx } else { tx }.unwrap_or(0))
@@ -393,7 +394,7 @@ impl Row {
         Ok(self.records.push(record))
     }
 
-    /// Whether its frames are longer than their buffers, and so have a head there and a rest
+    /// True if frames are longer than their buffers, so that the head is in a buffer and the rest
     /// elsewhere.
     pub fn has_heads(&self) -> bool {
         self.heads && self.data_len.is_some_and(|n| self.size > n as usize)
@@ -459,7 +460,7 @@ pub fn run(args: NetArgs, given: &Given) -> Result<()> {
     args.output.run(|run| measure(&args, run))
 }
 
-/// How a guest receives, by way, head and coalescing.
+/// The ways in which a guest receives: by copy or reference, with which head and coalescing.
 fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoalescing)> {
     let heads = if rx == RxWay::Reference { &args.rx_head[..] } else { &[RX_HEAD_BYTES as u32] };
     let coalescings = if dir == Dir::Rx { &args.rx_coalesce[..] } else { &[RxCoalescing::Off] };
@@ -580,7 +581,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     run.print(method(&rows, args, stands.values()))
 }
 
-/// Rows of the same stand in poll mode, with this many queues.
+/// Rows of the same testbed in poll mode, with this many queues.
 pub fn in_poll_mode(
     run: &mut Run,
     (&Bursts { burst, timing: Timing { seconds, repeats } }, queues): (&Bursts, u32),
@@ -595,7 +596,7 @@ pub fn in_poll_mode(
     })
 }
 
-/// How the platform did its work.
+/// How the platform copied and mapped.
 pub fn platform(rows: &[Row]) -> String {
     rows.first().map_or(String::new(), |row| format!("Platform: {}.\n", row.platform))
 }
@@ -642,7 +643,7 @@ fn table(rows: &[Row]) -> Table {
         .grouped(|row| (row.size, row.dir))
 }
 
-/// Which rows have more buffers or pages than a back of ours allows a vif.
+/// Names the rows that have more buffers or pages than our back allows a vif.
 fn beyond_the_product(rows: &[Row]) -> String {
     let allowed = |row: &Row| match row.data_len.and_then(DataLen::new) {
         Some(len) => len.buffers_within(MAX_PAGES_OFFERED, 2),

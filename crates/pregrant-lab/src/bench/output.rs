@@ -37,13 +37,13 @@ impl Lines {
 }
 
 impl Output {
-    /// The same; the page is also written if the run failed.
+    /// Measures, and writes the page even if the run failed.
     pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "", checked(measure))
     }
 
-    /// The same for a bench that reports its own failures; an empty line precedes the name of the
-    /// report.
+    /// Like [`run`](Self::run), for a bench that reports its own failures; an empty line precedes
+    /// the name of the report.
     pub fn run_all(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "\n", measure)
     }

@@ -33,9 +33,9 @@ use pregrant_host::drivers::net::buffer_pool;
 use std::time::Duration;
 use testpmd::Pair;
 
-/// Frames in a burst of ours at most.
+/// Largest number of frames in one of our bursts.
 const BURST: u32 = 64;
-/// How long a ring runs.
+/// How long a bare ring is measured.
 const RING: Duration = Duration::from_millis(50);
 /// Rings are alike when they differ by no more than this.
 const ALIKE: f64 = 0.2;

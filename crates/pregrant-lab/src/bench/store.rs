@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 /// The guest of the first connection; the others follow.
 const FIRST_GUEST: u16 = 1;
-/// Nodes of others in the store, and watches on as many of them.
+/// Number of nodes of others in the store, and of watches on them.
 const OTHERS: usize = 10_000;
 const OTHERS_WATCHES: usize = 1000;
 const WARM_UP: Duration = Duration::from_millis(20);
@@ -199,7 +199,7 @@ fn core(connections: u16) -> Result<Core> {
     Ok(Core { server, conns })
 }
 
-/// The same over sockets; the last connection is domain 0's, whose watches stay.
+/// Connections over sockets; the last one is domain 0's, whose watches stay.
 fn sockets(running: &Running, connections: u16) -> Result<(Sockets, UnixStream)> {
     let dom0 = running.connect(DomId(0))?;
     let mut way = Sockets(vec![dom0]);

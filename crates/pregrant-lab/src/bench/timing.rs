@@ -24,7 +24,7 @@ pub struct Bursts {
     pub timing: Timing,
 }
 
-/// A number of seconds that a row can take.
+/// Parses a number of seconds that a row can last.
 pub fn seconds(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
@@ -32,7 +32,8 @@ pub fn seconds(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// Rows in turns: all of them in each repeat, so that a slow phase of the machine hits all alike.
+/// Measures rows in turns: all of them in each repeat, so that a slow phase of the machine affects
+/// all alike.
 pub fn in_turns<R>(
     run: &mut Run,
     repeats: u32,

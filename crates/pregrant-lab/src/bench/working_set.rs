@@ -31,7 +31,7 @@ pub struct WorkingSetArgs {
     /// Buffers that the guest's frames are in, a page each
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 256, 512, 1024, 2048, 4096], value_parser = clap::value_parser!(u32).range(64..=8192))]
     pub buffers: Vec<u32>,
-    /// How often frames come back to a buffer
+    /// Number of times frames come back to a buffer
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Reuse::Uniform, Reuse::Skewed])]
     pub reuse: Vec<Reuse>,
     /// Bytes that the guest writes to a buffer before its frame is sent
@@ -119,7 +119,7 @@ fn pages_out(row: &Row) -> String {
     figure(evictions as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
-/// The mode at the end of all repeats, or that it was not the same.
+/// The mode at the end of all repeats, or a note that it differed.
 fn modes<'a>(records: impl Iterator<Item = &'a Record>) -> String {
     let mut all: Vec<&str> = records.filter_map(|r| Some(&*set(r)?.cache_mode)).collect();
     all.dedup();

@@ -25,21 +25,21 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 pub const GUEST: u16 = 7;
-/// Bytes of the disk.
+/// Length of the disk in bytes.
 pub const DISK_BYTES: u64 = 32 << 20;
 /// Bytes of a request, and requests in flight.
 pub const SIZE: usize = 4096;
 pub const DEPTH: usize = 32;
 const WORKERS: usize = 1;
 const MODE: Mode = Mode::Adaptive;
-/// How long requests move before the kill, and after the new process answers.
+/// How long requests run before the kill, and after the first answer of the new process.
 const MOVES: Duration = Duration::from_millis(150);
-/// How long the new process has for its first answer: a busy machine takes long to start one.
+/// How long the new process may take to answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of these checks.
 const CHECK: Duration = Duration::from_millis(2);
 
-/// An image of this run alone: a file without a name, so that no signal leaves it behind.
+/// A disk image for this run only: a file without a name, so that no signal leaves it behind.
 struct ImageFile(OwnedFd);
 
 impl ImageFile {
@@ -70,7 +70,7 @@ pub struct Played {
     before: u64,
     all: u64,
     rested: Rested,
-    /// How long there were requests.
+    /// How long requests were sent.
     took: Duration,
     /// Sectors that were checked in the end.
     sectors: u64,
@@ -91,7 +91,7 @@ fn serve(testbed: &Testbed) -> Result<Process> {
 }
 
 impl DiskStage {
-    /// Connects the disk, and has all of it written.
+    /// Connects the disk and writes all of it.
     pub fn start() -> Result<Self> {
         let image = ImageFile::make()?;
         let mut testbed = Testbed::start()?;

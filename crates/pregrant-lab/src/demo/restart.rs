@@ -25,20 +25,20 @@ use std::time::Duration;
 
 /// Width of a bucket of the timeline.
 const BUCKET_NS: u64 = 1_000_000;
-/// Buckets before the kill at most, and after the first frame of the new backend.
+/// Largest number of buckets before the kill, and after the first frame of the new backend.
 const BEFORE: u64 = 50;
 const AFTER: u64 = 200;
-/// Buckets after the kill at most, whatever the machine does: a minute.
+/// Largest number of buckets after the kill, however slow the machine is: a minute.
 const AFTER_MOST: u64 = 60_000;
 
-/// Longer than the pause, in which counting would take time of a core.
+/// Interval of counting. It is longer than the pause, since counting uses time of a core.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 /// Number of checks: a process that resumes nothing reports why at the transfer's end.
 const COUNTS: u32 = 100;
 
 pub struct Restarted {
     done: Done,
-    /// The time of the same transfer without a kill.
+    /// Duration of the same transfer without a kill.
     undisturbed_s: f64,
     pause: Pause,
     /// The process that was killed, and its successor.
@@ -47,8 +47,8 @@ pub struct Restarted {
     grants: [Grants; 3],
 }
 
-/// Begins a transfer, kills the backend when half of the bytes are there, starts another one, waits
-/// for the end. `undisturbed_s` is what that took before.
+/// Starts a transfer, kills the backend when half of the bytes have arrived, starts another one,
+/// and waits for the end. `undisturbed_s` is the duration without a kill.
 pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     stage.begin(Some(TRANSFER_BYTES / 2), || ())?;
     answer!(stage.server_report()?, Report::Reached(_) => ());
@@ -107,7 +107,7 @@ fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
     })
 }
 
-/// The longest time between two arrivals at a guest, of those that end after the kill.
+/// The longest time between two arrivals at a guest of which the second is after the kill.
 fn longest_gap(arrivals: &[Arrival], killed_at_ns: u64) -> u64 {
     let after = arrivals.windows(2).filter(|pair| pair[1].at_ns > killed_at_ns);
     after.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).max().unwrap_or(0)

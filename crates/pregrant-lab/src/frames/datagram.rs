@@ -11,7 +11,7 @@
 pub(super) const LEAST: usize = 32;
 /// Bytes of the longest: what UDP over IPv4 carries.
 pub(super) const MOST: usize = 65_507;
-/// Numbers in one acknowledgement at most.
+/// Largest number of datagrams that one acknowledgement names.
 pub(super) const ACKS_MOST: usize = 64;
 
 const MAGIC: u32 = 0x5052_4746;
@@ -23,11 +23,11 @@ const ACKS_HEADER: usize = 56;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
     pub(super) received: u64,
-    /// Datagrams from the same address that were not as they were sent.
+    /// Datagrams from the same address whose content was changed on the way.
     pub(super) damaged: u64,
-    /// Datagrams that came after a later one, when first sent.
+    /// Datagrams that arrived after one that was sent later.
     pub(super) out_of_order: u64,
-    /// Datagrams that came twice or more.
+    /// Datagrams that arrived twice or more.
     pub(super) again: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Data {
     pub(super) repeat: bool,
 }
 
-/// Spreads what goes in over all bits (splitmix64's finish).
+/// Spreads the input over all bits (the last step of splitmix64).
 pub(super) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Senders at a time; the one that was silent for longest makes room.
+/// Largest number of senders at the same time; a new one replaces the one that was silent for
+/// longest.
 pub(super) const RUNS_MAX: usize = 16;
 /// Bytes that the kernel is asked to keep for us.
 pub(super) const SOCKET_BYTES: usize = 4 << 20;
@@ -60,17 +61,17 @@ struct Receiver {
 
 #[derive(Default)]
 struct Run {
-    /// The sender's run. None: no datagram of it was intact yet.
+    /// Number of the sender's run. None: no intact datagram has arrived yet.
     run: Option<u64>,
     seen: Seen,
     counters: Counters,
     highest: Option<u64>,
     fresh: Vec<u64>,
-    /// When it was last reported.
+    /// When the sender was last reported.
     turn: u64,
 }
 
-/// Numbers that came: all below `all`, and some above.
+/// Numbers that have arrived: all below `all`, and some above.
 #[derive(Default)]
 struct Seen {
     all: u64,
@@ -93,7 +94,7 @@ impl Seen {
 const AHEAD_MAX: u64 = 1 << 16;
 
 impl Receiver {
-    /// Takes a datagram. True: its sender waits for an answer now.
+    /// Processes a datagram. Returns true if its sender waits for an answer.
     fn came(&mut self, bytes: &[u8], from: SocketAddr) -> bool {
         self.turn += 1;
         if !self.runs.contains_key(&from) && self.runs.len() == RUNS_MAX {
@@ -141,7 +142,7 @@ impl Receiver {
         waiting.into_iter().for_each(|from| self.answer(from, bytes, socket));
     }
 
-    /// Prints at the end what came from which sender.
+    /// Prints at the end what arrived from which sender.
     fn print_summary(&self) -> Result<()> {
         for (from, Run { counters: c, .. }) in &self.runs {
             screen::print(format_args!(

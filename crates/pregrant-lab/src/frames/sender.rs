@@ -18,7 +18,7 @@ const PATIENCE_LEAST: Duration = Duration::from_millis(200);
 /// Interval of checks for late datagrams. One timeout serves all, since setting one and reading the
 /// clock may each be a system call.
 const CHECK: Duration = Duration::from_millis(20);
-/// However long, and however often nothing came back.
+/// Longest wait for an acknowledgement, however often none came.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
 
 /// The time of a round trip, by the means of RFC 6298: a link that is slow, or has queues, is not
@@ -30,8 +30,8 @@ struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// A datagram that was sent once was acknowledged after `took`. (If it was sent twice, it is
-    /// not known which one was acknowledged.)
+    /// Notes that a datagram that was sent once was acknowledged after `took`. (If it was sent
+    /// twice, it is unknown which one was acknowledged.)
     fn took(&mut self, took: Duration) {
         self.seen = Some(match self.seen {
             None => (took, took / 2),
@@ -46,8 +46,8 @@ impl RoundTrip {
     }
 }
 
-/// Whether the error means that the other end, its machine or the link is not available yet or for
-/// a while. How long to wait is the user's choice.
+/// True if the error means that the other end, its machine or the link is unavailable for a while.
+/// The user decides how long to wait.
 fn is_away(e: &Error) -> bool {
     matches!(
         e.kind(),
@@ -74,7 +74,7 @@ struct Open {
     acked: bool,
 }
 
-/// Sends all of it. An error where anything was lost or damaged.
+/// Sends all datagrams. Returns an error if any were lost or damaged.
 pub(super) fn send(plan: &Plan) -> Result<()> {
     let stop = Stop::on_signals()?;
     let own: IpAddr =
@@ -138,7 +138,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Bytes of a number's datagram: the same each time.
+    /// Length of a number's datagram, the same each time it is sent.
     fn size(&self, number: u64) -> usize {
         let (from, to) = (u64::from(*self.plan.size.start()), u64::from(*self.plan.size.end()));
         (from + mix(self.run ^ number) % (to - from + 1)) as usize

@@ -26,11 +26,11 @@ use super::window::Window;
 use super::{Measured, joined, pin};
 use crate::cpu_time;
 
-/// Slots of the ring.
+/// Number of slots of the ring.
 pub const SLOTS: u32 = 256;
-/// Bytes in a line.
+/// Length of a line in bytes.
 pub const LINE: usize = 64;
-/// Lines in a batch at most.
+/// Largest number of lines in a batch.
 pub const MAX_BATCH: u32 = 64;
 
 type Line = [u64; LINE / 8];
@@ -54,7 +54,7 @@ pub(super) struct Slots {
     base: NonNull<u8>,
     bytes: usize,
     pub(super) stride: usize,
-    /// How many: a power of two.
+    /// Number of slots: a power of two.
     pub(super) count: u32,
 }
 
@@ -154,8 +154,8 @@ impl Ring {
         }
     }
 
-    /// Reads batches for `run_for`, after as long a warm-up as a tenth of it. A line with a wrong
-    /// number ends it.
+    /// Reads batches for `run_for`, after a warm-up of a tenth of that. A line with a wrong number
+    /// ends the run.
     fn take(&self, batch: u32, copies: Copies, run_for: Duration) -> Result<Measured, u64> {
         let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
         let (mut prod, mut cons) = (0u32, 0u32);

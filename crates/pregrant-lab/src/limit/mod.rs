@@ -27,18 +27,18 @@ mod window;
 /// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measured {
-    /// Lines, copies, pieces or round trips.
+    /// Number of lines, copies, fragments or round trips.
     pub frames: u64,
     pub seconds: f64,
     /// CPU time of the thread that gives (or the only one).
     pub giver_cpu_ns: u64,
-    /// CPU time of the thread that takes.
+    /// CPU time of the receiving thread.
     pub taker_cpu_ns: u64,
     /// System calls of both, those of the measured loop only.
     pub syscalls: u64,
 }
 
-/// The cores that this process may use; the measurements take the first two.
+/// The cores that this process may use; measurements use the first two.
 pub fn cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())

@@ -28,9 +28,9 @@ use super::lines::{Index, LINE, MAX_BATCH, SLOTS, Slots, on_both};
 use super::window::Window;
 use crate::cpu_time;
 
-/// Buffers of a pool at most.
+/// Largest number of buffers of a pool.
 pub const BUFFERS_MAX: u32 = 32768;
-/// Multiplications a frame at most.
+/// Largest number of multiplications for each frame.
 pub const WORK_MAX: u32 = 4096;
 /// An odd factor: products never become 0.
 const MIXES: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -53,8 +53,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// A buffer's bytes. Of small frames they begin at one line of four: buffers of one stride
-    /// would have the same sets of the caches.
+    /// Address of a buffer's bytes. Small frames begin at one of four lines: with a constant stride
+    /// all buffers would use the same sets of the caches.
     #[inline(always)]
     fn at(&self, id: u32) -> *mut u8 {
         let line = (id & 3) as usize * LINE;
@@ -67,7 +67,7 @@ impl Pool {
         &self.ids[(index & (SLOTS - 1)) as usize]
     }
 
-    /// What an end does for a batch before it copies.
+    /// The work of an end for a batch before it copies.
     #[inline(always)]
     fn work(&self, batch: u32) {
         let mut product = black_box(MIXES);
@@ -113,8 +113,8 @@ impl Pool {
         }
     }
 
-    /// Reads frames for `run_for`, after as long a warm-up as a tenth of it. `Err`: one with a
-    /// wrong number.
+    /// Reads frames for `run_for`, after a warm-up of a tenth of that. `Err`: the wrong number of a
+    /// frame.
     fn take(&self, run_for: Duration) -> Result<Measured, u64> {
         let mut private = vec![0u8; PRIVATE * self.size.next_multiple_of(LINE)];
         let (mut cons, mut number, mut wrong, mut turns) = (0u32, 0u64, 0u64, 0u32);

@@ -83,7 +83,8 @@ impl Target {
         Ok(target)
     }
 
-    /// Reads pieces of `size` bytes (1 to 4096), 64 a call, each from another page, on `core`.
+    /// Reads fragments of `size` bytes (1 to 4096), 64 in a call, each from another page, on
+    /// `core`.
     pub fn read(&self, core: usize, size: usize, run_for: Duration) -> io::Result<Measured> {
         if !(1..=PAGE).contains(&size) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "pieces of 1 to 4096 bytes"));
@@ -95,7 +96,7 @@ impl Target {
         }))
     }
 
-    /// The error says how the process ended, if it did: then what was read from it must not be
+    /// An error if the process has ended, with the reason: then what was read from it must not be
     /// trusted.
     pub fn check_alive(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {

@@ -22,7 +22,8 @@ impl Window {
         Self { run_for, since: Instant::now(), cpu_ns: cpu_time::of_this_thread(), first: None }
     }
 
-    /// `frames` were taken since the warm-up began. Once the time is over: those that count.
+    /// Notes that `frames` were received since the warm-up began. Once the time is over, returns
+    /// the result.
     pub(super) fn turn(&mut self, frames: u64) -> Option<Measured> {
         let elapsed = self.since.elapsed();
         match self.first {

@@ -70,7 +70,7 @@ fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
 /// The counts of all ports together. One process at a time counts.
 pub struct Account {
     kept: Mutex<Persistent>,
-    /// 0: no frame came to this process yet.
+    /// When the first frame reached this process; 0: none has.
     first_frame_at_ns: AtomicU64,
 }
 
@@ -119,7 +119,7 @@ impl Account {
         }
     }
 
-    /// When this process saw its first frame; 0: it saw none.
+    /// When this process saw its first frame; 0: it has seen none.
     pub fn first_frame_at_ns(&self) -> u64 {
         self.first_frame_at_ns.load(Ordering::Relaxed)
     }

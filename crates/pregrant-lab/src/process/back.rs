@@ -82,7 +82,7 @@ struct Host {
     /// The directory of the machine's sockets, and the number of this domain.
     dir: PathBuf,
     domid: u16,
-    /// In a crowd: the number, among this thread's wake-ups, of the descriptor with the commands.
+    /// With many guests: the number, among this thread's wake-ups, of the descriptor for commands.
     commands: Option<usize>,
     hall: Arc<Hall>,
     over: bool,
@@ -188,7 +188,7 @@ impl Host {
         Ok(Report::Done)
     }
 
-    /// How frames of vifs that connect travel: those that no other path has, by `rest`.
+    /// Sets the path of vifs that connect; frames that it does not serve go by `rest`.
     fn configure(&mut self, path: PathName, rest: PathName) {
         if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
             net.config.vif.paths.fallback = rest;

@@ -113,7 +113,7 @@ impl Consumer {
     }
 }
 
-/// Sends all of them back.
+/// Sends all frames back.
 fn send_back(
     guest: &mut Guest,
     i: usize,

@@ -34,9 +34,10 @@ use std::time::{Duration, Instant};
 /// A guest's driver with its connection.
 pub type Guest = Frontend<Loopback, UnixTransport>;
 
-/// How long both ends run before the time is counted.
+/// How long both ends run before frames are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// The same if pages must be added to a table first: the interval, and the number of times.
+/// Length of a warm-up in which pages must first be added to a table, and how often it may be
+/// repeated.
 const WARM_UP_BUFFERS: Duration = Duration::from_millis(150);
 const WARM_UPS_MAX: usize = 10;
 /// An echo that takes longer than this counts as lost.
@@ -174,7 +175,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// What a guest with a thread of its own has used so far.
+/// The resources that a guest with a thread of its own has used so far.
 pub fn spent(guest: &Guest) -> Spent {
     Spent {
         ops: guest.platform().counters(),
@@ -201,7 +202,7 @@ enum For {
 struct Waiter {
     poll_loop: PollLoop,
     gives_way: bool,
-    /// It wakes at this time without an event.
+    /// Wakes at this time even without an event.
     until: Option<Instant>,
     /// The event did not come in time.
     late: bool,
@@ -229,7 +230,7 @@ impl Waiter {
         (self.until, self.late) = (Some(Instant::now() + most), false);
     }
 
-    /// Whether it did not come, as of the last check of the clock.
+    /// True if it did not arrive in time, as of the last reading of the clock.
     fn is_late(&self) -> bool {
         self.late
     }
@@ -302,7 +303,7 @@ fn settle(guest: &mut Guest, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Sends numbered frames as fast as they are taken.
+/// Sends numbered frames as fast as the ring accepts them.
 struct Sender<'a> {
     guest: &'a mut Guest,
     frames: Vec<(Generator, Arena)>,
@@ -311,7 +312,7 @@ struct Sender<'a> {
     whole: u64,
     mode: Mode,
     seconds: f64,
-    /// Frames a second at most.
+    /// Frames per second at most.
     rate: Option<f64>,
     gives_way: bool,
     /// Answers to wait for before the ring's lines are touched.
@@ -391,7 +392,8 @@ impl<'a> Sender<'a> {
         self.frames.iter().map(|(generator, _)| generator.made()).sum()
     }
 
-    /// The untimed burst: each byte of it is made, and checked.
+    /// Sends the first burst, which is not measured: every byte is generated, and checked by the
+    /// receiver.
     fn send_whole(&mut self) -> Result<()> {
         let mut waiter = Waiter { gives_way: self.gives_way, ..Waiter::new(self.mode) };
         for i in 0..self.frames.len() {
@@ -464,7 +466,7 @@ struct Receiver {
     rx: RxWay,
     consumer: Consumer,
     lent: Lent,
-    /// Slots of a frame.
+    /// Number of slots of a frame.
     slots: usize,
     /// Part of a zero-copy frame's number is outside of its head.
     reads_more: bool,
@@ -472,7 +474,8 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Takes frames until the time `until`, or until `marks` marks of the back came on every queue.
+    /// Receives frames until the time `until`, or until `marks` marks of the back arrived on every
+    /// queue.
     fn take_until(&mut self, guest: &mut Guest, until: Option<Instant>, marks: u64) -> Result<u64> {
         let mut frames = 0;
         self.waiter.until = until;
@@ -626,7 +629,8 @@ pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// Notes how long a frame took there and back, by the stamps in it. False: it has none.
+/// Notes the time of a round trip and its parts, by the stamps in the frame. Returns false if the
+/// frame has none.
 fn note_round_trip(frame: &[u8], now: u64, there: &mut Histogram<u64>, back: &mut Histogram<u64>) -> bool {
     let stamps = frame.get(32..48).map(|stamps| stamps.as_chunks::<8>().0);
     let Some(&[sent, seen]) = stamps.map(|stamps| [stamps[0], stamps[1]]).as_ref() else { return false };

@@ -69,8 +69,7 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// Sends as fast as frames are taken, and at as little cost as can be: each slot names the same
-/// page.
+/// Sends as fast as the ring accepts frames, at the lowest cost: each slot names the same page.
 fn greedy(vif: &RawVif, size: usize) -> ! {
     let slots = size.div_ceil(PAGE_SIZE);
     let (mut req_prod, gref) = (0u32, vif.refs[2].0);
@@ -98,7 +97,7 @@ fn greedy(vif: &RawVif, size: usize) -> ! {
     }
 }
 
-/// Connects, breaks the protocol, is closed, and comes again.
+/// Connects, breaks the protocol, is closed, and connects again.
 fn broken(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     let mut reported = false;
     loop {
@@ -115,7 +114,7 @@ fn broken(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     }
 }
 
-/// Writes its state as fast as xenstore takes it.
+/// Changes its xenbus state as fast as xenstore allows.
 fn flipping(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     use XenbusState as S;
     ready()?;

@@ -23,12 +23,12 @@ const TRIES: usize = 64;
 
 pub struct OwnFrames {
     reuse: Reuse,
-    /// Pages of a buffer.
+    /// Number of pages of a buffer.
     pages: usize,
     seed: u64,
     /// The next, where they are used one after another.
     next: usize,
-    /// For each buffer, the burst that used it last.
+    /// For each buffer, the number of the burst that used it last.
     taken: Box<[u32]>,
     burst: u32,
     descs: Vec<FrameDesc>,
@@ -76,8 +76,8 @@ impl OwnFrames {
         }
     }
 
-    /// Sends as many of these frames as there are buffers and slots for; `bytes` of each are
-    /// written. Returns how many.
+    /// Sends as many of these frames as there are buffers and slots for, and writes `bytes` bytes
+    /// of each. Returns how many.
     #[inline(always)]
     pub fn send(&mut self, guest: &mut Guest, i: usize, frames: &Burst<'_>, bytes: usize) -> Result<usize> {
         let (platform, vif) = guest.driver();
@@ -131,7 +131,7 @@ pub fn written(fill: Fill, size: usize) -> usize {
     }
 }
 
-/// Which pages of the guest's own its first queue's back has.
+/// Which of the guest's own pages the back of its first queue has.
 fn cache(guest: &Guest) -> Option<&GrefCache> {
     guest.vif().queue(0)?.tx().cache()
 }

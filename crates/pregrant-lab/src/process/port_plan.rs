@@ -35,7 +35,7 @@ pub enum PortPlan {
 }
 
 impl PortPlan {
-    /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
+    /// The ports of a vif with `n` queues; `caps` is the offload work that the guest accepts to do.
     fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Ports {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.

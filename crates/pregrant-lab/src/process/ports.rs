@@ -24,10 +24,10 @@ use std::sync::atomic::Ordering;
 
 pub struct SinkPort {
     sink: CheckingSink,
-    /// It asks for private bytes, although it only reads heads.
+    /// The port asks for private bytes, although it only reads heads.
     look: bool,
     signals: Presence,
-    /// When the last burst came, where gaps are measured.
+    /// When the last burst arrived; None: gaps are not measured.
     gaps: Option<Gaps>,
 }
 
@@ -41,7 +41,8 @@ impl Gaps {
         Some(Self { all: Histogram::new_with_bounds(1, 100_000_000_000, 3).ok()?, last_ns: 0 })
     }
 
-    /// A burst came at `now_ns`; only gaps that began while frames were `counted` count.
+    /// Notes that a burst arrived at `now_ns`. Only gaps that began while frames were `counted`
+    /// count.
     fn note(&mut self, now_ns: u64, counted: bool) {
         if counted && self.last_ns > 0 {
             self.all.saturating_record(now_ns.saturating_sub(self.last_ns));
@@ -126,12 +127,12 @@ pub struct SourcePort {
     burst: u64,
     /// Frames of the untimed burst.
     whole: u64,
-    /// Marks that were sent: at the end of that, and at the end of all.
+    /// Number of marks that were sent: one at the end of the warm-up, one at the end of everything.
     marks: u32,
 }
 
 impl SourcePort {
-    /// Tells the guest that nothing more comes for now.
+    /// Tells the guest that no more frames follow for now.
     fn mark(&mut self, into: &mut Arena) -> usize {
         let sent = into.push(&mark(), Offload::default());
         self.marks += u32::from(sent);
@@ -185,12 +186,12 @@ impl FramePort for SourcePort {
     }
 }
 
-/// Frames on their way back to where they came from, with the time at which they were here.
+/// Frames on their way back to the sender, with the time at which they were here.
 #[derive(Default)]
 pub struct Echo(Arena);
 
 impl Echo {
-    /// Takes one, of the time `now_ns`; false: there is no room.
+    /// Adds a frame, with the time `now_ns`. Returns false if there is no room.
     pub fn take(&mut self, frame: &[u8], offload: Offload, now_ns: u64) -> bool {
         let Some(room) = self.0.room(frame.len(), offload) else { return false };
         room.copy_from_slice(frame);
@@ -200,7 +201,7 @@ impl Echo {
         true
     }
 
-    /// Appends all of them. Returns how many.
+    /// Moves all frames to `into`. Returns how many.
     pub fn give(&mut self, into: &mut Arena) -> usize {
         let n = self.0.burst().iter().filter(|(frame, offload)| into.push(frame, *offload)).count();
         self.0.clear();
@@ -210,7 +211,7 @@ impl Echo {
 
 pub struct EchoPort {
     back: Echo,
-    /// Frames up to now.
+    /// Number of frames so far.
     nr: u64,
     signals: Presence,
 }

@@ -77,7 +77,7 @@ named! {
 pub struct Buffers {
     /// Pages of a buffer. A frame begins at a page, and uses as many as it needs.
     pub pages: usize,
-    /// Which of them is used next.
+    /// In which order buffers are used.
     pub reuse: Reuse,
     /// The bytes that the guest writes there before each frame is sent.
     pub fill: Fill,
@@ -110,7 +110,7 @@ pub mod by_name {
 
 /// Slots of a ring, and staging buffers of a direction at least.
 pub const RING_SLOTS: u32 = 256;
-/// Staging buffers of a direction at most: ids number those of both.
+/// Largest number of staging buffers of a direction: ids number those of both directions.
 pub const BUFFERS_MAX: u32 = 16384;
 
 /// The life of one vif: it connects, moves numbered frames for some time, and closes.
@@ -120,11 +120,11 @@ pub struct Case {
     /// The number of its vif, which the toolstack has made.
     pub handle: u32,
     pub dir: Dir,
-    /// Bytes of a frame.
+    /// Length of a frame in bytes.
     pub size: usize,
-    /// Frames in a burst at most.
+    /// Largest number of frames in a burst.
     pub burst: usize,
-    /// How long frames are counted.
+    /// How long frames are counted, in seconds.
     pub seconds: f64,
     #[serde(with = "by_name")]
     pub mode: Mode,
@@ -146,7 +146,7 @@ pub struct Case {
     pub queues: u32,
     /// Whether the back keeps redo pages, without which its rings do not survive it.
     pub redo: bool,
-    /// For TX: the sink requests private copies of whole frames, as a switch does; otherwise it
+    /// For TX: the sink asks for private copies of whole frames, as a switch does; otherwise it
     /// reads heads in place.
     pub look: bool,
     /// RX: what the guest does with frames.
@@ -160,7 +160,7 @@ pub struct Case {
     pub buffers: Option<Buffers>,
     /// Entries of the queue's table of references; None: as many as a backend has.
     pub gref_pages: Option<usize>,
-    /// Frames a second that the guest offers (TX only); None: as many as are taken.
+    /// Frames per second that the guest offers (TX only); None: as many as the ring accepts.
     pub rate: Option<f64>,
     /// The guest lets others have its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
@@ -237,26 +237,27 @@ impl Nuisance {
 /// The worker threads of a back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerSetup {
-    /// How many, where each has several vifs.
+    /// Number of workers, if each serves several vifs.
     pub workers: usize,
-    /// Which of them gets a queue.
+    /// Which worker gets a queue.
     #[serde(with = "by_name")]
     pub place: Placement,
-    /// The worker in whose time frames go from one guest's queue to another's.
+    /// The worker in whose turn frames go from one guest's queue to another's.
     #[serde(with = "by_name")]
     pub rx_context: RxContext,
     #[serde(with = "by_name")]
     pub mode: Mode,
-    /// Worker n stays on the nth of these cores, and so on from the first; none: anywhere.
+    /// Worker n is pinned to the nth of these cores, starting again after the last; empty: no
+    /// pinning.
     pub cores: Vec<usize>,
 }
 
-/// One guest of a crowd, whose vif has number 0.
+/// One of many guests, with vif 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// The domain, which the toolstack has made with its vif.
     pub domid: u16,
-    /// Queues of its vif.
+    /// Number of queues of its vif.
     pub queues: u32,
 }
 
@@ -264,7 +265,7 @@ pub struct Member {
 pub struct Load {
     /// The index of the guest in the crowd.
     pub member: usize,
-    /// Bytes of its frames.
+    /// Length of its frames in bytes.
     pub size: usize,
 }
 
@@ -280,8 +281,8 @@ pub enum Devices {
 /// A command to a process. The end of its input means "stop".
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProcessCommand {
-    /// Back: have queues served by threads, in all commands that follow. The first command, or
-    /// none; without it they are served by the one thread that there is. Answer: `Done`.
+    /// Back: have threads serve the queues in all commands that follow. It must be the first
+    /// command; without it the only thread serves them. Answer: `Done`.
     StartWorkers(WorkerSetup),
     /// Play your part of a case. Answer: `Case`.
     Case(Case),
@@ -295,7 +296,7 @@ pub enum ProcessCommand {
     },
     /// Back: serve a crowd by these workers from now on; the first command. Answer: `Done`.
     Serve(WorkerSetup, Devices),
-    /// Back of a crowd: send frames back, or take them. Answer: `Done`.
+    /// Back with many guests: send frames back, or only count them. Answer: `Done`.
     SendBack(bool),
     /// Back of a crowd. Answer: `Described`.
     Describe,
@@ -346,7 +347,7 @@ pub struct Transfer {
     pub bytes: u64,
     /// Staging's data length; None: ordinary grants.
     pub data_len: Option<u32>,
-    /// Bytes of a packet at most.
+    /// Largest length of a packet in bytes.
     pub mtu: usize,
     /// Server: report when this many bytes have arrived.
     pub report_at: Option<u64>,

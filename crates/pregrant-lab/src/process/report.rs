@@ -15,7 +15,7 @@ pub enum Report {
     Note(String),
     /// A case is over, or single frames of a crowd's first guest are.
     Case(Box<Played>),
-    /// This many bytes of a transfer are there.
+    /// This many bytes of a transfer have arrived.
     Reached(u64),
     /// Progress, reported now and then to be displayed.
     Moved(u64),
@@ -27,15 +27,15 @@ pub enum Report {
         /// Sleeps of this end that ended by their bound with work pending.
         missed_wakeups: u64,
     },
-    /// How the platform does its work, in words.
+    /// How the platform copies and maps, as text.
     Described(String),
     /// The use of a crowd's backend up to now.
     Spent(Spent),
-    /// The frames that came at it up to now.
+    /// The frames that have arrived so far.
     Seen {
-        /// What the process used, as of the same moment.
+        /// Resources that the process has used until the same moment.
         spent: Spent,
-        /// Frames received by each member whose vif was ever connected.
+        /// Frames received by each guest whose vif was ever connected.
         came: Vec<Came>,
     },
     /// Answers to guests with disks up to now.
@@ -52,8 +52,8 @@ pub struct Spent {
     pub cpu_ns: u64,
     /// Back: CPU time by worker.
     pub workers_cpu_ns: Vec<u64>,
-    /// Back of a crowd, by guest's domain: what its device took of workers while others wanted them
-    /// too.
+    /// Back with many guests: for each guest's domain the worker time that its device used while
+    /// others wanted it too.
     pub devices_ns: Vec<(u16, u64)>,
     /// Platform operations of this end.
     pub ops: Counters,
@@ -84,20 +84,20 @@ impl Spent {
     }
 }
 
-/// Frames that one end saw, all queues together.
+/// Frames that one end received, on all queues together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Came {
-    /// Frames, repeats included.
+    /// Number of frames, including repeated ones.
     pub frames: u64,
-    /// One more than the highest number of each queue, summed.
+    /// Sum over the queues of one more than the highest number received.
     pub next: u64,
     /// Numbers below that which did not come.
     pub missing: u64,
-    /// Frames that came twice, or late.
+    /// Number of frames that arrived twice, or late.
     pub wrong: u64,
     /// Frames with a wrong byte: of the untimed burst any, else one in the head.
     pub damaged: u64,
-    /// Frames of other programs.
+    /// Number of frames of other programs.
     pub foreign: u64,
 }
 
@@ -120,12 +120,12 @@ impl Came {
     }
 }
 
-/// A back's account of a switch. Times are CLOCK_MONOTONIC, which is the same in all processes.
+/// What a back with a switch did. Times are CLOCK_MONOTONIC, which is the same in all processes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Switched {
     /// When this process began to attach to its domain.
     pub attach_at_ns: u64,
-    /// When the first frame came to one of this process' ports, or left it.
+    /// When the first frame reached or left one of this process's ports.
     pub first_frame_at_ns: u64,
     /// Counts of the ports, those of dead predecessors included.
     pub frames: SwitchFrames,
@@ -140,7 +140,7 @@ pub struct Switched {
 pub struct SwitchFrames {
     /// Frames that guests sent, by number: each counts once.
     pub seen: u64,
-    /// Frames among them that came a second time.
+    /// Number of these frames that arrived a second time.
     pub repeated: u64,
     /// Numbers that did not come, below one that did.
     pub missing: u64,
@@ -161,7 +161,7 @@ pub struct Played {
     pub sent: u64,
     /// All frames that this end saw.
     pub came: Came,
-    /// Frames of the untimed burst: every byte of them was checked.
+    /// Number of frames of the unmeasured first burst, every byte of which was checked.
     pub checked: u64,
     /// The times between bursts at the back's port during the measured time (with a neighbour
     /// only).
@@ -187,19 +187,19 @@ pub struct CachePlayed {
     pub evictions: u64,
     /// At the end no frame was zero-copy any more.
     pub copying: bool,
-    /// Pages that the back took at most.
+    /// Largest number of pages that the back accepted.
     pub capacity: usize,
 }
 
-/// How long single frames took one way.
+/// How long single frames took in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Half of them took at most so long.
+    /// Median, ns.
     pub p50_ns: u64,
-    /// 99 of 100 took at most so long.
+    /// 99th percentile, ns.
     pub p99_ns: u64,
     pub most_ns: u64,
-    /// All of them: a bucket's upper bound in ns, and how many fell into it; bounds rise.
+    /// The histogram: upper bound of each bucket in ns, rising, and number of frames in it.
     pub histogram: Vec<(u64, u64)>,
 }
 
@@ -238,7 +238,7 @@ impl Latencies {
         Self { p50_ns: at(0.5), p99_ns: at(0.99), most_ns, histogram }
     }
 
-    /// The same with the exact maximum, since a bucket's bound may be above it.
+    /// Sets the exact maximum, since a bucket's bound may be above it.
     pub fn with_most(self, most_ns: u64) -> Self {
         let [p50_ns, p99_ns] = [self.p50_ns, self.p99_ns].map(|ns| ns.min(most_ns));
         Self { p50_ns, p99_ns, most_ns, ..self }
@@ -248,23 +248,23 @@ impl Latencies {
 /// A guest's account of a transfer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Transferred {
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Checksum over all of them.
+    /// Checksum of all bytes.
     pub sum: u64,
     /// From the first byte to the last.
     pub seconds: f64,
     /// Frames sent and received by the vif.
     pub frames: [u64; 2],
-    /// The part of these that went through staging buffers.
+    /// Number of these frames that used staging buffers.
     pub staged: [u64; 2],
     /// Frames that the guest's stack had no room for.
     pub overflow: u64,
-    /// Its own frames, and the other guest's, by their numbers.
+    /// Frame numbers that this guest sent, and those that it received.
     pub numbers: Numbered,
     /// Sleeps that ended by their bound with work pending.
     pub missed_wakeups: u64,
-    /// Events sent.
+    /// Number of events that were sent.
     pub notifications: u64,
     /// When frames arrived, if that was asked for.
     pub arrivals: Vec<Arrival>,
@@ -273,17 +273,17 @@ pub struct Transferred {
 /// Numbered frames at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Numbered {
-    /// Frames that it sent.
+    /// Number of frames that this guest sent.
     pub sent: u64,
     /// One more than the highest number received from the other guest.
     pub next: u64,
     /// Numbers below that which did not come.
     pub missing: u64,
-    /// Frames that came a second time, or after a later one.
+    /// Number of frames that arrived a second time, or after a later one.
     pub again: u64,
 }
 
-/// Frames that a guest took from its ring at once.
+/// Frames that a guest received from its ring in one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Arrival {
     /// CLOCK_MONOTONIC.

@@ -16,9 +16,9 @@ use pregrant_host::ports::checking_sink::SinkCounters;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Marks that came: the untimed burst began, and every byte of it is checked;
+/// Value of `marks` after the unmeasured first burst began, whose every byte is checked.
 pub const WHOLE: u32 = 1;
-/// the warm-up began,
+/// Value of `marks` after the warm-up began.
 pub const WARM_UP: u32 = 2;
 /// the time that is counted began,
 pub const COUNTED: u32 = 3;
@@ -37,7 +37,7 @@ pub struct Signals {
     pub gone: AtomicBool,
     /// Wakers of ports that produce frames by themselves after a mark.
     pub wakers: Mutex<Vec<Arc<dyn QueueWaker>>>,
-    /// Use of resources, and the other guests' frames, at the start and at the end of the measured
+    /// Used resources, and the other guests' frames, at the start and at the end of the measured
     /// time.
     stamps: Mutex<[Option<(Spent, u64)>; 2]>,
     meter: Meter,
@@ -65,7 +65,7 @@ impl Signals {
         }
     }
 
-    /// A mark came on some queue: wakes those who wait for it.
+    /// A mark arrived on a queue: wakes those who wait for it.
     pub fn mark(&self) {
         let marks = self.marks.load(Ordering::Relaxed) + 1; // all of a case come on one queue
         if let COUNTED | OVER = marks {
@@ -81,7 +81,7 @@ impl Signals {
         self.meter.wake();
     }
 
-    /// The use in the time that is counted, and the other guests' frames in it; None: it is not
+    /// Resources that were used, and frames of other guests, in the measured time; None: it is not
     /// over.
     pub fn counted(&self) -> Option<(Spent, u64)> {
         let [begin, end] = std::mem::take(&mut *locked(&self.stamps));
@@ -90,7 +90,7 @@ impl Signals {
     }
 }
 
-/// A port's hold on its signals; the end of it is one.
+/// A port's reference to its signals; dropping it is a signal, too.
 pub struct Presence(pub Arc<Signals>);
 
 impl std::ops::Deref for Presence {

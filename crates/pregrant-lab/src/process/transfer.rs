@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 5001;
 /// The seed of the bytes.
 const SEED: u64 = 0x5eed;
-/// Longest transfer.
+/// Longest duration of a transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often the server reports its progress.
+/// Number of times the server reports its progress.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// How long an end stays after its connection is over.
+/// How long an end stays after its connection has closed.
 const LINGER: Duration = Duration::from_millis(50);
 
 enum End {

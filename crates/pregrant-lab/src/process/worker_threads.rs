@@ -74,7 +74,7 @@ impl WorkerThreads {
         *locked(&self.switch) = switch.clone();
     }
 
-    /// Takes away what woke the control thread: to be called before it checks what that was.
+    /// Clears the wake-up of the control thread. Call it before checking what the wake-up was for.
     pub fn awake(&self) {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]); // no one rang: that is fine, too
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Structs of these fields, and an enum of them with a way to each.
+/// Defines a struct with these fields for each kind of bench, and an enum of them.
 macro_rules! kinds {
     ($(#[$about:meta])* $all:ident; $($(#[$of:meta])* $way:ident: $kind:ident { $($always:tt)* } { $($sometimes:tt)* })*) => {
         $(super::part! { $(#[$of])* $kind { $($always)* } { $($sometimes)* } })*
@@ -12,7 +12,7 @@ macro_rules! kinds {
         #[serde(untagged)]
         pub enum $all {
             $($(#[$of])* $kind($kind),)*
-            /// No more than all have.
+            /// Fields that all kinds have: none.
             Nothing {},
         }
 
@@ -42,7 +42,7 @@ kinds! {
         /// The work of the last guest, where it is greedy.
         neighbour: String,
         neighbour_frames_per_s: f64,
-        /// For each guest, the worker time that its device took while others wanted it too; the
+        /// For each guest, the worker time that its device used while others wanted it too; the
         /// greedy guest is last (`--greedy` only).
         guests_worker_ns: Vec<u64>,
         /// Requests that were answered when the backend was killed (`disk-restart` only).
@@ -52,7 +52,7 @@ kinds! {
     }
     /// `bench peers`.
     peers: Peers {
-        /// Lines a second through a bare ring on the same cores, just before and just after.
+        /// Lines per second through a bare ring on the same cores, just before and just after.
         ring_per_s: [f64; 2],
         /// The row, where it is one of ours.
         #[serde(flatten)]
@@ -72,12 +72,13 @@ kinds! {
         staging_buffers: u32,
         /// Whether the consumer had private copies of whole frames made (`--look`).
         look: bool,
-        /// The guest's action on frames that came, where it did not copy them (`--rx reference`).
+        /// The guest's action on received frames, if it did not copy them (`--rx reference`).
         rx: String,
         /// Bytes of a frame by reference that were copied at first, where those are not the usual
         /// 256.
         rx_head: u32,
-        /// Staging's data length the other way, where it differs; 0: no buffers (`--rx-only`).
+        /// Staging's data length of the other direction, if it differs; 0: no buffers
+        /// (`--rx-only`).
         other_data_len: u32,
         /// Frames of no more bytes are copied by `map`, where that is not the usual 128.
         copy_below: u32,
@@ -87,7 +88,7 @@ kinds! {
         /// Bytes from one slot to the next.
         #[serde(skip_serializing_if = "Option::is_none")]
         stride: Option<u64>,
-        /// How often each byte is copied.
+        /// Number of times each byte is copied.
         copies: u32,
     } {
         /// Buffers of the ring, where they are not its slots.
@@ -103,10 +104,10 @@ kinds! {
         neighbour_frames_per_s: f64,
         /// The longest time between two bursts of the measured guest at the backend's port.
         longest_gap_ns: u64,
-        /// 99 of 100 of these gaps were at most so long.
+        /// 99th percentile of these gaps, ns.
         gap_p99_ns: u64,
     } {
-        /// Frames a second that the measured guest offers; missing: as many as are taken.
+        /// Frames per second that the measured guest offers; missing: as many as the ring accepts.
         offered_per_s: f64,
     }
     /// `bench fairness`.
@@ -143,7 +144,7 @@ kinds! {
     }
     /// `bench between`.
     between: Between {
-        /// The worker in whose time frames went from guest to guest.
+        /// The worker in whose turn frames went from guest to guest.
         rx_context: String,
     } {}
     /// A backend of vifs that died.
@@ -162,7 +163,7 @@ super::part! {
     WorkingSet {
         /// Number of the guest's own pages that its frames were in.
         buffers: u32,
-        /// Which of them was used next: `uniform`, `skewed` or `circular`.
+        /// In which order the buffers were used: `uniform`, `skewed` or `circular`.
         reuse: String,
         /// Entries that the backend's table had for them.
         table: u32,
@@ -178,19 +179,18 @@ super::part! {
 super::part! {
     /// Times of single frames, or requests.
     Took {
-        /// Half of them took at most so long.
+        /// Median, ns.
         latency_p50_ns: u64,
-        /// 99 of 100 took at most so long.
+        /// 99th percentile, ns.
         latency_p99_ns: u64,
     } {
         latency_most_ns: u64,
-        /// All of them: the bucket's upper bound in ns and how many frames fell into it, bounds
-        /// rising.
+        /// The histogram: upper bound of each bucket in ns, rising, and number of frames in it.
         latency_histogram: Vec<(u64, u64)>,
     }
 }
 
-/// A backend that was killed while frames moved, and the one that took its rings up.
+/// The restart of a backend that was killed while frames moved; another took over its rings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
     /// From the kill to the start of the new process's attach: the old one's end, fork, exec.
@@ -198,26 +198,26 @@ pub struct Pause {
     /// From the start of the new process's attach to the first frame at one of its ports: the
     /// pause.
     pub attach_ns: u64,
-    /// From the kill to the first frame that a guest took from its ring after the new process began
-    /// to attach.
+    /// Time from the kill to the first frame that a guest received after the new process began to
+    /// attach.
     pub silence_ns: u64,
-    /// The longest time in which one guest took no frame, from its last one before the kill, or
-    /// later, to its next: TCP may be still for longer than the backend was.
+    /// The longest time in which one guest received no frame, starting at or after its last frame
+    /// before the kill. TCP may be silent for longer than the backend was gone.
     #[serde(default)]
     pub longest_gap_ns: u64,
     /// Bytes of the transfer that had arrived at the kill.
     pub bytes_before: u64,
-    /// Frames that the ports saw twice (at most 64 for each kill, docs/protocol 1.1 R7).
+    /// Number of frames that the ports saw twice (at most 64 for each kill, docs/protocol 1.1 R7).
     pub duplicated: u64,
-    /// Frames that were in the switch, or taken from it and not published, and went with the old
-    /// process.
+    /// Number of frames that were in the switch, or taken from it and not published, and were lost
+    /// with the old process.
     pub lost: u64,
     /// Width of a bucket of the timeline.
     pub bucket_ns: u64,
     /// The bucket that begins with the kill.
     pub kill_bucket: usize,
-    /// Frames that both guests took from their rings in each bucket, from before the kill until
-    /// some time after it.
+    /// Number of frames that both guests received in each bucket, from before the kill until some
+    /// time after it.
     pub frames: Vec<u64>,
 }
 

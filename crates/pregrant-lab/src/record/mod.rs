@@ -42,45 +42,45 @@ pub const DISK_RESTART: &str = "disk-restart";
 
 part! {
     Record {
-        /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames,
-        /// connections its queues); `restart` and `disk-restart` are the demo's.
+        /// Name of the benchmark: `net`, `blk`, `latency`, `limit`, `store` (whose operations count
+        /// as frames, and connections as queues); `restart` and `disk-restart` are the demo's.
         bench: String,
         /// The path of the bytes, or what else was measured.
         path: String,
         /// `tx` or `rx`, as the guest sees it; `read` or `write`.
         dir: String,
-        /// Bytes of a frame.
+        /// Length of a frame in bytes.
         size_bytes: u64,
         /// The negotiated data length, where there is one.
         data_len: Option<u64>,
         queues: u32,
-        /// Frames in a burst at most.
+        /// Largest number of frames in a burst.
         burst: u32,
         /// Requests in flight, where that is set.
         depth: Option<u32>,
         repeat: u32,
-        /// How long it was measured.
+        /// How long it was measured, in seconds.
         seconds: f64,
-        /// Frames that arrived.
+        /// Number of frames that arrived.
         frames: u64,
         frames_per_s: f64,
         /// Bits of frames per second, headers included, no preamble.
         bits_per_s: f64,
         /// Sent minus received, by sequence number at the consumer.
         lost: u64,
-        /// Grant copy operations.
+        /// Number of grant copy operations.
         grant_copies: u64,
-        /// Pages mapped.
+        /// Number of pages that were mapped.
         grant_maps: u64,
-        /// Pages unmapped.
+        /// Number of pages that were unmapped.
         grant_unmaps: u64,
-        /// System calls.
+        /// Number of system calls.
         syscalls: u64,
         /// Notifications sent by either end.
         notifications: u64,
         /// CPU time of the frontend, or of what gives.
         frontend_cpu_ns: u64,
-        /// CPU time of the backend, or of what takes.
+        /// CPU time of the backend, or of the receiving thread.
         backend_cpu_ns: u64,
         /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the
         /// store.
@@ -90,30 +90,31 @@ part! {
         /// The published figure that this row is compared with, in frames (or operations) per
         /// second.
         published: Option<f64>,
-        /// How long single frames, or requests, took, where that was measured.
+        /// How long single frames or requests took, if that was measured.
         #[serde(flatten)]
         took: Option<Took>,
         #[serde(flatten)]
         of: Of,
     } {
-        /// How many frames a sleeping guest waited for, unless it was the next.
+        /// How many frames a sleeping guest waited for, if more than one.
         rx_coalesce: String,
         /// Worker threads of the backend, where it had some; without, it served its queues in its
         /// one thread.
         workers: u32,
-        /// CPU time of each of them; `backend_cpu_ns` has all of the process.
+        /// CPU time of each worker; `backend_cpu_ns` is that of the whole process.
         worker_cpu_ns: Vec<u64>,
         /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that
         /// was lost.
         missed_wakeups: u64,
-        /// Frames that came twice, or after a later one.
+        /// Number of frames that arrived twice, or after a later one.
         repeated: u64,
-        /// Frames that came with a wrong byte: in the head, or anywhere in the untimed burst.
+        /// Number of frames that arrived with a wrong byte: in the head, or anywhere in the first
+        /// burst, which is not measured.
         damaged: u64,
         /// Frames of the untimed burst, with every byte checked.
         checked: u64,
-        /// The share of the processors that other programs, and the host, took since the row
-        /// before, from 0 to 1.
+        /// The share of the processors that other programs and the host used since the row before,
+        /// from 0 to 1.
         others: f64,
     }
 }
@@ -165,7 +166,7 @@ impl Record {
         self.net().map_or(0, |net| net.grant_copy_bytes)
     }
 
-    /// Whether it is a row of `bench blk` with a greedy guest.
+    /// True for a row of `bench blk` with a greedy guest.
     pub fn is_beside_greedy(&self) -> bool {
         self.of.disk().is_some_and(|disk| disk.neighbour.is_some())
     }
@@ -175,22 +176,22 @@ impl Record {
         Some(&self.of.restart()?.pause)
     }
 
-    /// The longest of the frames, or requests, took so long.
+    /// The longest time of a frame or request.
     pub fn longest(&self) -> Option<u64> {
         self.took.as_ref()?.latency_most_ns
     }
 
-    /// Half of the frames, or requests, took at most so long.
+    /// The median time of frames or requests.
     pub fn p50(&self) -> Option<u64> {
         self.took.as_ref().map(|took| took.latency_p50_ns)
     }
 
-    /// 99 of 100 took at most so long.
+    /// The 99th percentile of times of frames or requests.
     pub fn p99(&self) -> Option<u64> {
         self.took.as_ref().map(|took| took.latency_p99_ns)
     }
 
-    /// Grant operations.
+    /// Number of grant operations.
     pub fn grant_ops(&self) -> u64 {
         self.grant_copies.saturating_add(self.grant_maps).saturating_add(self.grant_unmaps)
     }
@@ -224,7 +225,7 @@ impl Record {
         self.worker_cpu_ns.take_if(|_| workers == 0);
     }
 
-    /// Sets how long frames, or requests, took.
+    /// Sets the times of frames or requests.
     pub fn set_latencies(&mut self, took: &Latencies) {
         self.took = Some(Took {
             latency_p50_ns: took.p50_ns,

@@ -9,26 +9,26 @@ use pregrant_cli::table::figure;
 /// The fate of the frames in a published figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// From the guest: domain 0 took them.
+    /// Frames from the guest, received by domain 0.
     Back,
-    /// Frames to the guest, whose network stack took and dropped them.
+    /// Frames to the guest, whose network stack received and dropped them.
     Stack,
     /// Frames to the guest that an XDP program dropped before any stack.
     Xdp,
 }
 
-/// Of figures that are marked with `*`.
+/// The footnote for figures that are marked with `*`.
 pub const THROUGH_STACK: &str = "* In the published figure a Linux guest's network stack took the frames, and dropped them. The guests of these \
     rows have no stack: they copy a frame, and read its number. `pregrant-lab bench hook` has rows with a stack.";
 
 /// One published figure: frames per second, with one queue unless stated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// The path here whose scheme it measured.
+    /// Our path that does the same as the measured scheme.
     pub path: &'static str,
     /// `tx` or `rx`, as the guest sees it.
     pub dir: &'static str,
-    /// Bytes of a frame.
+    /// Length of a frame in bytes.
     pub size_bytes: u64,
     /// Queues, each with its own virtual CPU.
     pub queues: u32,
@@ -42,7 +42,7 @@ pub struct Published {
 const S2: &str = "staging grants RFC, 2016";
 /// pktgen against netback.
 const S0: &str = "persistent grants RFC, 2015";
-/// The gref mappings that Xen took.
+/// The document of the gref mappings that Xen accepted.
 const DOC: &str = "netif-staging-grants rev. 4, 2017";
 
 /// Disks of 15 guests.
@@ -92,8 +92,8 @@ const fn rx(
     Published { path, dir: "rx", size_bytes, queues, frames_per_s, end: End::Stack, source }
 }
 
-/// Throughputs of equal guests in Mbit/s, by the placement here whose scheme netback had (W. Liu,
-/// xen-netback: switch to NAPI + kthread 1:1 model, xen-devel, 2013).
+/// Throughputs of equal guests in Mbit/s, for our placement that does the same as netback did (W.
+/// Liu, xen-netback: switch to NAPI + kthread 1:1 model, xen-devel, 2013).
 const SHARES: &[(&str, [f64; 4])] =
     &[("fixed", [1899.14, 2280.43, 1963.33, 1893.47]), ("own", [2027.89, 2025.95, 2018.57, 2016.23])];
 
@@ -109,18 +109,18 @@ pub fn find_width(place: &str, guests: u16) -> Option<f64> {
 /// A published sum of requests per second, of many guests with a disk each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublishedDisks {
-    /// The path here whose scheme it measured.
+    /// Our path that does the same as the measured scheme.
     pub path: &'static str,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub size_bytes: u64,
     pub guests: u32,
-    /// Requests per second, over all of them.
+    /// Requests per second of all guests.
     pub requests_per_s: f64,
     pub source: &'static str,
 }
 
-/// All of them: NetBSD guests on a Linux back that mapped each page, or kept it. The part of reads
-/// is not stated.
+/// The published figures: NetBSD guests on a Linux back that mapped each page, or kept it mapped.
+/// The share of reads is not stated.
 pub const PUBLISHED_DISKS: &[PublishedDisks] = &[
     PublishedDisks { path: "map", size_bytes: 4096, guests: 15, requests_per_s: 336_718.0, source: XBD },
     PublishedDisks {
@@ -182,12 +182,13 @@ fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)
 }
 
-/// The published figure for a row of ours; of frames to the guest, of those that its stack took.
+/// The published figure for a row of ours. For frames to the guest: of frames that its stack
+/// received.
 pub fn find(path: &str, dir: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
     find_by(path, dir, size_bytes, queues, |end| end != End::Xdp)
 }
 
-/// The same for frames that a program in the guest's driver dropped.
+/// Like [`find`], for frames that a program in the guest's driver (XDP) dropped.
 pub fn find_by_xdp(path: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
     find_by(path, "rx", size_bytes, queues, |end| end == End::Xdp)
 }
@@ -205,7 +206,7 @@ fn find_by(
     PUBLISHED.iter().find(is_alike)
 }
 
-/// Whether a stack took the frames of the figure beside a record, and none those of the record.
+/// True if a network stack received the frames of the published figure, and none received ours.
 pub fn is_through_stack(r: &Record) -> bool {
     let like = ["stack", "hook"];
     r.published.is_some()
@@ -213,7 +214,8 @@ pub fn is_through_stack(r: &Record) -> bool {
         && !r.net().and_then(|net| net.rx.as_deref()).is_some_and(|way| like.contains(&way))
 }
 
-/// The figure beside a record, in millions; marked where [a stack](THROUGH_STACK) took its frames.
+/// The published figure for a record, in millions; marked if [a stack](THROUGH_STACK) received its
+/// frames.
 pub fn cell(r: &Record) -> String {
     let mark = if is_through_stack(r) { "*" } else { "" };
     r.published.map_or("-".into(), |p| figure(p / 1e6) + mark)

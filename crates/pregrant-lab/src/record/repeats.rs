@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 pub struct Repeats<R = Record>(pub Vec<R>);
 
 impl Repeats {
-    /// Takes the next one, which was measured just now; its number is its place.
+    /// Adds a record that was measured just now, and numbers it.
     pub fn push(&mut self, record: Record) -> &Record {
         self.0.push(Record { repeat: self.0.len() as u32, others: load::since_last(), ..record });
         &self.0[self.0.len() - 1]
@@ -21,7 +21,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.0.iter().map(Borrow::borrow)
     }
 
-    /// The first record, which has what all of them share. There is always one.
+    /// The first record, for fields that all repeats share. There is always one.
     pub fn first(&self) -> &Record {
         self.0[0].borrow()
     }
@@ -44,13 +44,13 @@ impl<R: Borrow<Record>> Repeats<R> {
         Summary::of(&self.iter().filter_map(of).map(|n| n as f64).collect::<Vec<_>>())
     }
 
-    /// Frames a second.
+    /// Frames per second.
     pub fn rate(&self) -> Option<Summary> {
         self.summary(|r| r.frames_per_s)
     }
 
-    /// Some figure, to that of the same repeat of another row: these had the same machine. It is
-    /// not shown where others had too much of it.
+    /// The ratio of a figure to that of the same repeat of another row, since these ran on the
+    /// machine in the same state. Marked as unusable if others used too much of the machine.
     pub fn ratio_of(&self, base: &Self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
         let ratios = Summary::of_ratios(self.iter().zip(base.iter()).map(|(a, b)| (of(a), of(b))))?;
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
@@ -62,7 +62,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })
     }
 
-    /// Whether others took too much of the machine, while both were measured, to compare them.
+    /// True if others used too much of the machine, while both were measured, to compare the two.
     pub fn is_loaded_with(&self, other: &Self) -> bool {
         let (mut all, mut others) = (0.0, 0.0);
         for record in self.iter().chain(other.iter()) {

@@ -10,12 +10,12 @@ pub struct Summary {
     pub median: f64,
     pub min: f64,
     pub max: f64,
-    /// A comparison of figures that were measured while others took too much of the machine: it is
-    /// not shown.
+    /// The compared figures were measured while others used too much of the machine: the comparison
+    /// is not shown.
     pub is_loaded: bool,
 }
 
-/// In place of a figure that cannot be read.
+/// Shown in place of a figure that must not be read.
 pub const LOADED: &str = "loaded";
 
 impl Summary {

@@ -119,12 +119,12 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// How many times as many frames as `copy`, as the middle of the repeats' ratios.
+    /// The ratio of the rate to that of `copy`: the median of the repeats' ratios.
     pub fn gain(&self, row: &Row) -> Option<f64> {
         self.gains(row).filter(|s| !s.is_loaded).map(|s| s.median)
     }
 
-    /// The same with the least and the greatest ratio.
+    /// Like [`gain`](Self::gain), with the least and the greatest ratio.
     pub fn gains(&self, row: &Row) -> Option<Summary> {
         row.ratio(self.baseline(row)?)
     }
@@ -146,7 +146,7 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The ceiling of `copy`: its system call alone, in pieces of 64 bytes.
+    /// The upper bound of `copy`: its system call alone, for fragments of 64 bytes.
     pub fn remote(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| (&*row.first().path, row.first().size_bytes) == ("process-vm-readv", 64))
     }
@@ -212,7 +212,7 @@ const BEHIND: [Part; 5] = [
     |r| r.platform.clone(),
 ];
 
-/// Names rows by path and data length, and by what else is not the same in all of them.
+/// Names rows by path and data length, and by whatever else differs between them.
 fn name_by(rows: &mut [Row], by_mode: bool) {
     let Some(first) = rows.first().map(Row::first) else { return };
     let mode = by_mode.then_some(&MODE);

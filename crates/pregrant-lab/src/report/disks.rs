@@ -140,7 +140,7 @@ fn name(row: &Row) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// How many times as many as another path does for the same guests.
+/// The ratio of the rate to that of another path for the same guests.
 fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
     let same = |r: &Record| (guests(r), r.workers, r.queues);
     let base =

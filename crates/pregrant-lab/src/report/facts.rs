@@ -25,7 +25,7 @@ pub struct Facts {
     /// Version of this program, with the commit where it is known.
     pub version: Option<String>,
     pub command: Option<String>,
-    /// The share of the processors that other programs took meanwhile, from 0 to 1.
+    /// The share of the processors that other programs used meanwhile, from 0 to 1.
     pub others: Option<f64>,
     /// Why the run ended early, if it did.
     pub failed: Option<String>,
@@ -67,13 +67,13 @@ impl Facts {
     }
 }
 
-/// The first line of that name in `/proc/cpuinfo`.
+/// The value of the first line with that name in `/proc/cpuinfo`.
 fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     let pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// How `bench net` and the demo use the cores that this process may use, in words.
+/// How `bench net` and the demo use the cores that this process may use, as text.
 fn pinned(cores: &[usize]) -> String {
     match cores {
         [a, b, ..] => format!("yes: the guest on core {a}, the backend on core {b}"),

@@ -27,7 +27,7 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Puts a file there, in place of one of that name.
+    /// Writes a file, and replaces one of the same name.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let (beside, place) = (self.beside(name), self.file(name));
         let written = File::create(&beside)

@@ -10,16 +10,16 @@ use maud::{Markup, html};
 pub struct Strip {
     pub name: String,
     pub series: usize,
-    /// Half took at most so long, ns.
+    /// Median, ns.
     pub p50: f64,
-    /// 99 of 100 took at most so long, ns.
+    /// 99th percentile, ns.
     pub p99: f64,
     /// Upper bounds, ns, and how many; bounds rising. Empty where it was not recorded.
     pub buckets: Vec<(u64, u64)>,
 }
 
 impl Strip {
-    /// Frames of the histogram.
+    /// Number of frames of the histogram.
     fn frames(&self) -> u64 {
         self.buckets.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
@@ -42,9 +42,9 @@ impl Strip {
         [low.unwrap_or(self.p50).min(self.p50), high.unwrap_or(self.p99).max(self.p99)]
     }
 
-    /// How many frames fall into each of [`BINS`] equal parts of the axis, and how many beyond it.
-    /// A bucket is spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's
-    /// coarse steps should not show as gaps.
+    /// Number of frames in each of [`BINS`] equal parts of the axis, and beyond it. A bucket is
+    /// spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's coarse
+    /// steps should not show as gaps.
     fn bins(&self, scale: &Scale) -> ([f64; BINS], u64) {
         let mut bins = [0.0; BINS];
         let mut beyond = 0;

@@ -13,7 +13,7 @@ use crate::record::{Pause, Record};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pregrant_cli::table::{Table, figure};
 
-/// The page of some records, whose texts are [`printable`].
+/// The page of some records, whose texts must be [`printable`].
 pub fn page(records: &[Record], facts: &Facts) -> String {
     let facts = printable_facts(facts);
     let d = Digest::of(records);

@@ -52,7 +52,7 @@ pub fn rates(d: &Digest) -> Option<String> {
     Some(image(y + if published { LINE } else { 0.0 }, &inner))
 }
 
-/// The backend's death whose pause is the middle one; None where none was recorded over time.
+/// The restart with the median pause; None if none was recorded over time.
 pub fn restart(d: &Digest) -> Option<String> {
     let mut pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r| r.pause()).collect();
     pauses.sort_by_key(|p| p.silence_ns);

@@ -83,7 +83,7 @@ pub fn numbers(table: &Table, caption: &str) -> Markup {
     }
 }
 
-/// The same table, collapsed below a plot.
+/// A table that is collapsed below a plot.
 pub fn folded(table: &Table, caption: &str) -> Markup {
     html! {
         details { summary { "Numbers: " (caption) } (numbers(table, caption)) }

@@ -69,7 +69,7 @@ pub fn some(n: impl Into<u64>, what: &str) -> String {
     }
 }
 
-/// Each value once, where it comes first.
+/// Each value once, in order of its first occurrence.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     values.into_iter().fold(Vec::new(), |mut all, value| {
         if !all.contains(&value) {

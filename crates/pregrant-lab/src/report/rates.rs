@@ -61,7 +61,7 @@ fn line_rates(size: u64) -> String {
     format!("Line rates, frames/s: {}", [10.0, 40.0, 100.0].map(rate).join(" · "))
 }
 
-/// Figures of others for the same work.
+/// Published figures of others for the same work.
 fn published_for(row: &Row) -> Option<(f64, String)> {
     let r = row.first();
     let value = r.published?;

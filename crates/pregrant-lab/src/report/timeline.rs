@@ -7,7 +7,7 @@ use super::scale::{Percent, Scale};
 use crate::record::Pause;
 use maud::{Markup, html};
 
-/// Bars at most; of more buckets some neighbours are drawn as one.
+/// Largest number of bars; if there are more buckets, neighbours are drawn as one bar.
 const BARS: usize = 300;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 230.0;
@@ -18,7 +18,7 @@ pub fn draw(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup>
     plot(id, title, about, pause).map(|plot| html! { div.left { (plot) } })
 }
 
-/// The same pause, with its frames from `before_ns` before the kill to `after_ns` after it.
+/// The part of the pause's frames from `before_ns` before the kill to `after_ns` after it.
 pub fn near(pause: &Pause, before_ns: u64, after_ns: u64) -> Pause {
     let buckets = |ns: u64| (ns / pause.bucket_ns.max(1)) as usize;
     let begin = pause.kill_bucket.saturating_sub(buckets(before_ns)).min(pause.frames.len());
@@ -30,7 +30,7 @@ pub fn near(pause: &Pause, before_ns: u64, after_ns: u64) -> Pause {
     }
 }
 
-/// The drawing itself: its axis has text to the left of it.
+/// The drawing itself. Its axis has text to the left of it.
 pub fn plot(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup> {
     let width = pause.bucket_ns as f64;
     if pause.frames.is_empty() || width <= 0.0 {

@@ -70,12 +70,12 @@ pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the 
 pub const RESTART_METHOD: &str = "For the restart the backend\u{2019}s process is killed with SIGKILL while frames move; a new process attaches to the \
     same domain and takes up the rings as they are in the guest\u{2019}s memory.";
 
-/// How the death of a disk's backend is.
+/// How the restart of a disk's backend is measured.
 pub const DISK_RESTART_METHOD: &str = "For the restart of a disk its backend\u{2019}s process is killed with requests in flight, and a new one \
     takes up the ring; the image is memory that outlives both. The guest knows what it wrote to each sector last, and checks every \
     read, and at the end all of the disk.";
 
-/// How to read it all.
+/// How to read the figures.
 pub const CAVEAT: &str = "Compare figures of one run on one machine, and nothing else. A virtual machine shares its cores with others that it \
     does not see, and has fast and slow phases of minutes. The loopback is Xen in user space: its grant operations cost \
     what the Linux kernel takes for the same service, not what Xen takes; figures of real Xen are not comparable. TX is \

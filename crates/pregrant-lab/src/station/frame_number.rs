@@ -9,7 +9,7 @@
 
 use pregrant_host::ports::sequence::Tracker;
 
-/// Bytes that a number takes.
+/// Length of a number in bytes.
 pub const LEN: usize = 12;
 const MARK: [u8; 4] = *b"PGnr";
 
@@ -27,7 +27,7 @@ pub fn read(frame: &[u8]) -> Option<u64> {
     tail[4..].first_chunk().map(|number| u64::from_le_bytes(*number))
 }
 
-/// A station's account: what it sent, and what of one other's came.
+/// Which numbers a station sent, and which of the other's it received.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
     sent: u64,
@@ -47,7 +47,7 @@ impl Numbers {
         }
     }
 
-    /// Frames that were made.
+    /// Number of frames that were sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }

@@ -31,7 +31,7 @@ const RECEIVE_QUEUE_BYTES: usize = 512 * 1024;
 /// Bytes of an Ethernet header, which smoltcp counts into the MTU.
 const ETHERNET_LEN: usize = 14;
 
-/// How a guest's stack is set up.
+/// Settings of a guest's TCP/IP stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackConfig {
     /// The station's hardware address; a group address is changed to a unicast one.
@@ -174,14 +174,14 @@ impl GuestStack {
             == PollResult::SocketStateChanged
     }
 
-    /// Nanoseconds until the stack wants to be polled again though no frame comes: 0 for at once,
+    /// Nanoseconds until the stack must be polled again even if no frame arrives: 0 for at once,
     /// None for never.
     pub fn idle_for_ns(&mut self, now_ns: u64) -> Option<u64> {
         let delay = self.interface.poll_delay(instant(now_ns), &self.sockets)?;
         Some(delay.total_micros().saturating_mul(1000))
     }
 
-    /// Frames that wait to be sent. Say with [`GuestStack::sent`] how many were.
+    /// Frames that wait to be sent. Report with [`GuestStack::sent`] how many were.
     pub fn outgoing(&self) -> Burst<'_> {
         self.device.outgoing.burst().skip(self.sent)
     }

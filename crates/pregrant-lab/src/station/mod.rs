@@ -43,7 +43,7 @@ struct Turn<'a, P: Platform, T: Transport, F> {
     ends: &'a mut Ends<P, T>,
     due: Duration,
     app: Option<F>,
-    /// Frames that came.
+    /// Number of frames that arrived.
     came: usize,
 }
 
@@ -56,7 +56,7 @@ where
         Self::hooked(guest, stack, None)
     }
 
-    /// The same with a hook before the stack.
+    /// Like [`new`](Self::new), with a hook before the stack.
     pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<FrameHook<P, T>>) -> Self {
         let mut ends = Ends { guest, stack, hook, arena: Arena::new(), live: false };
         ends.report();
@@ -106,7 +106,7 @@ where
     }
 
     /// Runs one turn. `app` works on the stack between receiving and sending; `due` limits how long
-    /// this may sleep. Returns how many frames came.
+    /// this may sleep. Returns how many frames arrived.
     pub fn turn<E: From<FrontendError>>(
         &mut self,
         due: Duration,
@@ -139,7 +139,7 @@ where
         self.guest.sleep(!self.is_quiet(), (due < Duration::MAX).then_some(due))
     }
 
-    /// The other vif of its hook.
+    /// The other vif of the hook.
     fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.hook.as_mut()?.exit()
     }

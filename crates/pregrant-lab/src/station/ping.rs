@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 
 /// Bytes of payload, as other pings have.
 pub const PAYLOAD: usize = 56;
-/// Requests whose answers are waited for; older ones count as lost.
+/// Largest number of requests that wait for answers; older ones count as lost.
 const WAITING_MAX: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub struct Pinger {
     next: u16,
     /// Requests without an answer, with the time at which each was sent.
     waiting: VecDeque<(u16, u64)>,
-    /// Requests sent.
+    /// Number of requests that were sent.
     pub sent: u64,
     pub answered: u64,
 }
@@ -62,7 +62,7 @@ impl Pinger {
         true
     }
 
-    /// The next answer that came, once each.
+    /// The next answer that arrived; each is returned once.
     pub fn answer(&mut self, stack: &mut GuestStack, now_ns: u64) -> Option<Answer> {
         let socket = stack.sockets().get_mut::<icmp::Socket>(self.socket);
         while let Ok((bytes, from)) = socket.recv() {

@@ -13,7 +13,7 @@ use smoltcp::socket::tcp;
 
 use super::guest_stack::GuestStack;
 
-/// Bytes of a receipt.
+/// Length of a receipt in bytes.
 const RECEIPT_LEN: usize = 16;
 /// Bytes that are made or summed at a time.
 const CHUNK: usize = 16 * 1024;
@@ -48,7 +48,7 @@ impl StreamSum {
         self.partial[..rest.len()].copy_from_slice(rest);
     }
 
-    /// Bytes up to now.
+    /// Number of bytes so far.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -87,7 +87,7 @@ pub fn pattern(seed: u64, mut at: u64, mut out: &mut [u8]) {
 /// The counts of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferReport {
-    /// Bytes of payload.
+    /// Number of payload bytes.
     pub bytes: u64,
     pub sum: u64,
     /// From the first byte (at the server) or the start (at the client) to the end.
@@ -173,7 +173,7 @@ impl TransferClient {
         })
     }
 
-    /// Goes on: call after each [`GuestStack::poll`].
+    /// Continues the transfer: call it after each [`GuestStack::poll`].
     pub fn pump(&mut self, stack: &mut GuestStack, now_ns: u64) -> Result<Progress, TransferError> {
         if let Some(report) = self.done {
             return Ok(Progress::Done(report));
@@ -277,8 +277,8 @@ impl TransferServer {
         socket.set_keep_alive(Some((most / 4).into()));
     }
 
-    /// Goes on: call after each [`GuestStack::poll`]. After `Done`, poll the stack until
-    /// [`TransferServer::is_closed`], so that the receipt gets to the client.
+    /// Continues the transfers: call it after each [`GuestStack::poll`]. After `Done`, poll the
+    /// stack until [`TransferServer::is_closed`], so that the receipt reaches the client.
     pub fn pump(&mut self, stack: &mut GuestStack, now_ns: u64) -> Result<Progress, TransferError> {
         let sum = &mut self.sum;
         let socket = stack.socket(self.socket);

@@ -54,9 +54,9 @@ struct Domain {
 #[derive(Clone, Copy)]
 struct Attachment {
     pid: u32,
-    /// Where its memory is mapped; 0 until it sends [`Op::Mapped`].
+    /// Address at which the process has mapped its memory; 0 until it sends [`Op::Mapped`].
     address: u64,
-    /// Its process is gone, but a grant still names it.
+    /// The process is gone, but a grant still names this attachment.
     leaving: bool,
 }
 

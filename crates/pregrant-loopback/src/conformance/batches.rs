@@ -35,7 +35,7 @@ pub(super) fn fetch<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// The same for copies to the granted pages, and for both directions in one request.
+/// Like [`fetch`], for copies to the granted pages, and for both directions in one request.
 pub(super) fn deliver<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, 8)?;

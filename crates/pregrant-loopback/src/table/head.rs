@@ -39,7 +39,7 @@ impl Head {
         Ok(())
     }
 
-    /// The same for version 2, which has more kinds of entries.
+    /// Like [`allows`](Self::allows) for version 2, which has more kinds of entries.
     #[inline(always)]
     pub(super) fn allows_whole(self, user: DomId, write: bool) -> Result<(), GrantStatus> {
         if self.flags & GTF_TYPE_MASK == GTF_TRANSITIVE || self.flags & GTF_SUB_PAGE != 0 {

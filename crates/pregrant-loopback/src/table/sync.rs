@@ -3,6 +3,6 @@
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// On the machine a SeqCst exchange already precedes a later SeqCst load.
+/// No fence is needed here: on the hardware a SeqCst exchange already precedes a later SeqCst load.
 #[inline(always)]
 pub(super) fn ordered_as_seq_cst() {}

@@ -34,9 +34,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Most connections at a time, of all domains together.
+/// Largest number of connections at a time, of all domains together.
 pub const MAX_CONNECTIONS: usize = 4096;
-/// Most bytes read from one connection before the others get their turn.
+/// Largest number of bytes read from one connection before the others get their turn.
 const READ_BYTES: usize = 16 * 1024;
 /// Events fetched from epoll at a time.
 const EVENTS: usize = 64;
@@ -49,7 +49,7 @@ const STOP: u64 = 1;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XenstoredError {
-    /// It cannot listen on its socket.
+    /// The server cannot listen on its socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// A system call failed.
@@ -93,7 +93,7 @@ impl Xenstored {
         Self::with_limits(Limits::default())
     }
 
-    /// The same with other quotas.
+    /// Like [`new`](Self::new), with other quotas.
     pub fn with_limits(limits: Limits) -> Result<Self, XenstoredError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll set"))?;
         let commands = CommandQueue::new().map_err(system("make an eventfd"))?;

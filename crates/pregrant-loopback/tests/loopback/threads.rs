@@ -407,7 +407,7 @@ fn xsa_396_a_mapping_between_check_and_revoke() {
 fn a_mapping_between_check_and_revoke(version: GrantTableVersion) {
     const SHARED: u32 = 0x1111_1111;
     const PRIVATE: u32 = 0x5EC2_E75E;
-    /// How often the two must meet.
+    /// Number of times the two must meet.
     const MEETINGS: u32 = 200;
     let broker = broker_with(version);
     let front = broker.attach(GUEST).unwrap();

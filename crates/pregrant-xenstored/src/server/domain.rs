@@ -63,7 +63,7 @@ impl From<DomainError> for Errno {
 pub struct Domain {
     /// The domain that it may also act for.
     pub target: Option<DomId>,
-    /// Its quotas, which are copied from the defaults when it is introduced.
+    /// The domain's quotas, which are copied from the defaults when the domain is introduced.
     pub limits: Limits,
 }
 

@@ -16,16 +16,16 @@ pub struct Caller {
 /// The access that an operation needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
-    /// To see the node.
+    /// Needed to see the node.
     Read,
-    /// To change or remove it, or to create nodes below it.
+    /// Needed to change or remove the node, or to create nodes below it.
     Write,
-    /// To change its permissions.
+    /// Needed to change the node's permissions.
     Own,
 }
 
 impl Caller {
-    /// Whether it is domain 0, which may do anything.
+    /// True for domain 0, which may do anything.
     pub fn is_privileged(self) -> bool {
         self.domid == DomId(0)
     }
@@ -50,7 +50,7 @@ impl Caller {
         may(self.domid) || self.target.is_some_and(may)
     }
 
-    /// The permissions of a node that the caller creates below one with these: the same, but the
+    /// The permissions of a node that the caller creates below a node with these: the same, but the
     /// caller owns it.
     pub fn inherit(self, above: &Perms) -> Perms {
         if self.is_privileged() || above.first().is_none_or(|first| first.domid == self.domid) {

@@ -267,8 +267,8 @@ impl Server {
         if path::has_room(&resolved) { Ok(resolved) } else { Err(Errno::Einval) }
     }
 
-    /// The same for a watch, with the number of bytes that its events omit at the start of a path.
-    /// Special paths are allowed; one that does not exist never fires.
+    /// Resolves the path of a watch. Returns also the number of bytes that its events omit at the
+    /// start of a path. Special paths are allowed; one that does not exist never fires.
     fn watched(&self, conn: ConnId, at: &[u8]) -> Result<(Arc<str>, usize), Errno> {
         if let Ok(special) = path::check(at)
             && path::is_special(special)
@@ -285,7 +285,7 @@ impl Server {
     }
 }
 
-/// A payload without what stands after its last NUL: reserved for extensions, and not checked.
+/// A payload without the part after its last NUL, which is reserved for extensions and not checked.
 fn without_reserved(payload: &[u8]) -> &[u8] {
     payload.iter().rposition(|&b| b == 0).map_or(payload, |nul| &payload[..=nul])
 }
@@ -295,8 +295,8 @@ fn nothing(payload: &[u8]) -> Result<(), Errno> {
     if matches!(payload, b"" | b"\0") { Ok(()) } else { Err(Errno::Einval) }
 }
 
-/// As many whole names from `offset` on as fit beside the generation, and an empty name after the
-/// last of all.
+/// A part of a directory's listing: the generation, as many whole names from `offset` on as fit,
+/// and an empty name after the last of all.
 fn directory_part(names: &[u8], generation: u64, offset: usize) -> Vec<u8> {
     let mut part = format!("{generation}\0").into_bytes();
     let mut rest = names.get(offset..).unwrap_or_default();

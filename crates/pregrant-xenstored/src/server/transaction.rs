@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// The nodes on which the outcome of a transaction's requests depended.
 #[derive(Default, Debug)]
 pub struct Seen {
-    /// By path; true if the outcome also depended on the list of children.
+    /// Paths of the nodes; true if the outcome also depended on the list of children.
     nodes: BTreeMap<String, bool>,
     path_bytes: usize,
 }

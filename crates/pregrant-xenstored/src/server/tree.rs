@@ -79,9 +79,9 @@ impl Drop for Node {
 /// The two generation numbers of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// The one for value and permissions.
+    /// Number of the last change of value or permissions.
     pub content: u64,
-    /// The one for the list of children.
+    /// Number of the last change of the list of children.
     pub children: u64,
 }
 
@@ -273,7 +273,7 @@ impl Tree {
     }
 }
 
-/// One lookup of a node, or of the watches on one. Tests count these to bound the cost of requests.
+/// Counts one lookup of a node, or of the watches on one. Tests bound the cost of requests by it.
 #[inline(always)]
 pub(super) fn step() {
     #[cfg(test)]

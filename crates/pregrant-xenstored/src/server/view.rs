@@ -44,9 +44,9 @@ pub struct Change {
     pub path: Arc<str>,
     /// The kind of change.
     pub kind: ChangeKind,
-    /// Permissions, one of which must let a watcher read, or it gets no event: the node's own, its
-    /// parent's, and the node's own before the change. For new nodes: their own, which are all the
-    /// same, and those of the topmost one's parent.
+    /// Permissions, one of which must let a watcher read for it to get an event: those of the node,
+    /// of its parent, and of the node before the change. For new nodes: their own, which are all
+    /// the same, and those of the topmost one's parent.
     pub readers: [Option<Perms>; 3],
 }
 

@@ -29,21 +29,21 @@ pub use crate::wire::blkif::SECTOR_BYTES;
 /// The properties of a disk, as its guest sees them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFigures {
-    /// Its length in sectors of 512 bytes, whatever its own sector size.
+    /// Length of the disk in sectors of 512 bytes, whatever its own sector size.
     pub sectors: u64,
     /// Bytes of a logical sector, a power of 2 from 512 to 4096. Transfers must be multiples of it.
     pub sector_size: u32,
     /// Bytes of a physical sector.
     pub physical_sector_size: u32,
-    /// Whether it is read-only.
+    /// Whether the disk is read-only.
     pub read_only: bool,
-    /// Whether it is a CD or DVD.
+    /// Whether the disk is a CD or DVD.
     pub cdrom: bool,
-    /// Whether its medium can be removed.
+    /// Whether the disk's medium can be removed.
     pub removable: bool,
-    /// Whether it has a cache that a flush writes out.
+    /// Whether the disk has a cache that a flush writes out.
     pub flush: bool,
-    /// How it discards sectors. None: it cannot.
+    /// How the disk discards sectors. None: it cannot.
     pub discard: Option<Discard>,
 }
 
@@ -62,8 +62,8 @@ impl DiskFigures {
         }
     }
 
-    /// The same disk with logical sectors of 512 bytes, for a disk that emulates them; its own
-    /// sectors become the physical ones.
+    /// The same figures for a disk that emulates logical sectors of 512 bytes; its own sectors
+    /// become the physical ones.
     pub fn in_sectors_of_512(self) -> Self {
         let physical_sector_size = self.physical_sector_size.max(self.sector_size);
         let secure = self.units() == 1;
@@ -364,7 +364,7 @@ pub trait Disk: Send {
 /// How an image must be opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Opening {
-    /// The domain whose disk it is.
+    /// The domain that the disk belongs to.
     pub guest: DomId,
     /// The image's name from the toolstack (`params`), or the device that a script made of it.
     /// None: there is none.
@@ -376,19 +376,20 @@ pub struct Opening {
     /// Whether the guest may see the image's own logical sectors. Otherwise the disk has sectors
     /// [of 512 bytes](DiskFigures::in_sectors_of_512).
     pub native_sectors: bool,
-    /// Whether it is only tried: it will be closed at once, since no guest connects yet.
+    /// Whether the image is only tried: it will be closed at once, since no guest connects yet.
     pub is_trial: bool,
 }
 
 /// Why an image could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenError {
-    /// Another user has it and may release it soon, such as a dead process whose last writes are in
-    /// flight. Who, in words.
+    /// Another user has the image and may release it soon, such as a dead process whose last writes
+    /// are in flight. The text says who.
     Busy(String),
-    /// It cannot be opened: why, and what to do.
+    /// The image cannot be opened; the text says why, and what to do.
     Failed(String),
-    /// It existed, its guest is connected to it, and it is lost for good; why.
+    /// The image existed and its guest is connected to it, but it is lost for good; the text says
+    /// why.
     Lost(String),
 }
 
@@ -422,8 +423,8 @@ pub trait Image: Send {
     fn identity(&self) -> Option<String> {
         None
     }
-    /// Whether it is lost with this process, so that no other process can give it to the guest
-    /// again.
+    /// True if the image is lost with this process, so that no other process can give it to the
+    /// guest again.
     fn ends_with_process(&self) -> bool {
         false
     }

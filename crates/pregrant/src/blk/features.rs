@@ -28,10 +28,11 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Most segments of an indirect request, by the protocol.
+/// Largest number of segments of an indirect request, by the protocol.
 pub const INDIRECT_SEGMENTS_MAX: u32 = (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRECT_PAGE) as u32;
 
-/// Most sectors of a disk: the offset of each byte must fit a signed 64-bit number, as in kernels.
+/// Largest number of sectors of a disk: the offset of each byte must fit a signed 64-bit number, as
+/// in kernels.
 pub const SECTORS_MAX: u64 = i64::MAX as u64 / SECTOR_BYTES as u64;
 
 /// The toolstack's key in the back's directory: "w" or "w!" if the guest may write.
@@ -171,9 +172,9 @@ pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
     p
 }
 
-/// Reads a disk's properties in a back's directory. `sectors` is required; whatever else is missing
-/// or invalid defaults to a disk with sectors of 512 bytes and no features. A length whose bytes
-/// exceed a file offset is invalid, so callers can multiply it safely.
+/// Reads a disk's properties from a back's directory. `sectors` is required; anything else that is
+/// missing or invalid defaults to a disk with sectors of 512 bytes and no features. A length whose
+/// bytes exceed a file offset is invalid, so callers can multiply it safely.
 pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error> {
     let text = keys.text(SECTORS)?;
     let sectors = text.as_deref().and_then(|t| t.trim_end_matches('\0').trim().parse().ok());
@@ -221,8 +222,8 @@ pub fn of_back_connection(name: &str) -> bool {
         || ["discard-granularity", "discard-alignment", DISCARD_ZEROES].contains(&name)
 }
 
-/// Whether a name in the front's directory belongs to one connection: a predecessor's rings and
-/// promises must not be taken for ours.
+/// True if a key in the front's directory belongs to one connection: rings and promises of a
+/// predecessor must not be mistaken for ours.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["ring-", "event-channel", "queue-", NUM_QUEUES, PROTOCOL, FEATURE_PERSISTENT];
     starts.iter().any(|start| name.starts_with(start))
@@ -233,8 +234,7 @@ pub fn of_front_connection(name: &str) -> bool {
 pub struct FrontRequest {
     /// `protocol`: the layout of its slots.
     pub abi: Abi,
-    /// `feature-persistent`: each of its grant references names the same page while it is
-    /// connected.
+    /// `feature-persistent`: each grant reference names the same page until the front disconnects.
     pub persistent: bool,
     /// The queues, at least one; all rings have the same size.
     pub queues: Vec<QueueKeys>,

@@ -54,7 +54,7 @@ impl QueueKeys {
 /// The largest rings that a back takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Most {
-    /// Most queues.
+    /// Largest number of queues.
     pub(super) queues: u32,
     /// log2 of the most pages per ring.
     pub(super) order: u32,
@@ -69,7 +69,7 @@ impl Most {
 /// The source of the number of a ring's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RingOrder {
-    /// No key: one page, whose key has no number.
+    /// No order key: one page, whose key has no number.
     None,
     /// A key in the front's directory, for all queues.
     OfAll(u32),

@@ -18,8 +18,8 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Most pages that one batch maps: with Linux's gntdev each is two system calls, for which others
-/// wait.
+/// Largest number of pages that one batch maps: with Linux's gntdev each is two system calls, for
+/// which others wait.
 pub const MAPS_AT_ONCE: usize = 16;
 
 /// Number of places that are searched for one reference. All pages of a ring find one
@@ -48,7 +48,7 @@ pub struct MappedStats {
     pub most: usize,
     /// The limit of pages.
     pub limit: usize,
-    /// How often there was no room for a page.
+    /// Number of times there was no room for a page.
     pub overflows: u64,
 }
 
@@ -108,12 +108,12 @@ impl<M> MappedPages<M> {
         self.purge(self.pages.len().saturating_sub(self.limit), out);
     }
 
-    /// How often there was no room for a page.
+    /// Number of times there was no room for a page.
     pub fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    /// Its fill level.
+    /// The number of pages, the limit, and how often there was no room.
     pub fn figures(&self) -> MappedStats {
         let Self { pages, most, limit, overflows, .. } = self;
         MappedStats { pages: pages.len(), most: *most, limit: *limit, overflows: *overflows }
@@ -153,7 +153,7 @@ impl<M> MappedPages<M> {
         self.at(place)
     }
 
-    /// The same as a place, for [`at`](Self::at).
+    /// Like [`find`](Self::find), as a place for [`at`](Self::at).
     #[inline(always)]
     pub fn find_place(&mut self, gref: GrantRef) -> Option<u32> {
         let at = self.place_of(gref)?;

@@ -20,7 +20,7 @@ const ICMP: usize = 24 + 8;
 
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_RARP: u16 = 0x8035;
-/// ARP's request, "who has the address?". Here the sender itself has it (RFC 5227, 3).
+/// ARP operation "request". The announcement asks for the sender's own address (RFC 5227, 3).
 const ASKS: u16 = 1;
 /// RARP's request, "which address does the station have?".
 const ASKS_REVERSE: u16 = 3;

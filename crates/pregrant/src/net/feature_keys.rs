@@ -146,7 +146,7 @@ impl FrontRequest {
         p
     }
 
-    /// What it asks for of each queue, with how the keys of that queue begin.
+    /// The requests for one path of all queues, each with the prefix of its queue's keys.
     fn of_queues<'a, T>(
         &'a self,
         at: &'a [String],

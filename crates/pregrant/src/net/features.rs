@@ -26,13 +26,13 @@ use core::iter::once;
 /// The features that a back offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackFeatures {
-    /// `feature-sg`: it takes frames of several slots.
+    /// `feature-sg`: it accepts frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
+    /// `feature-gso-tcpv4`: it accepts large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
+    /// `feature-gso-tcpv6`: it accepts large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
+    /// `feature-ipv6-csum-offload`: it accepts IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
     /// `feature-rx-copy`: it copies to the front's pages. A front cannot work without it.
     pub rx_copy: bool,
@@ -60,11 +60,11 @@ pub struct BackFeatures {
     pub staging: staging::Offer,
     /// The largest order of a data ring that it maps; 0: it maps none.
     pub data_ring: u32,
-    /// It maps all of a guest that asks for it.
+    /// The back maps all memory of a guest that asks for it.
     pub foreign: bool,
-    /// It lends pages of its own for RX.
+    /// The back grants pages of its own for RX.
     pub guest_copy: bool,
-    /// It keeps the pages of a front that does so too mapped.
+    /// The back keeps pages mapped of a front that reuses its grants.
     pub persistent: bool,
 }
 
@@ -113,18 +113,18 @@ pub fn connected_queues<B: DeviceBus>(bus: &mut B) -> Result<u32, B::Error> {
     nr_queues(bus, most)
 }
 
-/// The kinds of frames that a front takes.
+/// The kinds of frames that a front accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxAccepts {
-    /// `feature-sg`: it takes frames of several slots.
+    /// `feature-sg`: it accepts frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
+    /// `feature-gso-tcpv4`: it accepts large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
+    /// `feature-gso-tcpv6`: it accepts large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// No `feature-no-csum-offload`: it takes IPv4 frames with a blank checksum.
+    /// No `feature-no-csum-offload`: it accepts IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
+    /// `feature-ipv6-csum-offload`: it accepts IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
 }
 
@@ -168,7 +168,7 @@ pub struct QueueKeys {
     pub staging: staging::Lists,
     /// The index page of a data ring, if the front wants one.
     pub data_ring: RingRequest,
-    /// The list page for pages that the back lends, if the front wants them.
+    /// The front's list page for pages that the back grants, if it wants them.
     pub guest_copy: RingRequest,
 }
 
@@ -200,7 +200,7 @@ const PATH_KEYS: &[PathKeys] = &[
     persistent::keys::KEYS,
 ];
 
-/// The back's keys for the largest rings that it takes.
+/// Key of the back: the largest TX ring that it accepts.
 pub(super) const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
 pub(super) const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
 /// The back's key for the number of a vif's ordinary pages that it keeps mapped.
@@ -223,21 +223,21 @@ pub struct FrontRequest {
     pub rx_copy: bool,
     /// `feature-rx-notify`: the front notifies when it posts RX slots.
     pub rx_notify: bool,
-    /// `feature-sg`: it takes frames of several slots.
+    /// `feature-sg`: it accepts frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`: it takes large TCP segments over IPv4.
+    /// `feature-gso-tcpv4`: it accepts large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`: it takes large TCP segments over IPv6.
+    /// `feature-gso-tcpv6`: it accepts large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// No `feature-no-csum-offload`: it takes IPv4 frames with a blank checksum.
+    /// No `feature-no-csum-offload`: it accepts IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`: it takes IPv6 frames with a blank checksum.
+    /// `feature-ipv6-csum-offload`: it accepts IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
     /// [`REQUEST_MULTICAST`]: it only wants multicast frames for addresses that it added.
     pub multicast_control: bool,
     /// [`XDP_HEADROOM`] at the connect; 0: the key is not written.
     pub headroom: u16,
-    /// Its control ring, if it has one.
+    /// The front's control ring, if it has one.
     pub ctrl: Option<CtrlKeys>,
     /// The queues, at least one.
     pub queues: Vec<QueueKeys>,
@@ -245,7 +245,7 @@ pub struct FrontRequest {
     pub staging: staging::Request,
     /// The back may map all of this guest.
     pub foreign: bool,
-    /// Each of the front's references names the same page for as long as it is connected.
+    /// Each of the front's references names the same page until the front disconnects.
     pub persistent: bool,
 }
 
@@ -301,17 +301,17 @@ pub fn unknown_to_netback(name: &str) -> bool {
         || PATH_KEYS.iter().any(|keys| keys.offers.contains(&name))
 }
 
-/// Whether a name in the front's directory belongs to one connection. A predecessor with other
-/// queues, channels or lists may have left it, and it would be taken for ours; or it is a promise
-/// of this front only, which a successor that does not know the key would not keep.
+/// True if a key in the front's directory belongs to one connection. A predecessor with other
+/// queues, channels or lists may have left it, and it would be mistaken for ours; or it is a
+/// promise of this front only, which a successor that does not know the key would not keep.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["tx-", "rx-", "ctrl-", "event-channel", "queue-", NUM_QUEUES, XDP_HEADROOM];
     let of_paths = PATH_KEYS.iter().flat_map(|keys| keys.front);
     starts.iter().chain(of_paths).any(|start| name.starts_with(start))
 }
 
-/// A queue's channels: two where both are named, as Linux's netback takes it. Half a pair is of a
-/// front that had two before.
+/// Reads a queue's event channels: two if both are named, as Linux's netback does. One of the two
+/// keys alone is a rest of a front that had two before.
 pub(super) fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Error> {
     let (tx_key, rx_key) = (format!("{at}event-channel-tx"), format!("{at}event-channel-rx"));
     let (tx, rx) = (number(keys, &tx_key)?, number(keys, &rx_key)?);
@@ -328,7 +328,7 @@ pub(super) fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKe
 }
 
 impl FrontRequest {
-    /// A front that takes every kind of frame and asks for no extension.
+    /// A front that accepts every kind of frame and asks for no extension.
     pub fn new(queues: Vec<QueueKeys>) -> Self {
         Self {
             rx_copy: true,

@@ -35,7 +35,8 @@ const MAX_TAGS: usize = 2;
 /// Most IPv6 extension headers that are parsed.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Most bytes of IP headers after which Linux still finds the checksum (`MAX_IPV6_HDR_LEN`).
+/// Largest number of bytes of IP headers after which Linux still finds the checksum
+/// (`MAX_IPV6_HDR_LEN`).
 const PLAIN_MAX: usize = 256;
 
 /// Why a frame's headers could not be used.
@@ -125,7 +126,7 @@ pub enum IpVersion {
 pub struct IpHeaders {
     /// Bytes before the IP header: Ethernet and tags.
     pub l2_len: usize,
-    /// Which IP.
+    /// The IP version.
     pub version: IpVersion,
     /// Offset of the L4 header.
     pub l4_at: usize,
@@ -153,8 +154,8 @@ impl IpHeaders {
         Self::parse_head(frame, frame.len())
     }
 
-    /// The same for a frame of `len` bytes, of which `frame` has the first. Headers that are not
-    /// all there count as truncated.
+    /// Like [`parse`](Self::parse), for a frame of `len` bytes, of which `frame` has the first
+    /// ones. Headers that are not complete count as truncated.
     pub fn parse_head(frame: &[u8], len: usize) -> Result<Self, HeaderFault> {
         let mut ethertype = be16(frame, 12).ok_or(HeaderFault::Truncated)?;
         let mut l2_len = ETHERNET_LEN;

@@ -9,7 +9,7 @@
 use crate::xenbus::{Device, DeviceError, KeyError, KeyValue};
 use crate::xenstore::{Client, Transport};
 
-/// The key.
+/// Name of the key.
 pub const KEY: &str = "mtu";
 
 /// An MTU in bytes that an interface can have.
@@ -22,7 +22,7 @@ impl Mtu {
     /// The largest MTU for which a frame has room.
     pub const MOST: u32 = 65_521;
 
-    /// Bytes.
+    /// The MTU in bytes.
     pub fn bytes(self) -> u32 {
         self.0
     }

@@ -40,7 +40,7 @@ impl OneSlot {
         self.most - ETHERNET_LEN as u32
     }
 
-    /// Whether it takes a frame of `len` bytes, whose first bytes are `head`.
+    /// True if the guest accepts a frame of `len` bytes, whose first bytes are `head`.
     #[inline(always)]
     pub fn takes(self, len: usize, head: &[u8]) -> bool {
         len <= self.most as usize || self.takes_tagged(len, head)

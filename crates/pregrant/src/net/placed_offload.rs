@@ -61,7 +61,7 @@ impl PlacedOffload {
         (is_named || !self.offload.csum_blank).then_some(ip)
     }
 
-    /// Takes a frame: completes its checksum if netif cannot express that it is blank. Taking it
+    /// Prepares a frame: completes its checksum if netif cannot express that it is blank. Doing it
     /// again with the work that is left changes nothing.
     ///
     /// # Errors

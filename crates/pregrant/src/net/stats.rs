@@ -11,7 +11,7 @@ use super::path::PathName;
 use crate::platform::GrantOps;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// How the frames of a batch were served: a bit per frame, including failed ones.
+/// The path by which each frame of a batch was served: a bit for each frame, including failed ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Served {
     /// Frames that used grant operations.
@@ -21,13 +21,13 @@ pub struct Served {
 }
 
 impl Served {
-    /// These frames used grant operations, unless [`note`](Self::note) says otherwise.
+    /// Frames that used grant operations, unless [`note`](Self::note) says otherwise.
     #[inline(always)]
     pub(crate) fn by_grants(frames: u64) -> Self {
         Self { granted: frames, by: [0; PathName::COUNT] }
     }
 
-    /// These frames were served by this path.
+    /// Notes that these frames were served by this path.
     #[inline(always)]
     pub(crate) fn note(&mut self, by: PathName, frames: u64) {
         self.granted &= if by.frame_cost().is_by_grants() { !0 } else { !frames };
@@ -47,7 +47,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The same for a counter that holds a maximum.
+    /// Raises a counter that holds a maximum.
     #[inline(always)]
     pub fn raise(&self, most: u64) {
         if most > self.get() {
@@ -79,8 +79,8 @@ pub struct DirStats {
     pub most_bytes: u64,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: u64,
-    /// Frames that could not be passed on: the port did not take them, the guest can never take
-    /// them, or they are large segments of no TCP packet.
+    /// Frames that could not be passed on: the port did not accept them, the guest can never
+    /// receive them, or they are large segments of no TCP packet.
     pub dropped: u64,
     /// At a back, RX: frames that are too long for a guest without `feature-sg`
     /// ([`one_slot`](super::one_slot)).
@@ -137,8 +137,8 @@ pub struct LiveStats {
     pub most_bytes: Counter,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: Counter,
-    /// Frames that could not be passed on: the port did not take them, the guest can never take
-    /// them, or they are large segments of no TCP packet.
+    /// Frames that could not be passed on: the port did not accept them, the guest can never
+    /// receive them, or they are large segments of no TCP packet.
     pub dropped: Counter,
     /// At a back, RX: frames that are too long for a guest without `feature-sg`
     /// ([`one_slot`](super::one_slot)).

@@ -30,7 +30,8 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use core::time::Duration;
 use spin::Mutex;
 
-/// What the kernel has of Xen. Where it has several processors, each call may come from any.
+/// The services of Xen that a kernel offers to the platform. On several processors, each call may
+/// come from any of them.
 ///
 /// # Safety
 /// For the implementor: [`pages`](Self::pages) gives memory that is mapped, page aligned, readable
@@ -41,7 +42,7 @@ use spin::Mutex;
 pub unsafe trait Hypercalls: Send + Sync + 'static {
     /// Allocates `count` contiguous pages. None: there is no memory left.
     fn pages(&self, count: usize) -> Option<NonNull<u8>>;
-    /// Frees such pages.
+    /// Frees pages of [`alloc`](Self::alloc).
     fn free(&self, base: NonNull<u8>, count: usize);
     /// The guest's frame number of a page.
     fn frame(&self, page: NonNull<u8>) -> u32;
@@ -241,7 +242,7 @@ impl<H: Hypercalls> GrantTable for BareMetal<H> {
     }
 }
 
-/// There are no maps of other domains: a front needs none.
+/// Never constructed: a front maps no memory of other domains.
 pub enum NoMap {}
 
 // SAFETY: there is no such value.

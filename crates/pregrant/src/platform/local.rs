@@ -102,7 +102,7 @@ struct Numbered {
     pages: Pages,
     /// For each frame, whether a region has it.
     used: Vec<bool>,
-    /// No region has ever had a frame from this one on.
+    /// Frames from this one on were never part of a region.
     fresh: usize,
 }
 

@@ -168,9 +168,9 @@ pub enum LocalBytes<'a> {
 /// A batch with local bytes of its own, one of several that are copied in one request.
 #[derive(Debug)]
 pub struct CopyBatch<'a> {
-    /// Its local side.
+    /// The local side of the copies.
     pub local: LocalBytes<'a>,
-    /// Its operations.
+    /// The operations.
     pub ops: &'a mut [CopyOp],
 }
 

@@ -25,9 +25,9 @@ use core::fmt;
 /// A fragment that belongs at byte `at` of its burst.
 #[derive(Clone, Copy, Debug)]
 pub struct LentPiece<'a> {
-    /// Its offset.
+    /// Offset in the frame.
     pub at: u32,
-    /// Its bytes.
+    /// The bytes.
     pub piece: Piece<'a>,
 }
 
@@ -138,7 +138,7 @@ impl Arena {
         self.takes_lent
     }
 
-    /// As [`move_in_filled`](Self::move_in_filled), with zero-copy payload `lent`. If this arena
+    /// Like [`move_in_filled`](Self::move_in_filled), with zero-copy payload `lent`. If this arena
     /// takes none, the payload is copied at once.
     pub fn move_in_lent(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc], lent: Option<Loan>) {
         self.move_in_filled(bytes, frames);
@@ -154,7 +154,7 @@ impl Arena {
         self.lent.as_ref()
     }
 
-    /// Its frames were read: releases the payload.
+    /// Called when the frames were read: releases the payload.
     #[inline(always)]
     pub fn end_loan(&mut self) {
         self.lent = None;
@@ -188,7 +188,7 @@ impl ZeroCopyBurst<'_> {
         self.arena.moved_in
     }
 
-    /// As [`Arena::move_out`]: the memory that the port provided, with all heads. Afterwards no
+    /// Like [`Arena::move_out`]: the memory that the port provided, with all heads. Afterwards no
     /// byte of a frame may be read through this burst.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         self.arena.move_out()

@@ -12,7 +12,7 @@ use crate::shm::Piece;
 
 /// A receiver of frames.
 pub trait Sink {
-    /// Number of frames that it takes now, of any length; 0: none.
+    /// Number of frames that the sink has room for now, of any length; 0: none.
     fn takes(&self) -> usize;
     /// Takes a frame of `len` bytes by copying its fragments, in order. False: it cannot, and has
     /// copied nothing that counts; the frame stays on its ring.
@@ -20,8 +20,8 @@ pub trait Sink {
     /// A large segment may arrive with a checksum that is not blank: a sink that is no
     /// [arena](Self::arena) must handle that (Linux: `rx_gso_checksum_fixup`).
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool;
-    /// The frame that was taken last is in the buffer of `slot`, of `bytes` bytes, from `offset`
-    /// on. It can be [sent on](crate::net::front::RxHalf::send_on).
+    /// Says where the frame that was taken last is: in the buffer of `slot`, which has `bytes`
+    /// bytes, from `offset` on. It can be [sent on](crate::net::front::RxHalf::send_on).
     #[inline(always)]
     fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
         let _ = (slot, offset, bytes);
@@ -39,7 +39,7 @@ pub trait Sink {
 /// What a peer may do: change these bytes at any time, if it keeps the pages mapped. The head is a
 /// copy.
 pub trait LentSink: Sink {
-    /// Whether it wants a frame of `len` bytes in `pages` pages in place.
+    /// True if the sink wants a frame of `len` bytes in `pages` pages in place.
     fn wants(&self, len: usize, pages: usize) -> bool;
     /// Takes a frame: both parts of its `head` by a copy, `rest` by reference. The first part has
     /// all headers, and is private already. False: it took no reference to the rest, but the frame

@@ -20,7 +20,7 @@ pub struct BackRing<K, M, J = RedoPage> {
     /// Index of the next response. The copy in the shared page is only written, never read back.
     rsp_prod: u32,
     journal: Option<J>,
-    /// It was resumed from a record of this ring.
+    /// The ring was resumed from a record.
     is_recorded: bool,
     kind: PhantomData<K>,
 }
@@ -157,7 +157,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     }
 
     /// Call before sleeping: asks to be notified of the next request (or of the `more`-th, to wait
-    /// for room), then checks once more. True: there is work, do not sleep.
+    /// for room), then checks once more. Returns true if there is work, do not sleep.
     pub fn final_check(&mut self, more: u32) -> Result<bool, PeerFault> {
         let want = more.max(1);
         if self.available(want)? >= want {
@@ -254,8 +254,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         self.answer_frames(rsps, 0)
     }
 
-    /// The same, and notes that `frames` of the frames [`in_flight`](Self::in_flight) are done with
-    /// these answers.
+    /// Like [`answer`](Self::answer), and notes that `frames` of the frames
+    /// [`in_flight`](Self::in_flight) are done with these answers.
     #[inline(always)]
     pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
         debug_assert!(rsps.len() as u32 <= self.unanswered());

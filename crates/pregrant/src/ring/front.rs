@@ -168,8 +168,8 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
     }
 
     /// Call before sleeping: asks to be notified when the `ahead`-th answer from here is published
-    /// (1: the next; a higher number coalesces events), then checks once more. True: there is work,
-    /// do not sleep.
+    /// (1: the next; a higher number coalesces events), then checks once more. Returns true if
+    /// there is work, do not sleep.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         let want = ahead.max(1);
         if self.available(want)? >= want {

@@ -40,7 +40,7 @@ use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::shm::SharedBytes;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Most responses in one batch: the number of slots of a one-page ring.
+/// Largest number of responses in one batch: the number of slots of a one-page ring.
 pub const REDO_RECORDS: usize = 256;
 
 const INTENT: usize = 0;
@@ -67,9 +67,11 @@ fn record<K: RingKind>(k: usize) -> usize {
 pub struct InFlight {
     /// Number of frames without an answer.
     pub frames: u32,
-    /// It ended while it asked its port for frames, so up to a burst of frames may be lost besides.
+    /// The back ended while it asked its port for frames, so up to a burst of frames may be lost
+    /// besides.
     pub asking: bool,
-    /// Such frames of it and all its predecessors since the guest connected.
+    /// Frames that this back and all its predecessors had in flight when they ended, since the
+    /// guest connected.
     pub total: u32,
 }
 

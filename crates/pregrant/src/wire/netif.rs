@@ -407,7 +407,7 @@ pub const DROP_SLOTS: usize = 20;
 /// Least number of data slots with which a TX frame closes the device (Linux's `fatal_skb_slots`,
 /// which is 20, is counted differently).
 pub const FATAL_SLOTS: usize = 22;
-/// Most bytes of a frame, including the Ethernet header and without FCS.
+/// Largest number of bytes of a frame, including the Ethernet header and without FCS.
 pub const MAX_FRAME: usize = 65535;
 /// Least bytes of a frame: an Ethernet header. A front must also put at least this into the first
 /// slot.

@@ -214,7 +214,7 @@ const _: () = assert!(offset_of!(GrefEntry, status) == GrefEntry::STATUS_OFFSET)
 
 /// `XEN_NETIF_CTRLF_GREF_readonly`: map for reading (TX); without it, for writing too (RX).
 pub const GREF_READONLY: u16 = 0x1;
-/// Most entries that a request may name: those of one list page.
+/// Largest number of entries that a request may name: those of one list page.
 pub const GREF_LIST_MAX: usize = crate::PAGE_SIZE / GrefEntry::SIZE;
 
 impl GrefEntry {

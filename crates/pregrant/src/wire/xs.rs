@@ -15,12 +15,13 @@
 use super::WireError;
 use core::fmt;
 
-/// Most bytes of payload in one message. C: `XENSTORE_PAYLOAD_MAX`,
+/// Largest number of bytes of payload in one message. C: `XENSTORE_PAYLOAD_MAX`,
 /// xen/include/public/io/xs_wire.h.
 pub const PAYLOAD_MAX: usize = 4096;
-/// Most bytes of an absolute path, without the NUL. C: `XENSTORE_ABS_PATH_MAX`.
+/// Largest number of bytes of an absolute path, without the NUL. C: `XENSTORE_ABS_PATH_MAX`.
 pub const ABS_PATH_MAX: usize = 3072;
-/// Most bytes of a path relative to the domain's home, without the NUL. C: `XENSTORE_REL_PATH_MAX`.
+/// Largest number of bytes of a path relative to the domain's home, without the NUL. C:
+/// `XENSTORE_REL_PATH_MAX`.
 pub const REL_PATH_MAX: usize = 2048;
 /// The `tx_id` of a request outside any transaction. C: `XBT_NULL`, xen/tools/include/xenstore.h.
 pub const TX_NONE: u32 = 0;

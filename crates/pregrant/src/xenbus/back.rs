@@ -47,14 +47,14 @@ pub enum Begin {
 
 /// What a class gets to connect a device.
 pub struct Connect<'a> {
-    /// How it begins.
+    /// How the connection begins.
     pub begin: Begin,
     /// The previous back was the kernel's, which ended in good order.
     pub of_kernel: bool,
-    /// Most pages that it may have mapped (XSA-300).
+    /// Largest number of pages that it may have mapped (XSA-300).
     pub page_limit: usize,
-    /// Of these, most pages that it may use until it closes without releasing them, unless it
-    /// cannot work with fewer. It does not apply to what a predecessor used.
+    /// Largest number of these pages that the device may use until it closes without releasing
+    /// them, unless it cannot work with fewer. It does not apply to pages that a predecessor used.
     pub lasting: usize,
     /// Memory that outlives the process.
     pub kept: KeptMemory<'a>,
@@ -63,12 +63,12 @@ pub struct Connect<'a> {
 /// A change while a device is connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed<'a> {
-    /// One of the [front's keys](ClassRules::front_keys), perhaps.
+    /// A key of the front may have changed ([`ClassRules::front_keys`]).
     FrontKeys,
     /// The front's state is 7, or 4 after 7. Linux writes the key between the two, so the second
     /// check finds what the first may have missed.
     Reconfigured,
-    /// This one of the [own keys](ClassRules::own_keys).
+    /// This key of the device's own directory changed ([`ClassRules::own_keys`]).
     Own(&'a str),
 }
 
@@ -116,18 +116,18 @@ impl ClassRules {
 /// Whether a device is connected, and who has its queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Connection {
-    /// It is not connected.
+    /// The device is not connected.
     None,
-    /// It is connected, and has its queues.
+    /// The device is connected, and has its queues.
     Here,
-    /// It is connected, and workers have queues that it needs to [drain](BackDevice::drain) or to
-    /// [disconnect](BackDevice::disconnect).
+    /// The device is connected, and workers have queues that it needs for
+    /// [`drain`](BackDevice::drain) or [`disconnect`](BackDevice::disconnect).
     HandedOut,
 }
 
 impl Connection {
-    /// That of a device with `all` queues, none where it is not connected, of which `here` are not
-    /// with workers.
+    /// The state of a device with `all` queues (0: not connected), of which `here` are not with
+    /// workers.
     pub const fn of_queues(here: usize, all: usize) -> Self {
         match all {
             0 => Self::None,
@@ -159,7 +159,7 @@ pub struct PageUse {
 pub struct PageShare {
     /// Pages beyond the [least](PageUse::least).
     pub pages: usize,
-    /// The bound of those pages, of all that it has, that do not come back before it closes.
+    /// Largest number of all its pages that may stay in use until the device closes.
     pub lasting: usize,
 }
 
@@ -184,7 +184,7 @@ pub trait BackDevice {
         bus: &mut B,
         with: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>>;
-    /// Whether it is connected, and who has its queues.
+    /// Whether the device is connected, and who has its queues.
     fn connection(&self) -> Connection;
     /// Before an orderly [`disconnect`](Self::disconnect): answers what was taken from the guest,
     /// and delivers what was taken from `ports`, or is still there, as far as there is room.
@@ -228,12 +228,13 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 pub enum BackStep {
     /// There is nothing to do until the next watch event.
     Waiting,
-    /// It must close, and [workers have its queues](Connection::HandedOut): get them back and call
-    /// again.
+    /// The device must close, and [workers have its queues](Connection::HandedOut): get them back
+    /// and call again.
     Recall,
     /// The device has become live.
     Connected,
-    /// Its front closes it, and it is live until the front has: [`ClassRules::serves_closing`].
+    /// The front is closing, and the device stays live until the front has closed:
+    /// [`ClassRules::serves_closing`].
     Closing,
     /// The device is not live any more; the front may come back.
     Closed,
@@ -246,25 +247,25 @@ pub struct Back<D> {
     of: DomId,
     handle: u32,
     state: XenbusState,
-    /// It was closed from this end, by this process or a predecessor. A front that stays in state 4
+    /// This end closed the device, in this process or a predecessor. A front that stays in state 4
     /// is not connected again; it must restart first.
     shut: bool,
-    /// It is connected, and the front was not informed yet.
+    /// The device is connected, and the front was not informed yet.
     unsaid: bool,
     /// xenstore has a reason why the device is closed.
     reported: bool,
-    /// It closes for good: [`step`](Self::step) goes to 6 and no further.
+    /// The device closes for good: [`step`](Self::step) goes to state 6 and no further.
     ending: bool,
-    /// It is not connected before the toolstack's script has reported that the remote side is
-    /// ready.
+    /// The device is not connected before the toolstack's script has reported that the remote side
+    /// is ready.
     awaits_hotplug: bool,
-    /// It is not connected for now.
+    /// The device is not connected for now.
     paused: bool,
     /// A driver of the kernel served it until now.
     of_kernel: bool,
-    /// Most pages that it may have mapped.
+    /// Largest number of pages that it may have mapped.
     page_limit: usize,
-    /// Of these, the most that it may keep until it closes.
+    /// Largest number of these pages that the device may keep until it closes.
     lasting: usize,
     device: D,
 }
@@ -304,8 +305,9 @@ impl<D: BackDevice> Back<D> {
         }
     }
 
-    /// Before [`inherit`](Self::inherit): the kernel's driver served it until now. This matters in
-    /// state 2, in which a predecessor of ours has connected no front, but netback may have.
+    /// Call before [`inherit`](Self::inherit) if the kernel's driver served the device until now.
+    /// This matters in state 2, in which a predecessor of ours has connected no front, but netback
+    /// may have.
     pub fn take_from_kernel(&mut self) {
         self.of_kernel = true;
     }
@@ -329,13 +331,13 @@ impl<D: BackDevice> Back<D> {
         self.page_limit = pages;
     }
 
-    /// Limits, of these, the pages that are kept until the device closes. What is requested beyond
-    /// that is refused, and the device works without.
+    /// Limits how many of these pages may be kept until the device closes. Requests beyond that are
+    /// refused, and the device works without.
     pub fn limit_lasting(&mut self, pages: usize) {
         self.lasting = pages;
     }
 
-    /// Whether it is connected.
+    /// True if the device is connected.
     pub fn is_connected(&self) -> bool {
         self.device.connection() != Connection::None
     }
@@ -483,7 +485,7 @@ impl<D: BackDevice> Back<D> {
         Ok(())
     }
 
-    /// Reads the front's state and takes the steps that it allows. After an error call
+    /// Reads the front's state and makes the steps that it allows. After an error call
     /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(
         &mut self,
@@ -496,8 +498,8 @@ impl<D: BackDevice> Back<D> {
         Ok(came_to)
     }
 
-    /// As [`step`](Self::step), but a connected front is not informed yet and may not send: prepare
-    /// the receiver of its frames, then call [`say_connected`](Self::say_connected).
+    /// Like [`step`](Self::step), but a connected front is not informed yet and may not send:
+    /// prepare the receiver of its frames, then call [`say_connected`](Self::say_connected).
     pub fn step_unsaid<B: DeviceBus>(
         &mut self,
         p: &D::Platform,

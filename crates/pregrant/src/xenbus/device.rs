@@ -57,13 +57,13 @@ pub enum Side {
 /// The identity of a device for both ends and the toolstack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId {
-    /// Its class.
+    /// The device's class.
     pub class: Class,
     /// The guest's domain.
     pub front: DomId,
     /// The driver domain.
     pub back: DomId,
-    /// Its number among the guest's devices of this class.
+    /// The device's number among the guest's devices of this class.
     pub handle: u32,
 }
 
@@ -229,7 +229,7 @@ impl Device {
         })
     }
 
-    /// As [`set_in_transaction`](Self::set_in_transaction), and also removes the names in this
+    /// Like [`set_in_transaction`](Self::set_in_transaction), and also removes the names in this
     /// end's directory that are `stale`.
     pub fn replace_in_transaction<T: Transport>(
         &self,
@@ -281,7 +281,7 @@ impl Device {
         self.watch_peer_key(xs, STATE)
     }
 
-    /// Ends that watch.
+    /// Ends the watch of the peer's state.
     pub fn unwatch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         self.unwatch_peer_key(xs, STATE)
     }

@@ -58,7 +58,7 @@ pub struct Front {
     reconnect: bool,
     backoff: Backoff,
     begins_at_ns: Option<u64>,
-    /// It does not close just because the toolstack asks for it.
+    /// The device does not close only because the toolstack asks for it.
     in_use: bool,
     /// The toolstack has asked while it was in use: it is in Closing and keeps its rings.
     stays: bool,
@@ -93,7 +93,7 @@ impl Front {
         self.state
     }
 
-    /// Whether it restarts after a close.
+    /// True if the front restarts after a close.
     pub fn reconnects(&self) -> bool {
         self.reconnect
     }
@@ -109,7 +109,7 @@ impl Front {
         self.in_use = in_use;
     }
 
-    /// Whether it is in Closing and keeps its rings, because it is in use.
+    /// True if the front is in Closing and keeps its rings, because it is in use.
     pub fn stays(&self) -> bool {
         self.stays
     }

@@ -88,11 +88,11 @@ pub struct KeyError {
     pub writer: DomId,
 }
 
-/// Most characters of an invalid value that are shown.
+/// Largest number of characters of an invalid value that are shown.
 const SHOWN_CHARS: usize = 64;
 
 impl KeyError {
-    /// For a value as read from xenstore.
+    /// The error for a value as it was read from xenstore.
     pub fn new(path: &str, seen: Option<&[u8]>, expected: &'static str, writer: DomId) -> Self {
         // The peer chose these bytes: they must not reach a terminal unescaped, nor fill more than
         // a line.

@@ -26,7 +26,8 @@ pub const RING_ORDER: &str = "ring-page-order";
 /// Largest log2 of the number of pages of a ring.
 pub const MAX_RING_ORDER: u32 = 4;
 
-/// Reads the largest ring that a back takes from one of its keys. An invalid value means one page.
+/// Reads the largest ring that a back accepts from one of its keys. An invalid value means one
+/// page.
 pub fn ring_order<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
     Ok(keys.text(key)?.as_deref().and_then(decimal).unwrap_or(0).min(MAX_RING_ORDER))
 }
@@ -89,7 +90,7 @@ pub fn vif_ring<S: KeySource>(
     ring_pages(keys, prefix, order)
 }
 
-/// Reads the number of queues; the back takes at most `most`.
+/// Reads the number of queues; the back accepts at most `most`.
 pub fn nr_queues<S: KeySource>(keys: &mut S, most: u32) -> Result<u32, S::Error> {
     let n = number(keys, NUM_QUEUES)?.unwrap_or(1);
     if n == 0 || n > most {

@@ -99,8 +99,8 @@ pub enum Reaction {
     Remove,
 }
 
-/// Most steps of an end in one call: more than between any two states, so that only a peer that
-/// keeps changing its state reaches it.
+/// Largest number of steps of an end in one call: more than between any two states, so that only a
+/// peer that keeps changing its state reaches it.
 pub const STEPS_AT_ONCE: u32 = 8;
 
 /// When a device's front publishes its rings to the back.
@@ -137,7 +137,7 @@ pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
 /// What a back knows of its device besides both states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackView {
-    /// When its front publishes its rings.
+    /// When the front publishes its rings.
     pub handshake: Handshake,
     /// The toolstack wants the device to stay: `online` has no value other than 1.
     pub online: bool,
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// The same for a vif that is in service in its own state.
+    /// Like `walk_serving`, for a vif that is in service in its own state.
     fn walk(own: XenbusState, front: XenbusState, online: bool) -> (Vec<XenbusState>, Reaction) {
         let in_service = matches!(own, Connected | Reconfigured);
         walk_serving((own, in_service), front, (Handshake::Direct, online, false))

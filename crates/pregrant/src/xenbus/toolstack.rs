@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 /// A network interface to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vif<'a> {
-    /// Its identity.
+    /// The device.
     pub id: DeviceId,
     /// The guest's MAC address.
     pub mac: [u8; 6],
@@ -55,7 +55,7 @@ impl<'a> Vif<'a> {
 /// A disk to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vbd<'a> {
-    /// Its identity; the handle is the number of a block device.
+    /// The device; the handle is the number of a block device.
     pub id: DeviceId,
     /// Its name in the guest's kernel, such as `xvda`.
     pub name: &'a str,

@@ -52,12 +52,12 @@ pub struct WatchEvent {
     pub token: String,
 }
 
-/// Most events of one watch of [`Client::watch_each`] that are kept; beyond that, one for the
-/// watched node replaces all.
+/// Largest number of events of one watch of [`Client::watch_each`] that are kept; beyond that, one
+/// for the watched node replaces all.
 const EACH_MAX: usize = 256;
-/// How often a transaction is tried before its conflict is returned to the caller.
+/// Number of times a transaction is tried before its conflict is returned to the caller.
 const TRANSACTION_ATTEMPTS: u32 = 1000;
-/// How often a long directory is read again because it changed meanwhile.
+/// Number of times a long directory is read again because it changed meanwhile.
 const DIRECTORY_ATTEMPTS: u32 = 100;
 
 /// A watch that was set.
@@ -186,8 +186,9 @@ impl<T: Transport> Client<T> {
         self.set_watch(path, token, false)
     }
 
-    /// The same, but each changed node has an event of its own. Use it for a node below which no
-    /// peer may write. If very many are waiting, one for the watched node replaces them.
+    /// Like [`watch`](Self::watch), but each changed node has an event of its own. Use it for a
+    /// node below which no peer may write. If very many are waiting, one for the watched node
+    /// replaces them.
     pub fn watch_each(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, true)
     }
@@ -456,12 +457,12 @@ pub struct Transaction<'a, T> {
 }
 
 impl<T: Transport> Transaction<'_, T> {
-    /// As [`Client::read`].
+    /// Like [`Client::read`].
     pub fn read(&mut self, path: &str) -> Result<Vec<u8>, XsError> {
         self.on_node(Operation::Read, MsgType::Read, path, &[])
     }
 
-    /// As [`Client::read_if_there`].
+    /// Like [`Client::read_if_there`].
     pub fn read_if_there(&mut self, path: &str) -> Result<Option<Vec<u8>>, XsError> {
         match self.read(path) {
             Ok(value) => Ok(Some(value)),
@@ -470,22 +471,22 @@ impl<T: Transport> Transaction<'_, T> {
         }
     }
 
-    /// As [`Client::write`].
+    /// Like [`Client::write`].
     pub fn write(&mut self, path: &str, value: impl AsRef<[u8]>) -> Result<(), XsError> {
         self.on_node(Operation::Write, MsgType::Write, path, &[value.as_ref()]).map(drop)
     }
 
-    /// As [`Client::mkdir`].
+    /// Like [`Client::mkdir`].
     pub fn mkdir(&mut self, path: &str) -> Result<(), XsError> {
         self.on_node(Operation::Mkdir, MsgType::Mkdir, path, &[]).map(drop)
     }
 
-    /// As [`Client::rm`].
+    /// Like [`Client::rm`].
     pub fn rm(&mut self, path: &str) -> Result<(), XsError> {
         self.on_node(Operation::Rm, MsgType::Rm, path, &[]).map(drop)
     }
 
-    /// As [`Client::rm`], but a missing parent is no error.
+    /// Like [`Client::rm`], but a missing parent is no error.
     pub fn rm_if_there(&mut self, path: &str) -> Result<(), XsError> {
         match self.rm(path) {
             Err(e) if e.is_not_found() => Ok(()),
@@ -493,7 +494,7 @@ impl<T: Transport> Transaction<'_, T> {
         }
     }
 
-    /// As [`Client::directory`].
+    /// Like [`Client::directory`].
     pub fn directory(&mut self, path: &str) -> Result<Vec<String>, XsError> {
         let names = match self.on_node(Operation::Directory, MsgType::Directory, path, &[]) {
             Err(e) if e.errno() == Some(Errno::E2big) => self.directory_in_parts(path)?,
@@ -509,14 +510,14 @@ impl<T: Transport> Transaction<'_, T> {
         list.flatten().ok_or_else(|| self.client.lose(Operation::Directory, path, "a malformed directory"))
     }
 
-    /// As [`Client::get_perms`].
+    /// Like [`Client::get_perms`].
     pub fn get_perms(&mut self, path: &str) -> Result<Vec<Permission>, XsError> {
         let reply = self.on_node(Operation::GetPerms, MsgType::GetPerms, path, &[])?;
         let list = Permission::parse_list(&reply);
         list.ok_or_else(|| self.client.lose(Operation::GetPerms, path, "malformed permissions"))
     }
 
-    /// As [`Client::set_perms`].
+    /// Like [`Client::set_perms`].
     pub fn set_perms(&mut self, path: &str, perms: &[Permission]) -> Result<(), XsError> {
         let list = Permission::list_to_bytes(perms);
         self.on_node(Operation::SetPerms, MsgType::SetPerms, path, &[&list]).map(drop)

@@ -17,7 +17,7 @@ use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 
-/// Bytes of each direction.
+/// Size in bytes of the ring of each direction.
 const RING: u32 = 1024;
 const REQ: usize = 0;
 const RSP: usize = 1024;
@@ -110,7 +110,7 @@ fn distance(prod: u32, cons: u32) -> Result<u32, DomainRingError> {
     if used <= RING { Ok(used) } else { Err(DomainRingError::Indices { prod, cons }) }
 }
 
-/// Of `most` bytes from `index` on: the offset, and how many are contiguous.
+/// Offset in the ring of byte `index`, and how many of `most` bytes are contiguous there.
 fn run(index: u32, most: usize) -> (usize, usize) {
     let at = (index % RING) as usize;
     (at, most.min(RING as usize - at))

@@ -18,7 +18,7 @@ use pregrant::port::{Arena, Offload, Piece, Sink};
 use pregrant::shm::SharedBytes;
 use std::cell::Cell;
 
-/// How often a guest unmasks its channels.
+/// Number of times a guest unmasks its channels.
 #[derive(Default)]
 struct Counts {
     unmasked: Cell<u32>,

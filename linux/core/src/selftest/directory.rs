@@ -10,7 +10,7 @@ use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
 use spin::Mutex;
 
-/// Keys of one end.
+/// The keys in one end's directory.
 pub type Directory = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// A directory with state 1, as the toolstack makes it.
@@ -24,13 +24,13 @@ fn write_state(to: &Directory, digit: &str) {
     write(to, "state", digit);
 }
 
-/// A key.
+/// Writes a key.
 #[inline(never)]
 pub fn write(to: &Directory, key: &str, value: &str) {
     to.lock().insert(key.into(), value.into());
 }
 
-/// One end's view of both.
+/// The test's xenstore, as one end sees both directories.
 pub struct MapBus {
     pub own: Directory,
     pub peer: Directory,

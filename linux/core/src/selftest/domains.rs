@@ -17,7 +17,7 @@ use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
 use spin::Mutex;
 
-/// As in Xen, no grant has one of the first numbers.
+/// Like in Xen, the first references are reserved.
 const RESERVED: usize = 8;
 
 struct Grant {
@@ -27,7 +27,7 @@ struct Grant {
     mapped: u32,
 }
 
-/// State that both share.
+/// Grant state that both domains share.
 #[derive(Default)]
 pub struct Table {
     grants: Vec<Option<Grant>>,
@@ -84,19 +84,20 @@ impl Table {
         self.grants.iter().flatten().count()
     }
 
-    /// Room for so many grants: the test's own memory is not to be what a front fails for.
+    /// Makes room for `grants` grants, so that a front never fails because of the test's own
+    /// memory.
     pub fn make_room(&mut self, grants: usize) {
         self.grants.reserve(grants);
         self.free.reserve(grants);
     }
 
-    /// Requested up to now.
+    /// Grant operations requested so far.
     pub fn ops(&self) -> GrantOps {
         self.ops
     }
 }
 
-/// One of the two.
+/// One of the two domains.
 #[derive(Clone)]
 pub struct Domain {
     pub table: Arc<Mutex<Table>>,
@@ -110,7 +111,7 @@ impl Domain {
     }
 }
 
-/// The other's memory.
+/// Memory of the other domain.
 pub struct Map {
     table: Arc<Mutex<Table>>,
     base: NonNull<u8>,

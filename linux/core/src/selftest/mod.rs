@@ -57,11 +57,12 @@ struct Trial {
     data_len: u32,
     /// Staging buffers or pages of a direction, `AUTO` too; 0: one for each slot.
     buffers: u32,
-    /// Bytes of a frame.
+    /// Length of a frame in bytes.
     len: usize,
-    /// One in so many of the frames that are asked for.
+    /// One in this number of the requested frames is sent.
     share: u64,
-    /// To the back they go in pieces: the back copies them by grants, whatever the path.
+    /// Frames to the back are in pages of their own: the back copies them by grants, whatever the
+    /// path.
     in_pieces: bool,
     /// From the back they go up in their pages.
     in_place: bool,
@@ -97,7 +98,7 @@ fn trials() -> [Trial; 11] {
 }
 
 impl Trial {
-    /// As the module asks for such a path.
+    /// The settings by which the module asks for this path.
     #[inline(never)]
     fn config(&self) -> Result<FrontConfig> {
         config(&self.settings(self.path.name().as_bytes()))
@@ -120,7 +121,7 @@ impl Trial {
         }
     }
 
-    /// Of a direction's frames, as the back counts them, those that went by another path.
+    /// Number of a direction's frames that used another path, as the back counts them.
     fn others(&self, stats: &DirStats) -> u64 {
         let by = match self.path {
             _ if self.in_pieces => stats.granted,
@@ -132,7 +133,8 @@ impl Trial {
         stats.frames - by
     }
 
-    /// That many may: a back that sees a page maps it for later frames, not many at a time.
+    /// Largest allowed result of `others`: a back maps a page when it first sees it, only a few at
+    /// a time.
     fn others_max(&self) -> u64 {
         if self.path == PathName::Persistent { 4 * RING_SLOTS } else { 0 }
     }
@@ -142,7 +144,7 @@ fn word(k: u64, i: usize) -> u64 {
     k.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i as u64)
 }
 
-/// By words, for a million frames under emulation.
+/// Fills a frame by words, which is fast enough for a million frames under emulation.
 fn fill(frame: &mut [u8], k: u64) {
     let words = frame.len() / 8;
     let mut chunks = frame.chunks_exact_mut(8);
@@ -163,7 +165,7 @@ fn is_frame(frame: &[u8], len: usize, k: u64) -> bool {
     whole && frame.len() == len && chunks.remainder().iter().zip(last).all(|(a, b)| *a == b)
 }
 
-/// Headers of a TCP segment in a frame of so many bytes, which alone stays in its pages.
+/// Headers of a TCP segment in a frame of `len` bytes: only payload of TCP stays in its pages.
 fn tcp_header(len: usize) -> [u8; TCP_HEADER] {
     let mut head = [0; TCP_HEADER];
     let mut put = |at: usize, bytes: &[u8]| {
@@ -181,12 +183,12 @@ struct Counterpart {
     len: usize,
     /// The frames for the guest begin so, whatever they are filled with.
     head: Option<[u8; TCP_HEADER]>,
-    /// Frames that came, and those that were not the next one.
+    /// Number of frames that arrived, and of those that were out of sequence.
     came: u64,
     wrong: u64,
-    /// Frames that it gave.
+    /// Number of frames that were sent.
     gave: u64,
-    /// What they say of themselves.
+    /// Offloads that the frames ask for.
     offload: Offload,
 }
 
@@ -213,7 +215,7 @@ impl FramePort for Counterpart {
     }
 }
 
-/// A vif's two ends.
+/// Both ends of a vif.
 struct Ends {
     table: Arc<Mutex<Table>>,
     guest: Domain,
@@ -224,11 +226,11 @@ struct Ends {
     back: Box<BackVif<Domain>>,
     port: Counterpart,
     scratch: Box<Arena>,
-    /// Of one frame.
+    /// The bytes of one frame.
     bytes: Vec<u8>,
 }
 
-/// All that ours offers.
+/// Everything that our back offers.
 #[inline(never)]
 fn whole() -> BackFeatures {
     BackFeatures::default()
@@ -287,7 +289,7 @@ impl Ends {
         stepped.map(drop).map_err(|_| "the back's step")
     }
 
-    /// Announces pages to the back, where the path does so.
+    /// Announces pages to the back, if the path does so.
     #[inline(never)]
     fn announce(&mut self) -> Result<()> {
         for _ in 0..QUESTIONS {
@@ -358,13 +360,13 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     }
 }
 
-/// Whether `ethtool -i` says that, whole.
+/// True if `ethtool -i` shows exactly this text.
 #[inline(never)]
 fn says(seen: &Seen<'_>, wanted: &str) -> bool {
     seen.words().split(|byte| *byte == 0).next() == Some(wanted.as_bytes())
 }
 
-/// By `auto` on a back that lacks some: what it says of each.
+/// Checks the text of `ethtool -i` for path `auto`, with backs that lack some features.
 #[inline(never)]
 fn say_paths() -> Result<()> {
     let no_staging = BackFeatures { staging: Offer::NONE, ..whole() };
@@ -397,7 +399,7 @@ fn say_paths() -> Result<()> {
     say_seen()
 }
 
-/// What backs other than the test's may have made of it.
+/// Checks the text of `ethtool -i` for behaviour of backs that the test does not have.
 #[inline(never)]
 fn say_seen() -> Result<()> {
     let shared = Shared { staged: [true; 2], has_pages: true };
@@ -430,8 +432,8 @@ fn say_seen() -> Result<()> {
     Ok(())
 }
 
-/// A back that the toolstack, or the module's parameter, calls untrusted has nothing lent: no frame
-/// goes to it in pieces, none stays in the pages in which it came.
+/// A back that the toolstack or the module's parameter calls untrusted gets no pages with other
+/// data: no frame is sent from its own pages, and none stays in the pages in which it arrived.
 #[inline(never)]
 fn distrust() -> Result<()> {
     for (trusted, key, lends) in
@@ -468,7 +470,7 @@ fn distrust() -> Result<()> {
     Ok(())
 }
 
-/// What `ethtool -S` has of a front's ordinary pages.
+/// Checks the counters of `ethtool -S` for a front's ordinary pages.
 #[inline(never)]
 fn say_counters() -> Result<()> {
     let stats = DirStats { frames: 9, granted: 7, staging: 2, ..DirStats::default() };
@@ -477,7 +479,7 @@ fn say_counters() -> Result<()> {
     if right { Ok(()) } else { Err("the counters are of another path") }
 }
 
-/// Runs all parts, with so many frames each way. 0: all is right.
+/// Runs all parts, with `frames` frames in each direction. 0: everything is right.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
     for trial in trials() {

@@ -8,19 +8,19 @@ use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
 const LEN: usize = 60_000;
-/// A poll's.
+/// The budget of a NAPI poll.
 const BUDGET: usize = 64;
 
-/// What a call took.
+/// What one call received.
 #[derive(Default)]
 struct Took {
     skbs: usize,
     dropped: usize,
-    /// Of the budget.
+    /// Number of frames charged to the budget.
     charged: usize,
 }
 
-/// Frames whose segments have so many bytes; the first call takes them, as the poll does.
+/// Receives frames whose segments have a given length; the first call does it like the poll.
 #[inline(never)]
 fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
     let trial = Trial {
@@ -65,7 +65,7 @@ fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
     if ends.table.lock().left() == 0 { Ok(took) } else { Err("grants are left") }
 }
 
-/// Plays it all.
+/// Plays all cases.
 #[inline(never)]
 pub fn play() -> Result<()> {
     for gso_type in [GSO_TYPE_TCPV4, GSO_TYPE_TCPV6] {

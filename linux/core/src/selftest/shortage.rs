@@ -25,7 +25,7 @@ const FRAMES: u64 = 16;
 const GRANTS: usize = 4096;
 /// Pages that a back keeps mapped where it is asked for more than slots.
 const MAPPED_PAGES: u32 = 4096;
-/// Of a set-up's grants one in so many is refused.
+/// One in this number of a set-up's grants is refused.
 const GRANT_STRIDE: u64 = 151;
 
 /// A front of the test.
@@ -33,7 +33,8 @@ struct Case {
     path: &'static [u8],
     queues: u32,
     ring_order: u32,
-    /// Bytes of a staging buffer, and how many buffers or pages a direction is to have.
+    /// Length of a staging buffer in bytes, and number of buffers or pages wanted for each
+    /// direction.
     data_len: u32,
     buffers: u32,
 }
@@ -90,7 +91,7 @@ struct Calls<'a> {
     case: &'a Case,
     refusal: Refusal,
     asked: u64,
-    /// The most that one took of its reserve.
+    /// Largest part of its reserve that one call used.
     most: usize,
 }
 
@@ -124,12 +125,12 @@ impl Calls<'_> {
 }
 
 impl Ends {
-    /// Connects. False: it failed, and is to be tried again.
+    /// Connects. Returns false if that failed and must be tried again.
     #[inline(never)]
     fn connect(&mut self, calls: &mut Calls<'_>) -> Result<bool> {
         for _ in 0..2 * STEPS {
             self.back_step()?;
-            // It was refused a reserve once it was live.
+            // The live front was refused a reserve.
             if self.front.is_live() {
                 return self.hand_out(calls);
             }
@@ -141,7 +142,7 @@ impl Ends {
                 Ok(FrontStep::Live) => return self.hand_out(calls),
                 Ok(_) => {}
                 Err(()) => {
-                    // As `front.rs` does.
+                    // Like `front.rs` does it.
                     if matches!(front.state(), XenbusState::Connected | XenbusState::Closing) {
                         front.restart(front_bus).map_err(|_| "the front does not restart")?;
                     }
@@ -152,7 +153,7 @@ impl Ends {
         Err("the front neither connects nor fails")
     }
 
-    /// Gives the queues away and takes them back, as when frames travel meanwhile; then announces
+    /// Hands the queues out and takes them back, as when frames travel meanwhile; then announces
     /// pages.
     #[inline(never)]
     fn hand_out(&mut self, calls: &mut Calls<'_>) -> Result<bool> {
@@ -176,14 +177,14 @@ impl Ends {
         Ok(front.is_live())
     }
 
-    /// Closes, though memory is as short as before: then nothing may be left.
+    /// Closes, with memory still short: nothing may be left over.
     #[inline(never)]
     fn disconnect(&mut self, calls: &mut Calls<'_>) -> Result<()> {
         calls.refusal.spares_reserve = true;
         let Self { front, front_bus, .. } = self;
         let closed = calls.make(|| front.close(front_bus, None)).ok_or("no reserve to close")?;
         if closed.is_err() {
-            // As `front.rs` does by its next step.
+            // Like `front.rs` does it in its next step.
             let restarted = calls.make(|| front.restart(front_bus).ok()).flatten();
             restarted.ok_or("the front does not close")?;
         }
@@ -205,20 +206,20 @@ impl Ends {
     }
 }
 
-/// What came of it.
+/// The result of a case.
 struct Outcome {
-    /// There was an error.
+    /// An error occurred.
     failed: bool,
     asked: u64,
-    /// Of the reserve.
+    /// Largest number of bytes that were used of the reserve.
     most: usize,
 }
 
-/// Of a test that is over, for the next.
+/// Memory of a finished test that the next one reuses.
 type Spare = Option<Box<Arena>>;
 
-/// One front, from its first step to its end. `gives_up`: it closes after an error, else it tries
-/// again.
+/// Plays one front, from its first step to its end. `gives_up`: it closes after an error instead of
+/// trying again.
 #[inline(never)]
 fn attempt(case: &Case, refusal: Refusal, gives_up: bool, spare: &mut Spare) -> Result<Outcome> {
     // Large, and of no interest.
@@ -264,8 +265,8 @@ fn play_out(
     Ok((Outcome { failed: !is_whole, asked, most: calls.most }, ends.scratch))
 }
 
-/// Each of what a set-up asks for is refused once, `stride` apart, and all from it on. How many
-/// set-ups, and how many of them failed or got less.
+/// Refuses each allocation of a set-up once, `stride` apart, and then all from it on. Returns the
+/// number of set-ups, and how many of them failed or got less.
 #[inline(never)]
 fn refuse_each(
     case: &Case,
@@ -286,7 +287,8 @@ fn refuse_each(
     }
 }
 
-/// The heap gives nothing: all is the reserve's. How much of it, in a hundred.
+/// The heap refuses everything, so all memory comes from the reserve. Returns the used part of it
+/// in percent.
 #[inline(never)]
 fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
     let refusal = Refusal { kinds: HEAP, from: 0, to: u64::MAX, spares_reserve: true };
@@ -300,12 +302,12 @@ fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
     }
 }
 
-/// Plays it all.
+/// Plays all cases.
 #[inline(never)]
 pub fn play() -> Result<()> {
     let mut spare = None;
     let slots = |path| Case::new(path, 1, 0);
-    // Each of the largest set-ups' takes a while, so there of the heap's one in so many.
+    // The largest set-ups take long, so only one in `stride` of their allocations is refused.
     for (case, stride) in [
         (slots(b"auto"), 5),
         (slots(b"persistent"), 1),
@@ -328,7 +330,8 @@ pub fn play() -> Result<()> {
                 core::str::from_utf8(path).unwrap_or_default()
             ),
         );
-        // Where only what is more than slots is refused, it does without: that is no shortage.
+        // If only buffers beyond the slots are refused, the front does without: that is no
+        // shortage.
         let failed_grants = if buffers > 0 { grants } else { failed_grants };
         if [failed_one, failed_rest, failed_grants, failed_states].contains(&0) {
             return Err("no refusal reached a front");
@@ -339,7 +342,7 @@ pub fn play() -> Result<()> {
         for (queues, ring_order) in [(1, 0), (8, 0), (1, 4)] {
             most = most.max(live_by_reserve(&Case::new(path, queues, ring_order), &mut spare)?);
         }
-        // As many as a back's offer has, and as it maps.
+        // As many buffers as a back offers, and as many pages as it maps.
         for (data_len, buffers) in [(64, 28_672), (2048, MAPPED_PAGES / 2)] {
             let case = Case { data_len, buffers, ..Case::new(path, 1, 0) };
             most = most.max(live_by_reserve(&case, &mut spare)?);

@@ -22,11 +22,11 @@ use pregrant::net::front::{FrontQueue, GrantedPiece, PIECES_MAX, RxHalf, TxHalf}
 use pregrant::platform::GrantTable;
 use pregrant::port::Offload;
 
-/// Frames until the back is shown some, and received at once at most.
+/// Largest number of frames that are published to the back, or received, at once.
 const AT_ONCE: u64 = 64;
 /// Requests of the longest frame.
 const FRAME_SLOTS: u32 = PIECES_MAX as u32 + 2;
-/// Ids that pieces can have.
+/// Number of ids for fragments in flight.
 const IDS: usize = 256;
 
 const FAULT: &str = "a fault of the back";
@@ -48,7 +48,7 @@ impl Drop for Skb {
     }
 }
 
-/// Skbs whose pages the back has.
+/// Skbs whose pages the back uses.
 struct LentSkbs {
     skbs: Vec<Skb>,
     /// By id of a piece.
@@ -171,7 +171,7 @@ impl Ends {
         Ok(self.port.wrong + n - self.port.came)
     }
 
-    /// Shows the back what was queued, and takes its answers.
+    /// Publishes to the back what was queued, and processes its answers.
     fn serve(&mut self, tx: &mut TxHalf<Domain>) -> Result<()> {
         let Self { guest, host, back, port, scratch, .. } = self;
         softirq(|| tx.publish(guest));
@@ -195,7 +195,7 @@ impl Ends {
         self.announce()
     }
 
-    /// At least `n` frames from the back. How many were wrong.
+    /// Receives at least `n` frames from the back. Returns how many were wrong.
     #[inline(never)]
     pub fn rx(&mut self, n: u64, in_place: bool) -> Result<u64> {
         if !in_place {
@@ -207,14 +207,15 @@ impl Ends {
         }
     }
 
-    /// The same where they may stay in their pages: how many were wrong, and how many stayed.
+    /// Like [`rx`](Self::rx), if frames may stay in their pages: returns how many were wrong, and
+    /// how many stayed.
     #[inline(never)]
     pub fn rx_in_place(&mut self, n: u64) -> Result<(u64, u64)> {
         self.grow()?;
         self.port.head = Some(tcp_header(self.port.len));
         let came = self.receive(n, true)?;
         self.front.release_done(&self.guest, |_| true);
-        // One page stays, and may be spare.
+        // One page stays with its slot, and one may be spare.
         let gone = self.front.shrink_rx(&self.guest, usize::MAX);
         if !(44..=45).contains(&gone) {
             return Err("frames in place take no pages, or do not give them back");

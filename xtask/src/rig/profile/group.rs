@@ -29,7 +29,7 @@ const MODULES: [(&str, Group); 13] = [
     ("pktgen", "pktgen"),
 ];
 
-/// How the names of the kernel's other functions begin; with a `$`, all of the name.
+/// Prefixes of the names of the kernel's other functions; with a `$` the whole name.
 const KERNEL: &[(Group, &str)] = &[
     ("gntdev and grants", "gnttab_ __gnttab"),
     (

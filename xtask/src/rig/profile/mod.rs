@@ -114,7 +114,7 @@ fn count(
     names: &Names,
     places: &BTreeMap<String, (u64, u64)>,
 ) -> Result<Vec<Counted>, String> {
-    // Dom0's, and the guest's.
+    // Counts of dom0 and of the guest.
     let mut counts = vec![[const { BTreeMap::<(Group, &str), i64>::new() }; 2]; rows.len()];
     let mut reading = 0;
     for line in lines.lines() {
@@ -125,7 +125,7 @@ fn count(
             reading += 1;
             continue;
         }
-        // Of the readings of a row the first ends what no one asked for; the second the short run,
+        // Of the readings of a row the first ends what came before; the second ends the short run,
         // the fourth the long one.
         let sign = match (reading + READINGS - 1) % READINGS {
             1 => -1,

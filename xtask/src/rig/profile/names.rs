@@ -23,7 +23,7 @@ pub(super) struct Symbols(Vec<Symbol>);
 impl Symbols {
     pub(super) fn new(found: impl Iterator<Item = (u64, String, Group)>) -> Self {
         let mut all: Vec<Symbol> = found.map(|(at, name, group)| Symbol { at, name, group }).collect();
-        // One place may have several names: a plain one first.
+        // If a place has several names, a plain one is preferred.
         let key = |s: &Symbol| (s.at, s.name.starts_with('_'), s.name.clone());
         all.sort_by_cached_key(key);
         Self(all)
@@ -57,7 +57,7 @@ impl Names {
         symbols.find(at).map_or((group::UNKNOWN, "?"), |symbol| (symbol.group, &symbol.name))
     }
 
-    /// Whose an instruction is; `base`: the address of our program, and its length.
+    /// The function that an instruction belongs to. `base`: address and length of our program.
     pub(super) fn find(&self, at: u64, is_xen: bool, base: Option<&(u64, u64)>) -> (Group, &str) {
         let (symbols, at) = match base {
             _ if is_xen => (&self.xen, at),
@@ -88,8 +88,8 @@ pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String>
 pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
     let lines = lines_of_xen(rig)?;
     let named = |(at, name): (u64, &str)| {
-        // Code behind the last one: each processor's first instructions of a system call, and
-        // others that are written then.
+        // Code after the last symbol: each processor's entry code for system calls, and other code
+        // that is generated at run time.
         let name = if name.starts_with("__ctors") { "stubs" } else { group::plain(name) };
         (at, name.to_string(), group::of_xen(name))
     };

@@ -10,7 +10,7 @@
 use super::names::Code;
 use std::collections::BTreeMap;
 
-/// Behind the kind of back, in what a guest has executed.
+/// Appended to the kind of back, for what the guest executed.
 pub(super) const GUESTS: &str = ", the guest";
 
 /// A row of the scenario's.
@@ -41,24 +41,24 @@ impl Row {
         })
     }
 
-    /// The guest's part of it.
+    /// The guest's part of the row.
     pub(super) fn of_guest(&self) -> Self {
         Self { by: format!("{}{GUESTS}", self.by), accounted: self.accounted_guest, ..self.clone() }
     }
 
-    /// TCP's frames are longer at one than at another: it goes by the byte.
+    /// Lengths of TCP frames differ between the kinds of back, so TCP is counted by bytes.
     pub(super) fn unit(&self) -> f64 {
         if self.what.starts_with("TCP") { self.bytes_a_frame } else { 1.0 }
     }
 }
 
-/// The boot's log of it.
+/// What the log of the boot says.
 #[derive(Default)]
 pub(super) struct Said {
     pub(super) rows: Vec<Row>,
     /// The names of the kernel's functions, gzipped, in base64.
     pub(super) names: String,
-    /// The same for a guest's modules with each kind of back.
+    /// For each kind of back the names of the guest's modules.
     pub(super) guest_names: BTreeMap<String, String>,
     /// A line of /proc/PID/maps for each kind of back.
     code_maps: Vec<(String, String)>,
@@ -88,7 +88,7 @@ impl Said {
     /// The place of our program's code with each kind of back, from its begin to its end.
     pub(super) fn places(&self, code: &Code) -> Result<BTreeMap<String, (u64, u64)>, String> {
         let place = |(by, map): &(String, String)| {
-            // begin-end r-xp offset ...
+            // The line has: begin-end r-xp offset ...
             let mut words = map.split_whitespace();
             let number = |text: &str| u64::from_str_radix(text, 16).ok();
             let begin = number(words.next()?.split('-').next()?)?;

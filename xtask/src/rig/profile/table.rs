@@ -32,7 +32,7 @@ fn backs(rows: &[Counted]) -> Vec<&str> {
     rows.iter().map(|c| c.row.by.as_str()).filter(|by| seen.insert(*by)).collect()
 }
 
-/// For each kind of back a table of groups, and a table of what exceeds netback's.
+/// For each kind of back a table of groups, and a table of groups that exceed netback's.
 pub(super) fn of_groups(rows: &[Counted]) -> String {
     let mut text = String::new();
     for by in backs(rows) {
@@ -57,7 +57,7 @@ pub(super) fn of_groups(rows: &[Counted]) -> String {
     text
 }
 
-/// The kind of back whose rows a row is compared with: netback, dom0's part or the guest's.
+/// The kind of back to compare a row with: netback, in dom0 or in the guest.
 fn beside(by: &str) -> String {
     format!("{NETBACK}{}", if by.ends_with(GUESTS) { GUESTS } else { "" })
 }
@@ -100,8 +100,8 @@ fn table(
     text.push('\n');
 }
 
-/// For each row of the other backs the functions that differ most from netback's; without netback,
-/// those that execute most.
+/// For each row of the other backs the functions that differ most from netback's; without netback
+/// those with most instructions.
 pub(super) fn of_functions(rows: &[Counted]) -> String {
     let mut text = String::new();
     let is_netback = |c: &Counted| c.row.by == beside(&c.row.by);

@@ -28,8 +28,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Bytes of one read or write at most; the kernel cuts what is longer. More needs more of its
-/// `fs.fuse.max_pages_limit`.
+/// Largest number of bytes of one read or write; the kernel splits longer ones. A larger value
+/// needs a larger `fs.fuse.max_pages_limit`.
 const MAX_WRITE: u32 = 1 << 20;
 /// Room for a request's header, in addition to the data of a write.
 const HEADERS: usize = 4096;

@@ -96,7 +96,7 @@ impl Reply {
         self.send(0, &[]);
     }
 
-    /// Bytes that were read.
+    /// Answers a read with these bytes.
     pub(in crate::blkfront) fn data(mut self, bytes: &[u8]) {
         self.send(0, bytes);
     }

@@ -1,16 +1,16 @@
 //! A request of the kernel's, taken apart: a header of 40 bytes, and what its operation has behind
 //! it, in the machine's byte order (`linux/fuse.h`, from 7.9 on).
 
-/// Bytes of the header.
+/// Length of a request's header in bytes.
 const HEADER: usize = 40;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) enum Op<'a> {
-    /// Which file has this name?
+    /// Looks up a name in a directory.
     Lookup {
         name: &'a [u8],
     },
-    /// No one knows a file any more; not answered.
+    /// The kernel forgets a file; this is not answered.
     Forget,
     GetAttr,
     /// `owner`: the request changes the mode or the owner.

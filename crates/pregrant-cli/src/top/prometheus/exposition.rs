@@ -130,7 +130,7 @@ impl Reader {
     }
 }
 
-/// A value, as Go's parser takes it, and no more than we write.
+/// A value in a syntax that Go's parser accepts, and no other than we write.
 fn number(text: &str) -> Option<f64> {
     let legal = text.bytes().all(|b| b.is_ascii_digit() || b"+-.e".contains(&b));
     match text {

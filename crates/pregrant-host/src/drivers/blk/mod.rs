@@ -23,7 +23,7 @@ use pregrant::xenstore::Transport;
 use std::marker::PhantomData;
 use vbd::VbdInstance;
 
-/// How vbds are served: those that are found from now on.
+/// How vbds are served that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct BlkConfig {
     /// The features offered, and how bytes move.
@@ -33,19 +33,19 @@ pub struct BlkConfig {
     /// Whether a vbd with a script is connected only when the toolstack has run it
     /// (`hotplug-status`).
     pub awaits_scripts: bool,
-    /// These vbds alone; all when there are none. Before the first vbd is found.
+    /// Serve only these vbds; empty: all. Must be set before the first vbd is found.
     pub chosen: Vec<DeviceChoice>,
 }
 
 /// The class of vbds, on platform `P`.
 pub struct Blk<P> {
-    /// How they are served.
+    /// How disks are served.
     pub config: BlkConfig,
     platform: PhantomData<fn(&P)>,
 }
 
 impl<P: Platform> Blk<P> {
-    /// Vbds that are served so.
+    /// Serves vbds by these settings.
     pub fn new(config: BlkConfig) -> Self {
         Self { config, platform: PhantomData }
     }
@@ -61,7 +61,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Blk<P> {
     #[inline(never)]
     fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vbd;
-        // It is not offered where nothing may be kept.
+        // Persistent grants are offered only if at least one page may stay mapped.
         config.features.persistent &= config.persistent_pages > 0;
         let image = NamedImage::new(self.config.disk);
         let face = image.face().clone();

@@ -17,7 +17,6 @@ use pregrant::port::Arena;
 use pregrant::units::EvtchnPort;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// See the module.
 pub(super) struct VbdQueue<P: Platform> {
     pub(super) queue: BackQueue<P>,
     pub(super) readable: Option<OwnedFd>,
@@ -46,7 +45,7 @@ impl<P: Platform> ServedQueue<P> for VbdQueue<P> {
         self.queue.requests()
     }
 
-    /// True: it would have more pages of its guest's than before.
+    /// Returns true if the queue could use more of its guest's pages than before.
     fn turn(&mut self, _: &P) -> Result<bool, RingFault> {
         Ok(self.queue.has_grown())
     }

@@ -34,20 +34,21 @@ use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::time::Duration;
 
-/// How long a disk that closes waits for what it works on. Then its guest sees that it is
-/// closed, and its pages stay mapped until the disk answers.
+/// How long a disk that is being closed waits for requests in its image. After that the guest sees
+/// state Closed, but its pages stay mapped until the image answers.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// The toolstack's key that names a script.
 const SCRIPT: &str = "script";
 
-/// See the module.
+/// A disk with its image and its queues.
 pub(super) struct VbdInstance<P: Platform> {
     vbd: BackVbd<P>,
     face: ImageFace,
-    /// By queue: readable when its disk has done something; none while workers have the queues.
+    /// For each queue a descriptor that is readable when the image has completed requests; empty
+    /// while workers have the queues.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
-    /// A warning about its image that is not logged yet.
+    /// A warning about the image that was not logged yet.
     strange: Option<String>,
     overdue: Overdue,
 }
@@ -57,14 +58,14 @@ impl<P: Platform> VbdInstance<P> {
         Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default() }
     }
 
-    /// How long its oldest request has not been answered; None: it has none. The platforms here
-    /// have this clock.
+    /// Age of the oldest request that is not answered; None: there is none. All platforms of this
+    /// crate have this clock.
     fn oldest(&self) -> Option<Duration> {
         let taken_ns = self.vbd.oldest_ns()?;
         Some(Duration::from_nanos(MonotonicClock.now_ns().saturating_sub(taken_ns)))
     }
 
-    /// Says how long its image has not answered, as often as that is news.
+    /// Logs for how long the image has not answered, once for each age of a series.
     fn say_overdue(&mut self, log: &DeviceLog) {
         match self.overdue.check(self.oldest()) {
             None => {}
@@ -85,12 +86,12 @@ impl<P: Platform> VbdInstance<P> {
         }
     }
 
-    /// Of all queues, since they connected.
+    /// Counters of all queues since the connect.
     fn counts(&self) -> Vec<Counts> {
         self.vbd.shares().iter().map(|share| share.counters.read()).collect()
     }
 
-    /// Its image and how it is served; empty: it is not connected.
+    /// Text for the status: the image and how it is served; empty if the disk is not connected.
     fn words(&self) -> String {
         let (Some(figures), [first, ..]) = (self.vbd.figures(), self.vbd.shares()) else {
             return String::new();
@@ -167,7 +168,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
     fn take_back_queues(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         let mut back = Vec::new();
         for queue in queues {
-            // No one but this type makes queues of this device.
+            // All queues of this device are made by this type, so the cast succeeds.
             let Ok(queue) = (queue as Box<dyn Any>).downcast::<VbdQueue<P>>() else { continue };
             let VbdQueue { queue, readable, .. } = *queue;
             back.push(queue);
@@ -225,7 +226,7 @@ impl<P: Platform, T: Transport + 'static> DeviceBacking<P, T> for VbdInstance<P>
             Some(Tried::Busy(who)) => Trial::Busy(who),
             Some(Tried::Failed(why)) => Trial::Missing(why),
         };
-        // A script may put another image in the place of what `params` says.
+        // A hotplug script may replace the image that `params` names.
         let script = bus.own_text(SCRIPT)?.is_some_and(|script| !script.is_empty());
         let ran = bus.own_text(HOTPLUG_STATUS)?.as_deref() == Some("connected");
         let is_early = self.awaits_scripts && script && !ran;

@@ -10,14 +10,15 @@ use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::{Back, BackDevice, ClassRules, DeviceError, XenbusState};
 use pregrant::xenstore::Transport;
 
-/// The handshake of a device of any class; each call is the one of [`Back`], or of the device in
-/// it, that has the same name.
+/// The backend side of the xenbus handshake, for a device of any class. Each call does what the
+/// call of the same name of [`Back`], or of the device in it, does.
 pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// The rules of its class.
     fn rules(&self) -> ClassRules;
-    /// Its own state.
+    /// The xenbus state of the back.
     fn state(&self) -> XenbusState;
-    /// Whether it is connected, and who has its queues ([`BackDevice::connection`]).
+    /// Whether the front is connected, and whether the device or a worker has its queues
+    /// ([`BackDevice::connection`]).
     fn connection(&self) -> Connection;
     /// See [`Back::inherit`].
     ///
@@ -34,7 +35,8 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
         bus: &mut StoreBus<'_, T>,
         kept: KeptMemory<'_>,
     ) -> Result<bool, ConnectError<DeviceError>>;
-    /// See [`Back::step_unsaid`]: a front that is connected by it does not see that yet.
+    /// Makes the next step; see [`Back::step_unsaid`]. A front that this connects is informed
+    /// later.
     ///
     /// # Errors
     /// The device must be [closed](Self::close).
@@ -54,22 +56,22 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn end_detached(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
-    /// See [`Back::close`].
+    /// Closes the connection; see [`Back::close`].
     ///
     /// # Errors
     /// The directory is gone, or xenstore. It is closed all the same.
     fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
-    /// One of the [own keys](ClassRules::own_keys) changed.
+    /// Reads one of the [own keys](ClassRules::own_keys) again, which changed.
     ///
     /// # Errors
     /// The directory is gone, or xenstore.
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
-    /// See [`Back::pause`].
+    /// Ignores the front's state while `paused`; see [`Back::pause`].
     fn pause(&mut self, paused: bool);
-    /// The pages of later connects ([`Back::limit_pages`]), and those of them that do not come back
-    /// before it closes ([`Back::limit_lasting`]).
+    /// Sets how many pages later connections may map ([`Back::limit_pages`]), and how many of these
+    /// may stay mapped until the device closes ([`Back::limit_lasting`]).
     fn limit_pages(&mut self, pages: usize, lasting: usize);
-    /// The pages of its guest that it has mapped, or may have.
+    /// The guest's pages that the device has mapped, or may map.
     fn pages(&self) -> PageUse;
     /// Sets its share of its guest's pages ([`BackDevice::allow_pages`]).
     fn allow_pages(&mut self, p: &P, share: PageShare);

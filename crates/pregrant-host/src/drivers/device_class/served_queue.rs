@@ -17,22 +17,23 @@ use std::any::Any;
 pub struct RingFault {
     /// The front's key that names the ring, below its directory.
     pub key: String,
-    /// The violation.
+    /// What the front did wrong.
     pub fault: PeerFault,
 }
 
-/// One queue of a device that is connected: its rings, joined with its port or its disk. It is in
-/// one thread at a time.
+/// One queue of a connected device: its rings together with its port or its disk. One thread at a
+/// time has it.
 pub trait ServedQueue<P: Platform>: Any + Send {
-    /// Its number among the device's.
+    /// Index of the queue in its device.
     fn number(&self) -> usize;
-    /// One batch, both directions. True: there may be more. `scratch` is for what a batch needs,
-    /// and nothing of it is kept between calls.
+    /// Serves one batch in both directions. Returns true if there may be more work. `scratch` is
+    /// memory for the batch, of which nothing is kept between calls.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
     fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
-    /// One batch of what waits for the guest, in another queue's turn. True: there may be more.
+    /// Delivers one batch that waits for this queue's guest, during the turn of another queue.
+    /// Returns true if there may be more.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -40,17 +41,17 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         let _ = p;
         Ok(false)
     }
-    /// Whether its [`poll`](Self::poll) uses `scratch`.
+    /// True if [`poll`](Self::poll) uses `scratch`.
     fn needs_scratch(&self) -> bool {
         false
     }
-    /// Requests consumed since the start; the number wraps. A worker compares the cost of turns by
-    /// them; by time alone where there are none.
+    /// Number of requests consumed since the start, which wraps. A worker compares the cost of
+    /// turns by it; by time alone if it does not change.
     fn requests(&self) -> u32 {
         0
     }
-    /// Now and then, and before it is armed: applies the pending configuration of its device, and
-    /// checks what waits. True: its device must have a control turn.
+    /// Called now and then, and before the queue is armed: applies the device's pending
+    /// configuration, and checks what waits. Returns true if the device must have a control turn.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -58,32 +59,32 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         let _ = p;
         Ok(false)
     }
-    /// Arms its rings, and allows the next event of its channels. True: there is work.
+    /// Arms its rings, and allows the next event of its channels. Returns true if there is work.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// Whether the guest has published work. An event has reported it, or will. Arms nothing.
+    /// True if the guest has published work; an event has reported it, or will. Arms nothing.
     fn is_pending(&mut self) -> bool;
-    /// When it wants its worker awake though nothing comes from the guest, by the platform's clock.
-    /// None: never.
+    /// Time, by the platform's clock, at which the queue needs a poll even if the guest sends
+    /// nothing. None: never.
     fn deadline_ns(&self) -> Option<u64> {
         None
     }
-    /// Its event channels, as this handle knows them.
+    /// The queue's event channels, as this platform handle knows them.
     fn channels(&self, p: &P) -> Vec<EvtchnPort>;
     /// Binds its event channels to this handle.
     ///
     /// # Errors
     /// They are closed: the queue cannot be served.
     fn adopt(&mut self, p: &P) -> Result<(), PlatformError>;
-    /// Its poller from now on: for ports that ring a doorbell.
+    /// Called when a worker becomes the queue's poller, for ports that ring a doorbell.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
-    /// The kernel has something for the guest: called before it is polled.
+    /// Called before a poll when the kernel has something for the guest.
     fn became_readable(&mut self) {}
-    /// The descriptor that is readable when the kernel has something for the guest, where there is
+    /// The descriptor that is readable when the kernel has something for the guest, if there is
     /// one.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None

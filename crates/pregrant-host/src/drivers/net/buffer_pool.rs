@@ -13,23 +13,24 @@ use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 
-/// Bytes of buffers where the machine does not say how large its caches are.
+/// Bytes of buffers if the machine does not report the size of its caches.
 const UNKNOWN: u64 = 4 << 20;
-/// Of what a domain can grant, the buffers of a vif have one page in so many.
+/// The buffers of one vif use at most this fraction (one in four) of the pages that a domain can
+/// grant.
 const SHARE: u64 = 4;
 
-/// See the module. The vif has so many `lists`, in a domain that can grant so many pages (None: no
-/// one says).
+/// Number of staging buffers in each list of a vif with `lists` lists, in a domain that can grant
+/// `grantable` pages (None: unknown).
 pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
     within(pool_bytes(), len, lists, grantable)
 }
 
-/// What [`buffers`] gives a vif of one queue at a back of ours.
+/// Number that [`buffers`] gives a vif of one queue with our back.
 pub fn offered(len: DataLen) -> u32 {
     buffers(len, 2, None).min(len.buffers_within(MAX_PAGES_OFFERED, 2))
 }
 
-/// So many ordinary pages of a direction a back of ours keeps mapped, of a vif of one queue.
+/// Number of ordinary pages that our back keeps mapped for each direction of a vif of one queue.
 pub fn allowed_pages() -> u32 {
     PathConfig::default().mapped_pages() / 2
 }
@@ -40,13 +41,13 @@ pub fn pool_bytes() -> u64 {
     text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache)
 }
 
-/// The same of pages, each with a frame of half a page at most as a rule.
+/// Like [`buffers`], for pages, each of which usually holds a frame of at most half a page.
 pub fn pages(lists: u32, grantable: Option<u64>) -> u32 {
     let pages = (pool_bytes() / (PAGE_SIZE as u64 / 2)).min(share(lists, grantable));
     pages.min(LONG_LIST_MAX as u64) as u32
 }
 
-/// Pages of each list, in a domain that can grant so many.
+/// Number of pages for each list, in a domain that can grant `grantable` pages.
 pub fn share(lists: u32, grantable: Option<u64>) -> u64 {
     grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)))
 }
@@ -56,7 +57,7 @@ fn within(bytes: u64, len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
     (bytes / u64::from(len.buffer_bytes())).min(LONG_LIST_MAX as u64) as u32
 }
 
-/// `1024K`, as sysfs has it.
+/// Parses a size as sysfs writes it, such as `1024K`.
 fn bytes_of(text: &str) -> Option<u64> {
     let text = text.trim();
     let (number, unit) = match text.strip_suffix('K') {

@@ -24,25 +24,25 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// A file that is open, and as it was before.
+/// An open capture file, whose content is not overwritten yet.
 #[derive(Debug)]
 pub struct CaptureFile {
-    /// The guest, and its device.
+    /// The guest's domain id and the number of its vif.
     vif: (u16, u32),
     path: PathBuf,
     file: File,
 }
 
 impl CaptureFile {
-    /// Opens a file for vif `handle` of guest `front`, or makes it, for its owner alone: it will
-    /// have what guests say.
+    /// Opens or makes the capture file for vif `handle` of guest `front`. Only its owner can read
+    /// it, since it will contain the guest's traffic.
     ///
     /// # Errors
     /// In words, with the path.
     pub fn open(front: u16, handle: u32, path: PathBuf) -> Result<Self, String> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        // A pipe without a reader, or with a slow one, is to hold no one up.
+        // A pipe without a reader, or with a slow one, must not block the backend.
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         match options.open(&path) {
             Ok(file) => Ok(Self { vif: (front, handle), path, file }),
@@ -50,7 +50,7 @@ impl CaptureFile {
         }
     }
 
-    /// Empties it, and begins the capture of at most `limit` bytes.
+    /// Empties the file and starts a capture of at most `limit` bytes.
     fn begin(self, limit: u64) -> io::Result<Capture<File>> {
         let mut most = u64::MAX;
         if self.file.metadata()?.is_file() {
@@ -60,7 +60,7 @@ impl CaptureFile {
         Capture::new(self.file, WHOLE_FRAMES, most)
     }
 
-    /// Which file it is; None: it is no file on a disk.
+    /// Device and inode of the file; None: it is not a regular file.
     fn number(&self) -> Option<(u64, u64)> {
         self.file.metadata().ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()))
     }
@@ -70,22 +70,22 @@ fn cannot(path: &std::path::Path, e: &io::Error) -> String {
     format!("{}: the capture file cannot be made: {e}", path.display())
 }
 
-/// One vif's.
+/// The capture of one vif.
 struct Capturing {
     path: PathBuf,
     capture: Capture<File>,
-    /// Whose, once it was connected.
+    /// The vif, once it was connected.
     id: Option<DeviceId>,
 }
 
-/// See the module.
+/// Ports that write their frames to capture files, around another provider of ports.
 pub struct Captured {
     inner: Box<dyn PortProvider>,
     vifs: BTreeMap<(u16, u32), Capturing>,
 }
 
 impl Captured {
-    /// Captures vifs of `inner`. Overwrites the files, each of which gets `limit` bytes at most.
+    /// Captures vifs of `inner`. Overwrites the files; each gets at most `limit` bytes.
     ///
     /// # Errors
     /// In words. A file cannot be written, or is there for two vifs, or a vif has two.

@@ -32,17 +32,17 @@ use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::time::{Duration, Instant};
 
-/// How long a new connection waits for the back's word on pages that are to stay mapped.
+/// How long a new connection waits until the back has said which pages it keeps mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two checks for its answers.
+/// Interval of checks for the back's answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// Bytes 4 to 12 of a frame's header of which the source is the last six, as one word.
 const SOURCE: u64 = u64::from_ne_bytes([0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
 
-/// Whether a frame says that it comes from another station. One without a whole Ethernet header
-/// does not: it is a bad frame, which a back counts as such. One load and one comparison, for it is
-/// asked of each frame.
+/// True if the frame's source address is not the vif's. A frame shorter than an Ethernet header
+/// does not count; a back counts it as a bad frame. Checked for each frame, so it is one load and
+/// one comparison.
 #[inline(always)]
 fn has_other_source(frame: &[u8], MacAddr([a, b, c, d, e, f]): MacAddr) -> bool {
     let own = u64::from_ne_bytes([0, 0, a, b, c, d, e, f]);
@@ -50,30 +50,30 @@ fn has_other_source(frame: &[u8], MacAddr([a, b, c, d, e, f]): MacAddr) -> bool 
     there.is_some_and(|bytes| u64::from_ne_bytes(*bytes) & SOURCE != own)
 }
 
-/// One vif of the own domain.
+/// One vif of this domain, as seen from the guest.
 pub struct Frontend<P: Platform, T: Transport> {
     end: FrontDevice<P, T>,
     vif: FrontVif<P>,
     waiter: Waiter,
     coalescing: RxCoalescing,
-    /// Frames that had come when it slept last.
+    /// Number of received frames at the last sleep.
     came: u64,
     defaults: Defaults,
-    /// The address that the toolstack gave to it; None where the key is not there or no address.
+    /// The address from the toolstack; None if the key is missing or invalid.
     mac: Option<MacAddr>,
-    /// Frames that were sent from another one.
+    /// Number of frames that were sent with another source address.
     forged_source: u64,
-    /// The log does not have yet how frames travel: the back has still to say which pages it keeps
+    /// The log line about the paths is still to come: the back has not said which pages it keeps
     /// mapped.
     is_path_due: bool,
     silent_back: SilentBack,
-    /// Lines about what its backs did.
+    /// Budget for log lines about the backs.
     lines: LineBudget,
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
-    /// Finds the own domain's vif `handle` and begins to watch its back. One that reconnects brings
-    /// down first what a predecessor left connected.
+    /// Finds this domain's vif `handle` and starts to watch its back. A vif that reconnects first
+    /// closes what a predecessor left connected.
     #[inline(never)]
     pub fn new(
         platform: P,
@@ -109,13 +109,14 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 
     /// The hardware address that the toolstack gave to the vif (its key `mac`): the source of
-    /// frames that this guest sends. None: the key is not there, or is no address.
+    /// frames that this guest sends. None: the key is missing or invalid.
     pub fn mac(&self) -> Option<MacAddr> {
         self.mac
     }
 
-    /// Bytes of a packet, without its Ethernet header, that the toolstack announced (the key `mtu`
-    /// in this end's directory, else in the back's). None: it announced none; 1500 is usual then.
+    /// Largest packet, in bytes without the Ethernet header, that the toolstack announced (the key
+    /// `mtu` in this end's directory, else in the back's). None: it announced none; 1500 is usual
+    /// then.
     pub fn mtu(&mut self) -> Result<Option<u32>, FrontendError> {
         let say = |e: &KeyError| {
             // A program may ask at each connection.
@@ -125,31 +126,29 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(Mtu::announced_to_front(&self.end.device, &mut self.end.xs, say)?)
     }
 
-    /// Frames that [`send`](Self::send) took whose source is not the vif's [`mac`](Self::mac). A
-    /// back that filters drops such frames without a word to the guest: `pregrant back --port
-    /// switch` does (`forged_source` in `pregrant top`) unless `--allow-mac-spoofing` has this
-    /// guest; behind a tap they pass, as a guest that bridges needs it.
+    /// Number of frames that [`send`](Self::send) accepted although their source is not the vif's
+    /// [`mac`](Self::mac). A back that filters drops such frames without telling the guest:
+    /// `pregrant back --port switch` does (`forged_source` in `pregrant top`), unless
+    /// `--allow-mac-spoofing` names this guest. Behind a tap they pass, as a guest that bridges
+    /// needs.
     pub fn forged_source(&self) -> u64 {
         self.forged_source
     }
 
-    /// The platform.
     pub fn platform(&self) -> &P {
         &self.end.platform
     }
 
-    /// The driver.
+    /// The driver's end of the vif.
     pub fn vif(&self) -> &FrontVif<P> {
         &self.vif
     }
 
-    /// The driver, for what is not about frames (its control ring, its multicast requests), and the
-    /// platform for it.
+    /// The driver and its platform, for everything but frames (control ring, multicast requests).
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
         (&self.end.platform, &mut self.vif)
     }
 
-    /// The device.
     pub fn device(&self) -> &Device {
         &self.end.device
     }
@@ -159,9 +158,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &mut self.end.xs
     }
 
-    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif
-    /// that is to restart at some time is not waited for beyond it. Returns what the vif came
-    /// to.
+    /// Handles events of xenstore, a bounded number. Waits at most `wait` for the first one, and
+    /// not beyond the time of a planned restart. Returns the state that the vif reached.
     #[inline(never)]
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.wait_for_events(wait, self.vif.begins_at_ns())?;
@@ -172,8 +170,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             self.log_path();
         }
         self.check_silence(Instant::now());
-        // No event came, so nothing has changed: asking would cost a round trip to
-        // xenstored, on real Xen through another domain, each time that a loop sleeps.
+        // No event arrived, so nothing has changed. A look would cost a round trip to xenstored, on
+        // real Xen through another domain, each time that a loop sleeps.
         if events == 0
             && self.vif.is_live()
             && !self.vif.awaits_release()
@@ -184,11 +182,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         let (platform, mut bus) = self.end.split();
         match self.vif.step(platform, &mut bus) {
             Ok(step) => Ok(step),
-            // No fault of anybody's.
+            // The toolstack removed the vif: the error is no one's fault.
             Err(FrontError::Keys(_)) if self.end.is_gone() => Ok(self.vif.removed(&self.end.platform)),
             Err(e) => {
                 let what = e.to_string();
-                // the first error is the one to tell
+                // The first error is the one that is reported.
                 let _ = self.vif.close(&mut self.end.split().1, Some(&what));
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
@@ -198,7 +196,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// Says that its back answers nothing, and that it does again, as often as that is news.
+    /// Logs that the back answers nothing, and later that it answers again, once for each age of a
+    /// series.
     fn check_silence(&mut self, now: Instant) {
         if !self.silent_back.is_due(now) {
             return;
@@ -234,14 +233,14 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         (0..self.vif.nr_queues()).any(|i| self.vif.in_flight(i) > 0)
     }
 
-    /// How long a vif waits before it restarts: then [`control`](Self::control) is to be called,
-    /// whatever else there is to sleep for.
+    /// Time until a vif that waits before it restarts needs the next [`control`](Self::control);
+    /// None: it does not wait.
     pub fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vif.begins_at_ns())
     }
 
-    /// Waits until frames can travel, at most so long. False: not in time. And until the back has
-    /// said which pages it keeps mapped, but not for long: frames travel meanwhile.
+    /// Waits at most `most` until frames can travel. Returns false on timeout. Then also waits a
+    /// short time until the back has said which pages it keeps mapped; frames travel meanwhile.
     #[inline(never)]
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let mut until = Instant::now() + most;
@@ -259,8 +258,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(self.vif.is_live())
     }
 
-    /// Closes the vif and waits until its memory is the domain's own again, at most so long. False:
-    /// the back still has some of it mapped.
+    /// Closes the vif and waits at most `most` until its memory is this domain's again. Returns
+    /// false if the back still has some of it mapped.
     #[inline(never)]
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         match self.vif.close(&mut self.end.split().1, None) {
@@ -305,7 +304,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         act(&self.end.platform, queue).map_err(|fault| self.fault(fault))
     }
 
-    /// Takes TX answers of queue `i`, once at least `want` are there.
+    /// Processes TX answers of queue `i`, once at least `want` are there.
     #[inline(never)]
     pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
         self.on_queue(i, |p, queue| queue.reclaim(p, want))
@@ -331,13 +330,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.on_queue(i, |p, queue| queue.recv_by_reference(p, out, lent, want))
     }
 
-    /// See [`FrontVif::hand_on`].
+    /// Passes received frames to `port`; see [`FrontVif::hand_on`].
     #[inline(never)]
     pub fn hand_on(&mut self, came: &mut Arena, lent: &mut Lent, port: &mut dyn FramePort) -> usize {
         self.vif.hand_on(&self.end.platform, came, lent, port)
     }
 
-    /// Asks `hook` what is to become of the frames of queue `i`, and does it; see
+    /// Asks `hook` what to do with the frames of queue `i`, and does it; see
     /// [`FrontQueue::recv_hooked`].
     #[inline(always)]
     pub fn recv_hooked(
@@ -352,14 +351,14 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.on_queue(i, |p, queue| queue.recv_hooked(p, out, diverted, at, hook))
     }
 
-    /// See [`FrontVif::release`].
+    /// Releases frames by their tokens; see [`FrontVif::release`].
     #[inline(always)]
     pub fn release(&mut self, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         self.vif.release(&self.end.platform, tokens)
     }
 
-    /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them.
-    /// True: there is work.
+    /// Called before sleeping: arms all queues for RX, and with `tx_too` also for TX answers.
+    /// Returns true if there is work.
     pub fn arm(&mut self, tx_too: bool) -> Result<bool, FrontendError> {
         self.arm_ahead(tx_too, 1)
     }
@@ -375,18 +374,19 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(work)
     }
 
-    /// From now on a sleep waits for so many frames; see [`rx_coalescing`](super::rx_coalescing).
+    /// Sets for how many frames a sleep waits from now on; see
+    /// [`rx_coalescing`](super::rx_coalescing).
     pub fn set_rx_coalescing(&mut self, coalescing: RxCoalescing) {
         self.coalescing = coalescing;
     }
 
-    /// Frames that came, on all queues of this connection.
+    /// Number of frames that arrived on all queues of this connection.
     fn frames_that_came(&self) -> u64 {
         let queues = (0..self.vif.nr_queues()).filter_map(|i| self.vif.queue(i));
         queues.map(|queue| queue.stats().1.frames).sum()
     }
 
-    /// The answer that a sleep waits for.
+    /// Which answer, counted from here, a sleep waits for.
     fn ahead(&mut self) -> u32 {
         if self.coalescing == RxCoalescing::Off {
             return 1;
@@ -396,8 +396,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.coalescing.ahead(came.saturating_sub(before))
     }
 
-    /// Sleeps until there may be something to do, and at most until `due`: arms all queues first,
-    /// as [`arm`](Self::arm) does. The connection to xenstore is to wake the platform's events.
+    /// Arms all queues like [`arm`](Self::arm), then sleeps until there may be work, at most until
+    /// `due`. The connection to xenstore must wake the platform's events.
     #[inline(never)]
     pub fn sleep(&mut self, tx_too: bool, due: Option<Duration>) -> Result<(), FrontendError>
     where
@@ -407,7 +407,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if self.arm_ahead(tx_too, ahead)? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
-        // No event says when a back lets go of pages.
+        // No event reports that a back has unmapped pages.
         let retry = self.vif.awaits_release().then_some(RETRY);
         let delay = (ahead > 1).then_some(RX_DELAY);
         let check = self.waits_for_answers().then_some(silent_back::EACH);
@@ -422,15 +422,15 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(())
     }
 
-    /// Waits that ended with work pending, whose event did not come.
+    /// Number of waits that ended by timeout although work was pending: the event was lost.
     pub fn missed_wakeups(&self) -> u64 {
         self.waiter.missed_wakeups()
     }
 
-    /// The back lied: closes the vif, says why in the store.
+    /// Closes the vif because the back violated the protocol, and writes the reason to xenstore.
     #[cold]
     fn fault(&mut self, fault: PeerFault) -> FrontendError {
-        // the fault is the one to tell
+        // The fault is the error that is reported.
         let _ = self.vif.close(&mut self.end.split().1, Some(&fault.to_string()));
         self.end.fault(fault)
     }
@@ -440,12 +440,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
-    /// The default parts of its configuration: where the back lacks them, the log has no warning.
+    /// Tells which settings the user did not choose: if the back lacks these, the log has no
+    /// warning.
     pub fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
     }
 
-    /// The vif's new state, for the log: its peer and path, and requests that failed.
+    /// Logs the vif's new state: its peer and path, and requests that failed.
     #[inline(never)]
     pub fn log_state(&mut self) {
         let (id, vif) = (self.end.device.id(), &self.vif);
@@ -454,7 +455,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             self.is_path_due = false;
             return log::info!("{id}: waits for a backend ({})", id.back);
         }
-        // The back has not said yet what it keeps mapped: its answers come while frames travel.
+        // The back has not said yet which pages it keeps mapped: its answers arrive while frames
+        // travel.
         self.is_path_due = vif.is_announcing();
         let path = if self.is_path_due {
             "ordinary grants until the back has said which pages it keeps mapped (gref-mapping)".to_string()
@@ -478,7 +480,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// The back has said which pages it keeps mapped.
+    /// Logs the paths, once the back has said which pages it keeps mapped.
     fn log_path(&mut self) {
         self.is_path_due = false;
         let (id, pages, path) = (self.end.device.id(), self.vif.gref_pages(0), self.path_in_words());
@@ -493,7 +495,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// How frames of queue 0 travel, the way of most frames first.
+    /// The paths by which frames of queue 0 travel, as text; the most used one first.
     fn path_in_words(&self) -> String {
         let vif = &self.vif;
         let mut ways = Vec::new();
@@ -531,9 +533,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 /// The parts of a front's configuration that are defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defaults {
-    /// Staging, and the length of its buffers.
+    /// Staging, and the length of staging buffers.
     pub staging: bool,
-    /// How many queues.
+    /// The number of queues.
     pub queues: bool,
 }
 

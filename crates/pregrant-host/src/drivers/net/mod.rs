@@ -41,32 +41,32 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use vif::VifInstance;
 
-/// The name of a vif's control page among what is kept of it.
+/// Name of a vif's control page among its kept memory.
 pub const CONTROL_PAGE: &str = "control";
 
-/// How vifs are served: those that are found from now on.
+/// How vifs are served that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct NetConfig {
     /// The features offered, and how frames move.
     pub vif: VifConfig,
     /// The runner of their hotplug scripts.
     pub hotplug: Hotplug,
-    /// These vifs alone; all when there are none. Before the first vif is found.
+    /// Serve only these vifs; empty: all. Must be set before the first vif is found.
     pub chosen: Vec<DeviceChoice>,
 }
 
 /// The class of vifs, on platform `P`.
 pub struct Net<P> {
-    /// How they are served.
+    /// How vifs are served.
     pub config: NetConfig,
     provider: SharedProvider,
-    /// The log was warned that guests may not be isolated.
+    /// The warning that guests may not be isolated was logged.
     warned: Rc<Cell<bool>>,
     platform: PhantomData<fn(&P)>,
 }
 
 impl<P: Platform> Net<P> {
-    /// Vifs whose ports `provider` makes.
+    /// Serves vifs whose ports `provider` makes.
     pub fn new(config: NetConfig, provider: Box<dyn PortProvider>) -> Self {
         let (provider, warned) = (Rc::new(RefCell::new(provider)), Rc::default());
         Self { config, provider, warned, platform: PhantomData }
@@ -83,7 +83,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     #[inline(never)]
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vif.clone();
-        // It is not offered where nothing may be kept.
+        // Persistent grants are offered only if at least one page may stay mapped.
         config.features.persistent &= config.paths.persistent > 0;
         let mut vif = BackVif::new(id.front, id.handle, config);
         if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {

@@ -24,10 +24,10 @@ use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Ports of a vif, by queue.
+/// The ports of a vif's queues.
 pub type Ports = Vec<Box<dyn FramePort>>;
 
-/// The provider of ports for all vifs of a backend.
+/// The provider of ports, shared by all vifs of a backend.
 pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 
 /// The toolstack's settings of a vif's remote side, from the back's directory.
@@ -35,13 +35,13 @@ pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 pub struct HotplugConfig {
     /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
     pub name: String,
-    /// `bridge`: to be joined.
+    /// Key `bridge`: the bridge that the interface joins.
     pub bridge: Option<String>,
-    /// `script`: run when the interface is there.
+    /// Key `script`: run when the interface exists.
     pub script: Option<String>,
-    /// `mtu`: the interface gets it. One that no interface can have counts as absent.
+    /// Key `mtu`: the interface's MTU. An impossible value counts as absent.
     pub mtu: Option<u32>,
-    /// `mac`: the guest's address.
+    /// Key `mac`: the guest's address.
     pub mac: Option<String>,
     /// [`INTERFACE`]: the number of the interface that a predecessor made.
     pub interface: Option<u32>,
@@ -49,8 +49,8 @@ pub struct HotplugConfig {
     pub dir: String,
 }
 
-/// Where a backend says, in its directory, by which number its successor finds a vif's interface:
-/// its name its owner may have changed.
+/// Key of the backend, in its own directory: the number (ifindex) of a vif's interface, by which a
+/// successor finds it even if its owner renamed it.
 pub const INTERFACE: &str = "pregrant-interface";
 
 /// The name of a vif's interface where the toolstack gives none.
@@ -72,7 +72,7 @@ impl HotplugConfig {
                 format!("ignoring the key `mtu`, the interface keeps its MTU: {e}"),
             ));
         })?;
-        // One that is garbled is no one's: the interface is found by its name.
+        // An invalid number is ignored: the interface is then found by its name.
         let interface = device.get_own(xs, INTERFACE).unwrap_or_default();
         let mut text = |key: &str| -> Result<Option<String>, DeviceError> {
             let text: Option<String> = device.get_own(xs, key)?;
@@ -91,13 +91,13 @@ impl HotplugConfig {
     }
 }
 
-/// The one that plugs a vif's remote side in (docs/protocol 2.10). Never two of them.
+/// Who connects a vif's interface to the network (docs/protocol 2.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
-    /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected
-    /// after that.
+    /// The toolstack: its script writes "connected" to `hotplug-status`, and only then the front is
+    /// connected.
     Toolstack,
-    /// This process: runs `script`, or joins `bridge` where there is no such file, and then says
+    /// This process: it runs `script`, or joins `bridge` if there is no such file, and then writes
     /// "connected".
     Own,
     /// No one.
@@ -108,66 +108,67 @@ pub enum Hotplug {
 /// The progress of hotplug.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plugged {
-    /// It is done.
+    /// Hotplug is done.
     Yes,
-    /// A script runs.
+    /// The script still runs.
     NotYet,
-    /// It failed, for this reason.
+    /// Hotplug failed; the text says why.
     No(String),
 }
 
 pub use crate::drivers::device_class::Notes;
 
-/// See the module. None of it writes lines into the log: what failed is said to the backend, which
-/// writes it as long as the vif has lines left.
+/// Makes the ports of vifs: taps, ports of the switch, or others. An implementation writes no log
+/// lines; it returns failures to the backend, which logs them within the vif's budget.
 pub trait PortProvider: RemoteSide {
-    /// As [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
+    /// Like [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
     fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         None
     }
-    /// Whether the kernel's netback serves it, and it is about to be taken from there.
+    /// True if the kernel's netback serves the vif, and this process is about to take it over.
     fn is_kernels(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.is_kernels(id))
     }
-    /// A vif was found: makes its place. Its front knows nothing of it yet, unless it is `live`:
-    /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
-    /// at once. May come again.
+    /// Called when a vif was found: makes its interface. The front knows nothing of it yet, unless
+    /// `live`: then the vif is about to be taken over, with a predecessor's interface, or one that
+    /// must be made like it at once. Can be called again.
     ///
     /// # Errors
     /// In words for the log and the store. The vif is not served.
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.found(id, place, live))
     }
-    /// A vif that a predecessor left connected is about to be taken up, at once or when its last
-    /// owner is gone: frames for its guest are kept from now on. `queues` and `front` are as
-    /// [`connected`](Self::connected) will probably have them. Nothing of it is this process' yet.
+    /// Called when a vif that a predecessor left connected is about to be taken over, at once or
+    /// when its last owner is gone: frames for its guest are queued from now on. `queues` and
+    /// `front` are the likely arguments of [`connected`](Self::connected). The vif is not this
+    /// process's yet.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         if let Some(inner) = self.inner_provider() {
             inner.reserve(id, place, queues, front);
         }
     }
-    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in
-    /// use goes. Returns how many frames waited there, and are lost.
+    /// Called when the vif is connected, or was not taken over after all: drops what was
+    /// [reserved](Self::reserve) and is not used. Returns how many queued frames are lost by that.
     fn release(&mut self, id: &DeviceId) -> usize {
         self.inner_provider().map_or(0, |inner| inner.release(id))
     }
-    /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
+    /// For [`Hotplug::Own`]: starts or continues hotplug. Called again until it is done.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.plug(id, place))
     }
-    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the
-    /// hotplug, or goes on with it; asked again until it is over. The directory is there still.
+    /// For [`Hotplug::Own`], if this process also removes the vif's directory: starts or continues
+    /// to undo hotplug. Called again until that is done; the directory still exists.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.unplug(id))
     }
-    /// The front is connected: a port for each of `queues`. `front` is what the guest takes
-    /// unfinished.
+    /// Called when the front is connected: makes a port for each of `queues`. `front` is the
+    /// offload work that the guest accepts to do.
     ///
     /// # Errors
     /// In words for the log. The vif's frames are dropped.
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String>;
-    /// Descriptors, by queue, that are readable when the kernel has frames for the guest; asked for
-    /// ports that were just made.
+    /// For each queue a descriptor that is readable when the kernel has frames for the guest.
+    /// Called for ports that were just made.
     ///
     /// The default is none: ports of this process (a switch, a sink) ring the doorbell of their
     /// worker. A provider whose frames come from the kernel must implement it, or the worker sleeps
@@ -175,8 +176,8 @@ pub trait PortProvider: RemoteSide {
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
         self.inner_provider().map_or_else(Vec::new, |inner| inner.readable(id))
     }
-    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
-    /// them.
+    /// Called when the guest begins or stops to receive frames: `up` if it is connected and has
+    /// posted RX slots.
     ///
     /// The default does nothing: ports of this process have no carrier, and keep or drop the frames
     /// of a guest that takes none. A provider with an interface of the kernel's must implement it.
@@ -186,9 +187,9 @@ pub trait PortProvider: RemoteSide {
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.inner_provider().map_or(Ok(()), |inner| inner.link(id, up))
     }
-    /// The longest packet that the guest takes, for an interface of the kernel's, which is to send
-    /// no longer ones; None: any. As its front connects, and when longer ones came all the same:
-    /// those were dropped and counted. Notes of what was changed.
+    /// Sets the longest packet that the guest receives as the MTU of its interface; None: no limit.
+    /// Called when the front connects, and when longer packets arrived nevertheless (they were
+    /// dropped and counted). Returns notes of what was changed.
     ///
     /// The default does nothing: ports of this process have no MTU.
     ///
@@ -197,21 +198,22 @@ pub trait PortProvider: RemoteSide {
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
     }
-    /// The number of the vif's interface, for [`INTERFACE`]; None: it has none.
+    /// The number (ifindex) of the vif's interface, for [`INTERFACE`]; None: the vif has no
+    /// interface.
     fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
         self.inner_provider()?.interface_number(id)
     }
-    /// Whether a vif's interface may change without an event, so that it must be
+    /// True if a vif's interface may change without an event, so that it must be
     /// [checked](Self::check).
     fn wants_checks(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.wants_checks(id))
     }
-    /// Each second while the front is connected: notes of what became of the vif's interface, and
-    /// of what was done about it.
+    /// Called each second while the front is connected: returns notes about changes of the vif's
+    /// interface, and about what was done.
     fn check(&mut self, id: &DeviceId) -> Notes {
         self.inner_provider().map_or_else(Notes::new, |inner| inner.check(id))
     }
-    /// The front is no longer connected; its ports are gone.
+    /// Called when the front is no longer connected; its ports are gone.
     ///
     /// # Errors
     /// In words for the log.
@@ -227,7 +229,7 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Ports> PortProvider for F {
     }
 }
 
-/// Ports of a vif that has no place: every frame is refused, and counted as such.
+/// Ports of a vif that has no interface: every frame is refused, and counted.
 pub fn unplugged(queues: usize) -> Ports {
     (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
 }
@@ -246,20 +248,20 @@ impl FramePort for Unplugged {
     }
 }
 
-/// Where one vif's hotplug stands.
+/// State of one vif's hotplug.
 #[derive(Debug)]
 pub(super) enum HotplugState {
-    /// Nothing to do, or done.
+    /// Nothing is left to do.
     Done,
-    /// By this process: to be asked again.
+    /// This process does it: ask the provider again.
     Own(HotplugConfig),
-    /// The vif is over, and what this process plugged in is being undone.
+    /// The vif has ended, and the hotplug that this process did is being undone.
     Undone,
 }
 
 impl HotplugState {
-    /// Makes the remote side's place, and begins to plug it in. A vif that was taken up (`live`) is
-    /// plugged in already.
+    /// Makes the remote side's interface and starts hotplug. For a vif that was taken over
+    /// (`live`), hotplug is done already.
     pub(super) fn begin<P: Platform>(
         provider: &mut dyn PortProvider,
         hotplug: Hotplug,
@@ -276,7 +278,7 @@ impl HotplugState {
         Ok((if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done }, notes))
     }
 
-    /// Asks again. The result, once it is over.
+    /// Asks the provider again. Returns the result once it is known.
     pub(super) fn turn(&mut self, provider: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,
@@ -296,12 +298,12 @@ impl HotplugState {
         Some(step)
     }
 
-    /// Whether the vif is over.
+    /// True if the vif has ended.
     pub(super) fn is_out(&self) -> bool {
         matches!(self, Self::Undone)
     }
 
-    /// Whether it is to be asked again.
+    /// True if the provider must be asked again.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)
     }

@@ -15,13 +15,12 @@ use pregrant::units::EvtchnPort;
 use pregrant::{PeerFault, PlatformError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// See the module.
 pub(super) struct VifQueue<P: Platform> {
     pub(super) queue: BackQueue<P>,
     pub(super) port: Box<dyn FramePort>,
     pub(super) readable: Option<OwnedFd>,
     pub(super) number: usize,
-    /// Of the vif.
+    /// Number of queues of the vif.
     pub(super) nr_queues: usize,
 }
 

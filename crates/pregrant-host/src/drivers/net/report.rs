@@ -13,41 +13,42 @@ use pregrant::xenstore::Transport;
 use std::any::Any;
 use std::ops::Deref;
 
-/// One vif as others see it.
+/// The state of one vif, for tests and tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VifReport {
-    /// As of any device.
+    /// The report that devices of all classes have.
     pub device: DeviceReport,
-    /// By queue: path and counters of TX, then of RX.
+    /// For each queue: path and counters of TX, then of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
-    /// By queue: what it shares with its guest.
+    /// For each queue the memory that it shares with its guest.
     pub shared: Vec<SharedMemory>,
-    /// Pages of its guest that it has mapped.
+    /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: usize,
-    /// Whether the guest takes frames: it has slots for them, or had not long ago.
+    /// True if the guest has RX slots for frames, or had some a short time ago.
     pub link: bool,
-    /// How often it did not for so long that its link went down, in all of its connections.
+    /// Number of times the vif's link went down because the guest had no RX slots for too long,
+    /// over all connections.
     pub stalls: u64,
-    /// What its guest may send; None: it is not limited.
+    /// The rate that limits what the guest may send; None: no limit.
     pub rate: Option<Rate>,
-    /// How often its frames had to wait for credit, since it connected.
+    /// Number of times frames had to wait for the rate limit since the connect.
     pub credit_waits: u64,
     /// Staging lists that were refused: queue, direction, why.
     pub refused: Vec<(usize, &'static str, String)>,
-    /// Frames that its ports dropped.
+    /// Frames that the vif's ports dropped.
     pub port_drops: Vec<PortDrop>,
 }
 
-/// How a queue's frames come to the backend's memory, TX and RX.
+/// By which memory a queue's frames reach the backend, for TX and RX.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedMemory {
     /// The paths, as they are shown, in the order in which they are asked.
     pub chains: [Vec<&'static str>; 2],
-    /// Bytes of a frame that fit a staging buffer; None: there are none.
+    /// The staging buffers of each direction; None: there are none.
     pub buffers: [Option<BufferNames>; 2],
-    /// Pages that stay mapped since they were seen; None: none do.
+    /// Pages that stay mapped after they were seen, of each direction; None: there are none.
     pub kept: [Option<MappedStats>; 2],
-    /// The table of pages that the guest has had mapped, for both directions; None: there is none.
+    /// The table of pages that the guest asked to map, for both directions; None: there is none.
     pub gref_table: Option<MappedStats>,
 }
 
@@ -59,7 +60,7 @@ impl Deref for VifReport {
 }
 
 impl VifReport {
-    /// Of this device, if it is a vif.
+    /// The report of this device, if it is a vif.
     fn of<P: Platform, T: Transport + 'static>(
         device: DeviceReport,
         served: &dyn ServedDevice<P, T>,
@@ -91,7 +92,7 @@ impl VifReport {
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// All vifs.
+    /// Reports of all vifs.
     pub fn reports(&self) -> Vec<VifReport> {
         self.devices().filter_map(|(device, served)| VifReport::of(device, served)).collect()
     }

@@ -18,27 +18,28 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How late a frame may be for another one.
+/// Longest delay of a frame that waits for others.
 pub const RX_DELAY: Duration = Duration::from_micros(100);
-/// Frames that are waited for at most.
+/// Largest number of frames to wait for.
 pub const FRAMES_MAX: u32 = 128;
-/// The same where the load decides.
+/// Largest number of frames to wait for if the load decides.
 const BY_LOAD_MAX: u64 = 32;
 
-/// See the module.
+/// How many frames must arrive before the guest's end is woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RxCoalescing {
-    /// An event for the next frame.
+    /// One event for the next frame.
     #[default]
     Off,
-    /// An event for so many.
+    /// One event for this number of frames.
     Frames(u32),
-    /// An event for as many as came last.
+    /// One event for as many frames as arrived since the last sleep.
     Load,
 }
 
 impl RxCoalescing {
-    /// The answer, from here, that is to be waited for; `came`: frames since the last sleep.
+    /// Which answer, counted from here, the event is requested for; `came`: number of frames since
+    /// the last sleep.
     pub fn ahead(self, came: u64) -> u32 {
         match self {
             _ if came == 0 => 1,

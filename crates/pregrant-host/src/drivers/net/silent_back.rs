@@ -12,21 +12,21 @@
 use crate::drivers::overdue::{News, Overdue};
 use std::time::{Duration, Instant};
 
-/// Between two checks.
+/// Interval between two checks.
 pub(super) const EACH: Duration = Duration::from_secs(1);
 
 /// A connected vif's traffic until now, of all queues.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Traffic {
-    /// TX requests that have no answer.
+    /// Number of TX requests without an answer.
     pub out: u32,
     /// Frames that were sent, each of a request or more.
     pub sent: u64,
-    /// Frames that came.
+    /// Number of frames that arrived.
     pub came: u64,
 }
 
-/// See the module.
+/// Finds out whether the back has stopped answering requests.
 #[derive(Default)]
 pub(super) struct SilentBack {
     checked: Option<Instant>,
@@ -70,7 +70,7 @@ mod tests {
         Some(Traffic { out, sent, came })
     }
 
-    /// By seconds.
+    /// Reports of a run, with the second of each.
     fn said(silent: &mut SilentBack, began: Instant, traffic: impl Fn(u64) -> Option<Traffic>) -> Vec<News> {
         (0..=40).filter_map(|s| silent.check(began + Duration::from_secs(s), traffic(s))).collect()
     }
@@ -78,12 +78,13 @@ mod tests {
     #[test]
     fn a_back_is_silent_while_what_was_sent_is_unanswered() {
         let (began, mut silent) = (Instant::now(), SilentBack::default());
-        // It has been asked nothing, or answers all, or answers as fast as it is asked.
+        // The back got no request, or answers all, or answers as fast as it gets them.
         assert_eq!(said(&mut silent, began, |_| of(0, 7, 0)), []);
         assert_eq!(said(&mut silent, began, |s| of(9, 7 + 3 * s, 0)), []);
-        // It answers nothing, and sends.
+        // The back answers no request, but sends frames.
         assert_eq!(said(&mut silent, began, |s| of(9, 200, s)), []);
-        // No more than its ring has is out: the first of them wait 5 s, and 30 s.
+        // The ring is full, so no more requests are in flight. The oldest has waited for 5 s, then
+        // for 30 s.
         let waits = [5, 30].map(|s| News::Waits(Duration::from_secs(s)));
         let sent = |s: u64| of(9 + s.min(20) as u32, 200 + s.min(20), 41);
         assert_eq!(said(&mut silent, began, sent), waits);

@@ -22,11 +22,11 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::{DeviceId, KeyValue};
 use std::collections::BTreeMap;
 
-/// Whose guests may send with other addresses than their own: one guest's vifs, or one of them;
-/// None: all.
+/// A guest whose vifs, or one vif, may send with source addresses that are not its own; None: all
+/// guests.
 pub type Spoofing = Option<DeviceChoice>;
 
-/// See the module.
+/// Ports of the built-in switch, one for each vif.
 #[derive(Debug, Default)]
 pub struct Stations {
     switch: Switch,
@@ -40,7 +40,7 @@ struct Station {
     reserved: Option<Reserved>,
 }
 
-/// Ports of a vif that is not connected yet, as they were made.
+/// Ports that were made for a vif that is not connected yet.
 #[derive(Debug)]
 struct Reserved {
     ports: Vec<SwitchPort>,
@@ -62,19 +62,19 @@ fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
 }
 
 impl Stations {
-    /// At this switch.
+    /// Makes ports at this switch.
     pub fn at(switch: &Switch) -> Self {
         Self { switch: switch.clone(), ..Self::default() }
     }
 
-    /// Lets guests send with other addresses than their own, once they connect.
+    /// Lets guests use source addresses other than their own, once they connect.
     pub fn allow_mac_spoofing(&mut self, whose: impl IntoIterator<Item = Spoofing>) {
         self.spoofing.extend(whose);
     }
 
-    /// A port for each queue of a vif that has been [found](PortProvider::found), those that were
-    /// [reserved](PortProvider::reserve) if they are as many; `front` is what its guest takes
-    /// unfinished.
+    /// A port for each queue of a vif that was [found](PortProvider::found). Uses the
+    /// [reserved](PortProvider::reserve) ports if their number is right. `front` is the offload
+    /// work that the guest accepts to do.
     ///
     /// # Errors
     /// The switch has no port left.
@@ -111,7 +111,7 @@ impl Stations {
         Ok(Reserved { ports, front, sources })
     }
 
-    /// With which addresses a vif's guest may send.
+    /// The source addresses that a vif's guest may use.
     fn sources(&self, id: &DeviceId) -> Sources {
         let mac = self.vifs.get(&(id.front.0, id.handle)).and_then(|station| station.mac);
         let may_spoof = |whose: &Spoofing| whose.is_none_or(|vifs| vifs.names(id.front.0, id.handle));
@@ -130,7 +130,8 @@ impl PortProvider for Stations {
         Ok(Notes::new())
     }
 
-    /// Where its address is none, or the switch is full, nothing is: its connect says so.
+    /// If the address is invalid, or the switch is full, nothing is reserved: the connect reports
+    /// it.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         let Ok(mac) = mac_of(place) else { return };
         let key = (id.front.0, id.handle);
@@ -212,7 +213,8 @@ mod tests {
     #[test]
     fn frames_wait_for_a_vif_that_is_about_to_be_taken_up() {
         let mut stations = Stations::at(&Switch::new());
-        // 6 has an address of the toolstack's; no one knows 7's, so what is for it goes to all.
+        // Guest 6 has an address from the toolstack. The address of guest 7 is unknown, so frames
+        // for it go to all.
         let keys = [(5, Some("00:16:3e:00:00:05")), (6, Some("00:16:3e:00:00:06")), (7, None)];
         for (front, mac) in keys {
             stations.reserve(&id(front), &place(mac), 2, BOTH);
@@ -224,19 +226,19 @@ mod tests {
             assert!(arena.push(&frame, Offload::default()));
         }
         five[0].tx_burst(&arena.burst());
-        // Found again and again, as one whose last owner is dying; with what its guest takes as it
-        // turns out to be.
+        // The vif is found again and again, as happens while its last owner is dying, now with the
+        // guest's real offloads.
         stations.reserve(&id(6), &place(keys[1].1), 2, BOTH);
         stations.found(&id(6), &place(keys[1].1), true).unwrap();
         let waiting = |ports: &[SwitchPort]| ports.iter().map(SwitchPort::held).sum::<usize>();
         let six = stations.ports(&id(6), 2, Offloads::default()).unwrap();
         let seven = stations.ports(&id(7), 2, BOTH).unwrap();
         assert_eq!([waiting(&six), waiting(&seven), waiting(&five)], [3, 1, 0]);
-        // They are in use: nothing is left to be released.
+        // The ports are in use, so there is nothing to release.
         assert_eq!(stations.release(&id(6)) + stations.release(&id(7)), 0);
         drop((six, seven));
-        // One that turns out to have another number of queues has ports of its own; one that is not
-        // taken up has none.
+        // A vif with another number of queues than reserved gets its own ports; one that is not
+        // taken over gets none.
         for (front, mac) in [(6, keys[1].1), (7, None)] {
             stations.reserve(&id(front), &place(mac), 2, BOTH);
         }
@@ -267,7 +269,7 @@ mod tests {
         {
             let why = stations.found(&id(5), &place(Some(bad)), false).unwrap_err();
             assert!(why.starts_with("/back/mac is ") && why.is_ascii(), "{why}");
-            // The address in the line is taken.
+            // The address that the line names is in use.
             let named = why.rsplit(' ').next();
             assert_eq!(stations.found(&id(6), &place(named), false), Ok(Notes::new()), "{why}");
         }

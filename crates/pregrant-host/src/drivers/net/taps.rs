@@ -33,32 +33,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its
-/// own.
+/// The address that Linux's netback gives its interfaces. It is the highest, so that no bridge
+/// takes it as its own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// Between two checks of the scripts of vifs that are gone.
+/// Interval of checks of the scripts of vifs that are gone.
 const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
-/// How long a bridge may take to forward for a port whose link came up. The kernel follows links
-/// once a second; it may be late.
+/// How long a bridge may take to forward for a port whose link came up. (The kernel checks links
+/// once a second, and may be late.)
 const FORWARDS: Duration = Duration::from_secs(3);
 
 /// All taps of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
-    /// The rest of [`FORWARDS`] for all vifs together: no queue is served meanwhile.
+    /// The rest of the time [`FORWARDS`], which all vifs share, since no queue is served meanwhile.
     patience: Duration,
-    /// Scripts of vifs that are gone, in the order in which these went.
+    /// Scripts of vifs that are gone, in the order in which the vifs went.
     ending: Vec<Ending>,
-    /// The results of those that failed.
+    /// Hotplugs that failed since the last call.
     failures: Vec<(DeviceId, String)>,
-    /// When the service last took none.
+    /// When the service last refused a connection.
     refused: Option<Instant>,
     way: TransportKind,
-    /// Who plugs vifs in.
+    /// Who connects vifs to the network.
     hotplug: Hotplug,
-    /// Where another process runs scripts, if this one does not.
+    /// Socket of the process that runs scripts; None: this process runs them.
     scripts: Option<PathBuf>,
 }
 
@@ -66,25 +66,25 @@ struct Placed {
     tap: Tap,
     place: HotplugConfig,
     script: Option<Run>,
-    /// Of ports that were just made.
+    /// Descriptors of ports that were just made.
     readable: Vec<OwnedFd>,
-    /// A script has plugged it in, and another run of it is to undo that.
+    /// A script connected the vif to the network, and must be run again to undo that.
     scripted: bool,
-    /// A predecessor's: its script may have.
+    /// The vif is a predecessor's, which may have run its script.
     reattached: bool,
-    /// Of its MTU, while its guest's front takes no longer packets.
+    /// The MTU that the interface had before it was lowered for the guest.
     mtu_limit: MtuLimit,
-    /// Its link has just come up, and its bridge may not forward for it yet.
+    /// The link has just come up, and the bridge may not forward yet.
     settling: bool,
-    /// Its link is up.
+    /// The link is up.
     is_up: bool,
-    /// What became of its interface, and why one that was removed is not made again, as the log
-    /// has it.
+    /// Whether the interface still exists and where, and why a removed one was not made again, as
+    /// last logged.
     seen: Whereabouts,
     failed: Option<String>,
 }
 
-/// A vif that is gone, and whose script is to say so or does.
+/// A vif that is gone, whose script must still run, or runs.
 struct Ending {
     id: DeviceId,
     name: String,
@@ -92,7 +92,7 @@ struct Ending {
 }
 
 impl Placed {
-    /// Lowers its MTU to `most`, or gives it the one of before back.
+    /// Lowers the interface's MTU to `most`, or restores the former one.
     fn limit_mtu(&mut self, most: Option<u32>) -> io::Result<Notes> {
         let interface = self.tap.interface();
         let name = interface.name();
@@ -113,7 +113,7 @@ impl Placed {
         Ok(note.into_iter().collect())
     }
 
-    /// What became of its interface since the last call.
+    /// Checks the interface; returns what changed since the last call.
     fn check(&mut self, hotplug: Hotplug) -> Notes {
         let now = self.tap.whereabouts();
         if now == Whereabouts::Gone {
@@ -138,9 +138,8 @@ impl Placed {
         vec![(log::Level::Info, text)]
     }
 
-    /// Its interface was removed: another takes its place, by the same descriptors, which the
-    /// workers have. It is plugged in as the vif's `bridge` says, unless a script did that, or it
-    /// is for no one to do.
+    /// Makes a removed interface again, with the same descriptors, which the workers use. It joins
+    /// the vif's `bridge`, unless a script did that before, or no one does it.
     fn make_again(&mut self, hotplug: Hotplug) -> Notes {
         let name = self.tap.name();
         if let Err(e) = self.tap.make_again() {
@@ -152,7 +151,7 @@ impl Placed {
             return if is_news { vec![(log::Level::Warn, text)] } else { Notes::new() };
         }
         (self.failed, self.seen) = (None, Whereabouts::Here(name.clone()));
-        // Its MTU is the toolstack's again; the guest's bound follows.
+        // The new interface has the toolstack's MTU; the guest's limit is applied later.
         self.mtu_limit = MtuLimit::default();
         let interface = self.tap.interface();
         let script = script_of(&self.place);
@@ -191,7 +190,8 @@ impl Placed {
         vec![(log::Level::Warn, text)]
     }
 
-    /// The script that undoes what one did, if one did anything; at most once.
+    /// The script that undoes what an earlier script did, if there was one. Returns it at most
+    /// once.
     fn undo(&mut self, scripts: Option<&PathBuf>) -> Option<Run> {
         if let Some(run) = self.script.as_mut().filter(|run| run.what() != What::Offline) {
             run.end();
@@ -221,30 +221,30 @@ impl Taps {
         Ok(Self { taps, patience, ending, failures, refused: None, way, hotplug, scripts: None })
     }
 
-    /// Which way bursts take to vifs found from now on, and from them. Where it is to be measured,
-    /// that is done now: a guest that connects would wait for it.
+    /// Sets how frames get to and from the taps of vifs that are found from now on. If that must be
+    /// measured, it is measured now, since a guest would otherwise wait for it.
     pub fn set_way(&mut self, way: TransportKind) {
         way.measure();
         self.way = way;
     }
 
-    /// Who plugs vifs in: this process, unless this is called.
+    /// Sets who connects vifs to the network; the default is this process.
     pub fn set_hotplug(&mut self, hotplug: Hotplug) {
         self.hotplug = hotplug;
     }
 
-    /// Scripts are run by the service at this socket, and not by this process.
+    /// Has scripts run by the service at this socket instead of this process.
     pub fn ask_for_scripts_at(&mut self, socket: PathBuf) {
         self.scripts = Some(socket);
     }
 
-    /// How many scripts run.
+    /// Number of scripts that run.
     fn nr_runs(&self) -> usize {
         let placed = self.taps.values().filter_map(|placed| placed.script.as_ref());
         placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_started()).count()
     }
 
-    /// Whether another may begin, where so many run.
+    /// Whether another script may start while `nr_runs` run.
     fn room(&self, nr_runs: usize) -> Capacity {
         match self.refused {
             _ if nr_runs >= RUNS_MAX => Capacity::None,
@@ -253,7 +253,7 @@ impl Taps {
         }
     }
 
-    /// A turn of a vif's script; None: it has none.
+    /// Continues a vif's script; None: it has none.
     fn turn_script(&mut self, id: &DeviceId) -> Option<Plugged> {
         let room = self.room(self.nr_runs());
         let placed = self.taps.get_mut(&(id.front.0, id.handle))?;
@@ -268,7 +268,7 @@ impl Taps {
         Some(turned)
     }
 
-    /// Goes on with the scripts of vifs that are gone: those that run, and then as many others as
+    /// Continues the scripts of vifs that are gone: first those that run, then as many more as
     /// there is room for.
     fn turn_ending(&mut self) {
         let mut nr_runs = self.nr_runs();
@@ -292,8 +292,9 @@ impl Taps {
         self.ending = ending;
     }
 
-    /// Waits until all taps whose links came up forward: what guests sent meanwhile is in their
-    /// rings, and would be lost at a port that does not, be it their own or another's.
+    /// Waits until the bridges forward for all taps whose links came up. Frames that guests sent
+    /// meanwhile are in their rings; they would be lost at a port that does not forward yet, their
+    /// own or another's.
     fn settle(&mut self) {
         let began = Instant::now();
         let mut settling: Vec<_> = self.taps.values_mut().filter(|placed| placed.settling).collect();
@@ -310,9 +311,10 @@ impl Taps {
         self.patience = self.patience.saturating_sub(began.elapsed());
     }
 
-    /// Plugs in an interface that is down, of a guest that was connected before: where that was by
-    /// the kernel's netback, whose interface went, for no script comes for this one; and one that
-    /// was made now. What a predecessor or the operator left down stays so.
+    /// Joins an interface to its bridge, if its guest was connected before and the interface is
+    /// down: because the kernel's netback removed the old one (and no script will run for the new
+    /// one), or because it was made just now. An interface that a predecessor or the operator left
+    /// down stays down.
     fn plug_in_live(
         &self,
         interface: &Interface,
@@ -344,7 +346,7 @@ impl Taps {
     }
 }
 
-/// Whether there is a tap of this name.
+/// True if a tap of this name exists.
 fn is_tap(name: &str) -> bool {
     Path::new("/sys/class/net").join(name).join("tun_flags").exists()
 }
@@ -355,9 +357,9 @@ fn prepare(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
     place.mtu.map_or(Ok(()), |mtu| interface.set_mtu(mtu))
 }
 
-/// The interface of a vif: the one that a predecessor made, by its number, where it was renamed;
-/// else that of the toolstack's name, which is made if there is none. Whether it was there, and
-/// what is to be said.
+/// Opens the interface of a vif: the one that a predecessor made, found by its number in case it
+/// was renamed; else the one with the toolstack's name, which is made if it does not exist. Returns
+/// also whether it existed, and notes for the log.
 fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     let is_there = Interface::new(&place.name)?.index().is_ok();
     let former = place.interface.and_then(|number| Interface::numbered(number).ok());
@@ -385,12 +387,12 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     Ok((tap, is_there, notes))
 }
 
-/// The script that plugs a vif in; None: it joins its `bridge`.
+/// The script that connects a vif to the network; None: it joins its `bridge`.
 fn script_of(place: &HotplugConfig) -> Option<&str> {
     place.script.as_deref().filter(|script| Path::new(script).exists())
 }
 
-/// Joins the bridge that the toolstack names, and takes the interface up.
+/// Joins the bridge that the toolstack names, and sets the interface up.
 ///
 /// # Errors
 /// There is no such bridge, or it is not to be joined.
@@ -411,7 +413,7 @@ pub fn remove_left(place: &HotplugConfig) -> io::Result<()> {
 
 impl PortProvider for Taps {
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
-        // One whose last owner is dying is found again and again.
+        // A vif whose last owner is dying is found again and again.
         if self.of(id).is_some() {
             return Ok(Notes::new());
         }
@@ -544,16 +546,16 @@ impl RemoteSide for Taps {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         let stays = |e: io::Error| format!("its interface stays behind: {e}");
         let Some(mut placed) = self.taps.remove(&(id.front.0, id.handle)) else {
-            // A predecessor's, whose vif went while no one was there to see it.
+            // This is a predecessor's interface, whose vif was removed while no backend ran.
             return remove_left(&HotplugConfig { name: usual_name(id), ..HotplugConfig::default() })
                 .map_err(stays);
         };
         let run = placed.undo(self.scripts.as_ref()).or(placed.script.take());
         self.ending.extend(run.map(|run| Ending { id: *id, name: placed.place.name, run }));
-        // At once, if there is room.
+        // Starts at once if there is room.
         self.turn_ending();
         match placed.tap.persist(false) {
-            // Somebody was faster.
+            // Somebody else removed the interface first.
             Err(_) if placed.tap.whereabouts() == Whereabouts::Gone => Ok(()),
             other => other.map_err(stays),
         }

@@ -40,33 +40,33 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// See the module.
+/// A vif with its ports and its queues.
 pub(super) struct VifInstance<P: Platform> {
     pub(super) vif: BackVif<P>,
-    /// Its ports, by queue, and what is readable when they have frames; none while workers have
-    /// the queues.
+    /// The ports of the queues, with descriptors that are readable when frames wait; empty while
+    /// workers have the queues.
     ports: Ports,
     readable: Vec<OwnedFd>,
-    /// Of the last connection's ports.
+    /// Counters of frames that the last connection's ports dropped.
     drops: Option<Arc<dyn DropCounts>>,
     provider: SharedProvider,
     hotplug: Hotplug,
     plug: HotplugState,
-    /// The log says that its guest takes no frames.
+    /// The log has a line that the guest receives no frames.
     stalled: bool,
-    /// It has an interface that others may rename, move or remove.
+    /// The vif has an interface that others may rename, move or remove.
     has_interface: bool,
     /// The number in xenstore may not be the interface's any more.
     renumbered: bool,
-    /// What its guest may send, as the log has it.
+    /// The rate limit as last logged.
     said_rate: Option<Rate>,
-    /// Frames that were too long for its guest when its interface's MTU was set last.
+    /// Number of frames that were too long for the guest when the interface's MTU was last set.
     too_long: u64,
-    /// Pages that its guest has had mapped, as the log has it, and as of the last
+    /// Number of pages that the guest asked to map: as last logged, and at the last
     /// [check](PeriodicCheck::check).
     said_grefs: usize,
     seen_grefs: usize,
-    /// The log was warned, of any vif, that its guest is not isolated.
+    /// A warning was logged, for any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
 }
 
@@ -97,10 +97,10 @@ impl<P: Platform> VifInstance<P> {
         }
     }
 
-    /// Says when its guest's pages begin to be mapped by control messages, and when none of them is
-    /// any more: from then on its frames go another way than the log has it. One line each, once no
-    /// request of the guest's is under way; [`say_more_grefs`](Self::say_more_grefs) has those that
-    /// come later.
+    /// Logs when the first of the guest's pages are mapped by control messages, and when the last
+    /// one is unmapped, since its frames then use another path than logged before. Each time one
+    /// line, once no request of the guest is outstanding; [`say_more_grefs`](Self::say_more_grefs)
+    /// logs later additions.
     fn say_grefs(&mut self, log: &DeviceLog) {
         let Some(pages) = self.vif.settled_gref_pages() else { return };
         if (self.said_grefs > 0) == (pages > 0) {
@@ -122,14 +122,14 @@ impl<P: Platform> VifInstance<P> {
         }
     }
 
-    /// Says what became of its interface, if it has one.
+    /// Logs what happened to the vif's interface, if it has one.
     fn check_interface(&mut self, id: &DeviceId, log: &DeviceLog) {
         let notes = self.provider.borrow_mut().check(id);
         self.renumbered |= !notes.is_empty();
         notes.iter().for_each(|(level, text)| log.say(*level, text));
     }
 
-    /// Limits the MTU of its interface, if it has one, to what the guest takes.
+    /// Limits the MTU of the interface, if there is one, to what the guest receives.
     fn limit_mtu(&mut self, id: &DeviceId, log: &DeviceLog) {
         self.too_long = self.vif.too_long();
         let limited = self.provider.borrow_mut().limit_mtu(id, self.vif.mtu_limit());
@@ -137,8 +137,8 @@ impl<P: Platform> VifInstance<P> {
         notes.iter().for_each(|(level, text)| log.say(*level, text));
     }
 
-    /// Says that more pages are mapped than the log has, once they have been as many for two
-    /// checks: a front names its pages by one request after another.
+    /// Logs that more pages are mapped than last logged, once their number was the same at two
+    /// checks: a front names its pages by several requests.
     fn say_more_grefs(&mut self, log: &DeviceLog) {
         let Some(pages) = self.vif.settled_gref_pages() else { return };
         if pages > self.said_grefs && pages == self.seen_grefs {
@@ -148,12 +148,12 @@ impl<P: Platform> VifInstance<P> {
         self.seen_grefs = pages;
     }
 
-    /// Frames that its ports dropped.
+    /// Frames that the vif's ports dropped.
     pub(super) fn port_drops(&self) -> Vec<PortDrop> {
         self.drops.as_ref().map_or_else(Vec::new, |drops| drops.read())
     }
 
-    /// Its control ring broke the protocol.
+    /// Closes the vif because its control ring violated the protocol.
     #[cold]
     fn fault(fault: PeerFault) -> RingFault {
         RingFault { key: front_key(0, 1, "ctrl", "ring-ref"), fault }
@@ -217,8 +217,8 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         (self.said_grefs, self.seen_grefs) = (0, 0);
         self.say_grefs(log);
         if tx == PathName::Foreign.name() {
-            // The path is switched on for the whole backend: one warning says what that means, and
-            // each vif's line of whom.
+            // The path is enabled for the whole backend: one warning explains it, and each vif's
+            // line names its guest.
             let level = if self.warned.replace(true) { Level::Info } else { Level::Warn };
             log.say(
                 level,
@@ -252,7 +252,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     fn take_back_queues(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         let (mut back, mut ports) = (Vec::new(), Vec::new());
         for queue in queues {
-            // No one but this type makes queues of this device.
+            // All queues of this device are made by this type, so the cast succeeds.
             let Ok(queue) = (queue as Box<dyn Any>).downcast::<VifQueue<P>>() else { continue };
             let VifQueue { queue, port, readable, .. } = *queue;
             back.push(queue);

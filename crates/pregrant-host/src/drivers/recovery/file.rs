@@ -29,18 +29,18 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Below a directory, such as `/run/pregrant-back`.
+/// Keeps locks and memory in files below a directory, such as `/run/pregrant-back`.
 #[derive(Clone, Debug)]
 pub struct FileRecovery {
     dir: PathBuf,
 }
 
-/// A device's lock, in its directory.
+/// Name of a device's lock file in its directory.
 const LOCK: &str = "lock";
-/// Bytes of a lock that is for all of the file.
+/// The bytes of a lock for a whole file.
 const ALL: std::ops::Range<i64> = 0..i64::MAX;
 
-/// A file that this process has locked; free again on drop, or when the process dies.
+/// A file that this process has locked. Dropping this, or the end of the process, unlocks it.
 ///
 /// flock alone keeps others out. Whether somebody has it could only be asked by taking it, and who
 /// took it that moment would keep out an owner: so it has another lock beside, of the same file,
@@ -51,26 +51,26 @@ pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
 /// Why a file is not locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process has it.
+    /// Another process has the lock.
     #[error("process {owner} has {path}; stop that process first")]
     Held {
-        /// The file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// As it wrote there.
+        /// The owner, as it wrote itself into the file.
         owner: String,
     },
     /// The file cannot be made or locked.
     #[error("{path}: {source}; is the directory writable for this user?")]
     Failed {
-        /// The file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
 }
 
 impl Lock {
-    /// Who has the lock at `path`, as it wrote there; None: no one. Keeps no one out meanwhile.
+    /// The owner of the lock at `path`, as it wrote itself into the file; None: the lock is free.
+    /// The check itself locks out no one.
     #[must_use]
     pub fn owner(path: &Path) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -79,8 +79,8 @@ impl Lock {
         Some(owner_in(&mut file))
     }
 
-    /// Locks the file `path`, which is made where it is not there, and writes this process' number
-    /// into it.
+    /// Locks the file `path`, which is created if it does not exist, and writes this process's
+    /// number into it.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -98,13 +98,14 @@ impl Lock {
                 }
                 Err(e) => return Err(failed(e.into())),
             }
-            // Its last owner may have removed it between our two steps: then another file is, or
-            // will be, the lock.
+            // The last owner may have removed the file between our two steps. Then another file is
+            // the lock, or will be.
             let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
             if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
-                // It is free, or flock would have said so.
+                // This cannot fail, since flock succeeded.
                 let _ = byte_lock::take(&file, ALL, byte_lock::Kind::Exclusive);
-                // For the next one's error alone: on a full file system there is none.
+                // Only for the error message of the next process; on a full file system the text is
+                // missing.
                 let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                 return Ok(Self(file));
             }
@@ -112,7 +113,7 @@ impl Lock {
     }
 }
 
-/// What its owner wrote into a lock's file.
+/// The owner's text in a lock file.
 fn owner_in(file: &mut File) -> String {
     let mut owner = String::new();
     let _ = file.take(16).read_to_string(&mut owner);
@@ -134,7 +135,7 @@ impl FileRecovery {
         Self { dir: dir.into() }
     }
 
-    /// Where a vif's lock is.
+    /// Path of a device's lock file.
     pub fn lock_of(&self, id: &DeviceId) -> PathBuf {
         self.dir.join(device_name(id)).join(LOCK)
     }
@@ -175,7 +176,7 @@ impl<P> Recovery<P> for FileRecovery {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let _ = if is_dir { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
         }
-        // The lock goes last: who takes it from here on finds nothing.
+        // The lock file is removed last: a process that gets it from now on finds nothing.
         let _ = fs::remove_file(own.join(LOCK));
         let _ = fs::remove_dir(own);
     }
@@ -214,7 +215,7 @@ mod tests {
         DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 1 }
     }
 
-    /// Who asks keeps no one out, and writes nothing.
+    /// Asking for the owner locks out no one and writes nothing.
     #[test]
     fn a_lock_is_asked_and_not_taken() {
         let scratch = Scratch::new("asked");

@@ -27,26 +27,26 @@ use std::any::Any;
 /// Memory of a device that outlives the process.
 pub type KeptBytes = Box<dyn SharedBytes + Send>;
 
-/// Keeps it, on platform `P`.
+/// Keeps locks and memory of devices, on platform `P`, beyond the end of a process.
 pub trait Recovery<P> {
-    /// Makes this process the device's only owner, until the value is dropped or the process dies.
-    /// The error names who or what is in the way.
+    /// Makes this process the only owner of the device, until the value is dropped or the process
+    /// dies. The error names the present owner.
     fn own(&mut self, p: &P, id: &DeviceId) -> Result<Box<dyn Any>, String>;
-    /// `bytes` of a device's memory, by a name that its class gives, as a predecessor left them.
-    /// None: there are to be none.
+    /// Memory of `bytes` bytes that belongs to the device, under a name that the class chooses,
+    /// with the content that a predecessor left. None: no memory is kept.
     ///
     /// # Errors
     /// There is no memory to be had, in words for the log: the device works but does not survive a
     /// crash.
     fn page(&mut self, p: &P, id: &DeviceId, name: &str, bytes: usize) -> Result<Option<KeptBytes>, String>;
-    /// The device is gone for good.
+    /// Called when the device is gone for good: forgets its memory.
     fn forget(&mut self, p: &P, id: &DeviceId);
-    /// The domain's devices of this class that something is kept of, whether there are such devices
-    /// or not. `own` is the domain.
+    /// The domain's devices of this class for which something is kept, whether they exist or not.
+    /// `own` is the domain.
     fn kept(&mut self, p: &P, class: Class, own: DomId) -> Vec<DeviceId>;
 }
 
-/// The name under which everything of a device is kept: `vif5.0`.
+/// Name of the directory with all that is kept of a device, such as `vif5.0`.
 pub fn device_name(id: &DeviceId) -> String {
     format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
 }

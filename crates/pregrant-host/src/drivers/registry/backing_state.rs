@@ -14,62 +14,64 @@
 use super::retry_interval::retry_interval;
 use std::time::{Duration, Instant};
 
-/// The first pause.
+/// Pause after the first failed try.
 const PAUSE_LEAST: Duration = Duration::from_millis(500);
-/// The longest: a repair has its effect within that time.
+/// Longest pause: a repair is noticed within this time.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
-/// How long a backing may be in use by another before it counts as missing.
+/// How long another process may use the backing before it counts as missing.
 pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
 
-/// See the module. The default is for a device that has just closed.
+/// What is known of a device's backing, and when it is tried next. The default is for a device that
+/// has just closed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BackingState {
     known: Known,
-    /// When the first of the tries failed, of those since the device has connected.
+    /// Time of the first failed try since the device last connected.
     failing_since: Option<Instant>,
-    /// The reason that the log has.
+    /// The reason that was logged.
     logged: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 enum Known {
-    /// It was not tried, or no try has decided: whether it is tried with no front, and when.
+    /// The backing was not tried, or no try was conclusive. The time says when it is tried without
+    /// a front; None: it is not.
     Untried(Option<Instant>),
-    /// It was there when it was tried or used last.
+    /// The backing was available when it was last tried or used.
     #[default]
     Present,
-    /// A front is there, and waits for another who has the backing.
+    /// A front is there, and waits because another process uses the backing.
     Busy { who: String, since: Instant, next: Instant, was_tried: bool },
-    /// It cannot be had.
+    /// The backing is unavailable.
     Missing {
         why: String,
-        /// Its front is not connected before.
+        /// The front is not connected before this time.
         until: Instant,
-        /// When it is tried with no front; None while it is.
+        /// When the backing is tried again without a front; None while a front waits.
         next: Option<Instant>,
-        /// False: another has it, and it may still turn out to be there.
+        /// False: another process has the backing, so it may exist.
         is_certain: bool,
     },
 }
 
-/// The consequence for a front that is about to connect where another has the backing.
+/// What a front does that is about to connect while another process has the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Busy {
     /// The front waits, from now on.
     Begins,
-    /// The front goes on waiting.
+    /// The front waits on.
     GoesOn,
-    /// It has waited for too long.
+    /// The front has waited for too long.
     TooLong,
 }
 
 impl BackingState {
-    /// Of a device that was just found.
+    /// For a device that was just found.
     pub(super) fn found(now: Instant) -> Self {
         Self { known: Known::Untried(Some(now)), ..Self::default() }
     }
 
-    /// Why its front is not connected.
+    /// Why the front is not connected.
     pub(super) fn why(&self) -> Option<&str> {
         match &self.known {
             Known::Busy { who, .. } => Some(who),
@@ -78,7 +80,7 @@ impl BackingState {
         }
     }
 
-    /// Whether it was tried, and is there or is not.
+    /// True if it is known whether the backing is available.
     pub(super) fn is_decided(&self) -> bool {
         match self.known {
             Known::Untried(_) | Known::Busy { .. } => false,
@@ -92,19 +94,20 @@ impl BackingState {
         matches!(self.known, Known::Missing { until, .. } if now < until)
     }
 
-    /// The toolstack has changed what it is: what was known means nothing, and it is tried at
+    /// Called when the toolstack has named another backing: forgets what was known, and tries it at
     /// once.
     pub(super) fn changed(&mut self, now: Instant) {
         *self = Self { logged: self.logged.take(), ..Self::found(now) };
     }
 
-    /// It is there, as it seems without a front. One that comes now may find it otherwise, and the
-    /// pauses go on then from where they were.
+    /// The backing seems to be available, without a front. If a front that connects now finds
+    /// otherwise, the pauses continue where they were.
     pub(super) fn is_there(&mut self) {
         self.known = Known::Present;
     }
 
-    /// It is not there (`is_certain`), or another has it. It is tried again after a pause.
+    /// The backing is missing (`is_certain`), or another process uses it. It is tried again after a
+    /// pause.
     pub(super) fn fails(&mut self, now: Instant, why: &str, is_certain: bool) {
         let since = *self.failing_since.get_or_insert(now);
         let pause = now.duration_since(since).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -112,10 +115,10 @@ impl BackingState {
         self.known = Known::Missing { why: why.into(), until, next: Some(until), is_certain };
     }
 
-    /// A front is about to connect, and another has it.
+    /// Called when a front is about to connect, and another process has the backing.
     pub(super) fn is_busy(&mut self, now: Instant, who: &str) -> Busy {
         let (since, was_tried, busy) = match self.known {
-            // It was logged before, and the front waits for the next try.
+            // That was logged before, and the front waits for the next try.
             Known::Missing { .. } => {
                 self.fails(now, who, true);
                 return Busy::GoesOn;
@@ -132,14 +135,14 @@ impl BackingState {
         busy
     }
 
-    /// No front waits for it any more.
+    /// The front that waited is gone.
     pub(super) fn end_busy(&mut self) {
         if let Known::Busy { was_tried, .. } = self.known {
             self.known = if was_tried { Known::Present } else { Known::Untried(None) };
         }
     }
 
-    /// When a front that waits for another is tried again.
+    /// When the backing is tried again for a front that waits because another process uses it.
     pub(super) fn busy_check(&self) -> Option<Instant> {
         match self.known {
             Known::Busy { next, .. } => Some(next),
@@ -147,13 +150,14 @@ impl BackingState {
         }
     }
 
-    /// Before it is tried with no front: whether it must be, and for how long it has failed.
+    /// Asks whether the backing must be tried now without a front. Returns for how long it has been
+    /// unavailable.
     pub(super) fn is_due(&mut self, now: Instant) -> Option<Duration> {
         self.next_mut()?.take_if(|at| *at <= now)?;
         Some(self.failing_since.map_or(Duration::ZERO, |since| now.duration_since(since)))
     }
 
-    /// When it is tried with no front.
+    /// When the backing is tried without a front.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.known {
             Known::Untried(next) | Known::Missing { next, .. } => next,
@@ -168,7 +172,7 @@ impl BackingState {
         }
     }
 
-    /// Whether the log must have this line: not if it was the last one.
+    /// True if this line must be logged: it is not the last one.
     pub(super) fn is_news(&mut self, line: &str) -> bool {
         let is_news = self.logged.as_deref() != Some(line);
         if is_news {
@@ -204,7 +208,7 @@ mod tests {
         }
         assert!(pauses.is_sorted() && pauses[0] == PAUSE_LEAST && pauses.last() == Some(&PAUSE_MOST));
         assert!(pauses.len() < 20, "{pauses:?}");
-        // It is there for who checks, and not for a front: the pauses go on from where they were.
+        // A check finds the backing, but a front does not: the pauses continue where they were.
         backing.is_there();
         assert_eq!((backing.why(), backing.due(), backing.is_paused(now)), (None, None, false));
         backing.fails(now, "no such file", true);
@@ -232,7 +236,7 @@ mod tests {
             now = backing.busy_check().expect("it is tried again");
             assert_eq!(backing.is_busy(now, "another"), Busy::GoesOn);
         }
-        // Its front goes away, and comes back.
+        // The front goes away, and comes back.
         let mut left = backing.clone();
         left.end_busy();
         assert!(left.is_decided() && left.why().is_none() && left.busy_check().is_none());

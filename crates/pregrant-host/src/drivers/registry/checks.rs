@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 const CHECK: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// A front is about to connect, and another has the device's backing: it waits.
+    /// Lets a front wait that is about to connect while another process has the device's backing.
     pub(super) fn wait_for_busy(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let Some(served) = self.devices.get_mut(&id) else { return };
         let who = e.to_string();
@@ -44,12 +44,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Tries the backing of a device again: by its front's connect, if there is a front that waits,
-    /// or without one.
+    /// Tries the backing of a device again: by connecting its front, if one waits, or without a
+    /// front.
     fn try_backing(&mut self, id: DeviceId, failing: Duration) {
         self.step(id);
         let Some(served) = self.devices.get_mut(&id) else { return };
-        // Its front has tried it, and the next try is set.
+        // The front has tried the backing, and the next try is scheduled.
         let is_tried = |state: &BackingState| state.busy_check().is_some() || state.due().is_some();
         let Some(state) = served.stage.backing_mut().filter(|state| !is_tried(state)) else { return };
         let Some(backing) = served.served.backing() else { return state.is_there() };
@@ -100,13 +100,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Devices whose check was due by now.
+    /// Devices whose check is due.
     fn due_by(&self, now: Instant, check: impl Fn(&Stage<P>) -> Option<Instant>) -> Vec<DeviceId> {
         let due = self.devices.iter().filter(|served| check(&served.stage).is_some_and(|at| at <= now));
         due.map(|served| served.device.id()).collect()
     }
 
-    /// When the next check is due, from now.
+    /// Time until the next check is due.
     pub(super) fn check_due(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let checks =

@@ -22,23 +22,23 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// Which control rings have work, which are idle and armed, and which are paused.
 #[derive(Default)]
 pub(super) struct ControlRings {
-    /// Of devices that are connected, by the number of their event channel.
+    /// Connected devices by the event channel of their control ring.
     by_port: BTreeMap<EvtchnPort, DeviceId>,
-    /// They have a turn in each control turn.
+    /// Devices whose control ring is served in each control turn.
     pub(super) active: BTreeSet<DeviceId>,
     paused: BTreeMap<DeviceId, Instant>,
-    /// Where the next check for lost wake-ups begins.
+    /// Where the next check for lost events starts.
     checked: usize,
-    /// This thread has not polled what fired since its last control turn.
+    /// This thread has not asked for events since its last control turn.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }
 
 impl ControlRings {
-    /// Those of devices that are connected, now that one has come or gone.
+    /// Called when a device has connected or closed: updates the connected devices.
     pub(super) fn update_live<P: Platform, T: Transport + 'static>(
         &mut self,
         p: &P,
@@ -48,7 +48,7 @@ impl ControlRings {
         let own =
             live.filter_map(|served| Some((served.served.control_ring()?.channel(p)?, served.device.id())));
         let before = std::mem::replace(&mut self.by_port, own.collect());
-        // One that has reconnected has another channel, or is as good as new.
+        // A device that has reconnected has another channel, or starts afresh.
         self.active.retain(|id| self.by_port.values().any(|live| live == id));
         self.paused.retain(|id, _| self.by_port.values().any(|live| live == id));
         for (port, id) in &self.by_port {
@@ -58,7 +58,7 @@ impl ControlRings {
         }
     }
 
-    /// These event channels fired.
+    /// Called with the event channels that fired.
     pub(super) fn fired(&mut self, ready: &ReadySet) {
         if ready.others {
             self.wake_all();
@@ -70,19 +70,19 @@ impl ControlRings {
         }
     }
 
-    /// It has a turn, unless it is paused.
+    /// Serves the device's ring in the next turns, unless it is paused.
     pub(super) fn wake(&mut self, id: DeviceId) {
         if !self.paused.contains_key(&id) {
             self.active.insert(id);
         }
     }
 
-    /// All that are not paused have a turn.
+    /// Gives all rings that are not paused a turn.
     fn wake_all(&mut self) {
         self.active.extend(self.by_port.values().filter(|id| !self.paused.contains_key(id)));
     }
 
-    /// Those whose pause is over have a turn again.
+    /// Serves rings again whose pause is over.
     pub(super) fn end_pauses(&mut self) {
         if self.paused.is_empty() {
             return;
@@ -98,30 +98,30 @@ impl ControlRings {
         });
     }
 
-    /// It has no turn for the time of this pause.
+    /// Does not serve the ring for this long.
     pub(super) fn pause(&mut self, id: DeviceId, pause: Duration) {
         self.active.remove(&id);
         self.paused.insert(id, Instant::now() + pause);
     }
 
-    /// Whether no device has such a ring.
+    /// True if no device has a control ring.
     pub(super) fn is_empty(&self) -> bool {
         self.by_port.is_empty()
     }
 
-    /// When the first pause is over, from now.
+    /// Time until the first pause is over.
     pub(super) fn due(&self) -> Option<Duration> {
         let first = self.paused.values().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// This thread has slept, or checked: it knows what fired.
+    /// This thread has slept or polled, so it has seen all events.
     pub(super) fn events_seen(&mut self) {
         self.asks = false;
     }
 
-    /// Whether a guest has published work in one that is armed; an event has reported it, or will.
-    /// Checks some, others each time; or `all`. Its ring is active then.
+    /// True if a guest has published work on an armed ring; an event has reported it, or will.
+    /// Checks some rings in each call, or with `all` all of them, and makes those with work active.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

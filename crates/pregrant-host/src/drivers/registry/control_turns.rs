@@ -20,7 +20,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// The log line for a device whose ring is paused, once in a while.
+/// The log line for a device whose control ring is paused; it is repeated rarely.
 const PAUSED: &str = "control ring throttled: the frontend sends too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -52,15 +52,16 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fault(fault) || !asked.is_empty()
     }
 
-    /// Channels that fired for this thread's worker, and are of none of its queues.
+    /// Polls control rings by channels that fired for this thread's worker and belong to none of
+    /// its queues.
     fn poll_control_rings(&mut self) {
         if let Some(load) = self.pool.inline_mut() {
             load.take_unknown(|ready| self.control_rings.fired(ready));
         }
     }
 
-    /// The channels that fired. A thread that serves no queues asks the platform itself, where it
-    /// has not slept since its last turn: it does not sleep while a ring is never empty.
+    /// Polls control rings by channels that fired. A thread without queues asks the platform itself
+    /// if it has not slept since its last turn, because it never sleeps while a ring has work.
     fn check_control_rings(&mut self) {
         self.poll_control_rings();
         if self.pool.inline_mut().is_some() {
@@ -74,9 +75,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Charges this time to the guest's account, and pauses the ring where the account is empty.
-    /// The part that comes `once` with each connection, in thousandths, is charged to its account
-    /// of steps: a front that connects without end is throttled for that.
+    /// Charges time on the control ring to the guest, and pauses the ring if the guest has used up
+    /// its share. The part that every connection needs once (`once`, in thousandths) is charged to
+    /// the guest's steps instead, so that a front that reconnects without end is throttled.
     fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
         let (throttle, now) = self.throttles.of(id.front);
         let once = took * once / 1000;
@@ -91,7 +92,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Before sleeping: arms those that have nothing. True: one has something.
+    /// Called before sleeping: arms the control rings that have no work. Returns true if one has
+    /// work.
     pub(super) fn arm_control_rings(&mut self) -> bool {
         self.poll_control_rings();
         let Self { control_rings, devices, platform, .. } = self;
@@ -104,8 +106,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     more
                 }
                 Err(e) => {
-                    // One is reported at a time: another stays active, and is reported in its next
-                    // turn.
+                    // One fault is reported at a time: another ring stays active, and is reported
+                    // in its next turn.
                     fault = Some((served.device.id(), e));
                     true
                 }

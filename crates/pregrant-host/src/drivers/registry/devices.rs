@@ -16,43 +16,44 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One device as others see it, whatever its class.
+/// The state of one device of any class, for the status and for tests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Class, guest and number.
+    /// Class, guest and number of the device.
     pub id: DeviceId,
-    /// The back's state.
+    /// The back's xenbus state.
     pub state: XenbusState,
-    /// Why it was closed by us, if it was.
+    /// Why this end closed the device, if it did.
     pub failed: Option<String>,
-    /// How often that happened.
+    /// Number of times the device was closed because of a fault.
     pub faults: u64,
-    /// How often its front was not watched for a while, since it asked for too many steps, or for
-    /// too much on its control ring.
+    /// Number of times the device's front was not watched for a while, because it asked for too
+    /// many steps or kept its control ring too busy.
     pub throttled: u64,
-    /// Lines that the log does not have of it, since it caused too many
+    /// Number of log lines that were left out because the device caused too many
     /// ([`DeviceLog`](crate::drivers::device_log::DeviceLog)).
     pub lines_left_out: u64,
-    /// Why it was the last time, also when it is connected again.
+    /// Why this end last closed the device, even if it is connected again.
     pub last_failure: Option<String>,
-    /// Why its backing is unavailable, where it is not connected for that.
+    /// Why the backing is unavailable, if the device is not connected for that reason.
     pub waits_for: Option<String>,
-    /// Whether that was tried; false: it may be there or not.
+    /// Whether the backing was tried; false: it is unknown whether it is available.
     pub is_tried: bool,
-    /// Nanoseconds of workers' time that its queues took while others wanted the same worker.
+    /// Worker time in nanoseconds that its queues used while other queues wanted the same worker.
     pub worker_ns: u64,
-    /// Whether a predecessor's live rings were taken up.
+    /// True if the rings were taken over from a predecessor.
     pub reattached: bool,
-    /// For how long its queues have been live.
+    /// Time since its queues became live; None: they are not.
     pub connected: Option<Duration>,
-    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.
+    /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
+    /// from kept pages.
     pub pages_needed: usize,
-    /// Pages that it may keep since it saw them, or may be asked to keep.
+    /// Number of pages that the device may keep mapped, because it saw them or was asked to.
     pub pages_allowed: usize,
 }
 
 impl DeviceReport {
-    /// Of a device that a predecessor left connected, and that waits for its backing.
+    /// For a device that a predecessor left connected, and that waits for its backing.
     pub(super) fn waiting(id: DeviceId, state: XenbusState, why: &str) -> Self {
         Self {
             id,
@@ -73,7 +74,7 @@ impl DeviceReport {
     }
 }
 
-/// One device that is served.
+/// A device that is served.
 pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) device: Device,
     pub(super) served: Box<dyn ServedDevice<P, T>>,
@@ -81,20 +82,20 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) stage: Stage<P>,
     pub(super) throttle: DeviceThrottle,
     pub(super) history: History,
-    /// The device's lock, where there is one.
+    /// The device's lock, if locks are used.
     pub(super) _owned: Option<Box<dyn Any>>,
 }
 
-/// The history of a device since it was found, for its report.
+/// A device's history since it was found, for its report.
 #[derive(Default)]
 pub(super) struct History {
-    /// How often it was closed from this end.
+    /// Number of times this end closed the device.
     pub(super) failures: u64,
-    /// Why, the last time.
+    /// The reason of the last of these.
     pub(super) last_failure: Option<String>,
-    /// Whether a predecessor's live rings were taken up.
+    /// True if the rings were taken over from a predecessor.
     pub(super) reattached: bool,
-    /// The time that its queues took of workers that others wanted too.
+    /// Worker time that its queues used while other queues wanted the same worker.
     pub(super) worker_ns: Arc<AtomicU64>,
 }
 
@@ -105,7 +106,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.device.is_peer_event(event) || self.front_keys().iter().any(is_about)
     }
 
-    /// Watches its front's state and the other keys that may change; there is one event at once.
+    /// Watches the state of the device's front and the other keys that may change. An event comes
+    /// at once.
     pub(super) fn watch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         watch(&self.device, self.front_keys(), xs)
     }
@@ -124,17 +126,17 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.stage.is_connected()
     }
 
-    /// The invariant of [`stage`](super::stage).
+    /// Checks the invariant of [`stage`](super::stage).
     pub(super) fn is_stage_right(&self) -> bool {
         self.is_connected() == (self.served.back().connection() != Connection::None)
     }
 
-    /// Keys of its front that may change while it is connected.
+    /// Keys of the front that may change while it is connected.
     fn front_keys(&self) -> &'static [&'static str] {
         self.served.back().rules().front_keys
     }
 
-    /// Whether this process plugs it in, or out.
+    /// True if this process runs the device's hotplug.
     pub(super) fn has_hotplug(&mut self) -> bool {
         self.served.hotplug().is_some_and(|script| script.is_pending())
     }
@@ -169,28 +171,29 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
     }
 }
 
-/// Watches a front's keys.
+/// Watches keys of a device's front.
 pub(super) fn watch<T: Transport>(device: &Device, keys: &[&str], xs: &mut Client<T>) -> Result<(), XsError> {
     device.watch_peer(xs)?;
     keys.iter().try_for_each(|key| device.watch_peer_key(xs, key))
 }
 
-/// Ends these watches.
+/// Ends the watches of keys of a device's front.
 pub(super) fn unwatch<T: Transport>(
     device: &Device,
     keys: &[&str],
     xs: &mut Client<T>,
 ) -> Result<(), XsError> {
-    // Each of them, whatever becomes of the others; the first error counts.
+    // All watches are ended, even if one fails; the first error is returned.
     let keys: Vec<_> = keys.iter().map(|key| device.unwatch_peer_key(xs, key)).collect();
     device.unwatch_peer(xs)?;
     keys.into_iter().collect()
 }
 
-/// The devices that are served, by their numbers: a position holds until one comes or goes.
+/// The devices that are served, in the order of their ids. A position is valid until a device is
+/// added or removed.
 pub(super) struct Devices<P: Platform, T: Transport + 'static> {
     served: Vec<Instance<P, T>>,
-    /// How many came and went.
+    /// Number of devices that were removed.
     pub(super) removed: u64,
 }
 
@@ -236,7 +239,7 @@ impl<P: Platform, T: Transport + 'static> Devices<P, T> {
         self.served.iter()
     }
 
-    /// All of them, which are served no longer.
+    /// Removes and returns all devices.
     pub(super) fn take_all(&mut self) -> Vec<Instance<P, T>> {
         std::mem::take(&mut self.served)
     }

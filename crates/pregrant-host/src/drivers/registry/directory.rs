@@ -7,15 +7,15 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// See the module.
+/// What the domain's backend directory holds: devices that are served, held by others, or ignored.
 pub(super) struct Directory<P: Platform, T: Transport + 'static> {
-    /// A directory may have come that was not checked.
+    /// A device's directory may have appeared that was not checked.
     pub(super) rescan: bool,
-    /// The recovery's memory of devices that are gone is freed, which is done once.
+    /// The kept memory of devices that are gone was freed, which is done once.
     pub(super) has_cleared: bool,
-    /// Devices that another still holds, and that are tried again.
+    /// Devices that another process still has, and that are tried again.
     pub(super) held: BTreeMap<DeviceId, Held<P, T>>,
-    /// Devices that another has, and keeps.
+    /// Devices that another driver has and keeps.
     pub(super) left_alone: BTreeSet<DeviceId>,
 }
 
@@ -25,17 +25,17 @@ impl<P: Platform, T: Transport + 'static> Default for Directory<P, T> {
     }
 }
 
-/// A device whose last owner still holds it, or its backing.
+/// A device that its last owner has not released yet, or whose backing it has not released.
 pub(super) struct Held<P: Platform, T: Transport + 'static> {
-    /// The first try.
+    /// Time of the first try.
     pub(super) since: Instant,
-    /// The owner, or what is missing.
+    /// The owner of the device, or what is missing.
     pub(super) why: String,
-    /// The next try; None: it is given up, until the directory changes.
+    /// Time of the next try; None: it is given up until the directory changes.
     pub(super) next: Option<Instant>,
-    /// Whether the log has it.
+    /// True if this was logged.
     pub(super) is_logged: bool,
-    /// The device as it was made, where it waits for its backing.
+    /// The device as it was made, if it waits for its backing.
     pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
 }
 

@@ -35,11 +35,11 @@ use std::any::Any;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits
-/// for it meanwhile.
+/// How long to retry a device whose last owner is dying (docs/protocol 1.1). Others are served
+/// meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Memory of a device that outlives the process; what cannot be had is logged at its expense.
+/// Gives a device its kept memory. If that fails, it is logged for the device.
 pub(super) fn keeper<'a, P>(
     recovery: &'a mut Option<Box<dyn Recovery<P>>>,
     p: &'a P,
@@ -49,16 +49,16 @@ pub(super) fn keeper<'a, P>(
     move |name, bytes| log.failed(Level::Warn, recovery.as_mut()?.page(p, &id, name, bytes))?
 }
 
-/// A device that is this process' and has its place, and whose rings were not checked yet.
+/// A device that this process owns and has made a port for, and whose rings were not checked yet.
 struct Placed<P: Platform, T: Transport + 'static> {
     device: Device,
     served: Box<dyn ServedDevice<P, T>>,
     log: DeviceLog,
     owned: Option<Box<dyn Any>>,
     left: PreviousState,
-    /// It may be gone on with what is left.
+    /// The rings that a predecessor left may be usable.
     live: bool,
-    /// Why its port or image cannot be made; None: it was.
+    /// Why the port or image cannot be made; None: it was made.
     misplaced: Option<String>,
 }
 
@@ -72,12 +72,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         rules.map_or(Changed::Nothing, |rules| below_watch(event, self.platform.domid(), &rules))
     }
 
-    /// The part of a device's class for what a predecessor serves.
+    /// The part of a device's class for taking over from a predecessor.
     fn takeover(&mut self, id: &DeviceId) -> Option<&mut dyn Takeover<T>> {
         self.classes.iter_mut().find(|class| class.rules().class == id.class)?.takeover()
     }
 
-    /// Finds devices that are new, and forgets those whose directory is gone.
+    /// Finds new devices, and forgets those whose directory is gone.
     pub(super) fn scan(&mut self) -> Result<(), BackendError> {
         let mut seen = Vec::new();
         let back = self.platform.domid();
@@ -103,8 +103,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 new.push(id);
             }
         }
-        // A worker serves the first of them before the last is taken up: what its guest sends to
-        // that one's is not to be lost.
+        // A worker serves the first of them before the last is taken over; frames from the first
+        // guest to the last must not be lost.
         new.iter().for_each(|id| self.reserve(id));
         let (served, new): (Vec<_>, Vec<_>) = new
             .into_iter()
@@ -126,9 +126,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether the toolstack has finished a device's directory. Where it is written key by key, by
-    /// hand or by a script, `state` comes last, and what is written there before would have the
-    /// permissions of a directory that is not the guest's yet.
+    /// True if the toolstack has finished the device's directory. If it is written key by key, by
+    /// hand or by a script, `state` comes last; a key that we wrote before would get permissions of
+    /// a directory that does not belong to the guest yet.
     fn is_announced(&mut self, id: &DeviceId) -> Result<bool, XsError> {
         Ok(self
             .xs
@@ -155,7 +155,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// Whether another has a device and keeps it; that is logged once.
+    /// True if another driver has a device and keeps it; that is logged once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
             self.directory.left_alone.remove(&id);
@@ -167,13 +167,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Whether one of those is free now: no event reports it.
+    /// True if another owner has released a device; no event reports that.
     pub(super) fn is_one_free(&self) -> bool {
         let Some(had) = &self.config.had_by_others else { return false };
         self.directory.left_alone.iter().any(|id| had(id).is_none())
     }
 
-    /// Drops what is queued for a device's guest, where the device is not connected.
+    /// Drops what is queued for a device's guest, if the device is not connected.
     fn release(&mut self, id: &DeviceId) {
         let Some(takeover) = self.takeover(id) else { return };
         let lost = takeover.release(id);
@@ -187,13 +187,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Begins to serve a device: a new one, or one that a predecessor left connected.
+    /// Starts to serve a device: a new one, or one that a predecessor left connected.
     pub(super) fn find(&mut self, id: DeviceId) {
         let placed = self.place(id);
         self.take_up(id, placed);
     }
 
-    /// Locks a device for this process, and makes its port or checks its image. None: that fails,
+    /// Locks a device for this process, and makes its port or checks its image. None: that failed,
     /// or must be tried again.
     fn place(&mut self, id: DeviceId) -> Option<Placed<P, T>> {
         if self.is_left_alone(id) {
@@ -202,8 +202,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let log = self.logs.of(id).clone();
         let device = Device::new(id, Side::Back);
-        // As the toolstack wrote it: what is kept is of a former device of this number, which was
-        // removed while no backend ran.
+        // The toolstack has created a new device. Kept memory belongs to a former one of the same
+        // number, which was removed while no backend ran.
         if let Some(recovery) = &mut self.config.recovery
             && matches!(
                 StoreBus { device: &device, xs: &mut self.xs }.own_state(),
@@ -240,7 +240,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 return None;
             }
         };
-        // First of all: what comes for the guest from here on waits at its place.
+        // This comes first: frames for the guest are queued from here on.
         let live = left == PreviousState::Connected && self.config.recovery.is_some();
         let misplaced = match served.place(&device, &mut self.xs, live) {
             Ok(notes) => {
@@ -250,8 +250,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Err(why) => Some(why),
         };
         if let (true, Some(why)) = (live, &misplaced) {
-            // Its guest is connected, and would not come back from a close: the next backend finds
-            // it as it is.
+            // The guest is connected, and could not reconnect after a close. The next backend finds
+            // it unchanged.
             let why = format!("{why}; left connected for the next backend");
             self.hold(id, &why, false);
             return None;
@@ -259,7 +259,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Some(Placed { device, served, log, owned, left, live, misplaced })
     }
 
-    /// Goes on with the rings that a predecessor left, or waits for the front.
+    /// Continues with the rings that a predecessor left, or waits for the front.
     fn take_up(&mut self, id: DeviceId, placed: Option<Placed<P, T>>) {
         if let Some(placed) = placed {
             self.take_up_placed(id, placed);
@@ -284,7 +284,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if let Err(e) = &taken
             && e.is_for_another()
         {
-            // Its guest would not come back from a close.
+            // The guest could not reconnect after a close.
             self.hold(id, &format!("{e}. Left connected for the next backend"), false);
             return;
         }
@@ -297,7 +297,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             if e.is_busy()
                 && let Some(held) = self.directory.held.get_mut(&id)
             {
-                // It goes on waiting, where it would start again.
+                // The device stays held; otherwise its wait would start again.
                 held.made = Some(served);
             }
             return;
@@ -307,7 +307,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let now = Instant::now();
         let mut stage = Stage::Waiting(BackingState::found(now));
         match left {
-            // Its class logs that, with what the predecessor left unfinished.
+            // The class logs this, with the work that the predecessor left unfinished.
             _ if live => stage.connect(now),
             PreviousState::Closed(Some(why)) => {
                 log.say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
@@ -334,8 +334,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(false) => {}
             Err(e) if e.is_of_ended_guest() => self.guest_has_ended(id, &e),
             Err(e) => {
-                // A front that comes again is to find it as it was found here, and the log has it
-                // then.
+                // A front that reconnects must find the backing as it was found here, and that is
+                // logged then.
                 if e.is_of_backing()
                     && let Some(served) = self.devices.get_mut(&id)
                     && let Some(backing) = served.stage.backing_mut()
@@ -349,9 +349,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Its last owner still has the device: it is tried again for a second, and after that when
-    /// the directory changes. `busy`: its backing is locked by a dying process, or missing; it is
-    /// tried again for as long as its guest waits.
+    /// The device's last owner still has it: retries for a second, then when the directory changes.
+    /// `busy`: the backing is locked by a dying process, or missing; retries as long as the guest
+    /// waits.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
         let first = Held { since: now, why: String::new(), next: Some(now), is_logged: false, made: None };
@@ -368,11 +368,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let how = if busy { "its guest waits" } else { "not served" };
             self.logs.of(id).say(Level::Warn, &format_args!("{how}: {why}"));
         }
-        // It is not served: what its front writes must not keep this process awake.
+        // The device is not served, so what its front writes must not wake this process.
         if is_given_up {
             let class = self.classes.iter().find(|class| class.rules().class == id.class);
             let keys = class.map_or(&[][..], |class| class.rules().front_keys);
-            // xenstore is gone, then
+            // If this fails, xenstore is gone.
             let _ = unwatch(&Device::new(id, Side::Back), keys, &mut self.xs);
         }
     }
@@ -389,7 +389,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 self.step(id);
             }
         }
-        // Those that wait for long are due by time.
+        // Devices that have waited for long are retried by time.
         self.directory.held.values().any(|held| held.next.is_some_and(|at| at <= Instant::now()))
     }
 }

@@ -20,12 +20,12 @@ use pregrant::xenstore::Transport;
 use std::fmt::Display;
 use std::time::Instant;
 
-/// A device's ring that broke the protocol.
+/// A fault in the ring of this device.
 pub(super) type Fault = (DeviceId, RingFault);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Goes on with the hotplug scripts that this process runs; the directory of a device that is
-    /// unplugged is removed.
+    /// Continues the hotplug scripts that this process runs. Removes the directory of a device
+    /// whose hotplug is undone.
     pub(super) fn turn_plugs(&mut self) {
         if !self.polls.hotplugs {
             return;
@@ -66,15 +66,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.polls.hotplugs = self.devices.iter_mut().any(Instance::has_hotplug);
     }
 
-    /// Whether the toolstack has made another device in the directory of one that was over, before
-    /// it went.
+    /// True if the toolstack has created another device in the directory of one that had ended.
     fn is_remade(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get(id) else { return false };
         let own = StoreBus { device: &served.device, xs: &mut self.xs }.own_state();
         matches!(own, Ok(XenbusState::Initialising))
     }
 
-    /// Takes one device's steps; a failure closes that device alone.
+    /// Makes one device's next step. A failure closes that device only.
     pub(super) fn step(&mut self, id: DeviceId) {
         let Some(came_to) = self.step_of_stage(id) else { return };
         match came_to {
@@ -85,7 +84,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
                 self.share_pages(id.front);
             }
-            // Its front may have sent requests.
+            // The front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
                 self.say(
@@ -110,7 +109,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// The steps of its handshake that its stage allows. None: none for now.
+    /// Makes the handshake's steps that the device's stage allows. None: there are none now.
     fn step_of_stage(&mut self, id: DeviceId) -> Option<Result<BackStep, ConnectError<DeviceError>>> {
         let room = match self.devices.get(&id)?.stage {
             Stage::Waiting(_) | Stage::Failed { .. } => self.room_for(&id),
@@ -136,15 +135,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let mut kept = keeper(&mut self.config.recovery, &self.platform, id, served.log.clone());
         let came_to = back.step(&self.platform, &mut bus, &mut kept);
-        // It may have closed one connection before the next one failed: that one waits, or is tried
-        // again, as the first of a device does.
+        // The step may have closed one connection before the next one failed. Then the device
+        // waits, or is tried again, as if it was its first connection.
         if came_to.is_err() && served.is_connected() && !served.is_stage_right() {
             served.stage.close();
         }
         Some(came_to)
     }
 
-    /// Its front is connected no longer. False: there is no such device.
+    /// Called when the front is no longer connected. Returns false if there is no such device.
     fn closed(&mut self, id: DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(&id) else { return false };
         served.stage.close();
@@ -152,8 +151,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
-    /// directory, and `scan` misses it. To forget it now would be to find it again at once.
+    /// The front is gone, or `online` is 0: the device stays closed until the toolstack removes its
+    /// directory and `scan` notices. If it was forgotten now, it would be found again at once.
     fn over(&mut self, id: DeviceId) {
         self.closed(id);
         if self.config.removes
@@ -175,7 +174,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// A device's step, or its connect, failed.
+    /// Called when a device's step, or its connect, failed.
     pub(super) fn failed_to_connect(&mut self, id: DeviceId, e: ConnectError<DeviceError>) {
         let text = match e {
             // The toolstack removed the directory before this step, which is not a fault.
@@ -206,7 +205,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// A device is live: its ports are made, its front sees that, and the log has a line.
+    /// Called when a device is live: makes its ports, informs its front, and logs it.
     pub(super) fn connected(&mut self, id: DeviceId, begin: Begin) {
         if let Some(served) = self.devices.get_mut(&id) {
             served.stage.connect(Instant::now());
@@ -231,14 +230,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         served.served.own_key_changed(&served.device, &served.log);
         if let Some(backing) = served.stage.backing_mut() {
-            // It may be another thing altogether.
+            // The backing may be a different one now.
             backing.changed(Instant::now());
         }
         self.pool.wake_queues(*id);
     }
 
-    /// Takes a device's own directory away, and the guest's if it has no other. `scan` misses it
-    /// then.
+    /// Removes a device's directory, and the guest's if no other device is in it. `scan` notices
+    /// later.
     fn remove_directory(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get(id) else { return };
         let guest = format!("{}/{}", watch_of(id.class), id.front.0);
@@ -254,25 +253,24 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether a device's own directory is not there any more.
+    /// True if a device's own directory does not exist any more.
     fn is_gone(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
         matches!(self.xs.read_if_there(served.device.own_dir()), Ok(None))
     }
 
-    /// Closes one device for something that its guest did.
+    /// Closes one device because of something that its guest did.
     #[cold]
     pub(super) fn fail(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Warn));
     }
 
-    /// Closes one device whose guest has ended, which is not a fault.
+    /// Closes a device whose guest has ended, which is not a fault.
     pub(super) fn guest_has_ended(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Info));
     }
 
-    /// The same as [`fail`](Self::fail); the log has a line of it, at this level, where that is
-    /// news.
+    /// Like [`fail`](Self::fail), with a log line at this level, if it is news.
     pub(super) fn fail_with(&mut self, id: DeviceId, why: &dyn Display, news: Option<Level>) {
         if !self.has_returned(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
             return;
@@ -299,7 +297,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// Closes one device for what its ring showed, if one did. True: so it was.
+    /// Closes a device because of a fault in its ring, if there is one. Returns true if there was.
     pub(super) fn fault(&mut self, fault: Option<Fault>) -> bool {
         let Some((id, RingFault { key, fault })) = fault else { return false };
         self.run_throttled(id, |backend| {

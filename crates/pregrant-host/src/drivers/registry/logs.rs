@@ -9,12 +9,12 @@ use crate::drivers::device_log::{DeviceLog, DeviceLogs};
 use pregrant::xenbus::DeviceId;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The logs of all devices, which share one budget.
 #[derive(Default)]
 pub(super) struct Logs {
     /// The budget over all devices.
     budget: DeviceLogs,
-    /// The log of each device, also of those that another holds.
+    /// The log of each device, including those that another owner has.
     current: BTreeMap<DeviceId, DeviceLog>,
     /// The logs of devices that are gone, as long as their class has something under way for them.
     ending: Vec<DeviceLog>,
@@ -31,13 +31,13 @@ impl Logs {
         self.current.get(id)
     }
 
-    /// A log for a line about a device that may be gone.
+    /// The log for a line about a device that may be gone.
     pub(super) fn of_any(&self, id: DeviceId) -> DeviceLog {
         let ending = self.ending.iter().find(|log| log.id() == id);
         ending.or_else(|| self.get(&id)).cloned().unwrap_or_else(|| self.budget.of(id))
     }
 
-    /// Ends those of devices that are not there any more.
+    /// Ends the logs of devices that do not exist any more.
     pub(super) fn retain(&mut self, stays: impl Fn(&DeviceId) -> bool) {
         self.current.retain(|id, log| {
             let stays = stays(id);
@@ -48,7 +48,7 @@ impl Logs {
         });
     }
 
-    /// A device is gone; `is_ending`: its class has something under way for it.
+    /// Called when a device is gone; `is_ending`: its class still has work under way for it.
     pub(super) fn removed(&mut self, id: &DeviceId, log: DeviceLog, is_ending: bool) {
         if is_ending {
             self.ending.push(log);
@@ -58,7 +58,7 @@ impl Logs {
         self.current.remove(id);
     }
 
-    /// Ends those for which nothing is under way any more.
+    /// Ends the logs of devices for which no work is under way any more.
     pub(super) fn retain_ending(&mut self, stays: impl Fn(&DeviceId) -> bool) {
         self.ending.retain(|log| {
             let stays = stays(&log.id());
@@ -69,7 +69,7 @@ impl Logs {
         });
     }
 
-    /// Those of devices for which something is still under way, at the backend's end.
+    /// Returns, at the backend's end, the logs of devices for which work is still under way.
     pub(super) fn take_ending(&mut self) -> Vec<DeviceLog> {
         std::mem::take(&mut self.ending)
     }

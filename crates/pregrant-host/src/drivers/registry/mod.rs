@@ -84,13 +84,13 @@ use std::time::Duration;
 use throttles::Throttles;
 use watch::{Changed, watch_of};
 
-/// Events of xenstore that one call of [`Backend::control`] takes at most.
+/// Largest number of xenstore events that one call of [`Backend::control`] handles.
 pub const EVENTS_PER_TURN: usize = 128;
 
-/// Why the backend itself (not one device of it) cannot go on.
+/// Why the whole backend (not a single device) cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// xenstore is gone, or refuses.
+    /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
     /// A key of our own is of no use.
@@ -98,24 +98,25 @@ pub enum BackendError {
     Device(#[from] DeviceError),
 }
 
-/// How a backend serves its devices, whatever their class.
+/// How a backend serves its devices, of any class.
 pub struct BackendConfig<P> {
-    /// Lets devices outlive this process, and takes up those that did.
+    /// Lets devices outlive this process, and takes over those that outlived a predecessor.
     pub recovery: Option<Box<dyn Recovery<P>>>,
-    /// Whether this process takes away the directories of devices that are over. The toolstack
-    /// does it for its own domain alone.
+    /// Whether this process removes the directories of devices that have ended. (The toolstack does
+    /// so only for its own domain.)
     pub removes: bool,
-    /// The other driver that has a device and keeps it, in words with what to do; None: there is
-    /// none. Such a device is left alone, with one warning, until it is free.
+    /// Returns another driver that has the device and keeps it, as text with a remedy; None: there
+    /// is none. Such a device is not served until it is free; one warning is logged.
     pub had_by_others: Option<HadByOthers>,
-    /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
+    /// Largest number of pages of one guest that may be mapped, for devices that connect from now
+    /// on.
     pub page_limit: usize,
-    /// Whether a device whose front asks for steps without end is not watched for a while, now and
-    /// again, and its control ring paused where it is never empty.
+    /// Whether to throttle fronts: not to watch one for a while that asks for steps without end,
+    /// and to pause a control ring that is never empty.
     pub limits_steps: bool,
 }
 
-/// See [`BackendConfig::had_by_others`].
+/// The type of [`BackendConfig::had_by_others`].
 pub type HadByOthers = Box<dyn Fn(&DeviceId) -> Option<String>>;
 
 impl<P> Default for BackendConfig<P> {
@@ -132,21 +133,21 @@ impl<P> Default for BackendConfig<P> {
 
 /// The worker threads of a backend.
 pub struct WorkerConfig {
-    /// How many, where each has several devices.
+    /// Number of workers, if each serves several devices.
     pub workers: usize,
-    /// Which of them gets a queue.
+    /// Which worker gets a queue.
     pub place: Placement,
-    /// In whose time frames go from one guest's queue to another's.
+    /// Whether frames from guest to guest are delivered in the sender's or in the receiver's turn.
     pub rx_context: RxContext,
-    /// How they wait for work.
+    /// How workers wait for work.
     pub mode: Mode,
-    /// The first call of each, in its thread.
+    /// Called first in each worker thread.
     pub each_start: EachStart,
     /// A periodic call of each, between batches.
     pub each_turn: EachTurn,
 }
 
-/// All devices of a driver domain.
+/// The backend of a driver domain, with all of its devices.
 pub struct Backend<P: Platform, T: Transport + 'static> {
     platform: P,
     xs: Client<T>,
@@ -160,13 +161,13 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     throttles: Throttles,
     control_rings: ControlRings,
     polls: Polls,
-    /// Who has the queues: workers, or this thread.
+    /// The threads that have the queues: workers, or this thread.
     pool: WorkerPool<P>,
     sleeper: Sleeper,
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Starts to watch the domain's backend directory, for devices of these classes.
+    /// Starts to watch the domain's backend directory for devices of these classes.
     #[inline(never)]
     pub fn new(
         platform: P,
@@ -195,8 +196,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         })
     }
 
-    /// Has queues served by worker threads, and no longer by this one. Before the first device is
-    /// found.
+    /// Has queues served by worker threads instead of this thread. Call it before the first device
+    /// is found.
     ///
     /// # Errors
     /// In words: a thread, or a handle of the domain for it, cannot be had.
@@ -210,7 +211,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let wakes = waker.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
         let WorkerConfig { workers, place, rx_context, mode, each_start, each_turn } = workers;
-        // A first handle now: a platform that refuses several does so before there is any thread.
+        // Makes one handle now: a platform that allows only one refuses before there is any thread.
         let spare = self.platform.another().map_err(|e| e.to_string())?;
         let spare = Mutex::new(spare);
         let spawn = move |number, post| {
@@ -226,25 +227,24 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// The platform that its devices are on.
+    /// The platform of the devices.
     pub fn platform(&self) -> &P {
         &self.platform
     }
 
-    /// How devices are served from now on.
+    /// The configuration, to be changed for what happens from now on.
     pub fn config_mut(&mut self) -> &mut BackendConfig<P> {
         &mut self.config
     }
 
-    /// One of the classes, by its type; None: it is not served here.
+    /// One of the classes, by its type; None: this backend does not serve it.
     pub fn class_mut<C: DeviceClass<P, T>>(&mut self) -> Option<&mut C> {
         self.classes.iter_mut().find_map(|class| (&mut **class as &mut dyn Any).downcast_mut())
     }
 
-    /// Handles events of xenstore, a bounded number, without sleeping. True when something
-    /// changed: then there may be more, so do not sleep before another call. To be called also
-    /// when the connection's descriptor is not readable: events that came while a reply was
-    /// awaited are kept in the client.
+    /// Handles xenstore events, a bounded number, without sleeping. Returns true if something
+    /// changed: then call it again before sleeping. Call it also if the connection's descriptor is
+    /// not readable, since events that arrived before a reply are kept in the client.
     #[inline(never)]
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
@@ -257,7 +257,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         {
             events += 1;
             match self.devices.iter().find(|s| s.is_about(&event)) {
-                // It gets what it missed when its watches are set again.
+                // A throttled device gets the events that it missed when its watches are set again.
                 Some(served) if served.throttle.until.is_some() => {}
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {
@@ -268,7 +268,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     Changed::Toolstack(id) => drop(by_toolstack.insert(id)),
                     Changed::Own(id, key) => {
                         self.own_key_changed(&id, key);
-                        // Its front may wait for that.
+                        // The front may wait for that.
                         if self.devices.get(&id).is_some_and(|served| !served.is_connected()) {
                             by_toolstack.insert(id);
                         }
@@ -303,12 +303,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(held || events > 0 || woke || asked || came || news || self.directory.rescan)
     }
 
-    /// Whether a class here serves this device, if there is one.
+    /// True if one of the classes serves this device, if it exists.
     fn serves(&self, id: &DeviceId) -> bool {
         self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }
 
-    /// A control turn of the queues that this thread serves, and what follows from it.
+    /// Runs a control turn of the queues that this thread serves, and handles the results.
     fn turn_queues(&mut self) -> bool {
         if let Some(load) = self.pool.inline_mut() {
             load.turn(&self.platform);
@@ -321,8 +321,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         remotes.fold(false, |came, mut remote| remote.turn() | came)
     }
 
-    /// Where this thread is the worker: one batch of each active queue, both directions, of every
-    /// device whose turn it is. True when there may be more.
+    /// Without worker threads: serves one batch of each active queue, in both directions, of each
+    /// device whose turn it is. Returns true if there may be more.
     #[inline(never)]
     pub fn round(&mut self) -> bool {
         let Some(load) = self.pool.inline_mut() else { return false };
@@ -333,10 +333,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         moved
     }
 
-    /// Before sleeping: arms what this thread serves. True: there is work.
+    /// Called before sleeping: arms what this thread serves. Returns true if there is work.
     #[inline(never)]
     pub fn arm(&mut self) -> bool {
-        // Events that came beside a reply since the last control turn do not wake this thread.
+        // Events that arrived before a reply since the last control turn do not wake this thread.
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_control_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
@@ -346,7 +346,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.pump() | work
     }
 
-    /// The status of all devices, of any class; and the part of each class.
+    /// The status of all devices, with the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.directory.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.
@@ -356,17 +356,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.devices.iter().map(|s| (s.report(), &*s.served)).chain(waiting)
     }
 
-    /// Devices that are connected.
+    /// Number of devices that are connected.
     pub fn nr_live(&self) -> usize {
         self.devices.nr_connected()
     }
 
-    /// By worker thread: the queues that it carries, of each device.
+    /// For each worker thread the queues that it serves, by device.
     pub fn carried(&self) -> Vec<Carried> {
         self.pool.carried()
     }
 
-    /// Devices that came and went.
+    /// Number of devices that were removed.
     pub fn removed(&self) -> u64 {
         self.devices.removed
     }

@@ -15,42 +15,44 @@
 //! connected and request pages, and those that may come for some; and one page in [`SPARE`] of the
 //! bound is left for the least of devices that are not known yet.
 
-/// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration
-/// says otherwise (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both
-/// ways, has 4112 of them.
+/// Default for the pages of one guest that may be mapped, over all of its devices (XSA-300): 64
+/// MiB. For comparison: a vif with eight queues and a page for each of 256 buffers in both
+/// directions has 4112.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
-/// One page in this number of the bound is not given away for long.
+/// One in this number of the guest's pages is kept back, so that a device that connects later finds
+/// room.
 const SPARE: usize = 16;
 
 /// The pages that a device may have mapped when it connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PageBudget {
-    /// All that its guest's other devices can do without.
+    /// Number of pages that the guest's other devices do not need.
     pub(super) limit: usize,
-    /// Of these, those that do not come back before it closes, unless it cannot work without them.
+    /// Number of these pages that may stay mapped until the device closes, beyond what it cannot
+    /// work without.
     pub(super) lasting: usize,
 }
 
-/// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are
-/// connected, these `requests` beyond it; `waiting` of its devices, with this one, are not
-/// connected and may be soon.
+/// The share of one device: its guest may have `limit` pages, the guest's other devices have
+/// `least` and, if connected, request these `requests` beyond that. `waiting` devices, including
+/// this one, are not connected and may be soon.
 pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> PageBudget {
     let lasting = lasting(limit, least, requests, waiting.max(1)).pop().unwrap_or(0);
     PageBudget { limit: limit.saturating_sub(least), lasting }
 }
 
-/// Pages that each device may yet take for long: those with these `requests`, and those that are
-/// `waiting`, whose requests are not known yet.
+/// Number of pages that each device may still keep until it closes, among devices with these
+/// `requests` and `waiting` devices whose requests are not known yet.
 pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Vec<usize> {
     let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
     shares(left, &[requests, &vec![usize::MAX; waiting]].concat())
 }
 
-/// Shares out what is `left` among devices with these requests.
+/// Shares out the `left` pages among devices with these requests.
 pub(super) fn shares(left: usize, requests: &[usize]) -> Vec<usize> {
     let mut left = left;
     let mut shares = vec![0; requests.len()];
-    // Those that request little first: what they leave is the others'.
+    // Devices with small requests come first; what they leave goes to the others.
     let mut order: Vec<_> = (0..requests.len()).collect();
     order.sort_by_key(|&at| requests[at]);
     for (unserved, at) in (1..=requests.len()).rev().zip(order) {

@@ -3,24 +3,24 @@
 use super::{PAGES_PER_GUEST, PageBudget, SPARE, lasting, room, shares};
 use proptest::prelude::*;
 
-/// A device, as the bound sees it.
+/// A device, as the bound counts it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     there: bool,
     connected: bool,
-    /// Taken to keep until it closes, of what it would have so.
+    /// Pages that the device keeps until it closes, of those that it wants to keep.
     least: usize,
     share: usize,
-    /// Of that, what it may take for long.
+    /// Part of that which it may keep until it closes.
     for_long: usize,
     requested: usize,
 }
 
-/// A device when it connects.
+/// The pages that a device wants when it connects.
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     rings: usize,
-    /// Lists and the like.
+    /// Pages of lists and the like.
     lasting: usize,
     kept: usize,
 }
@@ -28,14 +28,14 @@ struct Wants {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Find,
-    /// It is checked, and its front has not come.
+    /// The backing is checked; the front has not come.
     Check,
     Connect(Wants),
-    /// It takes of its share what it may take for long.
+    /// The device keeps as many pages of its share as it may.
     Fill,
     Close,
     Remove,
-    /// All end, and are taken up by another process.
+    /// All devices end, and another process takes them over.
     TakeOver,
 }
 
@@ -115,7 +115,7 @@ impl Guest {
         }
     }
 
-    /// One after the other, as the registry takes them up: what was taken fits again.
+    /// Takes devices over one after another, as the registry does: everything fits again.
     fn take_over(&mut self) {
         let none = vec![Device::default(); self.devices.len()];
         let old = std::mem::replace(&mut self.devices, none);
@@ -141,7 +141,7 @@ impl Guest {
         }
     }
 
-    /// Just after they were shared out.
+    /// Checks the shares just after pages were shared out.
     fn is_even(&self) {
         let all: usize = self.devices.iter().map(|d| d.least + d.share).sum();
         let connected = || self.devices.iter().filter(|d| d.connected);
@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// Whatever others took for long, there is room for the rings of one that is not known yet.
+/// However many pages others keep, there is room for the rings of one device that is not known yet.
 #[test]
 fn there_is_room_for_one_that_comes_late() {
     let wants = Wants { rings: 17, lasting: 4096, kept: 6144 };
@@ -207,7 +207,7 @@ fn there_is_room_for_one_that_comes_late() {
     assert!(guest.least(None) >= PAGES_PER_GUEST - PAGES_PER_GUEST / SPARE - 32);
 }
 
-/// The owner of all of them gives each its part of what is taken for long.
+/// Each device gets its part of the pages that may be kept, and one owner has all devices.
 #[test]
 fn devices_that_are_there_have_their_part() {
     let wants = Wants { rings: 8, lasting: 2048, kept: 0 };

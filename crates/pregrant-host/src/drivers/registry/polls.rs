@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-/// What the control thread polls of all devices.
+/// When the control thread last polled what reports no events, for all devices.
 pub(super) struct Polls {
-    /// When the backings of connected devices were checked.
+    /// When the backings of connected devices were last checked.
     pub(super) checked: Instant,
-    /// Whether hotplug scripts of some devices are under way.
+    /// True if hotplug scripts of some devices are under way.
     pub(super) hotplugs: bool,
 }
 

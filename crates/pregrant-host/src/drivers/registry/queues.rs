@@ -20,39 +20,42 @@ use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};
 
-/// The step for a device once its queues are here.
+/// What to do with a device once its queues are here.
 pub(super) enum Then {
-    /// Its front's steps.
+    /// Makes the front's next step.
     Step,
-    /// It is closed, for this, which the log has at this level.
+    /// Closes the device for this reason, logged at this level.
     Fail(Level, String),
-    /// The same, for what its ring showed.
+    /// Closes the device because of a fault in its ring.
     Fault(RingFault),
-    /// Its directory is gone.
+    /// The device's directory is gone.
     Remove,
 }
 
 impl Then {
-    /// Whether the other adds nothing to it.
+    /// True if `other` asks for nothing more.
     fn is_like(&self, other: &Self) -> bool {
         let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
         fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Where the queues are.
+/// Where the device's queues are.
 enum Place<P: Platform> {
-    /// In the control thread.
+    /// The control thread has them.
     Here,
-    /// With workers, or on their way: their number, and those that have returned.
+    /// Workers have them, or they are on their way: how many there are, and those that have
+    /// returned.
     HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
-    /// Here, and to be closed, while the device's backing works on requests.
+    /// The control thread has them. The device is about to be closed, while its backing works on
+    /// requests.
     Draining { since: Instant, next: Instant },
-    /// Here, and to be closed: no request is under way, or the device has waited for long enough.
+    /// The control thread has them. The device may be closed: no request is under way, or it has
+    /// waited for long enough.
     Drained,
 }
 
-/// See the module.
+/// The queues of a connected device: with workers, on their way back, or here.
 pub(super) struct DeviceQueues<P: Platform> {
     place: Place<P>,
     then: Vec<Then>,
@@ -65,7 +68,7 @@ impl<P: Platform> Default for DeviceQueues<P> {
 }
 
 impl<P: Platform> DeviceQueues<P> {
-    /// This number of queues goes to workers.
+    /// Notes that `queues` queues went to workers.
     pub(super) fn hand_out(&mut self, queues: usize) {
         self.place = match queues {
             0 => Place::Here,
@@ -73,7 +76,7 @@ impl<P: Platform> DeviceQueues<P> {
         };
     }
 
-    /// Queues have returned, which only those do that were handed out.
+    /// Accepts queues that workers returned.
     pub(super) fn receive(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         debug_assert!(self.is_handed_out() || queues.is_empty(), "queues without an owner");
         if let Place::HandedOut { returned, .. } = &mut self.place {
@@ -81,7 +84,7 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// All queues, in their order, if the last has returned. They are here then.
+    /// All queues, in order, if the last one has returned; the control thread then has them.
     pub(super) fn take_returned(&mut self) -> Option<Vec<Box<dyn ServedQueue<P>>>> {
         match &mut self.place {
             Place::HandedOut { queues, returned } if returned.len() >= *queues => {
@@ -94,30 +97,31 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// Whether workers have queues, or some are on their way.
+    /// True if workers have queues, or some are on their way.
     pub(super) fn is_handed_out(&self) -> bool {
         matches!(self.place, Place::HandedOut { .. })
     }
 
-    /// Whether workers have all of them, and nothing waits: they may go to other workers.
+    /// True if workers have all queues, and nothing waits for them: they may move to other workers.
     pub(super) fn may_move(&self) -> bool {
         matches!(&self.place, Place::HandedOut { returned, .. } if returned.is_empty())
             && self.then.is_empty()
     }
 
-    /// Has something wait for the queues. One of each kind suffices; of failures the first is kept.
+    /// Notes what to do once the queues are here. One of each kind is enough; of failures the first
+    /// is kept.
     pub(super) fn wait_with(&mut self, then: Then) {
         if !self.then.iter().any(|waits| waits.is_like(&then)) {
             self.then.push(then);
         }
     }
 
-    /// Whether something waits for the queues.
+    /// True if something is to be done once the queues are here.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.then.is_empty()
     }
 
-    /// All that waits, which waits no longer.
+    /// Takes the list of what must be done now that the queues are here.
     pub(super) fn take_waiting(&mut self) -> Vec<Then> {
         std::mem::take(&mut self.then)
     }
@@ -127,7 +131,7 @@ impl<P: Platform> DeviceQueues<P> {
         matches!(self.place, Place::Draining { .. })
     }
 
-    /// When the device is asked again what is under way.
+    /// When to ask the device again whether requests are under way.
     pub(super) fn drain_check(&self) -> Option<Instant> {
         match self.place {
             Place::Draining { next, .. } => Some(next),
@@ -135,8 +139,8 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// Whether a device whose queues are here may be closed: no request is `under_way`, or it has
-    /// waited for as long as that says. It stays so until they are handed out again.
+    /// True if a device whose queues are here may be closed: no request is `under_way`, or it has
+    /// waited for as long as that says. It stays true until the queues are handed out again.
     pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
         let now = Instant::now();
         let since = match self.place {

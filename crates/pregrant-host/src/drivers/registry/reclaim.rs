@@ -24,12 +24,12 @@ use pregrant::xenbus::back::Connection;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// How long the end of a backend waits for its workers.
+/// How long a backend that ends waits for its workers.
 const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
 
-/// Why a queue's event channel, which was bound until now, is not bound by its new owner, and
-/// whether that is a warning: a guest that has ended with a live device, or whose front was killed,
-/// has closed its end.
+/// The message and its level when the new owner of a queue cannot bind its event channel, which was
+/// bound until now. It is no warning if the guest ended with a live device, or its front was
+/// killed, since that closes the guest's end.
 fn not_bound(e: &PlatformError) -> (Level, String) {
     if e.is_of_no_end() {
         let why = "its guest has closed an event channel: it has ended, or its front has died";
@@ -55,8 +55,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether all of a device is here, and its backing works on no request. If not, its queues are
-    /// reclaimed, and then it is done.
+    /// True if all queues of a device are here, and its backing works on no request. If not,
+    /// reclaims the queues and does `then` later.
     pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
         let came = if served.stage.is_handed_out() { self.pool.reclaim(*id) } else { None };
@@ -73,7 +73,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         has_returned
     }
 
-    /// Whether a device's queues are here, and its backing works on no request. If it does, it is
+    /// True if a device's queues are here, and its backing works on no request. Otherwise it is
     /// checked again.
     fn is_drained(&mut self, id: &DeviceId) -> bool {
         let Some(Instance { stage, served, .. }) = self.devices.get_mut(id) else { return true };
@@ -85,7 +85,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Queues that a worker returned. Its device has all of them again once this was the last.
+    /// Takes queues that a worker returned. If these were the last, the device has all of its
+    /// queues again.
     fn queues_returned(&mut self, Returned { id, queues, why }: Returned<P>) -> bool {
         let Some(Instance { stage, served, log, .. }) = self.devices.get_mut(&id) else { return false };
         let Some(place) = stage.queues_mut() else {
@@ -104,7 +105,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let Some(mut queues) = place.take_returned() else {
             if place.is_waited_for() {
-                // Those that others have are wanted too.
+                // Other workers must return their queues, too.
                 self.pool.reclaim(id);
             }
             return false;
@@ -114,7 +115,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 if let Err(e) = queue.adopt(&self.platform) {
                     let (level, why) = not_bound(&e);
                     if !place.is_waited_for() {
-                        // It would never move again.
+                        // Otherwise the queue would never move again.
                         place.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
                         // Steps that wait for it report that themselves; a guest that has ended
@@ -128,7 +129,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Handles what workers have sent. True: there was something.
+    /// Handles messages of workers. Returns true if there were any.
     pub(super) fn pump(&mut self) -> bool {
         let (returned, changed) = self.pool.pump();
         let news = !returned.is_empty() || !changed.is_empty();
@@ -144,8 +145,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         news
     }
 
-    /// Does what waited for a device's queues; where nothing did, they are handed out again, to
-    /// others perhaps.
+    /// Does what waited for a device's queues. If nothing did, the queues are handed out again,
+    /// possibly to other workers.
     pub(super) fn go_on(&mut self, id: DeviceId) {
         if self.devices.get(&id).is_some_and(|served| served.stage.is_waited_for()) && !self.is_drained(&id) {
             return;
@@ -177,15 +178,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Hands out queues that were here, and does what the device was not asked about meanwhile.
+    /// Hands out queues that were here, and makes up for checks that were skipped meanwhile.
     fn hand_out_again(&mut self, id: &DeviceId) {
         self.hand_out_queues(id);
         self.turn_device(*id);
-        // One device moves at a time: others may follow.
+        // Devices move one at a time; others may follow.
         self.even_out();
     }
 
-    /// A device's control turn, if it is connected and does not wait for its queues.
+    /// Runs a device's control turn, if it is connected and does not wait for its queues.
     fn turn_device(&mut self, id: DeviceId) {
         let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.stage.is_waited_for())
         else {
@@ -198,7 +199,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         match turned {
             Ok(true) => {
                 self.pool.wake_queues(id);
-                // Work in turns goes on, though its guest shows nothing new.
+                // Work that is done in turns continues, although the guest shows nothing new.
                 self.control_rings.wake(id);
             }
             Ok(false) => {}
@@ -207,7 +208,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.share_as_requested(&id);
     }
 
-    /// Places a device's queues again where workers carry unequal loads, since others came or went.
+    /// Moves a device's queues if workers serve unequal numbers of queues, because devices came or
+    /// went.
     pub(super) fn even_out(&mut self) {
         if let Some(id) = self.pool.uneven()
             && self.devices.get(&id).and_then(|s| s.stage.queues()).is_some_and(DeviceQueues::may_move)
@@ -216,7 +218,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Has all queues here, for the end.
+    /// Reclaims all queues, when the backend ends.
     pub(super) fn reclaim_all(&mut self) {
         let handed_out: Vec<_> =
             self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();

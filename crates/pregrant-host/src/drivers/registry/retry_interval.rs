@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Between two checks of what another holds.
+/// Shortest interval between two checks of something that another process has.
 pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
-/// The same, when it has taken long.
+/// Longest interval between two tries.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
 
-/// The retry interval for something that another has held since `since`: an eighth of that time.
+/// The retry interval for something that another process has held since `since`: an eighth of that
+/// time.
 pub(super) fn retry_interval(since: Instant, now: Instant) -> Duration {
     (now.duration_since(since) / 8).clamp(BUSY_CHECK, BUSY_CHECK_MOST)
 }

@@ -21,13 +21,14 @@ use pregrant::xenbus::back::PageShare;
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 
-/// Pages of all guests that stay mapped since they were seen, or because they asked for it, each a
-/// mapping of its own: a Linux process may have 65530 (`vm.max_map_count`). One guest alone does
-/// not have all of them; who connects when they are shared out has the next path.
+/// Largest number of pages, of all guests, that stay mapped after they were first seen or because
+/// the guest asked for it. Each is a mapping of its own, and a Linux process may have 65530
+/// (`vm.max_map_count`). One guest alone cannot get all of them. A device that connects when none
+/// are left uses its next path.
 const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The pages that a device may have mapped, should it connect now.
+    /// The pages that a device may map if it connects now.
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
@@ -37,8 +38,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
-    /// Shares a guest's pages among its devices again, beyond their least; and gives pages of all
-    /// guests that it leaves to others that were short of them.
+    /// Shares a guest's pages among its devices again, beyond their minimum. Pages that it leaves
+    /// are offered to guests that were short of them.
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
         let is_short =
@@ -49,7 +50,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         short.into_iter().filter(|other| *other != front).for_each(|other| self.share_out(other, true));
     }
 
-    /// One guest's pages; `for_more`: where there are more than at the last time.
+    /// Shares out one guest's pages; `for_more`: only if there are more than last time.
     fn share_out(&mut self, front: DomId, for_more: bool) {
         let limit = self.config.page_limit;
         let (own, strangers): (Vec<_>, Vec<_>) =
@@ -83,7 +84,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// The same, if a device requests other pages than when they were shared out.
+    /// Like [`share_pages`](Self::share_pages), if the device requests other pages than when they
+    /// were last shared out.
     pub(super) fn share_as_requested(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get(id).filter(|served| served.is_connected()) else { return };
         let before = announced(served).map_or(0, |pages| pages.requested);
@@ -93,7 +95,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 }
 
-/// The share that a connected device knows.
+/// The share that was announced to a connected device.
 fn announced<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> Option<AnnouncedPages> {
     served.stage.connected()?.pages
 }

@@ -11,13 +11,13 @@ use pregrant::xenstore::Transport;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long fronts have to follow when all vifs are closed.
+/// How long fronts may take to follow when all devices are closed.
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Stops without closing, at once: answers what was taken from guests, delivers to them what
-    /// was taken from ports and what these hold while there are slots, lets go of everything, and
-    /// leaves every vif at the state at which it is, for a successor.
+    /// Stops at once without closing devices: answers the requests that were taken, delivers the
+    /// frames that ports hold as long as there are RX slots, releases everything, and leaves each
+    /// device in its state for a successor.
     #[inline(never)]
     pub fn detach(&mut self) -> Drained {
         self.reclaim_all();
@@ -32,10 +32,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         drained
     }
 
-    /// Closes all devices that are connected, in good order: drains as [`detach`](Self::detach)
-    /// does, goes to state 5, waits for their fronts (a second at most), goes to state 6. The
-    /// others stay as they are, and so does a disk whose front does not follow: it is in use, and
-    /// its guest would lose data.
+    /// Closes all connected devices in good order: drains them as [`detach`](Self::detach) does,
+    /// sets state 5, waits for their fronts (a second at most), sets state 6. Other devices stay as
+    /// they are, and so does a disk whose front does not follow: it is in use, and its guest would
+    /// lose data.
     #[inline(never)]
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
@@ -58,7 +58,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let until = Instant::now() + FRONTS_FOLLOW;
         while self.devices.iter().any(closing) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            // Without a store no front can follow.
+            // Without a connection to xenstore no front can follow.
             let Ok(event) = self.xs.next_event(Some(left)) else { break };
             let Some(event) = event else { continue };
             for served in self.devices.iter_mut().filter(|s| s.device.is_peer_event(&event)) {

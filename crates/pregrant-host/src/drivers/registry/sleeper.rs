@@ -2,7 +2,7 @@
 
 use crate::drivers::wait::Waiter;
 
-/// How this thread sleeps.
+/// How the control thread sleeps.
 #[derive(Default)]
 pub(super) struct Sleeper {
     pub(super) waiter: Waiter,

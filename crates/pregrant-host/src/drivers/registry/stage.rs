@@ -29,15 +29,15 @@ use pregrant::platform::Platform;
 use pregrant::xenbus::back::PageShare;
 use std::time::Instant;
 
-/// See the module.
+/// The stage of a device; the table above says which events lead where.
 pub(super) enum Stage<P: Platform> {
-    /// Its front has not connected, or has closed it.
+    /// The front has not connected, or has closed the connection.
     Waiting(BackingState),
-    /// Its queues are live.
+    /// The device's queues are live.
     Connected(Connected<P>),
-    /// It was closed from this end.
+    /// This end closed the device.
     Failed {
-        /// Why, as the store has it.
+        /// The reason, as written to xenstore.
         why: String,
         backing: BackingState,
     },
@@ -47,26 +47,27 @@ pub(super) enum Stage<P: Platform> {
 pub(super) struct Connected<P: Platform> {
     pub(super) since: Instant,
     pub(super) queues: DeviceQueues<P>,
-    /// None before its guest's pages were shared out.
+    /// The share of pages; None before the guest's pages were shared out.
     pub(super) pages: Option<AnnouncedPages>,
 }
 
 /// A device's share of its guest's pages.
 #[derive(Clone, Copy)]
 pub(super) struct AnnouncedPages {
-    /// Pages that it requested when they were [shared out](super::shared_pages).
+    /// Number of pages that the device requested when pages were [shared out](super::shared_pages).
     pub(super) requested: usize,
-    /// Its share as it was announced to it.
+    /// The share of the guest's pages that the device was granted.
     pub(super) share: PageShare,
 }
 
 impl<P: Platform> Stage<P> {
-    /// Its front is connected now.
+    /// Called when the front is connected.
     pub(super) fn connect(&mut self, now: Instant) {
         *self = Self::Connected(Connected { since: now, queues: DeviceQueues::default(), pages: None });
     }
 
-    /// Its front has closed it, or it is over: what was known of its backing means nothing.
+    /// Called when the front has closed the connection, or the device ends: forgets the state of
+    /// its backing.
     pub(super) fn close(&mut self) {
         match self {
             Self::Waiting(_) | Self::Connected(_) => *self = Self::Waiting(BackingState::default()),
@@ -74,7 +75,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// It was closed from this end.
+    /// Called when this end closed the device.
     pub(super) fn fail(&mut self, why: String) {
         let backing = self.backing_mut().map(std::mem::take).unwrap_or_default();
         *self = Self::Failed { why, backing };
@@ -98,7 +99,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// The queues of a device that is connected.
+    /// The queues of a connected device.
     pub(super) fn queues(&self) -> Option<&DeviceQueues<P>> {
         Some(&self.connected()?.queues)
     }
@@ -122,12 +123,12 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// Whether something waits for its queues, which are with workers or not drained.
+    /// True if something waits for the queues, which workers have or which are not drained.
     pub(super) fn is_waited_for(&self) -> bool {
         self.queues().is_some_and(DeviceQueues::is_waited_for)
     }
 
-    /// Whether workers have its queues, or some are on their way.
+    /// True if workers have the queues, or some are on their way.
     pub(super) fn is_handed_out(&self) -> bool {
         self.queues().is_some_and(DeviceQueues::is_handed_out)
     }

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 const BACK: DomId = DomId(0);
 
-/// A link that keeps what is sent over it, as text.
+/// A connection that records what is sent over it, as text.
 struct RecordedLink {
     link: LocalLink,
     sent: Rc<RefCell<String>>,
@@ -44,20 +44,20 @@ impl Transport for RecordedLink {
     }
 }
 
-/// No place for vifs that are live; others are plugged in when the test says so, and have frames
-/// without end.
+/// A provider that has no ports for live vifs. For others hotplug ends when the test says so, and
+/// their ports have frames without end.
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
-    /// How many of them there were when the last vif was found.
+    /// How many links were known when the last vif was found.
     links_before: Rc<Cell<usize>>,
     /// The limits of an MTU.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
-    /// Of frames for guests.
+    /// Length of the frames for guests.
     len: Arc<AtomicUsize>,
 }
 
-/// Takes what comes, and always has a burst, of frames of this length.
+/// A port that accepts all frames, and always has a burst of frames of this length.
 struct Endless(Arc<AtomicUsize>);
 
 impl FramePort for Endless {
@@ -96,7 +96,7 @@ impl PortProvider for NoRoom {
     }
 }
 
-/// Nothing outlives the process, and no one is in the way.
+/// A recovery that keeps nothing; no other process has devices.
 struct Nothing;
 
 impl Recovery<LocalDomain> for Nothing {
@@ -121,18 +121,18 @@ impl Recovery<LocalDomain> for Nothing {
 struct Stage {
     xen: LocalXen,
     store: LocalStore,
-    /// The toolstack's.
+    /// The toolstack's connection.
     xs: Client<LocalLink>,
     backend: Backend<LocalDomain, RecordedLink>,
     sent: Rc<RefCell<String>>,
     plugs: Rc<Cell<bool>>,
-    /// The links that the remote side saw.
+    /// The changes of links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
-    /// How many, when it found its last vif.
+    /// How many links were known when the backend found its last vif.
     links_before: Rc<Cell<usize>>,
-    /// The limits of an MTU that it saw.
+    /// The MTU limits that the remote side saw.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
-    /// Of frames for guests.
+    /// Length of the frames for guests.
     len: Arc<AtomicUsize>,
 }
 
@@ -141,7 +141,7 @@ impl Stage {
         Self::set_in(BACK)
     }
 
-    /// The backend is that domain's.
+    /// A stage whose backend is in domain `back`.
     fn set_in(back: DomId) -> Self {
         let (xen, store) = (LocalXen::new(), LocalStore::new());
         if back != BACK {
@@ -175,7 +175,7 @@ impl Stage {
         vif.id
     }
 
-    /// Until it would sleep.
+    /// Runs until the backend would sleep.
     fn rest(&mut self) {
         while self.backend.control().unwrap() || self.backend.arm() {}
     }
@@ -201,7 +201,7 @@ fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     for all in ["backend/vif", "backend/vif/7", "backend/vif/7/0", "backend", "/local/domain/0/backend/vif"] {
         assert_eq!(of(all), Changed::Devices, "{all}");
     }
-    // A guest's, who puts there what it likes.
+    // The guest chooses the token of its own watch freely.
     let token = "/local/domain/5/device/vif/0/state";
     for below in ["", "/backend/vif/7/0/online", "/backend/vif", "/backend/vif/7/0/state"] {
         assert_eq!(stage.backend.meaning_of(&event(&format!("{token}{below}"), token)), Changed::Nothing);
@@ -226,8 +226,8 @@ fn a_driver_domain_s_events_are_below_its_own_home() {
     }
 }
 
-/// A guest whose vif is watched and not served makes a node below its state that is called as
-/// another's key.
+/// A guest whose vif is watched and not served makes a node below its state that has the name of
+/// another vif's key.
 #[test]
 fn a_guest_s_node_steps_no_one_else_s_vif() {
     let mut stage = Stage::set();
@@ -237,7 +237,7 @@ fn a_guest_s_node_steps_no_one_else_s_vif() {
     for dir in [held.front_dir(), held.back_dir()] {
         stage.xs.write(&format!("{dir}/state"), "4").unwrap();
     }
-    // Until nothing is left to be done for the other.
+    // Until nothing is left to do for the other vif.
     while {
         stage.sent();
         stage.backend.control().unwrap();
@@ -252,14 +252,14 @@ fn a_guest_s_node_steps_no_one_else_s_vif() {
     stage.backend.control().unwrap();
     let sent = stage.sent();
     assert!(!sent.contains("vif/7"), "asked for the sake of vif 7.0: {sent:?}");
-    // When it is given up no one listens to its front any more.
+    // Once the device is given up, its front is not watched any more.
     stage.rest();
     stage.sent();
     guest.write(&node, "").unwrap();
     assert!(!stage.backend.control().unwrap(), "{:?}", stage.sent());
 }
 
-/// 100 000 nodes of its own choice, while the backend steps: one event waits for each watch.
+/// A guest makes 100 000 nodes while the backend runs: one event waits for each watch.
 #[test]
 fn xsa_349_a_guest_s_nodes_are_kept_once() {
     let mut stage = Stage::set();
@@ -277,13 +277,13 @@ fn xsa_349_a_guest_s_nodes_are_kept_once() {
             most = most.max(stage.backend.xs.nr_waiting());
         }
     }
-    // Its state and its request of each vif, the own directory.
+    // Each vif has two watched nodes (state and request), and the directory one.
     assert!(most <= 2 * ids.len() + 1, "{most} events waited");
     stage.rest();
     assert_eq!(stage.backend.xs.nr_waiting(), 0);
 }
 
-/// The step that the own writing of a key asks for: nothing that is due waits behind a sleep.
+/// When the backend's own write causes an event, the step that follows is made before the sleep.
 #[test]
 fn what_a_turn_asks_for_is_done_before_the_sleep() {
     let mut stage = Stage::set();
@@ -291,8 +291,7 @@ fn what_a_turn_asks_for_is_done_before_the_sleep() {
     let id = stage.vif(5);
     stage.rest();
     assert_eq!(stage.backend.reports()[0].state, XenbusState::InitWait);
-    // A script ends, and nothing else happens: the event of what is written then comes with the
-    // reply.
+    // A script ends, and nothing else happens: the event of the written key arrives with the reply.
     stage.plugs.set(true);
     stage.rest();
     assert!(!stage.backend.xs.has_events(), "an event waits, and the backend would sleep");
@@ -300,7 +299,7 @@ fn what_a_turn_asks_for_is_done_before_the_sleep() {
     assert_eq!(status, b"connected");
 }
 
-/// Whether a guest takes frames is checked in control turns, and nowhere else.
+/// Control turns, and nothing else, check whether a guest receives frames.
 #[test]
 fn control_turns_tell_the_far_side_of_links() {
     let mut stage = Stage::set();
@@ -314,7 +313,7 @@ fn control_turns_tell_the_far_side_of_links() {
     }
     assert!(front.vif().is_live());
     assert_eq!(*stage.links.borrow(), [true], "its front posts slots at once");
-    // It reads none of the frames that there are for it.
+    // The guest reads none of the frames that wait for it.
     while stage.backend.round() {}
     stage.backend.control().unwrap();
     assert_eq!(*stage.links.borrow(), [true]);
@@ -356,8 +355,8 @@ impl Recovery<LocalDomain> for Memory {
     }
 }
 
-/// A record of another version: the vif is left connected, with all that is kept, and a backend
-/// that knows the record goes on with it.
+/// If a record has an unknown version, the vif is left connected with all kept memory; a backend
+/// that knows the version continues with it.
 #[test]
 fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
     let (xen, store, memory) = (LocalXen::new(), LocalStore::new(), Memory::default());
@@ -398,7 +397,7 @@ fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
     front.control(Duration::ZERO).unwrap();
     assert!(front.vif().is_live(), "its guest sees nothing");
     drop(older);
-    // The one that knows it.
+    // This backend knows the version.
     assert!(redo.store_u32(version, 1));
     let mut next = backend();
     next.control().unwrap();
@@ -409,8 +408,8 @@ fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
     }
 }
 
-/// The remote side of a guest of one slot a frame learns of that when its front connects, and again
-/// when longer frames came all the same.
+/// The remote side of a guest whose frames must fit one slot is limited when the front connects,
+/// and again if longer frames arrive nevertheless.
 #[test]
 fn an_interface_is_limited_at_the_connect_and_when_longer_frames_come() {
     for sg in [true, false] {
@@ -447,7 +446,8 @@ fn an_interface_is_limited_at_the_connect_and_when_longer_frames_come() {
     }
 }
 
-/// To make another vif's interface takes long: a guest whose slots are there has its link before.
+/// Making another vif's interface takes long; a guest whose slots are posted has its link before
+/// that.
 #[test]
 fn a_link_does_not_wait_for_another_vif() {
     let mut stage = Stage::set();
@@ -465,8 +465,8 @@ fn a_link_does_not_wait_for_another_vif() {
     assert_eq!(stage.links_before.get(), 1);
 }
 
-/// One device that the kernel has keeps no one else from being served: it is left to the kernel,
-/// with one warning, until it is free.
+/// A device that the kernel has does not prevent others from being served: it is left to the
+/// kernel, with one warning, until it is free.
 #[test]
 fn a_device_that_somebody_else_has_is_left_alone() {
     let mut stage = Stage::set();
@@ -507,8 +507,8 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     assert_eq!(served(&stage).len(), 4, "what is served here is not asked about again");
 }
 
-/// `xl network-detach` of a vif whose front reconnects, as ours does and firmware: the toolstack
-/// finds 6, whenever it checks.
+/// After `xl network-detach` of a vif whose front reconnects (as ours and firmware do), the
+/// toolstack finds state 6, whenever it looks.
 #[test]
 fn a_vif_that_is_to_go_is_not_offered_again() {
     for removes in [false, true] {

@@ -9,14 +9,14 @@ use pregrant::units::DomId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How soon the log has a line again of the same device and bound.
+/// How long after a log line the next one about the same device and bound may come.
 const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
 
-/// What guests have spent of the control thread's time.
+/// The control thread's time that each guest has used.
 pub(super) struct Throttles {
     by_guest: BTreeMap<DomId, Throttle>,
     began: Instant,
-    /// When the first of the devices that are throttled is served again.
+    /// When the first throttled device is served again.
     pub(super) resumes_at: Option<Instant>,
 }
 
@@ -27,36 +27,36 @@ impl Default for Throttles {
 }
 
 impl Throttles {
-    /// A guest's account, and the present time by its clock.
+    /// A guest's account, and the current time.
     pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
         (self.by_guest.entry(guest).or_default(), self.began.elapsed())
     }
 
-    /// A guest has no device any more.
+    /// Called when a guest has no device any more.
     pub(super) fn forget(&mut self, guest: DomId) {
         self.by_guest.remove(&guest);
     }
 }
 
-/// The bounds that a device has reached, whatever its stage.
+/// The bounds that a device has reached, in any stage.
 #[derive(Default)]
 pub(super) struct DeviceThrottle {
-    /// Its front is not watched before.
+    /// The device's front is not watched until this time; None: it is watched.
     pub(super) until: Option<Instant>,
-    /// How often its front was not watched.
+    /// Throttling of the front's steps: how often, and when last logged.
     pub(super) steps: Repeated,
-    /// How often its control ring was paused.
+    /// Throttling of the control ring: how often, and when last logged.
     pub(super) ring: Repeated,
 }
 
 impl DeviceThrottle {
-    /// How often it reached a bound.
+    /// Number of times the device reached a bound.
     pub(super) fn times(&self) -> u64 {
         self.steps.times + self.ring.times
     }
 }
 
-/// Something that happens again and again, and that the log has once in a while.
+/// An event that repeats, and that is logged once in a while.
 #[derive(Default)]
 pub(super) struct Repeated {
     pub(super) times: u64,
@@ -64,7 +64,7 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// It happens once more. True: the log must have a line.
+    /// Counts one more time. Returns true if it must be logged.
     pub(super) fn again(&mut self, now: Instant) -> bool {
         self.times += 1;
         let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);

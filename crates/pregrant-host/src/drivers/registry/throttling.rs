@@ -19,11 +19,11 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// The log line for a device that is throttled, once in a while.
+/// The log line for a throttled device; it is repeated rarely.
 const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Does what a device's front made necessary, at its guest's expense.
+    /// Makes a step that the device's front caused, and charges its guest for the time.
     pub(super) fn run_throttled(&mut self, id: DeviceId, what: impl FnOnce(&mut Self)) {
         let start = Instant::now();
         what(self);
@@ -51,7 +51,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Listens to all, whatever they did.
+    /// Watches all throttled devices again, whatever they did.
     pub(super) fn wake_all(&mut self) {
         self.wake_those_until(Instant::now() + LONGEST_THROTTLE);
     }
@@ -85,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         woke
     }
 
-    /// When the first of those that are throttled is watched again, from now.
+    /// Time until the first throttled device is watched again.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
         self.throttles.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
     }

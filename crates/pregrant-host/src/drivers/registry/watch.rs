@@ -6,7 +6,8 @@ use pregrant::xenbus::device::ONLINE;
 use pregrant::xenbus::{Class, ClassRules, DeviceId};
 use pregrant::xenstore::{WatchEvent, path};
 
-/// Where the devices of a class are, from the own home on; and the token of the watch there.
+/// Path of a class's devices, relative to the domain's directory. It is also the token of the watch
+/// there.
 pub(super) fn watch_of(class: Class) -> String {
     format!("backend/{}", class.name())
 }
@@ -14,13 +15,13 @@ pub(super) fn watch_of(class: Class) -> String {
 /// The meaning of an event below our own directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Changed {
-    /// A device came or went, perhaps.
+    /// A device may have been added or removed.
     Devices,
     /// Written by us, or by a toolstack that announces the device.
     State(DeviceId),
     /// A key of one device that the toolstack or its script writes.
     Toolstack(DeviceId),
-    /// One of the class's own keys.
+    /// One of the class's own keys changed.
     Own(DeviceId, &'static str),
     /// A key that we, or the toolstack, write for others to read.
     Nothing,
@@ -34,7 +35,7 @@ pub(super) fn below_watch(
     // From the home on; some xenstoreds name nodes from the root on.
     let home = path::home(back) + "/";
     let from_home = event.path.strip_prefix(&home).unwrap_or(&event.path);
-    // A node above: all of it may have gone.
+    // The event is for a directory above: everything may be gone.
     let below = from_home.strip_prefix("backend/").and_then(|below| below.strip_prefix(class.name()));
     let Some(below) = below else { return Changed::Devices };
     let mut parts = below.split('/').skip(1);

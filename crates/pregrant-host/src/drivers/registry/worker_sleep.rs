@@ -22,8 +22,8 @@ use std::time::Duration;
 const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Sleeps until there may be something to do, and at most until `due`, for the caller's own
-    /// sake. Arms every queue first. The connection to xenstore is to wake the platform's events.
+    /// Arms every queue, then sleeps until there may be work, at most until `due`, a time that the
+    /// caller needs. The connection to xenstore must wake the platform's events.
     #[inline(never)]
     pub fn sleep(&mut self, due: Option<Duration>)
     where
@@ -69,7 +69,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Waits that ended with work pending, whose event did not come.
+    /// Number of waits that ended by timeout although work was pending: the event was lost.
     pub fn missed_wakeups(&self) -> u64 {
         self.sleeper.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
@@ -80,7 +80,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
-    /// When something is due, from now, that no event reports.
+    /// Time until something is due that no event reports.
     fn due(&mut self) -> Option<Duration> {
         let hotplugs = self.polls.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };

@@ -34,27 +34,27 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use waker::Waker;
 
-/// To a worker.
+/// Messages to a worker.
 pub enum WorkerCommand<P> {
-    /// Serve this queue, and count there what its device takes of the worker's time.
+    /// Serve this queue, and add the worker time that its device uses to this counter.
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
     /// Return the device's queues, if there are any.
     GiveBack(DeviceId),
-    /// Check the device's queues.
+    /// Poll the device's queues.
     WakeQueues(DeviceId),
-    /// It is over.
+    /// Stop: no more commands follow.
     Stop,
 }
 
-/// To the control thread.
+/// Messages to the control thread.
 pub enum WorkerEvent<P> {
-    /// Queues come back.
+    /// A worker returns queues.
     Returned(usize, Returned<P>),
-    /// Check this device.
+    /// The device needs a check.
     Changed(DeviceId),
 }
 
-/// One worker's thread.
+/// The control thread's end of one worker thread.
 struct WorkerHandle<P> {
     waker: Arc<Waker>,
     commands: Sender<WorkerCommand<P>>,
@@ -65,26 +65,26 @@ struct WorkerHandle<P> {
 
 impl<P> WorkerHandle<P> {
     fn send(&self, command: WorkerCommand<P>) {
-        // Where it has ended no one gets it.
+        // If the worker has ended, the message is lost.
         let _ = self.commands.send(command);
         self.waker.wake();
     }
 }
 
-/// How threads are made: by number.
+/// Makes the thread of a worker; the argument is the worker's number.
 pub type SpawnWorker<P> = Box<dyn FnMut(usize, WorkerContext<P>) -> Result<JoinHandle<()>, String>>;
 
 /// The arguments of a new worker.
 pub struct WorkerContext<P> {
-    /// Its own place.
+    /// The worker's own waker.
     pub waker: Arc<Waker>,
-    /// Commands to it.
+    /// Commands to the worker.
     pub commands: Receiver<WorkerCommand<P>>,
-    /// Where it answers.
+    /// Messages of the worker to the control thread.
     pub events: Sender<WorkerEvent<P>>,
     /// The thread to wake then.
     pub control: Arc<Waker>,
-    /// Wake-ups that it lost.
+    /// Counter of events that the worker lost.
     pub missed_wakeups: Arc<AtomicU64>,
 }
 
@@ -94,24 +94,24 @@ pub struct Threads<P> {
     place: Placement,
     spawn: SpawnWorker<P>,
     events: (Sender<WorkerEvent<P>>, Receiver<WorkerEvent<P>>),
-    /// The control thread's.
+    /// The control thread's waker.
     waker: Arc<Waker>,
-    /// Of workers that have ended.
+    /// Lost events of workers that have ended.
     missed_before: u64,
     /// Threads that were asked to stop; no one waits for them before the end.
     leaving: Vec<JoinHandle<()>>,
 }
 
-/// See the module.
+/// The threads that serve queues.
 pub enum WorkerPool<P: Platform> {
-    /// The control thread alone.
+    /// The control thread serves all queues.
     Inline(Box<WorkerQueues<P>>),
-    /// Others.
+    /// Worker threads serve the queues.
     Threads(Threads<P>),
 }
 
 impl<P: Platform> WorkerPool<P> {
-    /// No threads.
+    /// A pool without worker threads.
     pub fn inline() -> Self {
         Self::Inline(Box::new(WorkerQueues::new(Waker::inline()).keeping_unknown()))
     }
@@ -125,9 +125,8 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Gives the queues of a device that has just connected to their workers, which count in
-    /// `worker_ns` what they take of their time. Returns what is to be logged of
-    /// that, at the device's expense.
+    /// Gives the queues of a device that has just connected to workers, which add the time that
+    /// they use to `worker_ns`. Returns a line to be logged for the device, if any.
     pub fn hand_out(
         &mut self,
         p: &P,
@@ -144,8 +143,8 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Wants the queues of a device back. They come by [`pump`](Self::pump), at once where there
-    /// are no threads.
+    /// Asks for the queues of a device. [`pump`](Self::pump) returns them later; without threads
+    /// they are returned at once.
     pub fn reclaim(&mut self, id: DeviceId) -> Option<Returned<P>> {
         match self {
             Self::Inline(load) => Some(Returned { id, queues: load.give_back(&id), why: None }),
@@ -156,7 +155,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Has the workers check a device's queues: something that they are to know has changed.
+    /// Makes the workers poll a device's queues, because something changed that concerns them.
     pub fn wake_queues(&mut self, id: DeviceId) {
         match self {
             Self::Inline(load) => load.wake_queues(&id),
@@ -164,7 +163,8 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Messages of workers since the last call: queues that came back, devices to be checked.
+    /// Messages of workers since the last call: queues that were returned, and devices that need a
+    /// check.
     pub fn pump(&mut self) -> (Vec<Returned<P>>, Vec<DeviceId>) {
         match self {
             Self::Inline(load) => (load.take_returned(), load.take_changed()),
@@ -172,7 +172,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// A device that is to be placed again, since others came or went.
+    /// A device whose queues should move, because devices were added or removed.
     pub fn uneven(&self) -> Option<DeviceId> {
         match self {
             Self::Threads(threads) if threads.place == Placement::Balanced => {
@@ -183,7 +183,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// By worker: what it carries.
+    /// For each worker the queues that it serves.
     pub fn carried(&self) -> Vec<Carried> {
         match self {
             Self::Inline(_) => Vec::new(),
@@ -200,8 +200,8 @@ impl<P: Platform> WorkerPool<P> {
 }
 
 impl<P> Threads<P> {
-    /// So many workers, or as many as there are devices ([`Placement::Own`]). `waker` is the
-    /// control thread's.
+    /// Starts `workers` workers; with [`Placement::Own`] one for each device is started later.
+    /// `waker` is the control thread's.
     ///
     /// # Errors
     /// A thread cannot be made, in words.
@@ -228,7 +228,7 @@ impl<P> Threads<P> {
         Ok(threads)
     }
 
-    /// One more worker; its place.
+    /// Starts one more worker; returns its index.
     fn spawn_worker(&mut self) -> Result<usize, String> {
         let at = self.handles.iter().position(Option::is_none).unwrap_or(self.handles.len());
         let waker = Waker::of_thread(at).map_err(|e| format!("no descriptor for a worker: {e}"))?;
@@ -285,7 +285,7 @@ impl<P> Threads<P> {
         if !unplaced.is_empty() {
             let why = Some(Why::Platform("there is no worker thread for its queues".into()));
             let returned = Returned { id, queues: unplaced, why };
-            // Both ends are here.
+            // Cannot fail: this object has both ends of the channel.
             let _ = self.events.0.send(WorkerEvent::Returned(usize::MAX, returned));
             self.waker.wake();
         }
@@ -333,7 +333,7 @@ impl<P> Threads<P> {
         self.missed_before += handle.missed_wakeups.load(Ordering::Relaxed);
     }
 
-    /// The control thread's place.
+    /// The control thread's waker.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }

@@ -10,11 +10,11 @@ use crate::choice::named;
 use pregrant::xenbus::DeviceId;
 
 named! {
-    /// See the module.
+    /// Which worker serves a device's queue.
     Placement, "a placement" {
-        /// By the guest's number.
+        /// Chosen by the guest's domain id.
         Fixed = "fixed",
-        /// To the one that carries least.
+        /// The worker with the fewest queues.
         #[default]
         Balanced = "balanced",
         /// A thread for each device.
@@ -25,22 +25,22 @@ named! {
 /// The load of a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Carried {
-    /// Queues of each device.
+    /// Number of queues of each device.
     pub queues: Vec<(DeviceId, usize)>,
 }
 
 impl Carried {
-    /// All of them.
+    /// Number of queues of all devices.
     pub fn total(&self) -> usize {
         self.queues.iter().map(|(_, n)| n).sum()
     }
 
-    /// Of one device.
+    /// Number of queues of one device.
     pub fn of(&self, id: &DeviceId) -> usize {
         self.queues.iter().find(|(of, _)| of == id).map_or(0, |(_, n)| *n)
     }
 
-    /// One more of this device.
+    /// Adds a queue of this device.
     pub fn add(&mut self, id: DeviceId) {
         match self.queues.iter_mut().find(|(of, _)| *of == id) {
             Some((_, n)) => *n += 1,
@@ -48,7 +48,7 @@ impl Carried {
         }
     }
 
-    /// So many fewer of this device.
+    /// Removes `nr_queues` queues of this device.
     pub fn remove(&mut self, id: &DeviceId, nr_queues: usize) {
         if let Some((_, n)) = self.queues.iter_mut().find(|(of, _)| of == id) {
             *n = n.saturating_sub(nr_queues);
@@ -57,14 +57,14 @@ impl Carried {
     }
 }
 
-/// The worker for one more queue of `id`: of those who carry least, one that has fewest of this
-/// device.
+/// The worker for one more queue of `id`: of the workers with the fewest queues, one that has
+/// fewest of this device.
 pub fn least<'a>(workers: impl Iterator<Item = (usize, &'a Carried)>, id: &DeviceId) -> Option<usize> {
     workers.min_by_key(|(at, carried)| (carried.total(), carried.of(id), *at)).map(|(at, _)| at)
 }
 
-/// A device that is to move, all of its queues: where one worker carries so much more than another
-/// that this makes the two more alike. Of those the smallest.
+/// The device, if any, whose queues should move to another worker because that makes the numbers of
+/// queues more equal. If there are several, the smallest one.
 pub fn uneven(workers: &[Carried]) -> Option<DeviceId> {
     let most = workers.iter().max_by_key(|carried| carried.total())?;
     let fewest = workers.iter().map(Carried::total).min()?;
@@ -103,7 +103,8 @@ mod tests {
         assert_eq!([workers[0].total(), workers[1].total()], [3, 3]);
         assert!(workers.iter().all(|w| [1, 2, 3].iter().all(|front| w.of(&id(*front)) == 1)), "{workers:?}");
         assert_eq!(uneven(&workers), None);
-        // One by one they leave the second: with a gap of one nothing gets better.
+        // Devices leave the second worker one by one: a difference of one queue is no reason to
+        // move.
         workers[1].remove(&id(1), 1);
         assert_eq!(uneven(&workers), None);
         workers[1].remove(&id(2), 1);

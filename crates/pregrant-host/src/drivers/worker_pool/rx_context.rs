@@ -11,11 +11,11 @@
 use crate::choice::named;
 
 named! {
-    /// See the module.
+    /// In whose turn frames from guest to guest are delivered.
     RxContext, "an RX context" {
-        /// The sender's turn.
+        /// In the sender's turn.
         Same = "same",
-        /// The receiver's turn.
+        /// In the receiver's turn.
         #[default]
         Worker = "worker",
     }

@@ -42,13 +42,13 @@ struct Thread<P: Platform> {
     doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
-    /// It slept, and saw all that fired, since it did anything else.
+    /// The thread has slept, and seen all events, since it last did anything else.
     checked: bool,
     over: bool,
 }
 
-/// Ends the process where a worker panics: its queues are lost, and only a successor can take them
-/// up.
+/// Ends the process if a worker panics: the worker's queues are lost, and only a successor can take
+/// them over.
 struct WholeProcess;
 
 impl Drop for WholeProcess {
@@ -70,7 +70,7 @@ impl<P: Platform> Start<P>
 where
     P::Events: WakeOn,
 {
-    /// With a handle of its own.
+    /// Makes a worker with a platform handle of its own.
     ///
     /// # Errors
     /// In words: its descriptor cannot wake it.
@@ -153,12 +153,12 @@ where
     }
 
     fn say(&self, event: WorkerEvent<P>) {
-        // No one is there at the very end.
+        // At the very end the control thread is gone.
         let _ = self.events.send(event);
         self.control.wake();
     }
 
-    /// Sends what there is to report.
+    /// Sends messages to the control thread, if there are any.
     fn report(&mut self) {
         if !self.load.has_news() {
             return;
@@ -193,12 +193,13 @@ where
 
     fn sleep(&mut self) -> Result<(), Infallible> {
         self.checked = false;
-        // In this order: a message that comes after the check rings again.
+        // The order matters: a message that arrives after this check rings the doorbell again.
         self.load.take_doorbells();
         let was_live = self.is_live();
         self.read();
         if !was_live && self.is_live() {
-            // Its first queues. Rounds come first; one that only polls never ends them.
+            // The worker got its first queues. Rounds come first, since a worker that only polls
+            // never stops polling.
             return Ok(());
         }
         let work = self.load.arm(&self.p);
@@ -230,7 +231,7 @@ where
         if due.is_some_and(|(at, _)| at <= Instant::now()) {
             self.load.turn_checked(&self.p);
         }
-        // Without a number for their descriptor it was not asked for frames.
+        // Without a number for their descriptor, no check for frames was made.
         self.checked = self.arrivals.is_some() || self.load.wakes().is_none();
         Ok(())
     }

@@ -14,24 +14,24 @@ use std::sync::Arc;
 /// Words of a doorbell: 1024 queues have a bit of their own.
 const WORDS: usize = 16;
 
-/// See the module.
+/// Wakes a worker from other threads: says which of its queues have work.
 #[derive(Debug)]
 pub struct Waker {
     /// The worker's number.
     pub number: usize,
-    /// Rung by a thread that has something for its queues.
+    /// Rung by a thread that has work for one of the worker's queues.
     pub doorbell: Doorbell,
     /// None: no one but the worker's own thread rings.
     wake: Option<OwnedFd>,
 }
 
 impl Waker {
-    /// Of a worker whose queues and ports are all its own thread's.
+    /// For a worker that serves only queues and ports of its own thread.
     pub fn inline() -> Arc<Self> {
         Arc::new(Self { number: 0, doorbell: Doorbell::new(WORDS), wake: None })
     }
 
-    /// Of worker `number`, which sleeps on [`wakes`](Self::wakes) too.
+    /// For worker `number`, which also sleeps on [`wakes`](Self::wakes).
     ///
     /// # Errors
     /// No descriptor is left.
@@ -54,7 +54,7 @@ impl Waker {
         }
     }
 
-    /// The worker has slept; its descriptor was what `rung`, or was not.
+    /// The worker has slept; `rung` says whether its descriptor woke it.
     pub fn awake(&self, rung: bool) {
         self.doorbell.awake();
         if let (Some(wake), true) = (&self.wake, rung) {
@@ -71,9 +71,9 @@ impl Waker {
 /// The doorbell of the queue in one slot.
 #[derive(Debug)]
 pub struct QueueDoorbell {
-    /// Whose.
+    /// The worker that serves the queue.
     pub waker: Arc<Waker>,
-    /// Which.
+    /// The queue's index at that worker.
     pub slot: usize,
 }
 

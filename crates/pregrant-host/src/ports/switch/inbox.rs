@@ -43,7 +43,7 @@ const FULL_BYTES: usize = 512 * 1024;
 const LOW_BYTES: usize = FULL_BYTES / 2;
 /// Number of workers whose next burst fits, if all saw the queue as not full.
 const SENDERS_AT_ONCE: usize = 4;
-/// Most bytes that may wait in one queue.
+/// Largest number of bytes that may wait in one queue.
 pub const QUEUE_BYTES: usize = FULL_BYTES + SENDERS_AT_ONCE * ARENA_BYTES;
 /// Most waiting mails per worker: enough to fill the queue, since a mail takes 4 KiB or more, and
 /// as many again.
@@ -51,8 +51,8 @@ const MAILBOX_SLOTS: usize = 2 * FULL_BYTES / super::mail::MAIL_BYTES_MIN;
 /// Most read mails that wait to return to one worker.
 pub const SPENT_MAX: usize = 8;
 
-/// Bursts that a guest must take without a stall before it gets zero-copy payload again, although
-/// more waits.
+/// Number of bursts that a guest must receive without a stall before it gets zero-copy payload
+/// again, although more waits.
 const LENDS_AGAIN: u32 = 16;
 
 /// The part of a queue that senders share.
@@ -64,7 +64,7 @@ pub struct Inbox {
     load: AtomicU64,
     started: AtomicU64,
     is_closed: AtomicBool,
-    /// Bytes that the reader has taken so far. Only the reader writes it.
+    /// Number of bytes that the reader has taken so far. Only the reader writes this.
     taken: AtomicU64,
     /// The senders that wait for room.
     patience: Patience,
@@ -124,7 +124,8 @@ impl Inbox {
         }
     }
 
-    /// The same for the reader, which also counts what the guest took.
+    /// Like [`discharge`](Self::discharge), called by the reader, which also counts what the guest
+    /// received.
     fn take(&self, frames: usize, bytes: usize) {
         self.taken.store(self.taken.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
         self.discharge(frames, bytes);
@@ -137,7 +138,7 @@ impl Inbox {
         bytes > FULL_BYTES || is_waiting && bytes > LOW_BYTES && self.patience.is_registered(by)
     }
 
-    /// For a full queue: how long its sender may wait before it checks again, unless it is woken.
+    /// For a full queue: how long the sender may wait before it checks again, unless it is woken.
     /// None: it must not wait.
     pub fn wait(&self, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         if self.is_closed() {

@@ -17,10 +17,10 @@ use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Loan, Offload, Offloa
 
 /// Least memory of a mail, in bytes.
 pub const MAIL_BYTES_MIN: usize = 4096;
-/// Most bytes of unused mail that one worker keeps for reuse.
+/// Largest number of bytes of unused mail that one worker keeps for reuse.
 pub const POOL_BYTES: usize = 1024 * 1024;
 
-/// Most mails without memory that a worker keeps.
+/// Largest number of mails without memory that a worker keeps.
 const EMPTY_MAX: usize = 16;
 
 /// Number of memory sizes: from 4 KiB to an arena's, each twice the one before.
@@ -48,7 +48,7 @@ pub enum Refused {
 pub struct Mail {
     /// The frames' bytes. Empty while they are in an arena.
     pub bytes: Box<[u8]>,
-    /// Its number among all mail for its reader, in the order of creation.
+    /// The mail's number among all mail for its reader, in the order of creation.
     pub number: u64,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
@@ -86,7 +86,7 @@ impl Mail {
         self.len < BURST_FRAMES && self.used + len <= self.bytes.len()
     }
 
-    /// Whether it is full by its number of frames, whatever its bytes.
+    /// True if the mail has the largest number of frames, whatever its bytes.
     pub fn is_out_of_frames(&self) -> bool {
         self.len == BURST_FRAMES
     }
@@ -156,7 +156,7 @@ impl Mail {
     }
 }
 
-/// Completes a checksum, if the reader does not take it blank.
+/// Completes a checksum, if the reader does not accept it blank.
 #[inline(always)]
 fn finished(frame: &mut [u8], offload: Offload, caps: Offloads) -> Result<Offload, Refused> {
     if !offload.csum_blank || caps.csum {
@@ -177,7 +177,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Whether it has memory of this size.
+    /// True if there is unused memory of this size.
     pub fn has(&self, size: usize) -> bool {
         index_of(size).is_some_and(|index| !self.by_size[index].is_empty())
     }

@@ -35,7 +35,7 @@ use pregrant::net::headers::{HeaderFault, IpHeaders, MacAddr, addresses};
 use pregrant::port::{BURST_FRAMES, Burst, Completions, FrameDesc, Loan, Offload, Offloads, ZeroCopyBurst};
 use std::sync::Arc;
 
-/// Most bytes of mail that frames are copied to, except for a larger frame.
+/// Largest number of bytes of mail that frames are copied to, except for a larger frame.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
 /// Most receiving queues of a burst whose shares are tracked. With more, each share is small.
 const SHARES: usize = 8;
@@ -52,9 +52,9 @@ struct Dest {
 enum Destination {
     To(Dest),
     All,
-    /// It is dropped: it is invalid, or its receiver is behind the port that it comes from.
+    /// The frame is dropped: it is invalid, or its receiver is behind the port that it comes from.
     Nowhere,
-    /// No other port could have its receiver.
+    /// No other port could have the frame's receiver.
     NoPort,
 }
 
@@ -114,7 +114,7 @@ struct Out {
     /// Least size of the next mail, if the newest one still waits.
     next_size: usize,
     touched: bool,
-    /// Its zero-copy part of the current burst.
+    /// The zero-copy part of the current burst for this queue.
     lent: Option<Arc<LentBurst>>,
 }
 
@@ -257,7 +257,7 @@ fn has_headers(head: &[u8], len: usize) -> bool {
     }
 }
 
-/// Whether a reader takes a frame unchanged. A large segment's checksum is completed after
+/// True if a reader accepts a frame unchanged. A large segment's checksum is completed after
 /// segmentation, so that needs both offloads.
 fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
     offload.gso_type == 0 || caps.gso && caps.csum
@@ -681,7 +681,7 @@ impl Outbox {
 
 /// The port that a burst comes from.
 pub struct Sender<'a> {
-    /// Its index.
+    /// The port's index.
     pub port: u16,
     /// The receivers of its last burst.
     pub recent: &'a mut Recent,
@@ -694,6 +694,6 @@ struct Copied<'a> {
     from: u16,
     bytes: &'a [u8],
     shares: &'a Shares,
-    /// This queue gets no copies, because it gets the memory.
+    /// The queue that gets the memory, and therefore no copies.
     winner: Option<Dest>,
 }

@@ -34,10 +34,10 @@ macro_rules! counters {
 counters! {
     /// Frames that the guest sent.
     tx_frames,
-    /// Of these, zero-copy frames that were copied after all: their receiver had no room or could
-    /// not read them in place, or there were several.
+    /// Number of zero-copy frames that were copied after all: their receiver had no room or could
+    /// not read them in place, or there were several receivers.
     unlent,
-    /// Of these, sent to every other port.
+    /// Number of frames that were sent to every other port.
     flooded,
     /// Dropped: shorter than an Ethernet header, or with an invalid source address.
     bad_frames,
@@ -51,7 +51,7 @@ counters! {
     no_port,
     /// Frames queued for the guest.
     rx_frames,
-    /// Of these, zero-copy from their senders.
+    /// Number of frames that were zero-copy from their senders.
     rx_lent,
     /// Frames for the guest dropped because its queue was full.
     rx_overflow,

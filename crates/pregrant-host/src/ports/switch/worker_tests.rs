@@ -133,7 +133,7 @@ fn a_small_batch_is_copied_once() {
     assert_eq!(into.fits(1), BURST_FRAMES);
 }
 
-/// Mail after moved memory is as large as what comes, however large that memory was.
+/// After the memory of large batches was handed over, mail for small batches is small.
 #[test]
 fn small_batches_between_moved_ones_take_little_room() {
     let switch = Switch::new();
@@ -152,8 +152,8 @@ fn small_batches_between_moved_ones_take_little_room() {
     assert_eq!((came, to.stats().rx_overflow), (240, 0));
 }
 
-/// Of one batch, one reader gets the memory and others get copies: each its own frames, in order,
-/// and no one another's bytes.
+/// A batch for several readers: one reader gets the memory and the others get copies. Each gets its
+/// own frames, in order, and none gets bytes of another's.
 #[test]
 fn a_batch_for_several_is_shared_out() {
     let switch = Switch::new();
@@ -248,7 +248,7 @@ fn what_a_slow_reader_holds_is_bounded() {
     }
 }
 
-/// Many small bursts to a reader that is behind become a few large mails.
+/// Many small bursts to a slow reader become a few large mails.
 #[test]
 fn mail_that_waits_grows() {
     let switch = Switch::new();
@@ -282,7 +282,7 @@ fn frames_are_appended_to_what_is_there() {
     assert_eq!(seqs(&into.burst()), [63]);
 }
 
-/// Frames that the reader takes only complete are completed in the memory that moves.
+/// Frames that the reader accepts only complete are completed in the memory that is handed over.
 #[test]
 fn a_moved_batch_is_finished_for_its_reader() {
     let switch = Switch::new();

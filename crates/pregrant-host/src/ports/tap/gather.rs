@@ -23,7 +23,7 @@ pub struct Vector {
 unsafe impl Send for Vector {}
 
 impl Vector {
-    /// Of private bytes.
+    /// A vector of private bytes.
     ///
     /// # Safety
     /// They stay as long as a frame with this is written.
@@ -31,8 +31,8 @@ impl Vector {
         Self { base: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// Of lent pieces, in their order; those that follow each other in memory, as pages that were
-    /// mapped together do, are one.
+    /// A vector of zero-copy fragments, in order; those that follow each other in memory, such as
+    /// pages that were mapped together, are merged.
     ///
     /// # Safety
     /// Their memory stays mapped as long as a frame with these is written.

@@ -98,7 +98,7 @@ pub fn take(header: &mut [u8; HEADER], frame: &mut [u8]) -> Option<Taken> {
     Some(taken)
 }
 
-/// The same for a frame of `len` bytes in memory that others can read. A frame that must be
+/// Like [`take`], for a frame of `len` bytes in memory that others can read. A frame that must be
 /// completed or segmented is copied to `private`; one to be segmented is left there.
 pub fn take_shared(
     header: &[u8; HEADER],
@@ -167,7 +167,7 @@ mod tests {
         (taken, private)
     }
 
-    /// The same for a frame that must stay unchanged.
+    /// Like `taken`, for a frame that must stay unchanged.
     fn untouched(header: &[u8; HEADER], frame: &[u8]) -> Option<Taken> {
         let (taken, bytes) = taken(header, frame);
         assert!(bytes == frame);

@@ -14,7 +14,7 @@
 use super::header::HEADER;
 use pregrant::port::{Arena, MAX_FRAME};
 
-/// Most frames per call.
+/// Largest number of frames per call.
 pub const SLOTS: usize = 32;
 /// Distance of slots: a cache line more than 64 KiB, so that the first lines of the slots are
 /// spread over the cache's sets.

@@ -16,7 +16,7 @@ use super::header::HEADER;
 use super::uring::DEPTH;
 use pregrant::port::Piece;
 
-/// Most bytes of a copied frame, with its header.
+/// Largest number of bytes of a copied frame, with its header.
 const SHORT: usize = 2048;
 
 /// Capacity for vectors: as many as a batch of a guest's slots needs, with each frame's own bytes.
@@ -71,7 +71,8 @@ impl Outbox {
         true
     }
 
-    /// Appends a frame whose payload is lent. False: its head is too long, or there is no room.
+    /// Appends a frame with zero-copy payload. Returns false if its head is too long, or there is
+    /// no room.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until the outbox is [cleared](Self::clear).

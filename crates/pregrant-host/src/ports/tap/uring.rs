@@ -23,7 +23,7 @@ use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::fmt;
 use std::io;
 
-/// Most requests per call.
+/// Largest number of requests per call.
 pub const DEPTH: usize = 64;
 
 /// `RWF_NOWAIT`.
@@ -48,7 +48,7 @@ pub struct Ring {
     uring: IoUring,
     /// Whether the descriptor's driver supports RWF_NOWAIT.
     nowait: bool,
-    /// It contains requests that the kernel did not accept.
+    /// The ring contains requests that the kernel did not accept.
     stuck: bool,
     done: Vec<Done>,
 }

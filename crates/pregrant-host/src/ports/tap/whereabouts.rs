@@ -34,11 +34,11 @@ pub(super) struct IfReq {
 /// The location of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
-    /// It is in this process's network namespace, under this name.
+    /// The interface is in this process's network namespace, under this name.
     Here(String),
-    /// It is in another namespace, where its name has no meaning for this process.
+    /// The interface is in another namespace, where its name has no meaning for this process.
     Elsewhere,
-    /// It was removed.
+    /// The interface was removed.
     Gone,
 }
 

@@ -73,7 +73,7 @@ pub struct Anchors {
     folder: Option<Folder>,
 }
 
-/// A vhost-user-blk server and its client, which goes first.
+/// A vhost-user-blk server and its client, which must be dropped first.
 pub struct VhostUser {
     disk: VhostUserDisk,
     core: Option<usize>,
@@ -87,7 +87,7 @@ pub struct Played {
     pub seconds: f64,
     /// CPU time of the client meanwhile.
     pub cpu_ns: u64,
-    /// What became of all requests.
+    /// The results of all requests.
     pub rested: Rested,
 }
 

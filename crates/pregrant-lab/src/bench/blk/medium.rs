@@ -19,7 +19,7 @@ named! {
 pub struct Files<'a> {
     /// The first one; the others are beside it.
     pub first: &'a Path,
-    /// How many there are already.
+    /// Number of files that exist already.
     pub made: usize,
 }
 

@@ -46,7 +46,7 @@ impl Plan {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }
 
-    /// The path, and whose pages requests use, in words.
+    /// The path, and whose pages requests use, as text.
     pub fn path_name(&self) -> String {
         match self.buffers {
             Buffers::Pool => self.path.to_string(),
@@ -60,7 +60,7 @@ impl Plan {
         self.guests > 1
     }
 
-    /// How both ends wait, as records name it.
+    /// How both ends wait, as named in records.
     pub fn mode(&self) -> Mode {
         if self.sleeps() { Mode::Event } else { Mode::Poll }
     }
@@ -69,11 +69,11 @@ impl Plan {
 /// The largest load of a guest's disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Most {
-    /// Requests in flight.
+    /// Largest number of requests in flight.
     pub depth: usize,
-    /// Bytes of a request.
+    /// Largest length of a request in bytes.
     pub size: usize,
-    /// Bytes in flight.
+    /// Largest number of bytes in flight.
     pub in_flight: usize,
 }
 
@@ -100,7 +100,7 @@ pub struct Stand {
 #[derive(Debug)]
 pub struct Window {
     pub seconds: f64,
-    /// Requests, by guest.
+    /// Number of requests for each guest.
     pub requests: Vec<u64>,
     /// The guests' part, beside what became of their requests.
     pub guests: Spent,
@@ -146,7 +146,7 @@ impl Stand {
         Ok(Self { ends, plan, core_placement, gives_way: false, _images: images })
     }
 
-    /// How the platform did its work, as the backend tells it.
+    /// How the platform copied and mapped, as the backend reports it.
     pub fn platform(&mut self) -> Result<String> {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Describe)?, Report::Described(text) => text))
     }

@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bytes of a file.
+/// Length of a file in bytes.
 pub const FILE_BYTES: usize = 256 << 20;
-/// How long it has for its socket.
+/// How long the daemon may take to create its socket.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRAM: &str = "qemu-storage-daemon";
 
 /// A folder for files and sockets, in memory if possible; removed on drop.
 pub struct Folder {
     pub dir: PathBuf,
-    /// Whether it is in memory.
+    /// Whether the folder is in memory (tmpfs).
     pub in_memory: bool,
 }
 

@@ -27,9 +27,9 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long the server has for an answer.
+/// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Requests are in flight so long before they are counted.
+/// How long requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Bytes of the requests that write the disk for the first time.
 const FIRST_BYTES: usize = 64 * 1024;
@@ -129,8 +129,8 @@ impl VhostUserDisk {
         }
     }
 
-    /// Tells the server of new requests, and takes its completions: places, and whether they went
-    /// well.
+    /// Notifies the server of new requests, and processes its completions: index, and whether the
+    /// request succeeded.
     fn take(&mut self, answers: &mut Vec<(usize, bool)>) -> Result<()> {
         let n = self.queue.do_io(&mut self.completions, 0, None, None)?;
         answers.extend(self.completions[..n].iter().map(|completion| {
@@ -223,7 +223,7 @@ impl VhostUserDisk {
     }
 }
 
-/// Whether this moment is to come.
+/// An error if this time has passed.
 fn in_time(until: Instant) -> Result<()> {
     match Instant::now() < until {
         true => Ok(()),

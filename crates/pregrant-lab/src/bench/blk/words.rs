@@ -54,7 +54,7 @@ fn pairs<'a>(
     })
 }
 
-/// How the figures came about, and what of them is compared.
+/// Text: how the figures were measured, and which of them are compared.
 pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, platform: &str) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s; requests at random places of a disk, one for each guest{}.\n\

@@ -30,7 +30,7 @@ struct CrowdMember {
 #[derive(Default)]
 pub struct Crowd {
     members: Vec<CrowdMember>,
-    /// Each burst is made here: nothing of it stays.
+    /// Scratch memory in which each burst is made.
     scratch: Arena,
     head: Head,
 }

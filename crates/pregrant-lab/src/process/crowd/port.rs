@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Default)]
 pub struct Hall {
     echoes: AtomicBool,
-    /// For each guest, a sink per queue.
+    /// For each guest, one sink for each queue.
     sinks: Mutex<BTreeMap<u16, Vec<Arc<SinkCounters>>>>,
 }
 
@@ -50,7 +50,7 @@ impl Hall {
 
 struct Port {
     sink: CheckingSink,
-    /// Most ports never have any.
+    /// Largest number of ports never have any.
     back: Option<Box<Echo>>,
     hall: Arc<Hall>,
 }

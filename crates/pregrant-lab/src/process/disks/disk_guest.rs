@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval of checks for answers that wait until the back lets go of pages.
 const RECHECK: Duration = Duration::from_millis(1);
-/// Bytes of the requests that write a disk for the first time, and read all of it.
+/// Length in bytes of the requests that first write the whole disk, and later read it.
 const FIRST_BYTES: usize = 64 * 1024;
 
 /// State that the process's main thread and all guests share.
@@ -44,7 +44,7 @@ pub struct Hall {
 /// The part of a guest that the main thread sees.
 #[derive(Default)]
 pub struct Count {
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub requests: AtomicU64,
 }
 
@@ -165,7 +165,7 @@ impl DiskGuest {
         stepped.map(drop).map_err(|e| self.driver.failed(e))
     }
 
-    /// All of the disk once, one request after the other.
+    /// Writes the whole disk once, one request after the other.
     fn write_all(&mut self) -> Result<()> {
         let sectors = self.contents.sectors();
         for sector in (0..sectors).step_by(FIRST_BYTES / SECTOR_BYTES) {
@@ -200,7 +200,7 @@ impl DiskGuest {
         Ok(rested)
     }
 
-    /// Waits for the one answer that is due; data that it brought is in `taken`.
+    /// Waits for the one answer that is due; data that was read is put into `taken`.
     fn answer(&mut self, sector: u64) -> Result<std::result::Result<usize, IoError>> {
         let until = Instant::now() + PATIENCE;
         loop {

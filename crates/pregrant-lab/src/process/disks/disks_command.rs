@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The number of each guest's disk, as Xen counts them: xvda.
 pub const HANDLE: u32 = 51712;
 
-/// Requests that a greedy guest has in flight at most: as many as the backend may have under way
+/// Largest number of requests that a greedy guest has in flight: as many as the backend may execute
 /// for it, and more.
 pub const GREEDY_DEPTH: usize = 32;
 
@@ -29,9 +29,9 @@ pub struct DiskSetup {
     /// Whether the same granted pages are used again and again.
     pub persistent: bool,
     pub queues: u32,
-    /// Requests in flight at most, over all queues.
+    /// Largest number of requests in flight, over all queues.
     pub depth: u32,
-    /// Pages that the requests in flight have together, at most.
+    /// Largest number of pages of the requests in flight, all together.
     pub pages: usize,
     /// Bytes of the longest request.
     pub size: usize,
@@ -39,7 +39,7 @@ pub struct DiskSetup {
 }
 
 named! {
-    /// Whose pages a request has.
+    /// Whose pages a request uses.
     pub enum Buffers {
         /// The front's: it copies
         Pool = "pool",
@@ -52,23 +52,24 @@ named! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub dir: Dir,
-    /// Bytes of a request.
+    /// Length of a request in bytes.
     pub size: usize,
     /// The last guest is greedy: its requests have this many bytes.
     pub greedy: Option<usize>,
     /// Bytes that each begins at a multiple of.
     pub align: usize,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub depth: usize,
-    /// It sleeps while all of them are in flight; otherwise it keeps polling for answers.
+    /// True: the guest sleeps while all requests are in flight; false: it keeps polling for
+    /// answers.
     pub sleeps: bool,
-    /// It yields its processor whenever it finds nothing to do.
+    /// The guest yields its processor whenever it finds nothing to do.
     pub gives_way: bool,
-    /// It yields its processor after each batch, even if there is more to do, so that other guests'
-    /// rings do not become empty.
+    /// The guest yields its processor after each batch, even if there is more to do, so that other
+    /// guests' rings do not become empty.
     pub takes_turns: bool,
-    /// It checks only few of its reads, so that the others cost it next to nothing, and each of its
-    /// batches is one request.
+    /// The guest checks only few of its reads, so that the others cost it next to nothing, and each
+    /// of its batches is one request.
     pub careless: bool,
 }
 
@@ -102,18 +103,18 @@ pub enum DisksCommand {
     },
     /// All guests keep requests in flight from now on until they must stop. Answer: `Done`.
     Begin(Load),
-    /// Answer: `DisksSeen`. From the first of these on latencies are kept.
+    /// Answer: `DisksSeen`. Latencies are recorded from the first of these on.
     Check,
     /// Ask no more, and wait until all is answered. Answer: `Rested`.
     Rest,
-    /// Read all disks, and check every byte. Answer: `Rested`, whose `checked` are sectors.
+    /// Read all disks, and check every byte. Answer: `Rested`, whose `checked` counts sectors.
     Verify,
 }
 
 /// Answers since the process started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DisksSeen {
-    /// Requests, by guest.
+    /// Number of requests for each guest.
     pub requests: Vec<u64>,
     /// The use of all guests.
     pub spent: Spent,
@@ -122,14 +123,14 @@ pub struct DisksSeen {
 /// The results of one load's requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rested {
-    /// Answers with a failure.
+    /// Number of failed requests.
     pub failed: u64,
     /// Reads with a wrong byte.
     pub damaged: u64,
-    /// Reads whose every byte was checked.
+    /// Number of reads whose every byte was checked.
     pub checked: u64,
     /// Sleeps that ended by their bound with an answer there.
     pub missed_wakeups: u64,
-    /// From when a request was written to the ring until its answer was taken.
+    /// Times from writing a request to the ring until its answer was received.
     pub latency: Latencies,
 }

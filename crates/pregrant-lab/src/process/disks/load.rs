@@ -47,8 +47,8 @@ fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
 }
 
 impl Contents {
-    /// For a disk with this many sectors, none of them written yet, and requests of at most `most`
-    /// bytes.
+    /// Contents of a disk with this many sectors, none of them written yet, for requests of at most
+    /// `most` bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
         let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
         Self {
@@ -62,7 +62,7 @@ impl Contents {
         }
     }
 
-    /// Sectors of the disk.
+    /// Number of sectors of the disk.
     pub fn sectors(&self) -> u64 {
         self.generations.len() as u64
     }
@@ -105,7 +105,8 @@ impl Contents {
         &self.filled[..len]
     }
 
-    /// The same for a buffer that is filled already: `put` gets each head with its offset.
+    /// Like [`write`](Self::write), for a buffer that is filled already: `put` gets each head with
+    /// its offset.
     pub fn write_heads(&mut self, sector: u64, len: usize, mut put: impl FnMut(usize, &[u8])) {
         let generations = &mut self.generations[sector as usize..][..len / SECTOR_BYTES];
         for ((number, k), generation) in (sector..).zip(0..).zip(generations) {
@@ -119,7 +120,7 @@ impl Contents {
         &self.filled
     }
 
-    /// Whether what was read is one of those that are not checked, where few are.
+    /// True if this read is one that is not checked, for a guest that checks few.
     pub fn passes_over(&mut self) -> bool {
         let passes = !(self.reads + 1).is_multiple_of(WHOLE_EACH);
         self.reads += u64::from(passes);
@@ -134,7 +135,7 @@ impl Contents {
         self.damaged += u64::from(!self.is_right(sector, bytes, whole));
     }
 
-    /// As [`read`](Self::read), in place: `get` copies bytes from an offset on.
+    /// Like [`read`](Self::read), in place: `get` copies bytes from an offset on.
     pub fn read_in_place(&mut self, sector: u64, len: usize, mut get: impl FnMut(usize, &mut [u8])) {
         self.reads += 1;
         let whole = self.reads.is_multiple_of(WHOLE_EACH);
@@ -148,7 +149,8 @@ impl Contents {
         self.damaged += u64::from(!is_right);
     }
 
-    /// Whether these sectors are as they were written last: their heads, or the `whole` of them.
+    /// True if these sectors contain what was last written to them; checks their heads, or with
+    /// `whole` everything.
     pub fn is_right(&self, sector: u64, bytes: &[u8], whole: bool) -> bool {
         let (sectors, rest) = bytes.as_chunks::<SECTOR_BYTES>();
         let (filling, _) = self.filled.as_chunks::<SECTOR_BYTES>();

@@ -18,7 +18,7 @@ use super::kept_image::KeptImage;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// One queue's handle of the record.
+/// One queue's handle of the record that a flush has failed.
 pub struct FlushFault {
     failed: Arc<AtomicBool>,
     kept: Option<KeptImage>,

@@ -46,21 +46,22 @@ const VERSION: usize = 7;
 const TEXT: usize = 32;
 const REFUSED: u32 = 1;
 const UNKNOWN: u32 = 2;
-/// Most bytes of an image's name, which is the value of a xenstore key.
+/// Largest number of bytes of an image's name, which is the value of a xenstore key.
 const NAME_MOST: usize = 4096;
-/// Most bytes of an image's identity.
+/// Largest number of bytes of an image's identity.
 const IDENTITY_MOST: usize = FLUSH_FAILED - TEXT - NAME_MOST;
 /// The offset of the mark of a failed flush.
 const FLUSH_FAILED: usize = KEPT_IMAGE_BYTES - 4;
 
-/// An image, and the connection whose guest has it.
+/// An image, and the connection of the guest that has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageRecord {
     /// Grant reference of the first page of queue 0's ring, and its event channel.
     pub connection: (u32, u32),
     /// The image's name, as the toolstack wrote it.
     pub name: String,
-    /// Its identity ([`Image::identity`](crate::blk::disk::Image::identity)). Empty: it has none.
+    /// The image's identity ([`Image::identity`](crate::blk::disk::Image::identity)). Empty: it has
+    /// none.
     pub identity: String,
     /// A successor found another image under this name, and refused it.
     pub refused: bool,
@@ -84,7 +85,7 @@ impl ImageRecord {
         Self { unknown: true, ..Self::new(connection, "", "") }
     }
 
-    /// Whether both are known to be about the same image.
+    /// True if both records are known to be about the same image.
     pub fn is_of(&self, other: &Self) -> bool {
         !self.unknown && !other.unknown && (&self.name, &self.identity) == (&other.name, &other.identity)
     }

@@ -37,7 +37,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Most requests taken in one poll.
+/// Largest number of requests taken in one poll.
 pub const BATCH: usize = 64;
 /// Once a batch has this many segments, no further request is added to it: 256 KiB in whole pages,
 /// as for frames.
@@ -60,7 +60,7 @@ pub struct QueueShare {
     pub ring_pages: usize,
     /// Number of slots of its ring.
     slots: usize,
-    /// Most segments in flight.
+    /// Largest number of segments in flight.
     budget: usize,
     /// Segments of the longest kind of request seen so far.
     longest: AtomicUsize,
@@ -95,7 +95,7 @@ impl QueueShare {
         self.kept_pages.load(Ordering::Relaxed)
     }
 
-    /// How often there was no room for a page among those kept mapped.
+    /// Number of times there was no room for a page among those kept mapped.
     pub fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
     }
@@ -136,7 +136,7 @@ impl QueueShare {
     }
 }
 
-/// A request, from when it is taken to its answer.
+/// A request from the time it is taken until it is answered.
 struct Job<P: Platform> {
     taken: Option<Taken>,
     id: u64,
@@ -193,7 +193,8 @@ pub struct BackQueue<P: Platform> {
     disk: Box<dyn Disk>,
     of: DomId,
     ring: JournaledRing<MapOf<P>>,
-    /// None: it could not be [adopted](Self::adopt), so the queue is stalled until its disk closes.
+    /// The event channel. None: it could not be [adopted](Self::adopt), so the queue is stalled
+    /// until its disk closes.
     chan: Option<Chan<P>>,
     path: AnyPath<P>,
     rules: Rules,
@@ -214,15 +215,15 @@ pub struct BackQueue<P: Platform> {
     barrier: Option<u32>,
     barrier_goes: bool,
     parts_in_flight: usize,
-    /// Most segments in flight.
+    /// Largest number of segments in flight.
     budget: usize,
     /// Segments of requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
-    /// A longer kind of request came than any before, which was not reported yet.
+    /// A request of a longer kind than any before arrived, and was not reported yet.
     grew: bool,
     /// The disk has I/O that was submitted and not started.
     submitted: bool,
-    /// Whether requests are taken. Cleared when the queue ends.
+    /// True while requests are taken; cleared when the queue ends.
     takes: bool,
     applied: u32,
     /// The time of the current batch, once the clock was read.
@@ -242,7 +243,7 @@ pub struct QueueParts<P: Platform> {
     pub path: AnyPath<P>,
     /// The rules by which requests are validated.
     pub rules: Rules,
-    /// Most segments in flight.
+    /// Largest number of segments in flight.
     pub budget: usize,
     /// Number of ring pages, which are mapped from connect to disconnect.
     pub ring_pages: usize,
@@ -311,7 +312,7 @@ impl<P: Platform> BackQueue<P> {
         &self.share
     }
 
-    /// Its event channel.
+    /// The queue's event channel.
     pub fn channel(&self) -> Option<&Chan<P>> {
         self.chan.as_ref()
     }
@@ -662,14 +663,14 @@ impl<P: Platform> BackQueue<P> {
         core::mem::take(&mut self.grew)
     }
 
-    /// Whether it may take a request, if there is one.
+    /// True if the queue may take a request, if there is one.
     fn can_take(&self) -> bool {
         self.chan.is_some() && self.takes && self.barrier.is_none() && self.has_room()
     }
 
-    /// Call before sleeping: asks for events of the ring and unmasks the channel. True: there is
-    /// work. The completion of an I/O wakes the owner by itself; until then a full queue asks for
-    /// no event.
+    /// Call before sleeping: asks for events of the ring and unmasks the channel. Returns true if
+    /// there is work. The completion of an I/O wakes the owner by itself; until then a full queue
+    /// asks for no event.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);
         // The channel comes last, so that an event that came since the ring was checked is kept
@@ -680,7 +681,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(work)
     }
 
-    /// Whether there is a request that it may take. It does not ask for events.
+    /// True if there is a request that the queue may take. Does not ask for events.
     pub fn is_pending(&mut self) -> bool {
         self.can_take() && (!self.redo.is_empty() || self.ring.available(1) != Ok(0))
     }

@@ -29,12 +29,12 @@ pub struct Rules {
     pub figures: DiskFigures,
     /// Whether barriers are offered.
     pub barrier: bool,
-    /// Most segments of an indirect request; 0: indirect requests are not offered.
+    /// Largest number of segments of an indirect request; 0: indirect requests are not offered.
     pub max_indirect: u16,
 }
 
 impl Rules {
-    /// Most segments of a request.
+    /// Largest number of segments of a request.
     pub fn most_parts(&self) -> usize {
         crate::wire::blkif::SEGMENTS_MAX.max(self.max_indirect.into())
     }
@@ -52,7 +52,7 @@ pub enum Kind {
     Flush,
     /// Flushes, writes the segments, and flushes again.
     FlushWrite,
-    /// The same, after all requests before it and before all requests after it; perhaps without
+    /// Like a flush, ordered after all earlier and before all later requests; it may have no
     /// segments.
     Barrier,
     /// Discards sectors.

@@ -52,10 +52,10 @@ pub struct VbdConfig {
     pub features: BackFeatures,
     /// The path for a front without persistent grants: `copy` or `map`.
     pub fallback: PathName,
-    /// Most pages per queue that stay mapped, for a front with persistent grants.
+    /// Largest number of pages per queue that stay mapped, for a front with persistent grants.
     pub persistent_pages: usize,
-    /// Most segments of all requests in flight, over all queues: copied, or mapped within the
-    /// guest's limit.
+    /// Largest number of segments of all requests in flight, over all queues: copied, or mapped
+    /// within the guest's limit.
     pub parts_in_flight: usize,
     /// Whether a guest may see the image's own logical sectors if they are longer than 512 bytes.
     pub native_sectors: bool,
@@ -83,7 +83,7 @@ pub enum Tried {
     },
     /// Another user has it, and may release it; who, in words.
     Busy(String),
-    /// It cannot be opened: why, and what to do.
+    /// The image cannot be opened; the text says why, and what to do.
     Failed(String),
 }
 
@@ -99,11 +99,11 @@ pub struct Vbd<P: Platform> {
     image: Box<dyn Image>,
     /// The properties of the disk that its guest knows. None: it is not connected.
     figures: Option<DiskFigures>,
-    /// Its queues; empty while they are [with their workers](Vbd::hand_out_queues).
+    /// The queues; empty while they are [with their workers](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// The state shared with each queue; empty while it is not connected.
     shares: Vec<Arc<QueueShare>>,
-    /// Most pages that all of its queues together may keep mapped.
+    /// Largest number of pages that all of its queues together may keep mapped.
     allowed: usize,
     /// Whether a flush of this connection has failed.
     flush_failed: Arc<AtomicBool>,
@@ -129,8 +129,8 @@ impl<P: Platform> Back<Vbd<P>> {
         Self::around(vbd, of, handle)
     }
 
-    /// Before the front is there: opens its image as the front's connect will, and closes it again.
-    /// None: it is connected, or has no image.
+    /// Called before the front connects: opens the image as the connect will, and closes it again.
+    /// None: the disk is connected, or has no image.
     pub fn try_image<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Option<Tried>, B::Error> {
         if self.figures.is_some() || !has_medium(bus)? {
             return Ok(None);
@@ -148,9 +148,9 @@ impl<P: Platform> Back<Vbd<P>> {
         Ok(Some(tried))
     }
 
-    /// Call before the disk ends for good: if its image ends with this process, the guest must not
-    /// get another one in its place, even if it reconnects. True: the record says so, and must be
-    /// kept.
+    /// Call before the disk ends for good. If its image ends with this process, the guest must not
+    /// get another one in its place, even if it reconnects: then this returns true, and the record
+    /// of the image must be kept.
     pub fn give_up_image(&mut self) -> bool {
         let Some((memory, record)) = self.lasting.take() else { return false };
         memory.store(&ImageRecord { refused: true, ..record });
@@ -572,13 +572,13 @@ impl<P: Platform> Vbd<P> {
         self.figures.as_ref()
     }
 
-    /// Most pages that it maps: those that it [needs](PageUse::needed), and those that it keeps
-    /// mapped.
+    /// Largest number of pages that it maps: those that it [needs](PageUse::needed), and those that
+    /// it keeps mapped.
     pub fn mapped_pages(&self) -> usize {
         self.pages().needed + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
 
-    /// When the oldest of its unanswered requests was taken, by the platform's clock. None: there
+    /// Time at which the oldest unanswered request was taken, by the platform's clock. None: there
     /// is none.
     pub fn oldest_ns(&self) -> Option<u64> {
         self.shares.iter().filter_map(|share| share.oldest_ns()).min()
@@ -612,7 +612,7 @@ impl<P: Platform> Vbd<P> {
         core::mem::take(&mut self.queues)
     }
 
-    /// Takes all of its queues back, in their order.
+    /// Takes all of its queues back, in order.
     pub fn take_back(&mut self, queues: Vec<BackQueue<P>>) {
         self.queues = queues;
     }

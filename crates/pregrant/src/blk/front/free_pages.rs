@@ -36,12 +36,12 @@ const _: () = assert!(STEP_PAGES >= SEGMENTS_MAX);
 pub struct FreePages<P: Platform> {
     /// Page `k` is page `k % STEP_PAGES` of step `k / STEP_PAGES`.
     steps: Vec<Granted<P>>,
-    /// Most pages.
+    /// Largest number of pages.
     most: usize,
     granting: Granting,
     /// Free pages; the next one to use is last.
     free: Vec<u32>,
-    /// Pages that came back while the back still uses them.
+    /// Pages that were returned while the back still uses them.
     busy: Vec<u32>,
     /// After a refusal: number of requests until more pages are asked for again.
     refused: Option<u32>,
@@ -97,7 +97,7 @@ impl<P: Platform> FreePages<P> {
         self.free.len()
     }
 
-    /// Number of pages that came back while the back still used them.
+    /// Number of pages that were returned while the back still used them.
     pub fn busy(&self) -> usize {
         self.busy.len()
     }
@@ -107,8 +107,8 @@ impl<P: Platform> FreePages<P> {
         self.most.min(self.steps.len() * STEP_PAGES)
     }
 
-    /// Most segments of a request, so that its pages and those of its segment list do not exceed
-    /// the maximum. Each list page describes 512 pages.
+    /// Largest number of segments of a request, so that its pages and those of its segment list do
+    /// not exceed the maximum. Each list page describes 512 pages.
     pub fn segments_most(&self) -> usize {
         let pages = if self.refused.is_some() { self.count() } else { self.most };
         pages - pages.div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1)
@@ -161,7 +161,7 @@ impl<P: Platform> FreePages<P> {
         self.steps[step].bytes().prefetch_read(page * PAGE_SIZE, PREFETCHED_BYTES);
     }
 
-    /// Makes a page free again, now or when the back has let go of it.
+    /// Makes a page free again, now or when the back has stopped using it.
     pub fn give_back(&mut self, p: &P, page: u32) {
         let (step, at) = Self::place(page);
         if self.steps[step].settle(p, at) {

@@ -100,7 +100,7 @@ pub enum NotAsked {
     /// No slot or no page is free: take answers first, and try again with at most
     /// [`most_bytes`](FrontQueue::most_bytes).
     Full,
-    /// It is longer than a request can be, or empty, or not of whole sectors.
+    /// The request is longer than allowed, empty, or not a whole number of sectors.
     Length,
     /// The queue has ended, or the disk is not connected.
     Closed,
@@ -151,7 +151,7 @@ impl<P: Platform> Answer<'_, P> {
 /// A slot for a request in flight.
 #[derive(Default)]
 struct Place {
-    /// How often the slot was used.
+    /// Number of times the slot was used.
     turn: u32,
     in_flight: bool,
     op: u8,
@@ -248,11 +248,12 @@ pub struct QueueConfig {
     pub abi: Abi,
     /// log2 of the number of pages of the ring.
     pub ring_order: u32,
-    /// Most pages for data and segment lists.
+    /// Largest number of pages for data and segment lists.
     pub pages: usize,
     /// How the pages are granted.
     pub granting: Granting,
-    /// Most segments of an indirect request that the back takes; 0: there are no indirect requests.
+    /// Largest number of segments of an indirect request that the back takes; 0: there are no
+    /// indirect requests.
     pub max_indirect: u32,
 }
 
@@ -266,7 +267,7 @@ pub struct FrontQueue<P: Platform> {
     free: Vec<u32>,
     /// Grants of the current request: of its data, then of its segment list.
     refs: Vec<GrantRef>,
-    /// Slots whose answers wait until the back lets go of the guest's own pages.
+    /// Slots whose answers wait until the back stops using the guest's own pages.
     waiting: Vec<u32>,
     /// Grants of the guest's own pages that belong to no slot.
     left: Vec<GrantRef>,
@@ -330,7 +331,7 @@ impl<P: Platform> FrontQueue<P> {
         ))
     }
 
-    /// Most bytes of a request. It shrinks when the platform refuses more pages.
+    /// Largest number of bytes of a request. It shrinks when the platform refuses more pages.
     pub fn most_bytes(&self) -> usize {
         // No longer than all of its pages together, since a longer request would never fit.
         self.max_indirect.min(self.free_pages.segments_most()).max(SEGMENTS_MAX) * PAGE_SIZE
@@ -346,8 +347,8 @@ impl<P: Platform> FrontQueue<P> {
         self.places.len() - self.free.len()
     }
 
-    /// Number of answers that wait until the back lets go of the guest's own pages:
-    /// [take](Self::take) again after a while.
+    /// Number of answers that wait until the back stops using the guest's own pages: call
+    /// [`take`](Self::take) again after a while.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -362,7 +363,7 @@ impl<P: Platform> FrontQueue<P> {
         self.free_pages.count()
     }
 
-    /// Number of pages that came back while the back still used them.
+    /// Number of pages that were returned while the back still used them.
     pub fn busy_pages(&self) -> usize {
         self.free_pages.busy()
     }
@@ -420,7 +421,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(())
     }
 
-    /// As [`submit`](Self::submit), for data in `memory`, which is the guest's own.
+    /// Like [`submit`](Self::submit), for data in `memory`, which is the guest's own.
     pub fn submit_own(
         &mut self,
         p: &P,
@@ -571,7 +572,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(answered)
     }
 
-    /// Takes answers that waited for the back, and need not any more.
+    /// Handles answers that waited for the back, and need not wait any more.
     #[cold]
     fn take_waiting(&mut self, p: &P, each: &mut impl FnMut(Answer<'_, P>)) -> usize {
         let Self { waiting, places, free_pages, free, .. } = self;
@@ -615,7 +616,7 @@ impl<P: Platform> FrontQueue<P> {
         with_ring!(&mut self.ring, ring => ring.available(1)) != Ok(0)
     }
 
-    /// Its event channel.
+    /// The queue's event channel.
     pub fn channel(&self) -> &Chan<P> {
         &self.chan
     }

@@ -30,7 +30,7 @@ use crate::xenbus::front::{Front, FrontError, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 
-/// What a front asks for. It gets what the back offers of that.
+/// A front's settings. Of what they ask for, the front gets what the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontConfig {
     /// Number of queues.
@@ -39,14 +39,16 @@ pub struct FrontConfig {
     pub ring_order: u32,
     /// The layout of slots.
     pub abi: Abi,
-    /// Whether the same granted pages are used again and again, the last that came back first.
+    /// Whether the same granted pages are used again and again, the one that was returned last
+    /// first.
     pub persistent: bool,
     /// How pages are granted without persistent grants.
     pub granting: Granting,
-    /// Most segments of a request, if the back takes indirect requests; up to 11 need none.
+    /// Largest number of segments of a request, if the back takes indirect requests; up to 11 need
+    /// none.
     pub max_segments: u32,
-    /// Most pages of each queue for data and segment lists. They are allocated and granted on
-    /// demand, and kept; there are fewer if memory is short.
+    /// Largest number of pages of each queue for data and segment lists. They are allocated and
+    /// granted on demand, and kept; there are fewer if memory is short.
     pub pages: usize,
 }
 
@@ -96,11 +98,11 @@ pub struct FrontVbd<P: Platform> {
     lost: Vec<u64>,
     /// Whether both ends use persistent grants, as of the last connect.
     persistent: bool,
-    /// Whether the back takes barriers, as of the last connect.
+    /// Whether the back accepts barriers, as of the last connect.
     barrier: bool,
     /// Whether xenstore says that the disk is in use.
     reported: bool,
-    /// What the back does not offer of our request, as of the last set-up.
+    /// What of our request the back does not offer, as of the last set-up.
     not_offered: Vec<NotOffered>,
 }
 
@@ -149,7 +151,7 @@ impl<P: Platform> FrontVbd<P> {
         self.front.stays()
     }
 
-    /// Whether it can take requests.
+    /// True if the disk can accept requests.
     pub fn is_live(&self) -> bool {
         self.figures.is_some()
     }
@@ -175,13 +177,13 @@ impl<P: Platform> FrontVbd<P> {
         self.persistent
     }
 
-    /// What the back does not offer of our request, as of the last set-up. The disk works with
+    /// What of our request the back does not offer, as of the last set-up. The disk works with
     /// less.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
     }
 
-    /// Reads the back's state and takes the steps that it allows. After an error call
+    /// Reads the back's state and makes the steps that it allows. After an error call
     /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
@@ -357,7 +359,7 @@ impl<P: Platform> FrontVbd<P> {
         core::mem::replace(&mut self.memory, memory)
     }
 
-    /// Whether no request and no back uses a page of that memory.
+    /// True if no request and no back uses a page of that memory.
     pub fn is_memory_free(&self) -> bool {
         self.left.is_empty() && self.queues.iter().all(|q| q.own_grants() == 0)
     }

@@ -58,7 +58,7 @@ pub struct PageTransfer {
     pub place: u32,
     /// The direction.
     pub way: Direction,
-    /// The memory.
+    /// The memory of the request's data.
     pub memory: IoMemory,
     /// Whether all pages could be accessed.
     pub good: bool,
@@ -70,7 +70,7 @@ pub struct Held<P: Platform> {
     pub(super) maps: Vec<Arc<Option<MapOf<P>>>>,
     /// Number of maps.
     pub(super) nr_maps: usize,
-    /// The pages of these maps, as they [count](super::alone).
+    /// Number of pages of these maps that count as [mapped alone](super::alone).
     pub(super) alone: usize,
     /// Whether its data is copied instead.
     pub(super) copied: bool,
@@ -88,7 +88,7 @@ impl<P: Platform> Default for Held<P> {
 
 /// A path, for one queue.
 pub trait BackPath<P: Platform> {
-    /// Its name in keys, tables and records.
+    /// The path's name in keys, tables and records.
     const NAME: PathName;
 
     /// Copies the pages of a segment list, 4096 bytes of each but the last, to `out`, once: the
@@ -137,7 +137,7 @@ pub trait BackPath<P: Platform> {
     fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
         let _ = (p, pages, alone);
     }
-    /// How often there was no room for a page among those kept mapped.
+    /// Number of times there was no room for a page among those kept mapped.
     fn overflows(&self) -> u64 {
         0
     }

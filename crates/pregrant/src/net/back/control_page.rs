@@ -36,7 +36,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of a control page's memory.
 pub const CONTROL_BYTES: usize = 4096;
-/// Bytes of a copy.
+/// Length of one copy of the record, bytes.
 const COPY_BYTES: usize = CONTROL_BYTES / 2;
 
 const KIND: RecordVersion = RecordVersion::new("control page", *b"PGC2", 1);

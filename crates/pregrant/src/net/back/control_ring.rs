@@ -26,7 +26,7 @@ use crate::ring::{BackRing, NetCtrl};
 use crate::units::DomId;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
-/// Most requests of one vif per control turn.
+/// Largest number of requests of one vif per control turn.
 pub const REQUESTS_PER_TURN: u32 = 16;
 
 /// The back's end of a control ring.
@@ -54,7 +54,7 @@ impl<P: Platform> CtrlRing<P> {
         Ok(Self { ring, chan, took: 0 })
     }
 
-    /// Its event channel.
+    /// The control ring's event channel.
     pub fn channel(&self) -> &<P::Events as Events>::Chan {
         &self.chan
     }
@@ -84,8 +84,8 @@ impl<P: Platform> CtrlRing<P> {
         self.ring.unanswered()
     }
 
-    /// Executes requests of domain `of`, whose vif has `queues` queues, including those about
-    /// tables of mapped pages if there are `grefs`.
+    /// Executes requests of domain `of`, whose vif has `queues` queues. With `grefs` also requests
+    /// about tables of mapped pages.
     pub fn poll(
         &mut self,
         p: &P,
@@ -144,7 +144,7 @@ impl<P: Platform> CtrlRing<P> {
         }
     }
 
-    /// Answers requests that a predecessor took, when there are no tables any more.
+    /// Answers requests that a predecessor took, if this back has no tables of mapped pages.
     pub fn refuse(&mut self, p: &P, of: DomId, control: &mut Control, taken: &[CtrlRequest]) {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
             control.grefs.taken = taken[k + 1..].to_vec();
@@ -165,8 +165,8 @@ impl<P: Platform> CtrlRing<P> {
         takes && self.ring.available(1) != Ok(0) || grefs.is_some_and(GrefRequests::can_move)
     }
 
-    /// Call before sleeping: asks for events of the ring and unmasks its channel. True: there is
-    /// work. While nothing more can be taken, a queue's worker reports when that ends.
+    /// Called before sleeping: asks for events of the ring and unmasks its channel. Returns true if
+    /// there is work. While no more requests can be taken, a queue's worker reports when that ends.
     pub fn final_check(&mut self, p: &P, grefs: Option<&GrefRequests<P>>) -> Result<bool, PeerFault> {
         let work = self.ring.final_check(1)? && grefs.is_none_or(GrefRequests::can_take);
         p.events().unmask(&self.chan);

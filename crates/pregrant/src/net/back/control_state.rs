@@ -102,7 +102,7 @@ impl Control {
         }
     }
 
-    /// The part of it that RX needs.
+    /// The part of the state that RX needs.
     pub(super) fn settings(&self) -> GuestSettings {
         GuestSettings { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
     }

@@ -69,7 +69,7 @@ pub struct Credit {
     window_start_ns: u64,
     /// No frame is taken before this time; this many windows have passed then.
     until: Option<(u64, u64)>,
-    /// How often a frame had to wait.
+    /// Number of times a frame had to wait.
     waits: u64,
 }
 
@@ -126,12 +126,12 @@ impl Credit {
         true
     }
 
-    /// When frames may be taken again, if they wait.
+    /// Time at which the waiting frames may be taken, if any wait.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.until.map(|(until, _)| until)
     }
 
-    /// How often a frame had to wait.
+    /// Number of times a frame had to wait.
     pub fn nr_waits(&self) -> u64 {
         self.waits
     }

@@ -22,7 +22,7 @@ use crate::wire::netif_ctrl::{
 };
 use alloc::boxed::Box;
 
-/// Most entries of the table from hash to queue, as in Linux.
+/// Largest number of entries of the table from hash to queue, as in Linux.
 pub const MAPPING_MAX: usize = 128;
 
 /// The hash settings of a guest.

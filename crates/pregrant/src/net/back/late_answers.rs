@@ -36,7 +36,7 @@ impl LateAnswers {
         Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), given: 0 }
     }
 
-    /// Whether no frame waits.
+    /// True if no frame waits.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()

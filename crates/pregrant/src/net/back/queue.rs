@@ -73,17 +73,17 @@ pub struct QueueShare {
     /// Counts changes of the configuration.
     generation: AtomicU32,
     headroom: AtomicU16,
-    /// Most pages that TX and RX may keep mapped.
+    /// Largest number of pages that TX and RX may keep mapped.
     allowed: [AtomicUsize; 2],
 }
 
 impl QueueShare {
-    /// Whether its guest takes frames, as of the last turn.
+    /// True if the guest received frames, at the last control turn.
     pub fn link_is_up(&self) -> bool {
         self.link.load(Ordering::Acquire)
     }
 
-    /// How often its guest took no frames for so long that the link went down.
+    /// Number of times the link went down because the guest received no frames for too long.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
     }
@@ -124,7 +124,8 @@ pub struct BackQueue<P: Platform> {
     of: DomId,
     pub(super) tx: TxQueue<P>,
     pub(super) rx: RxQueue<P>,
-    /// None: it could not be [adopted](Self::adopt), so the queue is stalled until its vif closes.
+    /// The event channel. None: it could not be [adopted](Self::adopt), so the queue is stalled
+    /// until its vif closes.
     tx_chan: Option<Chan<P>>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
@@ -191,7 +192,7 @@ impl<P: Platform> BackQueue<P> {
         &self.share
     }
 
-    /// Its event channels.
+    /// The queue's event channels.
     pub fn channels(&self) -> impl Iterator<Item = &Chan<P>> {
         self.tx_chan.iter().chain(&self.rx_chan)
     }
@@ -206,7 +207,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(())
     }
 
-    /// Its paths for TX and RX.
+    /// The paths for TX and RX.
     fn chains_mut(&mut self) -> [&mut Chain<P>; 2] {
         [self.tx.chain_mut(), self.rx.chain_mut()]
     }
@@ -279,8 +280,8 @@ impl<P: Platform> BackQueue<P> {
         self.gave_back |= gave_back.contains(&true);
     }
 
-    /// Call before sleeping: asks for events of both rings and unmasks their channels. True: there
-    /// is work. A fault comes with its direction.
+    /// Called before sleeping: asks for events of both rings and unmasks their channels. Returns
+    /// true if there is work. A fault comes with its direction.
     pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
         // A queue that waits for credit asks for no event, and sleeps until it has credit.
         let until = self.control.credit_deadline_ns();
@@ -304,8 +305,8 @@ impl<P: Platform> BackQueue<P> {
         !waits && self.tx.is_pending() || self.rx.is_pending()
     }
 
-    /// When it must be polled, by the platform's clock, even if nothing comes from the guest: to
-    /// let frames expire, for credit, or to ask a port that had no room. None: never.
+    /// Time, by the platform's clock, at which the queue must be polled even if the guest sends
+    /// nothing: to let frames expire, for credit, or to ask a port that had no room. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
         // While its port has no room, credit is of no use.
         let credit = self.credit_deadline_ns().filter(|_| self.tx.stands().is_none());

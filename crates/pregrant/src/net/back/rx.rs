@@ -36,7 +36,7 @@ const HEAD: usize = 32;
 const REPORTS_AGAIN_NS: u64 = 100_000_000;
 /// Number of bursts without zero-copy after one that the paths left to grant copies.
 const COPIES_AGAIN: u32 = 16;
-/// Most bursts from the port that are dropped in one control turn.
+/// Largest number of bursts from the port that are dropped in one control turn.
 const EXPIRED_AT_ONCE: u32 = 64;
 
 /// The RX half of a queue at the back.
@@ -54,7 +54,7 @@ pub struct RxQueue<P: Platform> {
     accepts: RxAccepts,
     /// Set if the guest takes only frames of one slot.
     one_slot: Option<OneSlot>,
-    /// Longer frames came since the vif's owner was notified, and when that was.
+    /// Longer frames arrived since the vif's owner was last notified, and the time of that.
     long_came: bool,
     long_reported_ns: u64,
     /// The hashes of the arena's frames.
@@ -81,7 +81,7 @@ impl<P: Platform> RxQueue<P> {
         Self::with_arena(ring, chain, accepts, Box::default())
     }
 
-    /// The same with an arena in memory that the platform chooses.
+    /// Like `new`, with an arena in memory that the platform chooses.
     #[inline(never)]
     pub fn in_room_of(
         p: &P,
@@ -307,8 +307,8 @@ impl<P: Platform> RxQueue<P> {
         self.ring.inherited()
     }
 
-    /// Call before sleeping. True: there is work. If frames wait, it asks for the event at which
-    /// there are enough slots; otherwise for the one that ends a stall.
+    /// Called before sleeping. Returns true if there is work. If frames wait, it asks for the event
+    /// at which there are enough slots; otherwise for the one that ends a stall.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         if self.sent == self.arena.len() {
             // The next control turn sets the link up. A guest that posts its slots before this need
@@ -380,7 +380,7 @@ impl<P: Platform> RxQueue<P> {
         Ok(())
     }
 
-    /// Drops the waiting frames.
+    /// Drops the frames that wait for slots.
     fn expire(&mut self) {
         let gone = self.arena.burst().frames[self.sent..].iter().filter(|f| f.len > 0).count();
         self.stats.expired.add(gone as u64);
@@ -388,17 +388,17 @@ impl<P: Platform> RxQueue<P> {
         (self.sent, self.wait) = (0, 0);
     }
 
-    /// When the next [`turn`](Self::turn) has something to do, unless slots come before.
+    /// Time of the next [`turn`](Self::turn) that has something to do, unless slots come before.
     pub fn deadline_ns(&self) -> Option<u64> {
         if self.waiting() > 0 { self.stall.deadline_ns() } else { None }
     }
 
-    /// Whether the guest takes frames.
+    /// Whether the guest receives frames.
     pub fn link(&self) -> Link {
         self.stall.link()
     }
 
-    /// How often the guest took no frames for so long that the link went down.
+    /// Number of times the guest received no frames for so long that the link went down.
     pub fn stalls(&self) -> u64 {
         self.stall.stalls()
     }
@@ -425,7 +425,7 @@ impl<P: Platform> RxQueue<P> {
         Arc::clone(&self.stats)
     }
 
-    /// Whether its next request may be an answer ([`BackRing::is_doubtful`]).
+    /// True if the ring's next request may be an answer ([`BackRing::is_doubtful`]).
     pub(super) fn is_doubtful(&self) -> bool {
         self.ring.is_doubtful()
     }

@@ -106,12 +106,12 @@ impl SharedControl {
         self.waits.store(credit.map_or(0, Credit::nr_waits), Ordering::Relaxed);
     }
 
-    /// When the guest's frames may be taken again, if they wait for credit.
+    /// Time at which the guest's frames may be taken again, if they wait for credit.
     pub fn credit_deadline_ns(&self) -> Option<u64> {
         Some(self.until_ns.load(Ordering::Relaxed)).filter(|until| *until > 0)
     }
 
-    /// How often frames had to wait for credit.
+    /// Number of times frames had to wait for credit.
     pub fn credit_waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }

@@ -23,7 +23,7 @@
 pub struct Patience {
     /// A waiting frame is dropped after this time.
     pub expiry_ns: u64,
-    /// The same for a guest without `feature-rx-notify`.
+    /// How long frames wait for RX slots of a guest without `feature-rx-notify`.
     pub unnotified_expiry_ns: u64,
     /// A queue counts as stalled after this time without a delivered frame and without slots for
     /// the next one.
@@ -36,14 +36,14 @@ impl Default for Patience {
     }
 }
 
-/// Whether a queue's guest takes frames.
+/// Whether a queue's guest receives frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// It has posted no slots yet.
+    /// The guest has posted no slots yet.
     Starting,
-    /// It takes frames.
+    /// The guest receives frames.
     Up,
-    /// It has taken none for too long.
+    /// The guest has received no frames for too long.
     Stalled,
 }
 
@@ -148,7 +148,7 @@ impl Stall {
         self.last_success_ns.saturating_add(self.patience.stall_ns)
     }
 
-    /// When the next turn has something to do, unless slots come before.
+    /// Time of the next turn that has something to do, unless slots come before.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let (_, since) = self.waits?;
         let expires = since.saturating_add(self.expiry_ns());

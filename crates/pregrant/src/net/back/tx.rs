@@ -188,7 +188,7 @@ impl<P: Platform> TxQueue<P> {
         Ok(Polled::More)
     }
 
-    /// Takes as much as the vif's credit allows.
+    /// Takes as many frames as the vif's credit allows.
     #[cold]
     #[inline(never)]
     fn take_within(
@@ -212,7 +212,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Executes the batch's multicast requests, before any of it is answered.
+    /// Executes the batch's multicast requests, before any request of the batch is answered.
     #[cold]
     fn ask(&mut self, control: &SharedControl) {
         let mut refused = 0u64;
@@ -297,12 +297,13 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Call before sleeping. True: there is work. If the port has no room, it asks for no event.
+    /// Call before sleeping. Returns true if there is work. If the port has no room, it asks for no
+    /// event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         Ok(self.is_late() || self.room == Room::Now && self.ring.final_check(1)?)
     }
 
-    /// If its port had no room at the last check: after how many nanoseconds it is asked again.
+    /// If the port had no room at the last check: time in nanoseconds until it is asked again.
     pub fn stands(&self) -> Option<u64> {
         match self.room {
             Room::Now => None,
@@ -342,7 +343,7 @@ impl<P: Platform> TxQueue<P> {
         Arc::clone(&self.stats)
     }
 
-    /// Whether its next request may be an answer ([`BackRing::is_doubtful`]).
+    /// True if the ring's next request may be an answer ([`BackRing::is_doubtful`]).
     pub(super) fn is_doubtful(&self) -> bool {
         self.ring.is_doubtful()
     }

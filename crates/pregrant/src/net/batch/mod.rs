@@ -19,7 +19,7 @@ pub use tx::{Claim, Claims, StandingTakes, TxBatch, TxFrame, TxSlot};
 /// A set of frames: one bit per frame of a batch. A full batch is `!0`.
 pub type Todo = u64;
 
-/// Most slots in a batch, which is also the number of records of a redo page.
+/// Largest number of slots in a batch, which is also the number of records of a redo page.
 pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
 
 /// A set of the first `n` frames.

@@ -96,7 +96,7 @@ pub struct RxBatch {
     nr_rsps: usize,
     /// Frames that failed: their answers have ERROR.
     pub failed: Todo,
-    /// Number of frames of the burst that were skipped because the guest can never take them.
+    /// Number of frames of the burst that were skipped because the guest can never receive them.
     pub dropped: usize,
     /// Bytes that stay free before a fragment.
     pub headroom: u16,
@@ -123,11 +123,11 @@ struct Progress {
 
 /// The result of placing one frame.
 enum Placed {
-    /// It was placed or dropped.
+    /// The frame was placed or dropped.
     Done,
-    /// This batch has no room for it.
+    /// The batch has no room for the frame.
     Full,
-    /// It needs this many requests, counted from the batch's first one.
+    /// The frame needs this many requests, counted from the batch's first one.
     Wants(u32),
 }
 
@@ -152,7 +152,7 @@ impl Default for RxBatch {
 }
 
 impl RxAccepts {
-    /// A front that takes every kind of frame.
+    /// A front that accepts every kind of frame.
     pub const ALL: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true, csum: true, ipv6_csum: true };
 
     /// The offloads that the front supports, for its ports.
@@ -175,7 +175,7 @@ impl RxAccepts {
         })
     }
 
-    /// Completes frames with work that this front does not take, and work that netif cannot
+    /// Completes frames with work that this front does not accept, and work that netif cannot
     /// express: a blank checksum after a tag (docs/protocol 2.7). Frames that cannot be completed
     /// are dropped. Returns how many. If a port respects [`offloads`](Self::offloads), there is
     /// nothing else to do here.
@@ -202,8 +202,8 @@ impl RxAccepts {
         dropped
     }
 
-    /// Does the work that this front does not take. Returns the work that is left. None: the frame
-    /// cannot be completed.
+    /// Does the work that this front does not accept. Returns the work that is left. None: the
+    /// frame cannot be completed.
     fn taken(self, frame: &mut [u8], offload: Offload) -> Option<Offload> {
         let ip = IpHeaders::parse(frame);
         let is_plain = ip.is_ok_and(|ip| ip.is_plain());

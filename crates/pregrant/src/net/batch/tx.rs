@@ -35,9 +35,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Most extra infos in one frame: no valid frame has more than there are types.
 const MAX_EXTRAS: usize = 8;
-/// Most ring slots that one frame can take.
+/// Largest number of ring slots of one frame.
 const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
-/// Most paths that recognise requests by a flag.
+/// Largest number of paths that recognise requests by a flag.
 pub const CLAIMS: usize = 2;
 
 /// The identity of a path that claims requests. No two paths have the same.
@@ -51,7 +51,7 @@ impl Claim {
         Self(k)
     }
 
-    /// Whether it equals `other`.
+    /// True if both are the same path's.
     #[inline(always)]
     pub const fn is(self, other: Self) -> bool {
         self.0 == other.0
@@ -67,8 +67,8 @@ pub trait Claims: Copy {
     fn any(self) -> bool;
     /// The path that claims the request. None: it is an ordinary request.
     fn claim(self, req: &TxRequest) -> Option<Claim>;
-    /// For a claimed frame of one request: whether the bytes that it names outside of any page can
-    /// exist. None: its bytes are in a page, as for a grant.
+    /// For a claimed frame of one request that names a place instead of a page: true if the place
+    /// exists. None: the request names a page, as one with a grant does.
     fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
     /// The flag of an ordinary request that names a shared buffer by number instead of a grant; 0:
     /// there is no such flag.
@@ -103,7 +103,7 @@ pub struct TxSlot {
     /// Grant reference of the page; 0: the bytes are in a shared [`buffer`](Self::buffer). In a
     /// [claimed](TxBatch::claimed) frame its path defines the meaning.
     pub gref: u32,
-    /// The shared buffer: that of the request's id, or the one that it
+    /// The shared buffer that holds the bytes: the one of the request's id, or the one that it
     /// [names](Claims::buffer_flag).
     pub buffer: u16,
     /// Offset in the page, in bytes.
@@ -147,10 +147,10 @@ pub struct TxBatch {
     /// Frames whose answers must wait until their path
     /// [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
-    /// The port takes zero-copy payload, with these offloads, so a path may leave payload in its
+    /// The port accepts zero-copy payload, with these offloads, so a path may leave payload in its
     /// pages. None: the port wants private bytes.
     pub takes: Option<Offloads>,
-    /// The port also takes long frames whose pages are mapped anyway
+    /// The port also accepts long frames whose pages are mapped anyway
     /// ([`Payload::Named`](crate::port::Payload::Named),
     /// [`Standing`](crate::port::Payload::Standing)).
     pub standing: Option<StandingTakes>,
@@ -168,7 +168,7 @@ pub struct TxBatch {
     pub no_frame: Todo,
     /// Large segments whose checksum is not blank.
     pub unblanked: Todo,
-    /// Frames that no port can take: answered OKAY, and dropped.
+    /// Frames that no port can accept: answered OKAY, and dropped.
     pub unfit: Todo,
     /// Number of segments into which its frames must be cut.
     segments: usize,
@@ -205,7 +205,7 @@ impl Default for TxBatch {
     }
 }
 
-/// The frames that a port takes in pages that stay mapped.
+/// Which frames a port accepts in pages that stay mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StandingTakes {
     /// The offloads that it supports.
@@ -214,10 +214,10 @@ pub struct StandingTakes {
     pub above: u32,
 }
 
-/// What one frame turned out to be.
+/// The kind of a frame that was read.
 enum Outcome {
     Frame(Offload),
-    /// It is no frame, but a multicast request.
+    /// A multicast request, with no frame.
     Multicast(MulticastAsk),
     /// Answer ERROR in every slot, and pass nothing on.
     Drop,
@@ -240,9 +240,9 @@ impl TxBatch {
         Ok(self.take_as::<M, _, false, false>(ring, arena, claims, &mut 0)?.0)
     }
 
-    /// The same, for frames of at most `credit` bytes in total, which is reduced by them. If it
-    /// ended because the first remaining frame is longer than the rest of the credit, that frame's
-    /// length is returned, too; it stays on the ring, to be read again.
+    /// Like [`take`](Self::take), for frames of at most `credit` bytes in total, which is reduced
+    /// by them. If it ended because the next frame is longer than the rest of the credit, returns
+    /// that frame's length, too; it stays on the ring and is read again.
     pub fn take_within<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,

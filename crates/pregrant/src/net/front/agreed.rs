@@ -14,13 +14,13 @@ use alloc::vec::Vec;
 
 /// The result of a set-up.
 pub(super) struct Agreed {
-    /// What the front requested of the back.
+    /// The paths that the front requested of the back.
     pub asked: Requested,
-    /// Whether the back is lent pages that the guest uses otherwise.
+    /// Whether the front grants the back pages that hold other data of the guest, too.
     pub trust: Trust,
-    /// What the back takes unfinished.
+    /// Offload work (checksums, segmentation) that the back accepts to do itself.
     pub takes: Offloads,
-    /// The back takes frames over several slots.
+    /// The back accepts frames over several slots.
     pub takes_sg: bool,
     /// The back filters multicast, on request.
     pub takes_multicast: bool,
@@ -45,7 +45,7 @@ impl Default for Agreed {
 }
 
 impl Agreed {
-    /// The back did not take what was shared for this path, of one queue or more.
+    /// Notes that the back refused what a queue shared with it for this path.
     pub fn note_refused(&mut self, path: PathName) {
         let refused = NotOffered::Refused(path);
         if !self.not_offered.contains(&refused) {

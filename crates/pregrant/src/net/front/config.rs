@@ -5,14 +5,14 @@ use super::regions::Granting;
 use crate::net::path::staging::list::DataLen;
 use crate::net::path::staging::wanted::Buffers;
 
-/// What a front asks for; it gets what the back offers of that.
+/// A front's settings. Of what they ask for, the front gets what the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontConfig {
     /// Number of queues.
     pub queues: u32,
     /// log2 of the pages of each ring; 4 means 16 pages with 4096 slots.
     pub ring_order: u32,
-    /// How ordinary TX pages are granted.
+    /// Whether ordinary TX pages stay granted, or are granted for each frame.
     pub granting: Granting,
     /// Whether the front receives frames of several slots; otherwise the back drops those that
     /// are longer than a page.
@@ -21,18 +21,19 @@ pub struct FrontConfig {
     pub split_channels: bool,
     /// RX pages of each queue beyond its slots, for [zero-copy
     /// frames](crate::net::front::FrontQueue::recv_by_reference); at most as many as there are
-    /// slots. With more pages than the back keeps mapped, some frames come by grant copy.
+    /// slots. If there are more pages than the back keeps mapped, it serves some frames by grant
+    /// copy.
     pub spare_rx_pages: u32,
-    /// RX pages of each queue that may be [added](crate::net::front::FrontVif::grow_rx) while
-    /// it is live, at most 1024; then each page is granted by itself.
+    /// Number of RX pages of each queue that may be [added](crate::net::front::FrontVif::grow_rx)
+    /// while it is live, at most 1024. If it is not 0, each page is granted individually.
     pub more_rx_pages: u32,
-    /// Ordinary pages per direction and queue, used if they need no grant operation per frame
-    /// and the back keeps that many mapped (`mapped-pages-max`). A page that was not used for a
-    /// while is out of the private caches when it is written again. 0, or less than the number
-    /// of slots: one per slot.
+    /// Number of ordinary pages of each direction and queue, used if they need no grant operation
+    /// per frame and the back keeps that many mapped (`mapped-pages-max`). A page that rests for a
+    /// while is out of the private caches when it is written again. 0, or less than the number of
+    /// slots: one per slot.
     pub pages: u32,
-    /// Bytes that the back leaves free before each received frame, for a hook; 0: none. With it
-    /// a frame may take one slot more.
+    /// Number of bytes that the back leaves free before each received frame, for a hook; 0: none. A
+    /// frame may then need one slot more.
     pub headroom: u16,
     /// Whether to use a control ring, if the back supports one.
     pub ctrl_ring: bool,
@@ -43,17 +44,17 @@ pub struct FrontConfig {
     /// pages in which received frames stay. The toolstack can declare it
     /// [untrusted](crate::net::front::Trust).
     pub trusted: bool,
-    /// Staging buffers.
+    /// Staging buffers: their lengths and numbers.
     pub staging: Buffers,
     /// A data ring of 2^order pages for each queue, where the back maps one and staging does not
     /// carry every frame.
     pub data_ring: Option<u32>,
-    /// Where the back may map all of this domain, frames are in pages that are named and not
-    /// granted (docs/protocol 4.6); it can read and write everything then. Other paths are not
-    /// asked for beside it.
+    /// If the back can map this whole domain, requests name frames of its memory, without grants
+    /// (docs/protocol 4.6). The back can then read and write everything. No other path is asked for
+    /// beside this one.
     pub foreign: bool,
-    /// Where the back lends pages of its own, received frames that fit no staging buffer are copied
-    /// from there by this domain (docs/protocol 4.7); those that were not when a back ends are
+    /// If the back grants pages of its own, this domain copies received frames from there that fit
+    /// in no staging buffer (docs/protocol 4.7). Frames that were not copied when a back ends are
     /// lost.
     pub guest_copy: bool,
     /// Pages are granted once, and the back is asked to keep them mapped. With a control ring then.

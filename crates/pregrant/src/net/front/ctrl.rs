@@ -32,7 +32,7 @@ pub struct CtrlFront<P: Platform> {
     page: Granted<P>,
     /// The page for lists of references, which the back may write.
     list: Granted<P>,
-    /// The request in flight.
+    /// The request that has no answer yet.
     pending: Option<CtrlRequest>,
     /// Never 0: Windows' front skips 0, so a back may treat it as no id.
     next_id: u16,
@@ -46,7 +46,7 @@ pub struct CtrlFront<P: Platform> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAsked;
 
-/// Cannot happen: all pages were granted.
+/// This error cannot happen: all pages were granted.
 const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: 22 };
 
 impl<P: Platform> CtrlFront<P> {
@@ -79,7 +79,7 @@ impl<P: Platform> CtrlFront<P> {
         ))
     }
 
-    /// Sends a request. Its answer comes from [`answer`](Self::answer).
+    /// Sends a request. [`answer`](Self::answer) returns its answer.
     pub fn ask(&mut self, p: &P, msg_type: CtrlType, data: [u32; 3]) -> Result<(), NotAsked> {
         if self.pending.is_some() {
             return Err(NotAsked);
@@ -115,7 +115,7 @@ impl<P: Platform> CtrlFront<P> {
         self.ask(p, CtrlType::SetHashMapping, [self.page.refs()[0].0, queues.len() as u32, first])
     }
 
-    /// Sends a request about `queue` with a list of at most 512 entries.
+    /// Sends a request about `queue`, with a list of at most 512 entries.
     pub(crate) fn ask_with_list(
         &mut self,
         p: &P,
@@ -169,7 +169,8 @@ impl<P: Platform> CtrlFront<P> {
         }
     }
 
-    /// Call before sleeping: asks for an event and unmasks the channel. True: there is an answer.
+    /// Call before sleeping: asks for an event and unmasks the channel. Returns true if there is an
+    /// answer.
     pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.pending.is_some() && self.ring.final_check(1)?;
         match core::mem::take(&mut self.found) {

@@ -11,7 +11,7 @@ use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::NR_SLOTS_MIN;
 use alloc::vec::Vec;
 
-/// Most fragments of a frame, whose head takes a slot, too.
+/// Largest number of fragments of a frame. The frame's head needs a slot, too.
 pub const PIECES_MAX: usize = NR_SLOTS_MIN - 1;
 
 /// A fragment in a page that the caller has granted to the back read-only. 8 bytes: reference,
@@ -37,17 +37,18 @@ impl GrantedPiece {
 #[derive(Default)]
 pub(super) struct Pieces {
     out: u32,
-    /// It has capacity for all ids; without capacity the queue takes no such fragments.
+    /// Ids of answered requests. Its capacity is the number of ids; without capacity the queue
+    /// accepts no such fragments.
     answered: Vec<u16>,
 }
 
 impl Pieces {
-    /// For a queue with `n` ids that takes such fragments.
+    /// For a queue with `n` ids that accepts such fragments.
     pub(super) fn of_ids(n: u32) -> Self {
         Self { out: 0, answered: room(n) }
     }
 
-    /// Whether the queue takes such fragments.
+    /// True if the queue accepts such fragments.
     #[inline(always)]
     pub(super) fn are_taken(&self) -> bool {
         self.answered.capacity() > 0
@@ -59,7 +60,7 @@ impl Pieces {
         self.answered.pop()
     }
 
-    /// Number of requests that are in flight, or whose answers were not fetched.
+    /// Number of requests that are in flight, or whose answers the caller did not collect.
     pub(super) fn out(&self) -> u32 {
         self.out + self.answered.len() as u32
     }
@@ -71,7 +72,7 @@ impl Pieces {
         self.answered.push(id);
     }
 
-    /// Notes `n` more requests.
+    /// Notes that `n` more requests were sent.
     #[inline(always)]
     pub(super) fn sent(&mut self, n: u32) {
         self.out += n;

@@ -31,10 +31,10 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// What the halves of a queue of this platform share.
+/// State that the two halves of a queue share.
 pub type QueueLink<P> = Link<<<P as Platform>::Events as Events>::Chan>;
 
-/// See the module.
+/// The sending half of a queue. It may run in another thread than the receiving half.
 pub struct TxHalf<P: Platform> {
     pub(super) tx: TxFront<P>,
     pub(super) link: Arc<QueueLink<P>>,
@@ -57,7 +57,7 @@ impl<P: Platform> TxHalf<P> {
         if self.link.is_live() { self.tx.queue(p, frames) } else { Ok(0) }
     }
 
-    /// The same of a frame in pieces; see [`TxFront::queue_pieces`].
+    /// Writes a frame whose payload is in pages of the caller; see [`TxFront::queue_pieces`].
     pub fn queue_pieces(
         &mut self,
         p: &P,
@@ -68,13 +68,13 @@ impl<P: Platform> TxHalf<P> {
         if self.link.is_live() { self.tx.queue_pieces(p, frame, pieces, ids) } else { Ok(false) }
     }
 
-    /// See [`TxFront::answered_piece`].
+    /// Returns the id of an answered fragment; see [`TxFront::answered_piece`].
     #[inline(always)]
     pub fn answered_piece(&mut self) -> Option<u16> {
         self.tx.answered_piece()
     }
 
-    /// Shows the back what was [queued](Self::queue).
+    /// Publishes to the back what was [queued](Self::queue).
     #[inline(always)]
     pub fn publish(&mut self, p: &P) {
         if self.link.is_live() {
@@ -82,7 +82,7 @@ impl<P: Platform> TxHalf<P> {
         }
     }
 
-    /// Takes answers; see [`TxFront::reclaim`].
+    /// Processes the back's answers; see [`TxFront::reclaim`].
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         if !self.link.is_live() {
@@ -96,10 +96,10 @@ impl<P: Platform> TxHalf<P> {
         Ok(n)
     }
 
-    /// Before the sender waits for room, or for the end of what it sent: arms the ring for the
-    /// `ahead`-th answer from here. True: there is work, so it does not wait. Until answers are
-    /// [taken](Self::reclaim), the poller of a queue with one channel knows of it
-    /// ([`RxHalf::sender_waits`]).
+    /// Called before the sender waits for room, or for the end of what it sent: asks for an event
+    /// at the `ahead`-th answer from here. Returns true if there is work, so that the sender must
+    /// not wait. Until [`reclaim`](Self::reclaim) takes the answers, the poller of a queue with a
+    /// single event channel knows that the sender waits ([`RxHalf::sender_waits`]).
     pub fn final_check(&mut self, p: &P, ahead: u32) -> Result<bool, PeerFault> {
         let is_live = self.link.is_live();
         let has_answers_to_come = is_live && self.tx.in_flight() > 0;
@@ -126,42 +126,42 @@ impl<P: Platform> TxHalf<P> {
         self.link.is_live() && self.tx.multicast(p, self.link.tx_chan(), mac, wanted)
     }
 
-    /// Slots that are free.
+    /// Number of free ring slots.
     #[inline(always)]
     pub fn room(&self) -> u32 {
         if self.link.is_live() { self.tx.room() } else { 0 }
     }
 
-    /// What sends.
+    /// The TX ring and its memory.
     #[inline(always)]
     pub fn front(&self) -> &TxFront<P> {
         &self.tx
     }
 
-    /// Counters.
+    /// Counters of TX.
     pub fn stats(&self) -> DirStats {
         self.tx.stats()
     }
 }
 
-/// See the module.
+/// The receiving half of a queue. It may run in another thread than the sending half.
 pub struct RxHalf<P: Platform> {
     pub(super) rx: RxFront<P>,
     pub(super) link: Arc<QueueLink<P>>,
-    /// See [`recv_by_arena`](Self::recv_by_arena).
+    /// Used by [`recv_by_arena`](Self::recv_by_arena).
     pub(super) arena: Option<Box<Arena>>,
     pub(super) rest: Rest<P>,
 }
 
-/// What a queue has beside its halves. It goes with one of them.
+/// State of a queue that belongs to neither half. It stays with one of them.
 pub(super) struct Rest<P: Platform> {
-    /// Of the two rings.
+    /// Grants of the TX ring and the RX ring.
     pub ring_grants: [Grants; 2],
-    /// Pages that keys name, and no chain has.
+    /// Pages that keys name, and that no chain has.
     pub named: Vec<Granted<P>>,
-    /// What it asks for of the paths.
+    /// The paths that the queue asks for.
     pub asked: Requested,
-    /// How TX pages are granted.
+    /// Whether TX pages stay granted, or are granted for each frame.
     pub granting: Granting,
     /// RX pages beyond the slots, and how many may be added.
     pub spare: u32,
@@ -172,8 +172,8 @@ pub(super) struct Rest<P: Platform> {
 }
 
 impl<P: Platform> RxHalf<P> {
-    /// Receives frames, as many as `to` takes and once at least `want` answers are there, and posts
-    /// their slots again.
+    /// Receives frames until `to` is full, once at least `want` answers are there, and posts their
+    /// slots again.
     #[inline(always)]
     pub fn recv(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
         let n = self.take(p, to, want)?;
@@ -181,8 +181,8 @@ impl<P: Platform> RxHalf<P> {
         Ok(n)
     }
 
-    /// The same without the last: [`post_taken`](Self::post_taken) posts the slots, and until then
-    /// their buffers can be [sent on](Self::send_on).
+    /// Receives frames without posting their slots: [`post_taken`](Self::post_taken) does that
+    /// later. Until then the frames' buffers can be [sent on](Self::send_on).
     #[inline(always)]
     pub fn take(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
         if !self.link.is_live() {
@@ -201,13 +201,14 @@ impl<P: Platform> RxHalf<P> {
         Ok(n)
     }
 
-    /// Whether frames come by a path that fills many at once: then none stays where it came.
+    /// True if frames are copied from the back's pages in batches. Then no frame can be read where
+    /// it arrived.
     pub fn fetches(&self) -> bool {
         self.rx.chain().fetches()
     }
 
-    /// As [`take`](Self::take), to a sink that has references to pages; see
-    /// [`RxFront::recv_lent`]. Not where the queue [fetches](Self::fetches).
+    /// Like [`take`](Self::take), for a sink that accepts references to pages; see
+    /// [`RxFront::recv_lent`]. Not for a queue that [fetches](Self::fetches).
     #[inline(always)]
     pub fn take_lent(&mut self, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
         if !self.link.is_live() || self.fetches() {
@@ -218,7 +219,7 @@ impl<P: Platform> RxHalf<P> {
         Ok(n)
     }
 
-    /// See [`take`](Self::take).
+    /// Posts the slots of the frames that [`take`](Self::take) received.
     #[inline(always)]
     pub fn post_taken(&mut self, p: &P) {
         if self.link.is_live() {
@@ -226,9 +227,10 @@ impl<P: Platform> RxHalf<P> {
         }
     }
 
-    /// Sends what is in the buffer of a slot, `len` bytes from `offset` on, without a copy, where
-    /// this back takes [such](TxFront::sends_on): the slot's frame was [taken](Self::take) from it.
-    /// The slot gets another when it is posted. False: there is no room, or no such bytes are.
+    /// Sends `len` bytes, from `offset` on, of the buffer of a slot without a copy, if this back
+    /// [supports it](TxFront::sends_on). The slot's frame was [received](Self::take) before. When
+    /// the slot is posted, it gets another buffer. Returns false if there is no room, or the buffer
+    /// has no such bytes.
     #[must_use]
     pub fn send_on(
         &mut self,
@@ -250,14 +252,14 @@ impl<P: Platform> RxHalf<P> {
         sent
     }
 
-    /// Buffers that were sent on and whose requests are [answered](TxHalf::reclaim) are RX's.
+    /// Returns buffers to RX that TX had sent and whose requests were [answered](TxHalf::reclaim).
     pub fn take_returned(&mut self, tx: &mut TxHalf<P>) {
         while let Some(buffer) = tx.tx.returned() {
             self.rx.give_back(buffer);
         }
     }
 
-    /// So many frames came: their event was about something.
+    /// Notes that `n` frames arrived, so that the last event was not spurious.
     #[inline(always)]
     fn note_received(&self, n: usize) {
         if n > 0 {
@@ -265,8 +267,8 @@ impl<P: Platform> RxHalf<P> {
         }
     }
 
-    /// The same by way of an arena, where frames come by a path that fills many at once. The first
-    /// call makes it.
+    /// Receives into an arena first, because the frames are copied from the back's pages in
+    /// batches. The first call allocates the arena.
     #[cold]
     fn recv_by_arena(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
         let mut arena = self.arena.take().unwrap_or_default();
@@ -308,7 +310,7 @@ impl<P: Platform> RxHalf<P> {
         Ok(n)
     }
 
-    /// See [`RxFront::release`]. Slots that waited for a page are posted by
+    /// Releases a frame; see [`RxFront::release`]. Slots that waited for a page are posted by
     /// [`post_free`](Self::post_free).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
@@ -319,7 +321,7 @@ impl<P: Platform> RxHalf<P> {
         self.rx.post(p, self.link.rx_chan())
     }
 
-    /// Posts the slots that there is memory for again.
+    /// Posts the free slots for which there is memory.
     #[inline(always)]
     pub fn post_free(&mut self, p: &P) {
         // Not only after frames: a ringful of error answers frees slots too.
@@ -329,10 +331,10 @@ impl<P: Platform> RxHalf<P> {
         }
     }
 
-    /// Before sleeping: arms the ring and its channel. True: there is work.
+    /// Called before sleeping: arms the ring and its event channel. Returns true if there is work.
     pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.link.is_live() && self.rx.final_check(1)?;
-        // Last: an event that came since the ring was armed is kept until here.
+        // This comes last: an event that arrived since the ring was armed must be kept until here.
         match self.link.rx_was_spurious() && !work {
             true => p.events().unmask_spurious(self.link.rx_chan()),
             false => p.events().unmask(self.link.rx_chan()),
@@ -340,26 +342,26 @@ impl<P: Platform> RxHalf<P> {
         Ok(work)
     }
 
-    /// Whether the sender waits for answers, whose event wakes this half as well: then they are to
-    /// be taken, under the sender's lock.
+    /// True if the sender waits for answers, whose event wakes this half, too. The caller then
+    /// processes the answers, under the sender's lock.
     #[inline(always)]
     pub fn sender_waits(&self) -> bool {
         !self.link.is_split() && self.link.sender_waits()
     }
 
-    /// What receives.
+    /// The RX ring and its memory.
     #[inline(always)]
     pub fn front(&self) -> &RxFront<P> {
         &self.rx
     }
 
-    /// Counters.
+    /// Counters of RX.
     pub fn stats(&self) -> DirStats {
         self.rx.stats()
     }
 }
 
-/// An arena that takes so many frames and no more.
+/// A sink that accepts a limited number of frames into an arena.
 struct AtMost<'a> {
     arena: &'a mut Arena,
     most: usize,

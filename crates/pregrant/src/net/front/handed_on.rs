@@ -34,8 +34,8 @@ impl<P: Platform> PayloadSource for LentPayload<'_, P> {
 }
 
 impl<P: Platform> FrontVif<P> {
-    /// Gives the frames of `came` to `port`, those that `lent` names by reference, and these back
-    /// to their queue. Returns how many the port took.
+    /// Passes the frames of `came` to `port`, those in `lent` by reference, and then releases them
+    /// to their queue. Returns how many frames the port accepted.
     pub fn hand_on(&mut self, p: &P, came: &mut Arena, lent: &mut Lent, port: &mut dyn FramePort) -> usize {
         if lent.frames() == 0 {
             return port.tx_burst(&came.burst());

@@ -16,19 +16,19 @@ use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
 use core::iter::Sum;
 use core::ops::Range;
 
-/// Most bytes that a hook can prepend to a frame.
+/// Largest number of bytes that a hook can prepend to a frame.
 pub const HOOK_ROOM: usize = 256;
 
 /// A hook's verdict on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HookAction {
-    /// The frame goes to the guest's stack.
+    /// Pass the frame to the guest's network stack.
     Pass,
-    /// The frame is dropped.
+    /// Drop the frame.
     Drop,
-    /// The frame is sent back through the queue that it came from.
+    /// Send the frame back through the queue on which it arrived.
     Tx,
-    /// The frame goes to another vif of the guest, which its owner knows by this number.
+    /// Send the frame through another vif of the guest. The number's meaning is the owner's.
     Redirect(u32),
 }
 
@@ -71,8 +71,8 @@ impl HookFrame {
         &mut self.bytes[HOOK_ROOM..HOOK_ROOM + head]
     }
 
-    /// The first bytes of the frame: all of it, or 256, plus or minus those that the hook prepended
-    /// or removed.
+    /// The first bytes of the frame, up to 256, with what the hook prepended and without what it
+    /// removed.
     #[inline(always)]
     pub fn head(&self) -> &[u8] {
         &self.bytes[self.at..self.end]
@@ -123,23 +123,23 @@ impl HookFrame {
         self.grown
     }
 
-    /// Whether the hook has changed the head.
+    /// True if the hook has changed the head.
     #[inline(always)]
     pub(super) fn is_changed(&self) -> bool {
         self.changed
     }
 }
 
-/// Frames that a hook sent elsewhere, until their owner has sent them. It allocates once.
+/// Frames that a hook redirected, until their owner has sent them. Memory is allocated once.
 pub struct Diverted {
-    /// Frames for other vifs.
+    /// Frames that go to other vifs.
     redirected: Arena,
     to: [Target; BURST_FRAMES],
-    /// Frames to be sent back that must be copied, on their way to TX.
+    /// Frames that must be sent back by a copy, on their way to TX.
     pub(super) back: Arena,
 }
 
-/// A vif, by its owner's number.
+/// The owner's number of a vif.
 type Target = u32;
 
 impl Default for Diverted {
@@ -149,7 +149,7 @@ impl Default for Diverted {
 }
 
 impl Diverted {
-    /// Has room for a burst.
+    /// Makes an empty value with room for a burst.
     pub fn new() -> Self {
         Self { redirected: Arena::new(), to: [0; BURST_FRAMES], back: Arena::new() }
     }
@@ -166,7 +166,7 @@ impl Diverted {
         self.redirected.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no frames.
     pub fn is_empty(&self) -> bool {
         self.redirected.is_empty()
     }
@@ -204,18 +204,18 @@ impl Diverted {
 /// Counts of a hook's verdicts on a queue's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HookStats {
-    /// Frames with [`HookAction::Pass`].
+    /// Number of frames with [`HookAction::Pass`].
     pub passed: u64,
-    /// Frames with [`HookAction::Drop`].
+    /// Number of frames with [`HookAction::Drop`].
     pub dropped: u64,
-    /// Frames with [`HookAction::Tx`], sent in the buffer in which they came.
+    /// Number of frames with [`HookAction::Tx`] that were sent in the buffer in which they arrived.
     pub sent_on: u64,
     /// Frames with [`HookAction::Tx`], sent by a copy.
     pub sent_copied: u64,
-    /// Frames with [`HookAction::Tx`] that were dropped, because there was no room or the back does
-    /// not take such a frame.
+    /// Number of frames with [`HookAction::Tx`] that were dropped, because there was no room or the
+    /// back does not accept such a frame.
     pub unsent: u64,
-    /// Frames with [`HookAction::Redirect`].
+    /// Number of frames with [`HookAction::Redirect`].
     pub redirected: u64,
 }
 
@@ -226,7 +226,7 @@ impl HookStats {
     }
 }
 
-/// The sum over several queues.
+/// Sums up the counters of several queues.
 impl Sum for HookStats {
     fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
         each.fold(Self::default(), |sum, of| Self {
@@ -257,7 +257,7 @@ mod tests {
         assert!(frame.grow(14));
         assert_eq!(frame.head()[..15], [[0; 14].as_slice(), &[7]].concat());
         assert_eq!((frame.len(), frame.grown(), frame.is_changed()), (1004, 4, true));
-        // The next frame sees nothing of it.
+        // The next frame must not see changes of this one.
         frame.begin(60, Offload::default()).fill(9);
         assert!(frame.head() == [9; 60] && frame.grow(HOOK_ROOM) && frame.rest() == 0);
         assert!(frame.head()[..HOOK_ROOM].iter().all(|b| *b == 0) && frame.len() == 60 + HOOK_ROOM);

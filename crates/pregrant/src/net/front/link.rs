@@ -22,40 +22,40 @@ pub struct Link<C> {
     rx_chan: Option<C>,
     is_live: AtomicU32,
     sender_waits: AtomicU32,
-    /// For each channel: whether work was found since it was unmasked.
+    /// For each channel: whether work was found since it was last unmasked.
     found: [AtomicU32; 2],
-    /// Whether answers came since the vif asked: [`UNWATCHED`], [`WATCHED`] or [`ANSWERED`].
+    /// Whether answers arrived since the vif asked: [`UNWATCHED`], [`WATCHED`] or [`ANSWERED`].
     answered: AtomicU32,
 }
 
 /// The vif does not ask for answers.
 const UNWATCHED: u32 = 0;
-/// The vif asks, and none came.
+/// The vif asks, and no answer has arrived.
 const WATCHED: u32 = 1;
-/// Some answers came.
+/// Some answers arrived.
 const ANSWERED: u32 = 2;
 
 impl<C> Link<C> {
-    /// For a queue that is not live yet.
+    /// The link of a queue that is not live yet.
     pub fn new(tx_chan: C, rx_chan: Option<C>) -> Self {
         let (is_live, sender_waits) = (AtomicU32::new(0), AtomicU32::new(0));
         let (found, answered) = ([AtomicU32::new(0), AtomicU32::new(0)], AtomicU32::new(UNWATCHED));
         Self { tx_chan, rx_chan, is_live, sender_waits, found, answered }
     }
 
-    /// The channel of TX.
+    /// The event channel of TX.
     #[inline(always)]
     pub fn tx_chan(&self) -> &C {
         &self.tx_chan
     }
 
-    /// The channel of RX.
+    /// The event channel of RX.
     #[inline(always)]
     pub fn rx_chan(&self) -> &C {
         self.rx_chan.as_ref().unwrap_or(&self.tx_chan)
     }
 
-    /// Whether each ring has a channel of its own.
+    /// True if each ring has an event channel of its own.
     #[inline(always)]
     pub fn is_split(&self) -> bool {
         self.rx_chan.is_some()
@@ -88,19 +88,19 @@ impl<C> Link<C> {
         }
     }
 
-    /// Answers were found.
+    /// Notes that TX answers were found.
     #[inline(always)]
     pub fn found_answers(&self) {
         self.find(0);
     }
 
-    /// Frames were found.
+    /// Notes that RX frames were found.
     #[inline(always)]
     pub fn found_frames(&self) {
         self.find(usize::from(self.is_split()));
     }
 
-    /// Written once per sleep instead of once per burst, because the other half reads this cache
+    /// Writes only once for each sleep, not for each burst, because the other half reads this cache
     /// line all the time.
     #[inline(always)]
     fn find(&self, channel: usize) {
@@ -117,7 +117,7 @@ impl<C> Link<C> {
         self.answered.store(if yes { WATCHED } else { UNWATCHED }, Ordering::Relaxed);
     }
 
-    /// Whether answers came, of TX or RX, since the last call, if the link is
+    /// True if answers of TX or RX arrived since the last call, while the link is
     /// [watched](Self::watch).
     pub fn take_answered(&self) -> bool {
         self.answered.swap(WATCHED, Ordering::Relaxed) == ANSWERED
@@ -133,7 +133,7 @@ impl<C> Link<C> {
         self.found[usize::from(self.is_split())].swap(0, Ordering::Relaxed) == 0
     }
 
-    /// Whether the sender waits for answers, so that an event may be about them.
+    /// True if the sender waits for answers, so that an event may be about them.
     #[inline(always)]
     pub fn sender_waits(&self) -> bool {
         self.sender_waits.load(Ordering::Acquire) != 0

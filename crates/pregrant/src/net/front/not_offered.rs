@@ -18,18 +18,18 @@ use core::fmt;
 pub enum NotOffered {
     /// Staging buffers of the requested length.
     DataLen {
-        /// The requested length.
+        /// The length that the front asked for.
         asked: DataLen,
         /// The lengths that the back offers.
         offered: Vec<DataLen>,
     },
-    /// A path.
+    /// This path.
     Path(PathName),
     /// A path that the back offers: it refused the memory that the front shared for it.
     Refused(PathName),
     /// The requested number of queues.
     Queues {
-        /// The requested number.
+        /// The number that the front asked for.
         asked: u32,
         /// The number that the back offers.
         offered: u32,
@@ -81,8 +81,8 @@ impl NotOffered {
         all
     }
 
-    /// What of the wanted staging buffers such a back has not. Lengths do not matter where the back
-    /// has all memory mapped.
+    /// Parts of the wanted staging that a back with this offer does not have. If the back has
+    /// mapped all memory, lengths do not matter.
     fn of_staging(wanted: Buffers, offer: &Offer, is_mapped: bool) -> Vec<Self> {
         let mut all = Vec::new();
         let lens = [wanted.tx, wanted.rx].into_iter().flatten();

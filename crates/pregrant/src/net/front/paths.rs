@@ -10,17 +10,17 @@ use crate::net::path::{FrontChain, PathName};
 use crate::platform::Platform;
 
 impl<P: Platform> FrontQueue<P> {
-    /// Which directions go through a data ring.
+    /// The directions that use a data ring.
     pub fn data_ring(&self) -> ActiveLists {
         self.shared(PathName::DataRing)
     }
 
-    /// Whether pages are named by their frames.
+    /// True if requests name pages by their frame numbers.
     pub fn names_frames(&self) -> bool {
         self.tx().chain().has(PathName::Foreign)
     }
 
-    /// Whether the back lends pages.
+    /// True if the back grants pages of its own to this queue.
     pub fn borrows(&self) -> bool {
         self.shared(PathName::GuestCopy).any()
     }
@@ -38,13 +38,14 @@ impl<P: Platform> FrontQueue<P> {
 }
 
 impl<P: Platform> FrontVif<P> {
-    /// Whether the back has mapped all of this domain, and pages are named by their frames.
+    /// True if the back has mapped this whole domain, and requests name pages by their frame
+    /// numbers.
     pub fn names_frames(&self) -> bool {
         self.queue(0).is_some_and(FrontQueue::names_frames)
     }
 
-    /// Whether the back accepted all staging lists of queue `i`;
-    /// [`staging_lens`](FrontQueue::staging_lens) says which it did.
+    /// True if the back accepted all staging lists of queue `i`;
+    /// [`staging_lens`](FrontQueue::staging_lens) says which ones it accepted.
     pub fn staging_accepted(&self, i: usize) -> bool {
         self.queue(i).is_some_and(|q| {
             let Buffers { tx, rx, .. } = q.asked().staging;

@@ -17,11 +17,11 @@ use alloc::vec::Vec;
 /// The memory of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// What paths ask for.
+    /// The paths that the queues ask for.
     pub asked: Requested,
     /// Ordinary pages per direction, if there are more than slots.
     pub pages: u32,
-    /// One in this many slots of the TX ring has memory.
+    /// Memory is allocated for one in this many slots of the TX ring.
     pub tx_share: u32,
     /// log2 of the pages of the TX ring.
     pub tx_order: u32,
@@ -30,14 +30,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether it has more memory than frames need.
+    /// True if the plan has more memory than frames need.
     pub fn is_extra(&self) -> bool {
         self.pages > 0 || self.asked.is_extra()
     }
 }
 
-/// The plans, best first. `asked` has the requests of paths in the same order; `pages`: see
-/// [`Plan::pages`]; `orders` are those of the TX ring and the RX ring.
+/// The plans, best first. `asked` has the requests for paths in the same order; `pages` is
+/// explained at [`Plan::pages`]; `orders` are those of the TX ring and the RX ring.
 pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
     let (tx_order, rx_order) = orders;
     let more = asked.first().filter(|asked| pages > 0 && !asked.is_extra());

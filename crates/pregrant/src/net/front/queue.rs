@@ -39,28 +39,29 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Offered<P> = (Chan<P>, EvtchnPort);
 
-/// Cannot happen: the paths have all memory.
+/// This error cannot happen: the paths have all memory.
 const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: 22 };
 
 /// The arguments of a new queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
-    /// Of the vif, with this one.
+    /// Number of queues of the vif, including this one.
     pub queues: u32,
-    /// Its memory.
+    /// The memory that the queue allocates.
     pub plan: Plan,
-    /// A channel for each direction.
+    /// The queue has an event channel for each direction.
     pub split: bool,
     /// Frames of TX and RX may be over several slots.
     pub sg: [bool; 2],
-    /// How pages of TX and RX are granted. Those of RX stay granted: the same reference is posted
-    /// again and again; late, where the back may need no grant.
+    /// How pages of TX and RX are granted. RX pages stay granted, and the same reference is posted
+    /// again and again. If the back may need no grant, a page is granted only when it is first
+    /// used.
     pub granting: [Granting; 2],
     /// RX pages beyond the ring's slots.
     pub spare: u32,
-    /// RX pages that may be added later.
+    /// Number of RX pages that may be added later.
     pub more: u32,
-    /// No other queue's of the vif.
+    /// A number that no other queue of the vif has.
     pub tag: u16,
 }
 
@@ -72,7 +73,7 @@ struct Direction<K, P: Platform> {
 }
 
 impl<K: RingKind, P: Platform> Direction<K, P> {
-    /// A ring.
+    /// Allocates and grants a ring.
     fn new(p: &P, regions: &mut Regions<P>, order: u32) -> Result<Self, PlatformError> {
         let ring_pages = regions.take_exactly(p, Access::ReadWrite, 1 << order)?;
         let (ring_pages, grants) = ring_pages.into_parts();
@@ -95,8 +96,8 @@ struct Parts<P: Platform> {
 }
 
 impl<P: Platform> Parts<P> {
-    /// Takes all memory that a queue needs; and its keys, but for the channels'. After an error
-    /// some of it is there.
+    /// Allocates all memory that a queue needs and collects its keys, except those of the event
+    /// channels. After an error a part of it is allocated.
     #[inline(never)]
     fn take(
         &mut self,
@@ -139,7 +140,7 @@ impl<P: Platform> Parts<P> {
     }
 }
 
-/// What each path shares, and ordinary pages for what they do not carry.
+/// Allocates the memory of each path, and ordinary pages for the frames that no path carries.
 fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Result<QueueKeys, PlatformError> {
     let mut keys = QueueKeys::of_rings(Vec::new(), Vec::new(), ChannelKeys::Single(EvtchnPort(0)));
     for path in PathName::ALL {
@@ -154,7 +155,7 @@ fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Resu
             PathName::GuestCopy if asked.guest_copy => {
                 keys.guest_copy = guest_copy::negotiation::take_memory(memory)?;
             }
-            // In ordinary pages, or not asked for.
+            // These use ordinary pages, or were not asked for.
             PathName::Foreign
             | PathName::GuestCopy
             | PathName::GrefMapping
@@ -174,14 +175,14 @@ fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Resu
 
 /// The queue, of two halves.
 pub struct FrontQueue<P: Platform> {
-    /// Both in boxes, so that a queue is moved for little, and onto any stack.
+    /// Both halves are boxed, so that moving a queue is cheap, even onto a small stack.
     tx: Box<TxHalf<P>>,
     rx: Box<RxHalf<P>>,
 }
 
 impl<P: Platform> FrontQueue<P> {
-    /// Grants rings and buffers, offers channels; and the keys that say so. Where something of it
-    /// is not to be had, nothing is.
+    /// Grants rings and buffers, offers event channels, and collects the keys that describe them.
+    /// On an error everything is released.
     #[inline(never)]
     pub fn new(
         p: &P,
@@ -235,23 +236,23 @@ impl<P: Platform> FrontQueue<P> {
         (Self { tx, rx: Box::new(RxHalf { rx, link, arena: None, rest }) }, QueueKeys { channels, ..keys })
     }
 
-    /// What it asks for of the paths.
+    /// The paths that the queue asks for.
     pub fn asked(&self) -> &Requested {
         &self.rx.rest.asked
     }
 
-    /// In which directions it shares memory for this path with the back.
+    /// The directions in which the queue shares memory with the back for this path.
     pub fn shared(&self, path: PathName) -> ActiveLists {
         ActiveLists { tx: self.tx.tx.chain().has(path), rx: self.rx.rx.chain().has(path) }
     }
 
-    /// In which directions such a back can have that.
+    /// Of these directions, those that a back with this offer supports.
     pub(super) fn offered(&self, path: PathName, back: &BackFeatures) -> ActiveLists {
         let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.is_offered(path, back));
         ActiveLists { tx, rx }
     }
 
-    /// Does without the memory of this path, but in directions that the back takes. Before
+    /// Releases the memory of this path, except in the directions that the back accepted. Before
     /// [`go_live`](Self::go_live).
     pub(super) fn give_up(&mut self, path: PathName, takes: ActiveLists, p: &P, regions: &mut Regions<P>) {
         for (chain, takes) in [(self.tx.tx.chain_mut(), takes.tx), (self.rx.rx.chain_mut(), takes.rx)] {
@@ -261,7 +262,8 @@ impl<P: Platform> FrontQueue<P> {
         }
     }
 
-    /// The back is connected: goes on with what is left of what was shared, and posts RX.
+    /// Called when the back is connected: uses the memory that was shared and not given up, and
+    /// posts RX requests.
     pub fn go_live(
         &mut self,
         p: &P,
@@ -316,19 +318,19 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.send(p, frames)
     }
 
-    /// See [`TxHalf::queue`].
+    /// Writes frames without publishing them; see [`TxHalf::queue`].
     #[inline(always)]
     pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         self.tx.queue(p, frames)
     }
 
-    /// Shows the back what was [queued](Self::queue).
+    /// Publishes to the back what was [queued](Self::queue).
     #[inline(always)]
     pub fn publish(&mut self, p: &P) {
         self.tx.publish(p);
     }
 
-    /// See [`TxHalf::queue_pieces`].
+    /// Writes a frame whose payload is in pages of the caller; see [`TxHalf::queue_pieces`].
     #[inline(always)]
     pub fn queue_pieces(
         &mut self,
@@ -340,7 +342,7 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.queue_pieces(p, frame, pieces, ids)
     }
 
-    /// See [`TxFront::answered_piece`].
+    /// Returns the id of an answered fragment; see [`TxFront::answered_piece`].
     #[inline(always)]
     pub fn answered_piece(&mut self) -> Option<u16> {
         self.tx.answered_piece()
@@ -357,7 +359,8 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.tx.send_own(p, self.tx.link.tx_chan(), memory, frames)
     }
 
-    /// The same behind heads from elsewhere; see [`TxFront::send_headed`].
+    /// Sends frames of the guest's own memory whose heads are elsewhere; see
+    /// [`TxFront::send_headed`].
     pub fn send_headed(
         &mut self,
         p: &P,
@@ -367,24 +370,24 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.tx.send_headed(p, self.tx.link.tx_chan(), memory, frames)
     }
 
-    /// Its TX half.
+    /// The TX ring and its memory.
     #[inline(always)]
     pub fn tx(&self) -> &TxFront<P> {
         &self.tx.tx
     }
 
-    /// The same, for what is not about frames.
+    /// Like [`tx`](Self::tx), mutable, for everything but frames.
     pub fn tx_mut(&mut self) -> &mut TxFront<P> {
         &mut self.tx.tx
     }
 
-    /// Its RX half.
+    /// The RX ring and its memory.
     #[inline(always)]
     pub fn rx(&self) -> &RxFront<P> {
         &self.rx.rx
     }
 
-    /// Takes TX answers; see [`TxFront::reclaim`].
+    /// Processes TX answers; see [`TxFront::reclaim`].
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         let n = self.tx.reclaim(p, want)?;
@@ -395,14 +398,14 @@ impl<P: Platform> FrontQueue<P> {
         Ok(n)
     }
 
-    /// See [`RxHalf::recv`].
+    /// Receives frames; see [`RxHalf::recv`].
     #[inline(always)]
     pub fn recv(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
         self.rx.recv(p, to, want)
     }
 
-    /// Receives frames by reference: those that `lent` says (it is cleared first, as `out` is to
-    /// be) are to be [released](super::FrontVif::release), each by its token, before their pages
+    /// Receives frames by reference. `lent` says which frames these are (it is cleared first; clear
+    /// `out` too). Each must be [released](super::FrontVif::release) by its token before its pages
     /// are posted again.
     #[inline(always)]
     pub fn recv_by_reference(
@@ -415,10 +418,10 @@ impl<P: Platform> FrontQueue<P> {
         self.rx.recv_by_reference(p, out, lent, want)
     }
 
-    /// Asks `hook` what is to become of the frames that are there, at most `most` and once at least
-    /// `want` answers are, and does it; posts their slots again. Those that it lets pass are added
-    /// to `out`, those for other vifs to `diverted`, which is cleared first. Returns how many it
-    /// was asked of. See [`hook`](super::hook).
+    /// Asks `hook` what to do with each received frame and does it, for at most `most` frames, once
+    /// at least `want` answers are there; then posts the slots again. Frames that pass are added to
+    /// `out`, those for other vifs to `diverted`, which is cleared first. Returns for how many
+    /// frames the hook was asked. See [`hook`](super::hook).
     ///
     /// Answers of TX are taken too, so that buffers that were sent on come back.
     #[inline(always)]
@@ -434,7 +437,7 @@ impl<P: Platform> FrontQueue<P> {
         if !self.rx.link.is_live() {
             return Ok(0);
         }
-        // Not for each of them: the ring's lines would go to and fro.
+        // Done once, not for each frame: the ring's cache lines would bounce between the two ends.
         let waiting = self.tx.tx.in_flight();
         if waiting > 0 {
             let scarce = self.tx.tx.room() < BURST_FRAMES as u32;
@@ -450,25 +453,25 @@ impl<P: Platform> FrontQueue<P> {
         Ok(seen)
     }
 
-    /// What hooks said of its frames.
+    /// Counters of the hook's verdicts.
     pub fn hook_stats(&self) -> HookStats {
         self.rx.rest.hooked
     }
 
-    /// See [`RxFront::release`]. Slots that waited for a page are posted by
+    /// Releases a frame; see [`RxFront::release`]. Slots that waited for a page are posted by
     /// [`post_released`](Self::post_released).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.rx.rx.release(token)
     }
 
-    /// Posts the slots that there are pages for again.
+    /// Posts the free slots for which there are pages.
     #[inline(always)]
     pub fn post_released(&mut self, p: &P) {
         self.rx.post_free(p);
     }
 
-    /// The same, for its pages.
+    /// Like [`rx`](Self::rx), mutable, for its pages.
     pub fn rx_mut(&mut self) -> &mut RxFront<P> {
         &mut self.rx.rx
     }
@@ -478,7 +481,8 @@ impl<P: Platform> FrontQueue<P> {
         [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, OrdinaryPages::ids))
     }
 
-    /// Whether these are more than slots, so that each rests before it is written again.
+    /// For each direction: true if there are more pages or buffers than slots, so that each rests
+    /// before it is written again.
     pub fn rests(&self) -> bool {
         self.tx.tx.chain().pages().is_some_and(OrdinaryPages::rest)
     }
@@ -489,24 +493,26 @@ impl<P: Platform> FrontQueue<P> {
             .map(|chain| chain.pages().map_or(&[][..], OrdinaryPages::refs))
     }
 
-    /// See [`TxFront::multicast`].
+    /// Asks the back to deliver a multicast address, or to stop that; see [`TxFront::multicast`].
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
         self.tx.multicast(p, mac, wanted)
     }
 
-    /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was
-    /// sent) TX answers; else the back need not wake us for them. True: there is work.
+    /// Called before sleeping: arms RX, and with `tx_too` also TX answers (for a caller that waits
+    /// for room or for the end of what it sent); without it the back need not notify us for those.
+    /// Returns true if there is work.
     pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
         self.final_check_ahead(p, tx_too, 1)
     }
 
-    /// The same, with an event for the `ahead`-th RX answer from here: for who wakes by itself
-    /// before long, since fewer may come.
+    /// Like [`final_check`](Self::final_check), with an event only at the `ahead`-th RX answer from
+    /// here. For callers that wake by themselves before long, since fewer answers may arrive.
     pub fn final_check_ahead(&mut self, p: &P, tx_too: bool, ahead: u32) -> Result<bool, PeerFault> {
         let rx = self.rx.rx.final_check(ahead)?;
         let tx_too = tx_too || self.rx.rx.wants_buffer();
         let tx = tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.final_check(1)?;
-        // Last: an event that came since the rings were armed is kept until here.
+        // This comes last: an event that arrived since the rings were armed must be kept until
+        // here.
         let link = &self.tx.link;
         p.events().unmask(link.tx_chan());
         if link.is_split() {
@@ -515,26 +521,26 @@ impl<P: Platform> FrontQueue<P> {
         Ok(rx || tx)
     }
 
-    /// Whether either ring has work for us; nothing is armed.
+    /// True if either ring has work, without arming anything.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
         let tx_too = tx_too || self.rx.rx.wants_buffer();
         self.rx.rx.is_pending() || tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.is_pending()
     }
 
-    /// Answers that the back has published on both rings, a number that wraps; and whether frames
-    /// that were sent wait for theirs.
+    /// The number of answers that the back has published on both rings, which wraps; and whether
+    /// sent frames wait for answers.
     pub(super) fn answers_on_rings(&mut self) -> (u32, bool) {
         let (tx, unanswered) = self.tx.tx.slots.ring.answers();
         let (rx, _) = self.rx.rx.ring.answers();
         (tx.wrapping_add(rx), unanswered > 0)
     }
 
-    /// Counters.
+    /// Counters of TX and RX.
     pub fn stats(&self) -> (DirStats, DirStats) {
         (self.tx.tx.stats(), self.rx.rx.stats())
     }
 
-    /// Our channels: which local ends mean it.
+    /// The ports of its event channels at this domain.
     pub fn channels(&self, p: &P) -> (EvtchnPort, Option<EvtchnPort>) {
         let link = &self.tx.link;
         let rx = link.is_split().then(|| p.events().local(link.rx_chan()));
@@ -543,14 +549,14 @@ impl<P: Platform> FrontQueue<P> {
 }
 
 impl<P: Platform> FrontQueue<P> {
-    /// Its halves, each for an owner of its own. Received buffers that are sent on by then are RX's
-    /// again once it is [whole](Self::of_halves).
+    /// Splits the queue into its halves, each for an owner of its own. Received buffers that TX is
+    /// sending then return to RX once the queue is [whole](Self::of_halves) again.
     pub fn into_halves(self) -> (Box<TxHalf<P>>, Box<RxHalf<P>>) {
         (self.tx, self.rx)
     }
 
-    /// The queue that was [split](Self::into_halves). They come back where they are of two
-    /// queues.
+    /// Joins the halves of a queue that was [split](Self::into_halves). Returns them if they belong
+    /// to two queues.
     #[allow(clippy::type_complexity)]
     pub fn of_halves(
         tx: Box<TxHalf<P>>,
@@ -564,7 +570,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(queue)
     }
 
-    /// What its halves share.
+    /// State that its halves share.
     pub(super) fn link(&self) -> &Arc<QueueLink<P>> {
         &self.tx.link
     }

@@ -11,51 +11,51 @@ use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::{Access, Platform};
 
-/// Numbers of the directions.
+/// Index of TX in arrays by direction.
 pub const TX: usize = 0;
-/// See [`TX`].
+/// Index of RX in arrays by direction.
 pub const RX: usize = 1;
 
-/// Pages of a direction at most: an id has 16 bits, and one value says that there is none.
+/// Largest number of pages of a direction: an id has 16 bits, and one value means "none".
 pub const IDS_MAX: u32 = 0x7fff;
 
-/// What the back does with the memory of a direction.
+/// Access of the back to the memory of a direction.
 pub const ACCESS: [Access; 2] = [Access::ReadOnly, Access::ReadWrite];
 
 /// See the module; TX and RX, in this order.
 pub struct QueueMemory<'a, P: Platform> {
-    /// The platform.
+    /// The platform that grants pages.
     pub p: &'a P,
-    /// Where memory comes from.
+    /// The pool from which memory is allocated.
     pub regions: &'a mut Regions<P>,
-    /// The chains built by now: TX, RX.
+    /// The chains of paths built so far: TX, RX.
     pub chains: [FrontChain<P>; 2],
-    /// Queues of the vif.
+    /// Number of queues of the vif.
     pub queues: u32,
-    /// How many requests are to have memory.
+    /// Number of requests for which memory is allocated, by direction.
     pub slots: [u32; 2],
-    /// Frames may be over several of them.
+    /// Frames may need several slots, by direction.
     pub sg: [bool; 2],
-    /// Ordinary pages beyond these.
+    /// Number of ordinary pages beyond that, by direction.
     pub spare: [u32; 2],
-    /// How many may be added later.
+    /// Number of pages that may be added later, by direction.
     pub more: [u32; 2],
-    /// Ordinary pages of a direction at least, if no grant operation goes with them.
+    /// Least number of ordinary pages of a direction, if frames in them need no grant operation.
     pub pages: u32,
-    /// How ordinary pages are granted.
+    /// How ordinary pages are granted, by direction.
     pub granting: [Granting; 2],
-    /// Pages that keys name, and no chain has.
+    /// Pages that keys name, and that no chain has.
     pub named: alloc::vec::Vec<Granted<P>>,
 }
 
 impl<P: Platform> QueueMemory<'_, P> {
-    /// Request ids of a direction that the paths of its chain have memory for.
+    /// Number of request ids of a direction for which its paths have memory.
     pub fn ids(&self, dir: usize) -> u32 {
         let chain = &self.chains[dir];
         if chain.is_empty() { self.slots[dir] } else { chain.ids().min(self.slots[dir]) }
     }
 
-    /// Ordinary pages for a direction.
+    /// Allocates the ordinary pages of a direction.
     pub fn pages(&mut self, dir: usize) -> Result<OrdinaryPages<P>, PlatformError> {
         let least = self.slots[dir] + self.spare[dir];
         if self.more[dir] > 0 {

@@ -22,17 +22,17 @@ use crate::platform::Platform;
 use crate::port::{Arena, LentSink, Offload, Piece, Sink, Token};
 use crate::wire::netif::NR_SLOTS_MIN;
 
-/// Which pages and buffers slots have.
+/// The tables of which page and which staging buffer each slot has.
 pub type Places<'a> = (&'a LentPages, &'a SlotMemory);
 
-/// Where the memory of `slot` starts.
+/// Offset at which the memory of `slot` starts.
 #[inline(always)]
 pub fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: &F, slot: u16) -> usize {
     path.start(if F::IN_PAGES { pages.page(slot) } else { buffers.of(slot) })
 }
 
-/// The bytes of a part that was [checked](check) to be in its slot's memory. None: it is not in
-/// the region, which cannot be unless a queue goes on after a fault.
+/// The bytes of a part that was [checked](check) to be in its slot's memory. None: they are not in
+/// the region, which happens only if a queue is used after a fault.
 #[inline(always)]
 pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     path: &'a F,
@@ -42,7 +42,7 @@ pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     path.receive(memory(places, path, slot) + usize::from(offset), len.into())
 }
 
-/// The same, of any path.
+/// Like [`piece_in`], for any path.
 fn piece_in_any<'a, P: Platform>(
     path: &'a AnyFrontPath<P>,
     places: Places<'_>,
@@ -71,32 +71,32 @@ pub fn copy_part<P: Platform, F: FrontPath<P>>(
     if copy_out(path, start, dst) { Ok(()) } else { Err(bad_part(part)) }
 }
 
-/// Copies from byte `at` of a path's memory on. False: not all of it is there.
+/// Copies bytes of a path's memory, from byte `at` on. Returns false if not all of them exist.
 #[inline(always)]
 fn copy_out<P: Platform, F: FrontPath<P>>(path: &F, at: usize, to: &mut [u8]) -> bool {
     path.receive(at, to.len()).is_some_and(|piece| piece.copy_out(to) == to.len())
 }
 
-/// Checks that a part is in its slot's memory, of so many bytes.
+/// Checks that a part is within its slot's memory of `slot_bytes` bytes.
 #[inline(always)]
 pub fn check(slot_bytes: usize, part: Part) -> Result<(), PeerFault> {
     let is_inside = usize::from(part.offset) + usize::from(part.len) <= slot_bytes;
     if is_inside { Ok(()) } else { Err(bad_part(part)) }
 }
 
-/// The back names memory that a slot has not got.
+/// The fault of a back that names memory which a slot does not have.
 #[cold]
 pub fn bad_part(part: Part) -> PeerFault {
     fault(part.offset, part.len as i16)
 }
 
-/// One call's.
+/// Where one call puts the frames that it receives, and how.
 pub trait Receiver<P: Platform> {
-    /// Where frames go.
+    /// Type of the sink that gets the frames.
     type To: Sink;
-    /// The same.
+    /// The sink that gets the frames.
     fn to(&mut self) -> &mut Self::To;
-    /// Takes a frame of one part. False: there is no room for it.
+    /// Receives a frame of one part. Returns false if there is no room for it.
     fn take_one<F: FrontPath<P>>(
         &mut self,
         path: &F,
@@ -104,15 +104,15 @@ pub trait Receiver<P: Platform> {
         part: Part,
         offload: Offload,
     ) -> Result<bool, PeerFault>;
-    /// The same of several, in one path's memory.
+    /// Receives a frame of several parts that are all in one path's memory.
     fn take<F: FrontPath<P>>(
         &mut self,
         path: &F,
         places: (&mut LentPages, &SlotMemory),
         frame: &LongFrame,
     ) -> Result<bool, PeerFault>;
-    /// The same of one whose first part is in the memory of the first path, the others in that of
-    /// the second.
+    /// Receives a frame whose first part is in the memory of the first path and whose other parts
+    /// are in that of the second.
     fn take_split(
         &mut self,
         memories: (&AnyFrontPath<P>, &AnyFrontPath<P>),
@@ -124,7 +124,8 @@ pub trait Receiver<P: Platform> {
     }
 }
 
-/// Gives a frame whose first part is in the memory of `first`, the others in that of `rest`.
+/// Receives a frame whose first part is in the memory of `first` and whose other parts are in that
+/// of `rest`.
 pub fn take_split<P: Platform>(
     (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
     places: Places<'_>,
@@ -144,7 +145,7 @@ pub fn take_split<P: Platform>(
     missing.map_or(Ok(taken), |(_, part)| Err(bad_part(part)))
 }
 
-/// The pieces of these parts; `missing` gets one that is not there.
+/// Maps parts to the bytes that they name; `missing` is set if a part's bytes do not exist.
 #[inline(always)]
 fn there<'a, T: Copy>(
     parts: impl Iterator<Item = T>,
@@ -160,7 +161,7 @@ fn there<'a, T: Copy>(
     })
 }
 
-/// Copies frames.
+/// A receiver that copies frames.
 pub struct Copying<'a, S>(pub &'a mut S);
 
 impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
@@ -226,11 +227,11 @@ fn copy_parts<P: Platform, F: FrontPath<P>>(
     Ok(true)
 }
 
-/// Copies heads, and lends the rest.
+/// A receiver that copies the head of a frame and passes the rest by reference.
 pub struct Lending<'a> {
-    /// Frames, or their heads.
+    /// Gets whole frames, or their heads.
     pub out: &'a mut Arena,
-    /// Which frames the caller gets by reference.
+    /// Notes which frames the caller gets by reference.
     pub lent: &'a mut Lent,
 }
 
@@ -255,7 +256,8 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         if !F::IN_PAGES || usize::from(len) <= head {
             return Copying(&mut *self.out).take_one(path, (pages, buffers), part, offload);
         }
-        // In one slot, so no large segment, whose checksum could be to be made blank.
+        // The frame has one slot, so it is no large segment, whose checksum would have to be made
+        // blank.
         let from = usize::from(offset);
         if from + usize::from(len) > path.slot_bytes() {
             return Err(bad_part(part));
@@ -286,7 +288,7 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         frame: &LongFrame,
     ) -> Result<bool, PeerFault> {
         let (parts, total, offload) = (frame.parts(), frame.total, frame.offload);
-        // A checksum that is to be made blank is the whole frame's.
+        // A checksum that must be made blank covers the whole frame.
         let is_blank = offload.gso_type == 0 || offload.csum_blank;
         let head_bytes = self.lent.head_of(offload);
         if !F::IN_PAGES || total <= head_bytes || !is_blank {
@@ -311,8 +313,8 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
     }
 }
 
-/// Lends the payload behind so many bytes. All parts were checked: a frame is lent whole or not at
-/// all.
+/// Passes the payload after the first `head_bytes` bytes by reference. All parts were checked
+/// before, so a frame is passed as a whole or not at all.
 #[inline(always)]
 fn lend(pages: &mut LentPages, parts: &[Part], head_bytes: usize) -> Option<Token> {
     let mut head = head_bytes as u16;
@@ -339,22 +341,22 @@ fn lend(pages: &mut LentPages, parts: &[Part], head_bytes: usize) -> Option<Toke
 
 /// Copies heads, and hands the rest to a sink that has references to pages.
 pub struct Handing<'a, S> {
-    /// Where frames go.
+    /// The sink that gets the frames.
     pub to: &'a mut S,
-    /// The back is trusted; else all are copied.
+    /// The back is trusted; otherwise all frames are copied.
     pub lends: bool,
 }
 
 impl<S: LentSink> Handing<'_, S> {
-    /// Whether a frame of `len` bytes may stay, whose first bytes are these: `copy` gets them, and
-    /// the sink has them from there.
+    /// True if a frame of `len` bytes that starts with `head` may stay in its pages. The head is
+    /// copied to `copy`, from which the sink reads it.
     #[inline(always)]
     fn may_stay(head: Piece<'_>, copy: &mut [u8; RX_HEAD_BYTES], len: usize) -> bool {
         head.copy_out(copy) == copy.len() && may_stay(copy, len)
     }
 
-    /// A frame that goes on behind `head`, whose first part is a copy that [may
-    /// stay](Self::may_stay), in `rest`, parts in the memory of `path`. These were checked.
+    /// Passes on a frame that consists of `head`, a private copy of a head that [may
+    /// stay](Self::may_stay), and `rest`, checked parts in the memory of `path`.
     fn hand<P: Platform, F: FrontPath<P>>(
         &mut self,
         path: &F,
@@ -375,8 +377,8 @@ impl<S: LentSink> Handing<'_, S> {
         missing.map_or(Ok(()), |part| Err(bad_part(*part)))
     }
 
-    /// The same of a frame whose head is in the first of its parts. False: it is not to be handed
-    /// on so.
+    /// Passes on a frame whose head is in the first of its parts. Returns false if the frame cannot
+    /// be passed on by reference.
     #[inline(always)]
     fn hand_parts<P: Platform, F: FrontPath<P>>(
         &mut self,
@@ -410,7 +412,7 @@ impl<S: LentSink> Handing<'_, S> {
     }
 }
 
-/// Parts of a frame that is handed on at most.
+/// Largest number of parts of a frame that is passed on by reference.
 const PARTS_MAX: usize = NR_SLOTS_MIN;
 
 impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
@@ -480,7 +482,8 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
                         self.hand(path, (pages, buffers), (head, behind), offload)?
                     }
                     AnyFrontPath::Copy(path) => self.hand(path, (pages, buffers), (head, behind), offload)?,
-                    // Not in pages that can be lent, which was checked above.
+                    // These paths have no pages that can be passed by reference; that was checked
+                    // above.
                     AnyFrontPath::Staging(_) | AnyFrontPath::DataRing(_) => return Err(bad),
                 }
                 return Ok(true);

@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 /// See the module. By default the front requests nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Requested {
-    /// Staging buffers.
+    /// Staging buffers that the front wants.
     pub staging: Buffers,
     /// A data ring of 2^order pages.
     pub data_ring: Option<u32>,
-    /// The back may map all of this domain.
+    /// The back may map this whole domain.
     pub foreign: bool,
-    /// The back lends pages of its own for RX.
+    /// The back grants pages of its own for RX.
     pub guest_copy: bool,
     /// The back is asked to keep pages mapped.
     pub gref_mapping: bool,
@@ -27,7 +27,8 @@ pub struct Requested {
 }
 
 impl Requested {
-    /// What a front requests of this back. `can_name`: the platform can name this domain's frames.
+    /// What a front requests of this back. `can_name`: the platform can name this domain's memory
+    /// by frame numbers.
     pub fn of(config: &FrontConfig, back: &BackFeatures, can_name: bool) -> Self {
         let mut asked = Self::default();
         for path in PathName::ALL {
@@ -42,7 +43,7 @@ impl Requested {
                 PathName::GuestCopy => {
                     asked.guest_copy = GuestCopy::asked(config.guest_copy, &back.guest_copy, can_name);
                 }
-                // Each request goes over the control ring.
+                // The path has no key of its own: each request goes over the control ring.
                 PathName::GrefMapping => asked.gref_mapping = config.gref_mapping && back.ctrl_ring,
                 PathName::Persistent => {
                     asked.persistent = Persistent::asked(config.persistent, &back.persistent, can_name);
@@ -54,8 +55,8 @@ impl Requested {
         if asked.foreign { Self { foreign: true, ..Self::default() } } else { asked }
     }
 
-    /// All of it, then what can be had with less memory, the best first: the data ring is given up
-    /// after staging buffers.
+    /// This request, then ones that need less memory, best first. Staging buffers are given up
+    /// before the data ring.
     pub fn smaller(self, back: &BackFeatures) -> Vec<Self> {
         let mut all = Vec::new();
         for data_ring in smaller_data_rings(self.data_ring) {
@@ -66,24 +67,24 @@ impl Requested {
         all
     }
 
-    /// Whether there are staging buffers. Where memory is short at the front, other paths go on
-    /// with less before it does without these.
+    /// True if this asks for staging buffers. When memory is short at the front, other paths are
+    /// reduced before these are given up.
     pub fn has_staging(&self) -> bool {
         self.staging != Buffers::NONE
     }
 
-    /// Whether it asks for more staging buffers than slots, which are given up before any memory
-    /// that frames need.
+    /// True if this asks for more staging buffers than slots. Those are given up first when memory
+    /// is short.
     pub fn is_extra(&self) -> bool {
         self.staging.buffers > 0
     }
 
-    /// The same without that, of such a back.
+    /// The same request with no more staging buffers than slots, for this back.
     pub fn without_extra(self, back: &BackFeatures) -> Self {
         self.smaller(back).into_iter().find(|asked| !asked.is_extra()).unwrap_or(self)
     }
 
-    /// How the front grants ordinary pages for these paths; None: any way.
+    /// How these paths need the front's ordinary pages granted; None: they do not care.
     pub fn granting(&self) -> Option<Granting> {
         if self.gref_mapping || self.persistent {
             Some(Granting::Standing)
@@ -92,9 +93,9 @@ impl Requested {
         }
     }
 
-    /// Ordinary pages of a direction, of a vif with so many queues: as many as are `wanted`, if one
-    /// of these paths moves frames in them without a grant operation; as few as slots have
-    /// otherwise, which is 0.
+    /// Number of ordinary pages of a direction, for a vif with `queues` queues: `wanted`, if one of
+    /// these paths moves frames in ordinary pages without a grant operation; otherwise 0, which
+    /// means as many as there are slots.
     pub fn pages(&self, wanted: u32, back: &BackFeatures, queues: u32) -> u32 {
         let pages = if self.foreign {
             IDS_MAX // the back has all memory mapped

@@ -44,32 +44,32 @@ pub struct RxFront<P: Platform> {
     pub(super) chain: FrontChain<P>,
     pub(super) pages: LentPages,
     pub(super) buffers: SlotMemory,
-    /// Answers that are here and belong to a frame whose last one is not.
+    /// Number of answers that arrived and belong to a frame whose last answer has not arrived.
     pub(super) cut: u32,
-    /// Frames may stay in their pages, for a consumer with references of its own.
+    /// Frames may stay in their pages, for a consumer that has its own references to pages.
     lends: bool,
-    /// Scratch: a run of answers that were read.
+    /// Scratch memory: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
     /// Scratch: a frame of several answers.
     pub(super) long: Box<LongFrame>,
     pub(super) stats: DirStats,
 }
 
-/// The outcome of the answers of a frame that is not plain: so many were used.
+/// The result of reading the answers of a frame that is not plain, with the number of answers used.
 enum Long {
-    /// They are not all there.
+    /// Not all answers of the frame have arrived.
     Cut,
-    /// There is no room for it.
+    /// The sink has no room for the frame.
     NoRoom,
-    /// They say that there is no frame.
+    /// The answers say that there is no frame.
     Error(u32),
     /// The frame was received.
     Frame(u32),
 }
 
 impl<P: Platform> RxFront<P> {
-    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for
-    /// those that are lent. `tag` is no other queue's of this vif.
+    /// A queue over a newly initialised ring. Pages beyond the ring's slots are spare, for frames
+    /// that are passed by reference. `tag` is a number that no other queue of this vif has.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
         let pages = LentPages::new(ring.size(), chain.pages(), tag);
         let buffers = SlotMemory::new(ring.size(), chain.buffers(), chain.buffers_rest());
@@ -91,7 +91,7 @@ impl<P: Platform> RxFront<P> {
         self.buffers = SlotMemory::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
     }
 
-    /// Posts a request in each free slot for which there is a page, and publishes them.
+    /// Posts a request in each free slot for which there is a page, and publishes the requests.
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
         let mut granted = Ok(());
         let Self { ring, pages, buffers, chain, .. } = self;
@@ -106,7 +106,7 @@ impl<P: Platform> RxFront<P> {
             };
             match gref {
                 Ok(gref) => ring.push(&RxRequest { id, gref }),
-                // The requests on the ring are shown to the back all the same.
+                // The back must see the requests that are on the ring nevertheless.
                 Err(e) => {
                     granted = Err(e);
                     break;
@@ -122,18 +122,18 @@ impl<P: Platform> RxFront<P> {
         granted
     }
 
-    /// Copies the frames that are there to `to`, as many as it takes, once at least `want` answers
-    /// are. Returns how many frames were added. The slots are free afterwards: call
+    /// Copies the frames that arrived to `to`, as many as it has room for, once at least `want`
+    /// answers are there. Returns how many frames were added. The slots are free afterwards: call
     /// [`post`](Self::post). Frames that are [fetched](Self::fetch) go to an arena.
     pub fn recv(&mut self, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
         debug_assert!(!self.chain.fetches() || to.arena().is_some());
         self.take(&mut Copying(to), want)
     }
 
-    /// As [`recv`](Self::recv), but of frames in pages that are longer than `RX_HEAD_BYTES` no
-    /// more than these are copied: the rest is read where it is ([`piece`](Self::piece)) until it
-    /// is [released](Self::release). Frames in staging buffers are copied, since a buffer is its
-    /// slot's for good; so are those whose head is in one.
+    /// Like [`recv`](Self::recv), but of long frames in pages only the first `RX_HEAD_BYTES` bytes
+    /// are copied; the rest is read in the page ([`piece`](Self::piece)) until the frame is
+    /// [released](Self::release). Frames in staging buffers are always copied, since a buffer stays
+    /// with its slot; so are frames whose head is in one.
     pub fn recv_by_reference(
         &mut self,
         out: &mut Arena,
@@ -143,7 +143,7 @@ impl<P: Platform> RxFront<P> {
         let before = out.len();
         let taken = self.take(&mut Lending { out, lent }, want);
         if taken.is_err() {
-            // The caller does not get the frames that came before the fault.
+            // The caller does not get the frames before the fault, so they are released here.
             for token in lent.forget_from(before) {
                 let known = self.pages.release(token);
                 debug_assert!(known.is_ok(), "it was lent in this call");
@@ -152,10 +152,10 @@ impl<P: Platform> RxFront<P> {
         taken
     }
 
-    /// As [`recv`](Self::recv), to a sink that has references to pages: of frames in pages that it
-    /// [wants](LentSink::wants) so, and that may stay in them (TCP's), the head is copied, and the
-    /// rest stays where it is until its token is [released](Self::release). Where too few pages
-    /// are spare, frames are copied; so are all unless that was [allowed](Self::allow_lent).
+    /// Like [`recv`](Self::recv), for a sink that accepts references to pages. Of TCP frames in
+    /// pages that the sink [wants](LentSink::wants) by reference only the head is copied; the rest
+    /// stays in the page until its token is [released](Self::release). If too few pages are spare,
+    /// frames are copied; so are all frames unless that was [allowed](Self::allow_lent).
     pub fn recv_lent(&mut self, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
         self.take(&mut Handing { to, lends: self.lends }, want)
     }
@@ -165,20 +165,20 @@ impl<P: Platform> RxFront<P> {
         self.lends = true;
     }
 
-    /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None:
-    /// there are no more.
+    /// Fragment `k` of the payload of the frame with this `token`, in order. None: there are no
+    /// more.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         self.pieces(token).nth(k)
     }
 
-    /// All of them.
+    /// All fragments of the payload of the frame with this `token`.
     #[inline(always)]
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
         self.pages.pieces_in(self.chain.pages(), token)
     }
 
-    /// The frame of `token` is not read any more: its pages can be posted again
+    /// Called when the frame of `token` is not read any more: its pages can be posted again
     /// ([`post`](Self::post)).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
@@ -247,10 +247,10 @@ impl<P: Platform> RxFront<P> {
         Ok(frames)
     }
 
-    /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not
-    /// plain, which is given back too. What finds no room in the arena is read again by a later
-    /// call; nothing of it is kept till then. `heads`: of longer frames too the first bytes are
-    /// asked for.
+    /// Reads at most `most` answers, from the `at`-th on, into `self.run`, up to one that is not
+    /// plain, which is returned too. Answers for which the arena has no room are read again by a
+    /// later call; nothing is kept of them. `heads`: prefetches the first bytes of longer frames,
+    /// too.
     #[inline(always)]
     pub(super) fn plain_run(&mut self, at: u32, most: usize, heads: bool) -> (usize, Option<RxResponse>) {
         let Self { ring, chain, pages, buffers, run, .. } = self;
@@ -276,8 +276,9 @@ impl<P: Platform> RxFront<P> {
         (index & (self.ring.size() - 1)) as u16
     }
 
-    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// its offset from the consumer index. Returns 0: there is no room for the first.
+    /// Receives frames of one slot each, from the first of `run` on, that are in one path's memory.
+    /// `at`: offset of the first answer from the consumer index. Returns how many; 0: there is no
+    /// room for the first.
     #[inline(always)]
     fn take_some(
         &mut self,
@@ -311,16 +312,16 @@ impl<P: Platform> RxFront<P> {
         Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
     }
 
-    /// Frames of one slot each in memory that `rsp` names, the `at`-th of `n` answers, and those
-    /// behind it. Returns how many.
+    /// Receives frames of one slot each whose memory the response names: `rsp`, the `at`-th of `n`
+    /// answers, and those that follow. Returns how many.
     fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, to: &mut impl Sink) -> Result<u32, PeerFault> {
         let Self { ring, chain, stats, .. } = self;
         let path = chain.flagged_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
         path.recv_run(Answers { ring, at, n, stats }, rsp, to)
     }
 
-    /// Fetches the bytes of frames that the last call received, where their path fetches them all
-    /// at once. Before their slots are posted.
+    /// Fetches the bytes of the frames that the last call received, if their path fetches them in
+    /// batches. Must be called before their slots are posted.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena) {
         let Self { chain, stats, .. } = self;
@@ -373,8 +374,8 @@ impl<P: Platform> RxFront<P> {
         Ok(Long::Frame(frame.used))
     }
 
-    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there,
-    /// to `long`. False: it is not all there.
+    /// Reads the answers of a long frame, from the `at`-th of `n` on, into `long`. Returns false if
+    /// not all of them have arrived.
     pub(super) fn read_long(&mut self, first: RxResponse, at: u32, n: u32) -> Result<bool, PeerFault> {
         let Self { ring, chain, long: frame, stats, .. } = self;
         let names = |rsp: &RxResponse| match chain.names(rsp.flags) {
@@ -393,12 +394,13 @@ impl<P: Platform> RxFront<P> {
         Ok(true)
     }
 
-    /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
+    /// Called before sleeping: asks for an event at the `ahead`-th answer from here. Returns true
+    /// if there is work.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         self.ring.final_check(ahead.max(self.cut + 1))
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    /// True if there is work, like [`final_check`](Self::final_check), without arming anything.
     pub fn is_pending(&mut self) -> bool {
         let wanted = self.cut + 1;
         self.ring.available(wanted).is_ok_and(|n| n >= wanted)
@@ -411,34 +413,34 @@ impl<P: Platform> RxFront<P> {
         self.ring.free() > 0 && self.pages.can_post(slot) && self.buffers.can_post(slot)
     }
 
-    /// Whether a slot waits for a buffer that is on TX.
+    /// True if a slot waits for a buffer that TX is sending.
     pub fn wants_buffer(&self) -> bool {
         self.ring.free() > 0 && !self.buffers.can_post(self.slot_at(self.ring.next_index()))
     }
 
-    /// A received buffer that was sent on is free: TX consumed the answer to its request.
+    /// Returns a received buffer that TX sent: TX consumed the answer to its request.
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {
         self.buffers.give_back(buffer);
     }
 
-    /// Staging buffers: where they are.
+    /// The table of which staging buffer each slot has.
     pub fn buffers(&self) -> &SlotMemory {
         &self.buffers
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.pages.out()
     }
 
-    /// The pages of slots, and those that are lent.
+    /// The pages of slots, and those that are passed by reference.
     pub fn pages(&self) -> &LentPages {
         &self.pages
     }
 
-    /// Adds a page, by a number of its [room](OrdinaryPages::room). It comes back where there is
-    /// no such number, or it is taken.
+    /// Adds a page under a number of its [room](OrdinaryPages::room). Returns the page if there is
+    /// no such number, or it is in use.
     pub fn add_page(&mut self, page: u16, granted: Granted<P>) -> Result<(), Granted<P>> {
         let Some(pages) = self.chain.pages_mut() else { return Err(granted) };
         pages.add(page, granted)?;
@@ -446,13 +448,12 @@ impl<P: Platform> RxFront<P> {
         Ok(())
     }
 
-    /// Of pages that come and go: number, and grant.
+    /// Numbers and grants of the pages that were added.
     pub fn added_refs(&self) -> impl Iterator<Item = (u16, GrantRef)> {
         self.chain.pages().into_iter().flat_map(OrdinaryPages::added_refs)
     }
 
-    /// Takes a page away that was added and that no slot has, and no consumer. None: there is no
-    /// such.
+    /// Removes an added page that neither a slot nor a consumer has. None: there is no such page.
     pub fn take_page(&mut self) -> Option<(u16, Granted<P>)> {
         let pages = self.chain.pages_mut()?;
         let page = self.pages.take_out(pages.room().0)?;
@@ -464,46 +465,45 @@ impl<P: Platform> RxFront<P> {
         self.stats
     }
 
-    /// A frame that was received is lost, for want of memory.
+    /// Counts a received frame that is lost because memory was short.
     pub fn note_dropped(&mut self) {
         self.stats.dropped += 1;
     }
 
-    /// Slots of its ring.
+    /// Number of slots of the ring.
     pub fn ring_size(&self) -> u32 {
         self.ring.size()
     }
 
-    /// The memory of its frames.
+    /// The paths, with the memory of the frames.
     pub fn chain(&self) -> &FrontChain<P> {
         &self.chain
     }
 
-    /// The memory of its frames, to be changed before the first one.
+    /// The paths, to be changed before the first frame.
     pub fn chain_mut(&mut self) -> &mut FrontChain<P> {
         &mut self.chain
     }
 
-    /// Pages for what its paths do not carry, before the first frame.
+    /// Adds pages for frames that the paths do not carry. Before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
         self.pages = self.pages.with_pages(self.ring.size(), &pages);
         self.chain.insert(AnyFrontPath::Copy(pages));
     }
 
-    /// Ends the queue: its memory, to be released once the back has closed.
+    /// Ends the queue and returns its memory, which is released once the back has closed.
     pub fn into_parts(self) -> (OwnRing<NetRx, P>, FrontChain<P>) {
         (self.ring.into_mem(), self.chain)
     }
 
-    /// As [`into_parts`](Self::into_parts), and which pages the caller has by reference.
+    /// Like [`into_parts`](Self::into_parts); also returns which pages the caller has by reference.
     pub fn end(self) -> (OwnRing<NetRx, P>, FrontChain<P>, LentPages) {
         (self.ring.into_mem(), self.chain, self.pages)
     }
 }
 
-/// Reads at most `most` answers from the `at`-th on into `run`, up to one that is not plain, which
-/// is given back too, and asks for the lines of those of their frames in this memory that have at
-/// most so many bytes.
+/// Reads at most `most` answers, from the `at`-th on, into `run`, up to one that is not plain,
+/// which is returned too. Prefetches those frames in this path's memory that are short enough.
 #[inline(always)]
 fn read_run<P: Platform, F: FrontPath<P>>(
     path: &F,
@@ -531,8 +531,9 @@ fn read_run<P: Platform, F: FrontPath<P>>(
     (n, None)
 }
 
-/// Frames of one slot each, from the first of `rsps` on, that are in this memory and longer than
-/// what a path before it has. How many there were, and whether there was no room for the next.
+/// Receives frames of one slot each, from the first of `rsps` on, that are in this memory and
+/// longer than the memory of a path before it allows. Returns how many, and whether there was no
+/// room for the next.
 #[inline(always)]
 fn take_run<P: Platform, F: FrontPath<P>>(
     path: &F,
@@ -553,7 +554,7 @@ fn take_run<P: Platform, F: FrontPath<P>>(
             full = true;
             break;
         }
-        // The slot's memory of the other kind is as it was.
+        // The slot's memory of the other kind was not used, so it stays with the slot.
         match F::IN_PAGES {
             true => buffers.keep(slot),
             false => pages.keep(slot),
@@ -565,8 +566,8 @@ fn take_run<P: Platform, F: FrontPath<P>>(
     Ok((n, full))
 }
 
-/// Whose memory a frame is in; before that, whose its first part is in, where that may be
-/// another's: its parts are split there.
+/// The path whose memory the frame is in, and the path whose memory the first part is in, if that
+/// is another one: then the parts are split between the two.
 pub(super) fn memories<'a, P: Platform>(
     chain: &'a FrontChain<P>,
     frame: &mut LongFrame,
@@ -581,7 +582,7 @@ pub(super) fn memories<'a, P: Platform>(
     Ok((Some(if frame.split_head(heads.slot_bytes()) { heads } else { path }), path))
 }
 
-/// Such a frame was taken.
+/// Counts a long frame that was received.
 fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut impl Sink) {
     stats.bytes += frame.total as u64;
     stats.handed_on_by(by, 1);
@@ -590,8 +591,8 @@ fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut imp
     }
 }
 
-/// Frames of one slot each that are longer than a slot of `first`, which has their first bytes.
-/// Returns how many; 0: there is no room for the first.
+/// Receives frames of one slot each that are longer than a slot of `first`, which has their first
+/// bytes. Returns how many; 0: there is no room for the first.
 #[inline(never)]
 fn take_split_run<P: Platform>(
     (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),

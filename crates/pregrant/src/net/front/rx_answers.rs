@@ -20,25 +20,26 @@ use crate::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 
-/// Most answers of one frame: no valid frame spreads 65535 bytes over slots of one byte.
+/// Largest number of answers of one frame: no valid frame spreads 65535 bytes over slots of one
+/// byte.
 const MAX_CHAIN: usize = 32;
 
 /// A part of a frame in one slot's memory.
 #[derive(Clone, Copy, Default)]
 pub struct Part {
-    /// The slot.
+    /// The ring slot.
     pub slot: u16,
     /// Offset in the slot's memory.
     pub offset: u16,
     /// Number of bytes.
     pub len: u16,
-    /// The flags by which its response names memory that is no slot's, which `offset` then
-    /// describes; 0: it is in its slot's memory.
+    /// Flags by which the response names memory that belongs to no slot, and that `offset` then
+    /// describes; 0: the bytes are in the slot's own memory.
     pub name: u16,
 }
 
 impl Part {
-    /// Splits it at byte `end` of its slot. None: no byte is before that.
+    /// Splits the part at byte `end` of its slot. None: no byte is before that.
     #[inline(always)]
     pub fn split(self, end: usize) -> Option<(Self, Self)> {
         let ahead = end.checked_sub(self.offset.into()).filter(|n| *n > 0)?;
@@ -154,7 +155,7 @@ impl LongFrame {
         if !error && total > MAX_FRAME {
             return Err(fault);
         }
-        // All of it must be in one memory.
+        // All bytes of a frame must be in one path's memory.
         if !error && parts.iter().take(nr).any(|part| part.name != parts[0].name) {
             return Err(fault);
         }
@@ -163,8 +164,9 @@ impl LongFrame {
         Ok(true)
     }
 
-    /// Splits off the head, if the first part is in another memory than the rest up to byte `end`
-    /// of the slot: this gives two parts, or one if all of it is there. False: no byte of it is.
+    /// Splits off the head, if it is in another memory than the rest of the first part, which ends
+    /// at byte `end` of the slot: this makes two parts of it, or leaves one if all of it is there.
+    /// Returns false if no byte of it is.
     pub fn split_head(&mut self, end: usize) -> bool {
         let [ahead, first, ..] = &mut self.parts;
         let Some((head, behind)) = first.split(end) else { return false };
@@ -176,12 +178,12 @@ impl LongFrame {
         true
     }
 
-    /// The parts of its bytes, in order.
+    /// The parts of the frame, in order.
     pub fn parts(&self) -> &[Part] {
         self.parts.get(self.from..self.end).unwrap_or_default()
     }
 
-    /// How its responses [name](Part::name) its memory.
+    /// The [memory](Part::name) that the responses of this frame name.
     pub fn name(&self) -> u16 {
         self.parts[1].name
     }
@@ -192,7 +194,7 @@ pub fn fault(offset: u16, status: i16) -> PeerFault {
     PeerFault::BadResponse { offset, status }
 }
 
-/// Whether it is a frame of one slot without extras.
+/// True if the response is a frame of one slot without extras.
 #[inline(always)]
 pub fn is_plain(rsp: RxResponse) -> bool {
     rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) == 0 && rsp.status >= 0
@@ -222,7 +224,7 @@ pub fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
     }
 }
 
-/// The same for the newest frame.
+/// Like [`blank`], for the newest frame of `out`.
 pub fn blank_newest(out: &mut Arena, stats: &mut DirStats) {
     if let Some(newest) = out.len().checked_sub(1) {
         blank(out, newest, stats);

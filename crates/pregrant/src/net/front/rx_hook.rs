@@ -32,50 +32,50 @@ use crate::shm::SharedBytes;
 use crate::wire::netif::{MIN_FRAME, NR_SLOTS_MIN, RxResponse};
 use core::ops::Range;
 
-/// What a hooked queue receives with.
+/// What a queue with a hook needs to receive.
 pub struct Hooked<'a, P: Platform> {
-    /// The platform.
+    /// The platform of the queue.
     pub p: &'a P,
-    /// The same queue's TX.
+    /// The TX side of the same queue.
     pub tx: &'a mut TxFront<P>,
-    /// Frames that pass.
+    /// Gets the frames that pass.
     pub out: &'a mut Arena,
-    /// Frames for other vifs.
+    /// Gets the frames for other vifs.
     pub diverted: &'a mut Diverted,
-    /// Verdicts.
+    /// Counters of the hook's verdicts.
     pub stats: &'a mut HookStats,
 }
 
-/// A frame where the back put it.
+/// A received frame where the back put it.
 trait Place<P: Platform> {
-    /// Its bytes.
+    /// Length of the frame in bytes.
     fn len(&self) -> usize;
-    /// Its bytes from `skip` on, as much as `dst` has room for. All of its parts are checked.
-    /// False: its memory is gone.
+    /// Copies bytes of the frame, from `skip` on, until `dst` is full. All parts were checked
+    /// before. Returns false if the memory is gone.
     fn copy(&self, p: &P, slots: &Slots<'_>, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;
     /// Sends the buffers that it is in on, or drops it for want of room on TX. False: it has to be
     /// copied.
     fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool;
 }
 
-/// In one slot, in the memory of a path that is known.
+/// A frame in one slot, in the memory of a known path.
 struct OneSlot<'a, F> {
     path: &'a F,
     part: Part,
 }
 
-/// In several slots, or with extras.
+/// A frame in several slots, or with extras.
 struct Long<'a, P: Platform> {
     parts: &'a [Part],
     memory: Memory<'a, P>,
     fault: PeerFault,
 }
 
-/// Whose memory a long frame is in.
+/// The memory that a long frame is in.
 enum Memory<'a, P: Platform> {
-    /// The slots': that of the first part, and that of the others.
+    /// The slots' memory: the path of the first part, and that of the others.
     Slots(&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
-    /// Its responses name it.
+    /// The memory that its responses name.
     Flagged(&'a AnyFlaggedPath<P>),
 }
 
@@ -87,9 +87,9 @@ struct Slots<'a> {
 }
 
 impl<P: Platform> RxFront<P> {
-    /// Asks `hook` of the frames that are there, at most `most`, once at least `want` answers are,
-    /// and does as it says. Requests that are written to TX are not yet published. Returns how many
-    /// frames there were.
+    /// Asks `hook` about the frames that arrived, at most `most`, once at least `want` answers are
+    /// there, and does what it says. Requests that are written to the TX ring are not published
+    /// here. Returns how many frames there were.
     pub fn recv_hooked(
         &mut self,
         to: &mut Hooked<'_, P>,
@@ -159,8 +159,8 @@ impl<P: Platform> RxFront<P> {
         Ok(seen)
     }
 
-    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// its offset from the consumer index.
+    /// Handles frames of one slot each, from the first of `run` on, that are in one path's memory.
+    /// `at`: offset of the first answer from the consumer index.
     #[inline(always)]
     fn hook_run(
         &mut self,
@@ -214,8 +214,8 @@ impl<P: Platform> RxFront<P> {
 }
 
 impl Slots<'_> {
-    /// Frames of one slot each, from the first of `rsps` on, that are in this memory and longer
-    /// than what a path before it has. How many there were.
+    /// Handles frames of one slot each, from the first of `rsps` on, that are in this memory and
+    /// longer than the memory of a path before it allows. Returns how many.
     #[inline(always)]
     fn hook_some<P: Platform, F: FrontPath<P>>(
         &mut self,
@@ -237,7 +237,7 @@ impl Slots<'_> {
             copy_part(path, (self.pages, &*self.buffers), part, 0, head)?;
             (n, bytes) = (n + 1, bytes + u64::from(len));
             match hook(frame) {
-                // The verdict that is to cost nothing.
+                // This comes first because dropping must cost nothing.
                 HookAction::Drop => dropped += 1,
                 action => {
                     self.act(to, frame, &OneSlot { path, part }, action)?;
@@ -253,7 +253,7 @@ impl Slots<'_> {
         Ok(n)
     }
 
-    /// One frame of several slots, or with extras.
+    /// Handles one frame of several slots, or with extras.
     #[cold]
     #[inline(never)]
     fn hook_long<P: Platform>(
@@ -280,7 +280,7 @@ impl Slots<'_> {
         self.act(to, frame, there, action)
     }
 
-    /// Does as the hook says.
+    /// Does what the hook says.
     #[inline(always)]
     fn act<P: Platform>(
         &mut self,
@@ -312,7 +312,7 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// The frame as the hook left it, into `arena`. False: it is too long now.
+    /// Copies the frame as the hook left it into `arena`. Returns false if it has become too long.
     #[inline(always)]
     fn put<P: Platform>(
         &mut self,
@@ -358,7 +358,7 @@ impl Slots<'_> {
         {
             return false;
         }
-        // Frames that are copied came first.
+        // Frames that were copied before must be sent first.
         to.send_copies();
         if to.tx.room() == 0 {
             to.stats.unsent += 1;
@@ -389,7 +389,7 @@ impl Slots<'_> {
     ) -> bool {
         let (len, offload) = (frame.len(), frame.offload);
         let gso = offload.gso_type != 0;
-        // A checksum that is to be made blank is the whole frame's.
+        // A checksum that must be made blank covers the whole frame.
         if !F::IN_BUFFERS || !to.tx.sends_on() || gso && !offload.csum_blank {
             return false;
         }
@@ -413,7 +413,7 @@ impl Slots<'_> {
         if !to.tx.takes(len, nr, offload.gso_type) {
             return false;
         }
-        // Frames that are copied came first.
+        // Frames that were copied before must be sent first.
         to.send_copies();
         if !to.tx.has_room_for(nr, gso.into()) {
             to.stats.unsent += 1;
@@ -533,10 +533,10 @@ impl<P: Platform> Hooked<'_, P> {
     fn send_some_copies(&mut self) {
         let Self { p, tx, diverted, stats, .. } = self;
         let burst = diverted.back.burst();
-        // Those that were dropped here are counted already.
+        // Frames that were dropped here are counted already.
         let given = burst.frames.iter().filter(|frame| frame.len > 0).count() as u64;
-        // Frames that the back does not take are counted by `tx` as dropped, and are among those
-        // that it took.
+        // Frames that the back does not accept are counted by `tx` as dropped, and it counts them
+        // as accepted.
         let before = tx.stats().frames;
         let taken: Result<usize, PlatformError> = tx.queue(p, &burst);
         let sent = taken.map_or(0, |_| tx.stats().frames - before);

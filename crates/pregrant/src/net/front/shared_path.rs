@@ -4,11 +4,11 @@
 use crate::net::features::ActiveLists;
 use crate::net::path::PathName;
 
-/// See the module.
+/// The memory that a queue shared for one path, and what the back accepted of it.
 pub(super) struct SharedPath {
     pub path: PathName,
-    /// In these directions.
+    /// The directions for which memory was shared.
     pub shared: ActiveLists,
-    /// The directions in which the back accepted it.
+    /// The directions for which the back accepted the memory.
     pub taken: ActiveLists,
 }

@@ -21,33 +21,35 @@
 use super::tx_slots::{NO_ID, table};
 use alloc::boxed::Box;
 
-/// No buffer.
+/// The slot has no buffer.
 const NONE: u16 = NO_ID;
 
 /// See the module. A number is a buffer's, or a page's.
 pub struct SlotMemory {
-    /// By slot: what it has.
+    /// For each slot the number of its buffer or page.
     of_slot: Box<[u16]>,
-    /// What no slot has, in a ring of a power of two of places: all have room.
+    /// Buffers that no slot has: a ring buffer with a power of two of places, large enough for all.
     spare: Box<[u16]>,
     head: u32,
     tail: u32,
-    /// Each is to rest: one that was answered is spare, and the one that came back first is posted.
+    /// Buffers rest between uses: an answered slot's buffer becomes spare, and the buffer that is
+    /// spare for the longest time is posted.
     rest: bool,
-    /// By slot, where they rest: one in which nothing was, which it keeps when it is posted next.
+    /// If buffers rest: for each slot the buffer that it keeps for its next request, because the
+    /// answer put nothing in it.
     kept: Box<[u16]>,
-    /// So many were taken.
+    /// Number of buffers that consumers have.
     away: u32,
 }
 
 impl SlotMemory {
-    /// Each of `slots` has the one of its number; the others of `buffers` are spare.
-    /// Where they are to `rest`, a slot has another each time it is posted.
+    /// Gives each of `slots` slots the buffer of its own number; the rest of `buffers` is spare.
+    /// With `rest` a slot gets another buffer each time it is posted.
     pub fn new(slots: u32, buffers: u32, rest: bool) -> Self {
         Self::with_room(slots, buffers, rest, 0)
     }
 
-    /// The same, with room for so many that are [added](Self::add).
+    /// Like [`new`](Self::new), with room for `more` buffers that are [added](Self::add) later.
     pub fn with_room(slots: u32, buffers: u32, rest: bool, more: u32) -> Self {
         let places = (buffers.max(slots) + more).next_power_of_two();
         let (mut of_slot, mut spare) = (table(slots), table(places));
@@ -67,13 +69,13 @@ impl SlotMemory {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// With which one `slot` was posted.
+    /// The buffer with which `slot` was posted.
     #[inline(always)]
     pub fn of(&self, slot: u16) -> u16 {
         self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
     }
 
-    /// Nothing was in the one of `slot`, which was answered.
+    /// The answer to `slot` put nothing in its buffer, so the slot keeps it.
     #[inline(always)]
     pub fn keep(&mut self, slot: u16) {
         if let Some(kept) = self.kept.get_mut(usize::from(slot)) {
@@ -81,7 +83,7 @@ impl SlotMemory {
         }
     }
 
-    /// With which one `slot` is to be posted; None: there is none at present.
+    /// The buffer with which `slot` is posted next; None: no buffer is spare now.
     #[inline(always)]
     pub fn to_post(&mut self, slot: u16) -> Option<u16> {
         let before = self.of_slot.get(usize::from(slot)).copied()?;
@@ -92,7 +94,7 @@ impl SlotMemory {
         if self.head == self.tail {
             return (before != NONE).then_some(before);
         }
-        // The one that came back last is warm.
+        // Without rest the buffer that was returned last is used first: it is still in the cache.
         let next = if self.rest { self.head } else { self.tail.wrapping_sub(1) };
         let buffer = self.spare.get(next as usize & (self.spare.len() - 1)).copied()?;
         if self.rest {
@@ -115,49 +117,49 @@ impl SlotMemory {
         self.of(slot) != NONE || self.head != self.tail
     }
 
-    /// Takes it from `slot`, which was answered, until it is [given back](Self::give_back).
+    /// Takes the buffer of `slot`, which was answered, until it is [given back](Self::give_back).
     #[inline(always)]
     pub fn take(&mut self, slot: u16) -> u16 {
         self.away += 1;
         self.of_slot.get_mut(usize::from(slot)).map_or(NONE, |buffer| core::mem::replace(buffer, NONE))
     }
 
-    /// One that was taken is spare.
+    /// Makes a buffer spare that a consumer had.
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {
         self.away -= 1;
         self.put_by(buffer);
     }
 
-    /// How many no slot has, and no consumer.
+    /// Number of buffers that neither a slot nor a consumer has.
     #[inline(always)]
     pub fn spare(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// One more, which is spare. There is [room](Self::with_room) for it.
+    /// Adds a spare buffer. There must be [room](Self::with_room) for it.
     pub fn add(&mut self, buffer: u16) {
         self.put_by(buffer);
     }
 
-    /// Takes a spare one out for good, whose number is `from` or above.
+    /// Removes a spare buffer whose number is at least `from`.
     pub fn take_out(&mut self, from: u16) -> Option<u16> {
         let mask = self.spare.len() - 1;
         let at = |index: u32| index as usize & mask;
         let mut places = (0..self.spare()).map(|k| self.head.wrapping_add(k));
         let found = places.find(|index| self.spare.get(at(*index)).is_some_and(|buffer| *buffer >= from))?;
-        // The one that came back last takes its place.
+        // The buffer that was returned last moves to the free place.
         self.tail = self.tail.wrapping_sub(1);
         self.spare.swap(at(found), at(self.tail));
         self.spare.get(at(self.tail)).copied()
     }
 
-    /// How many were taken.
+    /// Number of buffers that consumers have.
     pub fn away(&self) -> u32 {
         self.away
     }
 
-    /// Those with a slot, spare ones, and those that were taken.
+    /// Number of buffers that slots have, that are spare, and that consumers have.
     pub fn holds(&self) -> [usize; 3] {
         let with_slot = self.of_slot.iter().filter(|buffer| **buffer != NONE).count();
         [with_slot, self.spare() as usize, self.away as usize]

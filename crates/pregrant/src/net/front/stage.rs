@@ -39,13 +39,13 @@ use alloc::vec::Vec;
 
 /// The stage of a vif's connection. The table above says which events lead where.
 pub(crate) enum Stage<P: Platform> {
-    /// There is no queue.
+    /// The vif has no queue.
     Down,
     /// The back has been offered rings and channels, and is not connected yet.
     SetUp { queues: Vec<FrontQueue<P>>, ctrl: Option<CtrlFront<P>> },
-    /// Frames can travel.
+    /// The vif is connected, and frames can travel.
     Live(Live<P>),
-    /// No frame travels any more. The back may still have the rings.
+    /// No frame travels any more. The back may still have the rings mapped.
     Closing { queues: Queues<P>, ctrl: Option<CtrlFront<P>> },
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Queues<P: Platform> {
     HandedOut(Vec<HandedOut<P>>),
 }
 
-/// What the vif keeps of a queue that it has handed out.
+/// State of a queue that the vif keeps while another owner has the queue.
 pub(crate) struct HandedOut<P: Platform> {
     /// Shared with the queue's halves.
     pub link: Arc<QueueLink<P>>,
@@ -71,10 +71,11 @@ pub(crate) struct HandedOut<P: Platform> {
     pub refs: [Box<[GrantRef]>; 2],
 }
 
-/// The state of a back whose front is live.
+/// The state of the back of a live front.
 pub(crate) enum BackIs {
     Connected,
-    /// It has left 4. `taking_up` is there while it is at 2, where it may serve the rings.
+    /// The back has left state 4. `taking_up` exists while it is in state 2, in which it may
+    /// already serve the rings.
     Away {
         taking_up: Option<TakingUp>,
     },
@@ -82,13 +83,14 @@ pub(crate) enum BackIs {
 
 /// The requests by which a front asks its back to keep the pages of the queues mapped.
 pub(crate) enum Announcing {
-    /// No request is under way. `mapped`: pages by queue that the back says it keeps mapped.
-    /// `too_few`: it advertised more, so the front restarts with the minimum of memory.
+    /// No request is outstanding. `mapped`: for each queue the number of pages that the back says
+    /// it keeps mapped. `too_few`: it had offered more, so the front restarts with the minimum of
+    /// memory.
     Over { mapped: Vec<usize>, too_few: bool },
     /// The back is being asked.
     Asking(PageAnnouncement),
-    /// Another back has the rings, and is asked once the request under way has its answer.
-    /// `awaits_ours`: that request is one of these, and not of the vif's owner.
+    /// Another back has the rings. It is asked once the outstanding request has its answer.
+    /// `awaits_ours`: that request is about these pages, and not one of the vif's owner.
     AskingAgain { awaits_ours: bool },
 }
 
@@ -140,7 +142,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// The control ring.
+    /// The front's end of the control ring.
     pub fn ctrl_mut(&mut self) -> Option<&mut CtrlFront<P>> {
         match self {
             Self::SetUp { ctrl, .. } | Self::Live(Live { ctrl, .. }) | Self::Closing { ctrl, .. } => {
@@ -162,7 +164,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// No frame travels from now on; the owners of queues that are handed out see that.
+    /// Stops all frames; owners of queues that are handed out see that, too.
     pub fn stop(&mut self) {
         if let Self::Live(live) = self {
             live.end_away();
@@ -176,7 +178,8 @@ impl<P: Platform> Stage<P> {
         *self = Self::Closing { queues, ctrl };
     }
 
-    /// Gives the live queues away. None of them: it is not live, or they are handed out already.
+    /// Hands the live queues to the caller. Returns none if the vif is not live, or has handed them
+    /// out already.
     pub fn hand_out(&mut self) -> Vec<FrontQueue<P>> {
         let Self::Live(live) = self else { return Vec::new() };
         let Queues::Here(queues) = &mut live.queues else { return Vec::new() };
@@ -190,7 +193,7 @@ impl<P: Platform> Stage<P> {
         queues
     }
 
-    /// The vif has its queues again, in their order.
+    /// The vif gets its queues back, in order.
     pub fn take_back(&mut self, back: Vec<FrontQueue<P>>) {
         debug_assert_eq!(back.len(), self.handed_out().len());
         let is_live = self.is_live();
@@ -205,7 +208,7 @@ impl<P: Platform> Stage<P> {
 }
 
 impl<P: Platform> Live<P> {
-    /// The back is not away any more, or that is of no interest any more.
+    /// Called when the back is no longer away, or when that does not matter any more.
     pub fn end_away(&mut self) {
         if let BackIs::Away { taking_up: Some(_) } = self.back {
             self.queues.watch(false);
@@ -248,7 +251,7 @@ impl<P: Platform> Queues<P> {
         }
     }
 
-    /// Whether the vif wants to know of answers that come to queues that are handed out.
+    /// Sets whether the vif must learn of answers at queues that are handed out.
     pub fn watch(&self, yes: bool) {
         if let Self::HandedOut(out) = self {
             out.iter().for_each(|queue| queue.link.watch(yes));
@@ -257,15 +260,16 @@ impl<P: Platform> Queues<P> {
 }
 
 impl Announcing {
-    /// Nothing was asked, and nothing is to be.
+    /// Nothing was asked, and nothing will be.
     pub const NONE: Self = Self::Over { mapped: Vec::new(), too_few: false };
 
-    /// Whether the back is being asked, or is to be asked again.
+    /// True if the back is being asked, or must be asked again.
     pub fn is_under_way(&self) -> bool {
         !matches!(self, Self::Over { .. })
     }
 
-    /// Whether a request about the pages is on the control ring, or was when another back came.
+    /// True if a request about the pages is on the control ring, or was there when another back
+    /// came.
     pub fn has_ring(&self) -> bool {
         matches!(self, Self::Asking(_) | Self::AskingAgain { awaits_ours: true })
     }
@@ -275,7 +279,7 @@ impl Announcing {
         matches!(self, Self::Over { too_few: true, .. })
     }
 
-    /// Pages of queue `i` that the back says it keeps mapped.
+    /// Number of pages of queue `i` that the back says it keeps mapped.
     pub fn mapped(&self, i: usize) -> usize {
         if let Self::Over { mapped, .. } = self { mapped.get(i).copied().unwrap_or(0) } else { 0 }
     }

@@ -16,10 +16,11 @@
 
 use crate::net::headers::{IpHeaders, PROTOCOL_TCP};
 
-/// The longest TCP header.
+/// Length of the longest TCP header.
 const TCP_MAX: usize = 60;
 
-/// Whether a frame of `len` bytes may stay behind its `head`, a private copy.
+/// True if the payload of a frame of `len` bytes may stay in its pages; `head` is a private copy of
+/// its first bytes.
 pub(super) fn may_stay(head: &[u8], len: usize) -> bool {
     IpHeaders::parse_head(head, len).is_ok_and(|headers| {
         headers.protocol == PROTOCOL_TCP
@@ -62,7 +63,7 @@ mod tests {
         tcp(head, 5)
     }
 
-    /// The same whose first extension header says that it is a later fragment.
+    /// Like `head`, but its first extension header says that this is a later fragment.
     fn later(mut head: Vec<u8>) -> Vec<u8> {
         head[56..58].copy_from_slice(&[1, 1]);
         head
@@ -124,7 +125,7 @@ mod tests {
         // Ethernet, IPv6, options, and a TCP header of 60 bytes.
         assert!(may_stay(&options(136), LEN));
         assert!(!may_stay(&options(144), LEN));
-        // Of a fragment it may begin there.
+        // The last of three extension headers may begin just at the end of a fragment header.
         let mut fragment = ipv6(&[60, 44, 6]);
         fragment[55] = 128 / 8 - 1;
         fragment[54 + 128..][..4].copy_from_slice(&[6, 0, 0, 1]);

@@ -16,45 +16,45 @@
 //! What a back may do: answer now and then, and so keep its front at 4 for as long as it likes. It
 //! can do that at 4 as well.
 
-/// Requests wait so long for an answer.
+/// How long requests may wait for an answer.
 const ANSWERS_NS: u64 = 3_000_000_000;
-/// A back whose rings have no requests may be one that never takes any.
+/// How long the front waits if the rings have no requests: the back may never use them.
 const BEGINS_NS: u64 = 30_000_000_000;
 /// Between two looks at the rings.
 const LOOK_NS: u64 = 500_000_000;
 
-/// What the rings showed.
+/// What a look at the rings showed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
-    /// Answers that the back has published on all of them; the number wraps.
+    /// Sum of the answers that the back has published on all rings; it wraps around.
     pub answers: u32,
-    /// Answers came to a half that is handed out.
+    /// Answers arrived at a half that is handed out.
     pub answered: bool,
-    /// Frames that were sent wait for their answers.
+    /// Frames that were sent have no answers yet.
     pub waits: bool,
 }
 
-/// See the module.
+/// Decides whether a back in state 2 (InitWait) serves the live rings, or the front must reconnect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakingUp {
-    /// The back is at 2 since then.
+    /// Time since which the back is in state 2.
     since_ns: u64,
     looked_ns: u64,
     answers: u32,
-    /// It has answered at 2.
+    /// The back has answered a request while in state 2.
     serves: bool,
-    /// Requests wait for their answers since then, or since the last answer.
+    /// Time since which requests wait for an answer, or of the last answer.
     waits_since_ns: Option<u64>,
 }
 
 impl TakingUp {
-    /// Since now.
+    /// Starts the wait at `now_ns`.
     pub fn new(now_ns: u64, seen: Seen) -> Self {
         let waits_since_ns = seen.waits.then_some(now_ns);
         Self { since_ns: now_ns, looked_ns: now_ns, answers: seen.answers, serves: false, waits_since_ns }
     }
 
-    /// A look at the rings.
+    /// Updates the decision with what the rings show at `now_ns`.
     pub fn look(&mut self, now_ns: u64, seen: Seen) {
         let answered = seen.answered || seen.answers != self.answers;
         self.serves |= answered;
@@ -63,14 +63,14 @@ impl TakingUp {
         (self.looked_ns, self.answers) = (now_ns, seen.answers);
     }
 
-    /// When the front begins again, as the rings are now; None: it does not.
+    /// When the front will reconnect if nothing changes; None: it will not.
     pub fn ends_ns(&self) -> Option<u64> {
         let begins = (!self.serves).then_some(self.since_ns.saturating_add(BEGINS_NS));
         let waits = self.waits_since_ns.map(|since| since.saturating_add(ANSWERS_NS));
         begins.into_iter().chain(waits).min()
     }
 
-    /// When the rings are to be looked at.
+    /// When the rings must be looked at next.
     pub fn due_ns(&self) -> u64 {
         let look = self.looked_ns.saturating_add(LOOK_NS);
         self.ends_ns().map_or(look, |ends| ends.min(look))

@@ -20,36 +20,36 @@ use crate::xenbus::bus::DeviceBus;
 /// The toolstack's key, in the front's directory.
 pub const TRUSTED: &str = "trusted";
 
-/// See the module.
+/// Whether the back may see pages that hold other data of the guest, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
-    /// It is shown what is made for it alone.
+    /// The back gets only pages that were made for it, with copies of the frames.
     #[default]
     Copies,
-    /// It may see what else is in the guest's pages.
+    /// The back gets the guest's pages that hold the frames, and may see other data in them.
     Lends,
 }
 
 impl Trust {
-    /// As xen-netfront has it: the back is trusted unless the front's owner or the toolstack says
-    /// 0. A key that is not there, or does not begin with a number, says nothing.
+    /// Like xen-netfront: the back is trusted unless the front's owner or the toolstack says 0. A
+    /// key that is missing, or does not begin with a number, counts as "trusted".
     pub fn of(owner: bool, key: Option<&str>) -> Self {
         if owner && !key.is_some_and(is_zero) { Self::Lends } else { Self::Copies }
     }
 
-    /// The same, by the key as it is now.
+    /// Like [`of`](Self::of), with the key's current value.
     pub fn read<B: DeviceBus>(owner: bool, bus: &mut B) -> Result<Self, B::Error> {
         Ok(Self::of(owner, bus.own_text(TRUSTED)?.as_deref()))
     }
 
-    /// Whether pages are lent that the guest uses otherwise.
+    /// True if the back may get pages that hold other data of the guest, too.
     #[inline(always)]
     pub fn lends(self) -> bool {
         self == Self::Lends
     }
 }
 
-/// As Linux scans an unsigned number, which ends where no digit is.
+/// Reads a number as Linux does: it ends at the first character that is no digit.
 fn is_zero(text: &str) -> bool {
     let digits = text.trim_start().bytes().take_while(u8::is_ascii_digit);
     let mut seen = digits.map(|digit| digit == b'0').peekable();

@@ -41,7 +41,7 @@ use alloc::vec::Vec;
 pub struct TxFront<P: Platform> {
     pub(crate) slots: TxSlots<P>,
     pub(crate) chain: FrontChain<P>,
-    /// Ids whose page the back has not let go of.
+    /// Ids of answered requests whose page's grant is still in use.
     busy: Vec<u16>,
     /// Ids of requests that carry a multicast request and no frame.
     multicast_ids: Vec<u16>,
@@ -51,23 +51,23 @@ pub struct TxFront<P: Platform> {
     pub(crate) own: Option<Box<AnnouncedPages>>,
 }
 
-/// Received staging buffers that are on their way.
+/// Received staging buffers that TX is sending.
 #[derive(Default)]
 struct SentOn {
-    /// The id of the first RX buffer in the queue's lists; None: the back takes none.
+    /// The id of the first RX buffer in the queue's lists; None: the back does not support this.
     first_id: Option<u16>,
-    /// By id of the request: the buffer, or [`NO_BUFFER`].
+    /// For each request id the number of the RX buffer that it sends, or [`NO_BUFFER`].
     buffers: Box<[u16]>,
-    /// Those whose requests were answered.
+    /// RX buffers whose requests were answered.
     returned: Vec<u16>,
 }
 
 const NO_BUFFER: u16 = u16::MAX;
 
-/// A slot's part of a frame that is sent on, in its buffer.
+/// A part of a frame that is sent from the slot's own staging buffer.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SentPart {
-    /// The RX slot that it came in.
+    /// The RX slot in which the part arrived.
     pub slot: u16,
     pub buffer: u16,
     pub offset: u16,
@@ -84,16 +84,17 @@ impl<P: Platform> TxSlots<P> {
         }
     }
 
-    /// The extra info of a frame that is to be cut, behind its first request.
+    /// Writes the extra info of a frame that the back must segment, after the frame's first
+    /// request.
     pub(crate) fn push_gso(&mut self, offload: &Offload) {
         let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
         self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
         self.extras_in_flight += 1;
     }
 
-    /// One frame over slots of `path`, the last one or one that it fits a slot of, with an extra
-    /// info where it is to be cut. False: no room now; else the ids that are to be freed, where it
-    /// failed.
+    /// Writes one frame to slots of `path`, with an extra info if the back must segment it. `path`
+    /// is the last one, or has slots large enough for the whole frame. False: there is no room now.
+    /// An error has the ids to be freed.
     fn send_long<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -152,13 +153,13 @@ impl<P: Platform> TxSlots<P> {
     }
 }
 
-/// A queue that was made without the memory that its frames need.
+/// The error for a queue that was made without the memory that its frames need.
 const NO_PAGES: PlatformError =
     PlatformError { op: "send a frame that needs ordinary pages, without any", code: 22 };
 
 impl<P: Platform> TxFront<P> {
-    /// A queue over a ring that was just initialised. There are as many ids as have memory: fewer
-    /// than the ring has slots where memory is short, more where there are more buffers.
+    /// A queue over a newly initialised ring. It has as many ids as there is memory for: fewer than
+    /// slots if memory is short, more if there are more buffers.
     pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, mut chain: FrontChain<P>) -> Self {
         let ids = chain.serve_ids(ring.size());
         Self {
@@ -179,8 +180,8 @@ impl<P: Platform> TxFront<P> {
         self.slots.set_ids(self.chain.serve_ids(self.slots.ring.size()));
     }
 
-    /// The back takes received buffers; the first has this id in the queue's lists
-    /// (docs/protocol 3.5).
+    /// Allows TX to send received buffers. The first RX buffer has the id `first_id` in the queue's
+    /// lists (docs/protocol 3.5).
     pub fn allow_send_on(&mut self, first_id: u16) {
         let n = self.slots.in_flight.len();
         self.sent_on = SentOn {
@@ -190,15 +191,15 @@ impl<P: Platform> TxFront<P> {
         };
     }
 
-    /// Whether it does.
+    /// True if TX can send received buffers.
     #[inline(always)]
     pub fn sends_on(&self) -> bool {
         self.sent_on.first_id.is_some()
     }
 
-    /// Writes a request for what is in RX buffer `buffer`, `len` bytes from `offset` on; the next
-    /// [`publish`](Self::publish) shows it. False: no room, or the back takes none; the buffer is
-    /// not taken then.
+    /// Writes a request for `len` bytes, from `offset` on, of RX buffer `buffer`; the next
+    /// [`publish`](Self::publish) shows it to the back. Returns false if there is no room or the
+    /// back does not support this; the caller then keeps the buffer.
     #[inline(always)]
     #[must_use]
     pub(crate) fn send_on(&mut self, buffer: u16, (offset, len): (u16, u16), offload: Offload) -> bool {
@@ -219,18 +220,18 @@ impl<P: Platform> TxFront<P> {
         true
     }
 
-    /// Whether the back takes such a frame.
+    /// True if the back accepts such a frame.
     pub(crate) fn takes(&self, len: usize, slots: usize, gso_type: u8) -> bool {
         let limits = self.slots.limits;
         len <= MAX_FRAME && limits.allow(len, gso_type) && (slots == 1 || limits.sg)
     }
 
-    /// Whether there is room now for a frame of so many slots, and as many extras behind the first.
+    /// True if there is room now for a frame of `slots` slots and `extras` extra infos.
     pub(crate) fn has_room_for(&self, slots: usize, extras: usize) -> bool {
         self.slots.free.len() as usize >= slots && self.slots.ring.free() as usize >= slots + extras
     }
 
-    /// As [`send_on`](Self::send_on), for a frame that is in several RX buffers.
+    /// Like [`send_on`](Self::send_on), for a frame that is in several RX buffers.
     #[must_use]
     pub(crate) fn send_parts_on(&mut self, parts: &[SentPart], offload: Offload) -> bool {
         let Some(first_id) = self.sent_on.first_id else { return false };
@@ -263,18 +264,18 @@ impl<P: Platform> TxFront<P> {
         true
     }
 
-    /// A buffer whose request was answered: RX's again.
+    /// An RX buffer whose request was answered, to be given back to RX.
     #[inline(always)]
     pub fn returned(&mut self) -> Option<u16> {
         self.sent_on.returned.pop()
     }
 
-    /// Tells what the back takes.
+    /// Sets which frames the back accepts.
     pub fn limit(&mut self, limits: TxLimits) {
         self.slots.limits = limits;
     }
 
-    /// Slots that frames can take now.
+    /// Number of slots that are free for frames.
     #[inline(always)]
     pub fn room(&self) -> u32 {
         self.slots.room()
@@ -285,9 +286,9 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.in_flight()
     }
 
-    /// Writes as many of `frames` to the ring as fit, from the first, and publishes them.
-    /// Returns how many it took; frames marked as dropped count as taken. An error of the platform
-    /// (no grant to be had) stops it early.
+    /// Writes as many of `frames` to the ring as fit, from the first on, and publishes them.
+    /// Returns how many it accepted; frames that are dropped count as accepted. An error of the
+    /// platform (no grant is free) ends the call early.
     pub fn send(
         &mut self,
         p: &P,
@@ -299,7 +300,8 @@ impl<P: Platform> TxFront<P> {
         sent
     }
 
-    /// The same; the next [`publish`](Self::publish) shows them.
+    /// Like [`send`](Self::send), without publishing: the next [`publish`](Self::publish) shows the
+    /// requests to the back.
     pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         let mut sent = 0;
         let mut failed = None;
@@ -319,7 +321,7 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Shows the back what was written.
+    /// Publishes to the back the requests that were written.
     #[inline(always)]
     pub fn publish(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         let slots = &mut self.slots;
@@ -330,7 +332,8 @@ impl<P: Platform> TxFront<P> {
         slots.stats.batches += 1;
     }
 
-    /// Frames from the first that go the same way. 0: no room now.
+    /// Writes frames, from the first on, that go by the same path. Returns how many; 0: there is no
+    /// room now.
     #[inline(always)]
     pub(crate) fn send_some(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         let (mut shorter, mut full) = (0, false);
@@ -362,13 +365,13 @@ impl<P: Platform> TxFront<P> {
         Ok(usize::from(sent))
     }
 
-    /// One frame that fits no run. False: no room now.
+    /// Writes one frame that cannot be part of a run. Returns false if there is no room now.
     fn send_long(&mut self, p: &P, frame: &impl Source) -> Result<bool, PlatformError> {
         let (len, gso_type) = (frame.len(), frame.offload().gso_type);
         if len == 0 {
             return Ok(true);
         }
-        // No slot can say such a length, or the back did not offer to take such a frame.
+        // No slot can express such a length, or the back did not offer to accept such a frame.
         if len > MAX_FRAME || !self.slots.limits.allow(len, gso_type) {
             self.slots.stats.dropped += 1;
             return Ok(true);
@@ -434,15 +437,16 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Takes the answers that are there, once at least `want` are (so that the ring's lines are not
-    /// touched for less), and frees their ids. Returns how many.
+    /// Processes the answers that have arrived, once at least `want` have (so that the ring's cache
+    /// lines are not touched for fewer), and frees their ids. Returns how many.
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         self.take_answers(p, want).map_err(|fault| self.slots.ring.fail(fault))
     }
 
     #[inline(always)]
     fn take_answers(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
-        // Also when nothing is answered: with all ids held back, nothing will be.
+        // Needed even without new answers: if all ids wait for their grants to end, no answer will
+        // ever come.
         if !self.busy.is_empty() {
             self.retry_busy(p);
         }
@@ -465,7 +469,7 @@ impl<P: Platform> TxFront<P> {
             }
             match self.slots.in_flight.get_mut(rsp.id as usize).map(core::mem::take) {
                 Some(InFlight::Frame) => {}
-                // Of memory that no path knows.
+                // The request's memory belongs to the caller, and to no path.
                 Some(InFlight::Piece) => {
                     self.slots.stats.errors += u64::from(rsp.status != RSP_OKAY);
                     self.pieces.take_answer(rsp.id);
@@ -486,8 +490,8 @@ impl<P: Platform> TxFront<P> {
         Ok(n)
     }
 
-    /// Takes note that the request of `id` was answered, where it sent a received buffer on, or a
-    /// page of the guest's own. True: it carried a multicast request.
+    /// Handles the answer to a request that sent a received buffer, or a page of the guest's own.
+    /// Returns true if the request carried a multicast address.
     #[inline(always)]
     fn is_multicast(&mut self, id: u16) -> bool {
         if self.sends_on() {
@@ -504,8 +508,8 @@ impl<P: Platform> TxFront<P> {
         place.map(|k| self.multicast_ids.swap_remove(k)).is_some()
     }
 
-    /// Whether ids whose requests are answered are not free, since the back still has their grants:
-    /// [`reclaim`](Self::reclaim) tries them again, and no answer says when to call it.
+    /// True if some answered requests' ids are not free, because the back still uses their grants.
+    /// No answer will say when to call [`reclaim`](Self::reclaim), which tries them again.
     pub(super) fn holds_ids_back(&self) -> bool {
         !self.busy.is_empty()
     }
@@ -518,13 +522,14 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.
+    /// Called before sleeping: asks for an event at the `ahead`-th answer from here. Returns true
+    /// if there is work.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         self.slots.ring.final_check(ahead)
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) of the next answer says it, and
-    /// nothing is armed.
+    /// True if there is work, like [`final_check`](Self::final_check) for the next answer, without
+    /// arming anything.
     pub fn is_pending(&mut self) -> bool {
         self.slots.ring.available(1) != Ok(0)
     }
@@ -534,27 +539,27 @@ impl<P: Platform> TxFront<P> {
         DirStats { most_bytes: self.chain.most(), ..self.slots.stats }
     }
 
-    /// How many ids its requests have.
+    /// Number of ids that requests can have.
     pub fn ids(&self) -> u32 {
         self.slots.in_flight.len() as u32
     }
 
-    /// Slots of its ring.
+    /// Number of slots of the ring.
     pub fn ring_size(&self) -> u32 {
         self.slots.ring.size()
     }
 
-    /// The memory of its frames.
+    /// The paths, with the memory of the frames.
     pub fn chain(&self) -> &FrontChain<P> {
         &self.chain
     }
 
-    /// The memory of its frames, to be changed before the first one.
+    /// The paths, to be changed before the first frame.
     pub fn chain_mut(&mut self) -> &mut FrontChain<P> {
         &mut self.chain
     }
 
-    /// Ends the queue: its memory, to be released once the back has closed.
+    /// Ends the queue and returns its memory, which is released once the back has closed.
     pub fn into_parts(self) -> (OwnRing<NetTx, P>, FrontChain<P>) {
         (self.slots.ring.into_mem(), self.chain)
     }

@@ -31,13 +31,13 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{Extra, MIN_FRAME, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 
-/// A frame that is none for this: it can be sent by copies.
+/// The error for a frame that cannot be sent this way; it can be sent by copies.
 const NOT_IN_PIECES: PlatformError =
     PlatformError { op: "send a frame in pieces that are no such", code: 22 };
 
 impl<P: Platform> TxSlots<P> {
-    /// Writes the requests. There is room. An error: the id, which is to be freed, and nothing is
-    /// on the ring.
+    /// Writes the requests; the caller checked that there is room. An error has the id to be freed;
+    /// then nothing was written to the ring.
     fn send_pieces<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -83,8 +83,9 @@ impl<P: Platform> TxSlots<P> {
 }
 
 impl<P: Platform> TxFront<P> {
-    /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that is
-    /// [trusted](super::trust) and keeps no page mapped because it saw it.
+    /// Allows frames whose payload is in pages of the caller, if the chain supports it. Called
+    /// before the first frame, for a back that is [trusted](super::trust) and keeps no page mapped
+    /// after it saw it.
     pub fn allow_pieces(&mut self) {
         let paths = self.chain.paths();
         let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
@@ -93,16 +94,16 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Whether they may.
+    /// True if frames with payload in pages of the caller are allowed.
     #[inline(always)]
     pub fn takes_pieces(&self) -> bool {
         self.pieces.are_taken() && self.slots.limits.sg
     }
 
-    /// Writes a frame to the ring whose last bytes are these pieces, of which `ids` gets the ids;
-    /// those before them are copied, at least an Ethernet
-    /// header and at most a page. The next [`publish`](Self::publish) shows it.
-    /// False: no room now.
+    /// Writes a frame whose last bytes are in these pages, whose ids are put into `ids`. The bytes
+    /// before them are copied: at least an Ethernet header, at most a page. The next
+    /// [`publish`](Self::publish) shows the frame to the back. Returns false if there is no room
+    /// now.
     ///
     /// # Errors
     /// Nothing is on the ring, and the frame can be sent by [copies](Self::queue): it is none of
@@ -147,13 +148,13 @@ impl<P: Platform> TxFront<P> {
         Ok(true)
     }
 
-    /// Pieces whose requests have no answer, or one that was not asked for yet.
+    /// Number of fragments whose requests have no answer, or one that the caller did not collect.
     pub fn pieces_out(&self) -> u32 {
         self.pieces.out()
     }
 
-    /// The id of a piece whose request was answered: its grant can be ended. To be asked after each
-    /// [`reclaim`](Self::reclaim), before the next frame, which may get the id.
+    /// The id of a fragment whose request was answered: its grant can be ended. To be called after
+    /// each [`reclaim`](Self::reclaim), and before the next frame, which may reuse the id.
     #[inline(always)]
     pub fn answered_piece(&mut self) -> Option<u16> {
         self.pieces.answered()

@@ -23,39 +23,39 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// How many ids a queue has, and how many of them can be on their way.
+/// How many request ids a queue has, and how many can be in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ids {
-    /// All of them.
+    /// Number of ids.
     pub all: u32,
-    /// Those that memory of every path is there for.
+    /// Number of ids that can be in flight, which is limited by the path with the least memory.
     pub at_once: u32,
 }
 
-/// Ids that are free, first come first served.
+/// Ids that are free; the one that was freed first is used first.
 pub struct FreeIds {
     /// A ring of a power of two of places.
     ids: Box<[u16]>,
     head: u32,
     tail: u32,
-    /// So many are never taken: more buffers than can be on their way.
+    /// Number of ids that always stay free, if there are more buffers than can be in flight.
     resting: u32,
 }
 
-/// So many places for ids, which have none yet.
+/// A table with `n` places for ids, all empty.
 #[inline(never)]
 pub(crate) fn table(n: u32) -> Box<[u16]> {
     vec![NO_ID; n as usize].into_boxed_slice()
 }
 
-/// Room for so many ids.
+/// An empty list with capacity for `n` ids.
 pub(crate) fn room(n: u32) -> Vec<u16> {
     let mut room = table(n).into_vec();
     room.clear();
     room
 }
 
-/// Of a place without one.
+/// Marks a place without an id.
 pub(crate) const NO_ID: u16 = u16::MAX;
 
 impl FreeIds {
@@ -64,12 +64,12 @@ impl FreeIds {
         ids.iter_mut().zip(0..all).for_each(|(place, id)| *place = id as u16);
         Self { ids, head: 0, tail: all, resting: all.saturating_sub(at_once) }
     }
-    /// Those that can be taken.
+    /// Number of ids that can be taken now.
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
         self.known().wrapping_sub(self.resting)
     }
-    /// Those whose turn is known.
+    /// Number of free ids whose order is known.
     #[inline(always)]
     pub(crate) fn known(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
@@ -86,7 +86,7 @@ impl FreeIds {
         let at = self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1);
         self.ids.get(at).copied().unwrap_or_default()
     }
-    /// Takes the next `n`, which were [looked at](Self::peek).
+    /// Takes the next `n` ids, which the caller [looked at](Self::peek) before.
     #[inline(always)]
     pub(crate) fn skip(&mut self, n: u32) {
         self.head = self.head.wrapping_add(n);
@@ -104,31 +104,31 @@ impl FreeIds {
 /// The content of an id's request that is not answered.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) enum InFlight {
-    /// It has none.
+    /// The id is not in flight.
     #[default]
     Nothing,
     /// A frame, or a part of one, in memory of a path.
     Frame,
-    /// A [piece](super::granted_piece), in a page of the caller's.
+    /// A [fragment](super::granted_piece) in a page of the caller.
     Piece,
 }
 
-/// The ring, and which ids are on it.
+/// The ring, and the state of each request id.
 pub struct TxSlots<P: Platform> {
     pub(crate) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
     pub(crate) free: FreeIds,
-    /// By id.
+    /// For each id what is in flight with it.
     pub(crate) in_flight: Box<[InFlight]>,
     pub(crate) extras_in_flight: u32,
-    /// Scratch of a burst: where its frames go.
+    /// Scratch memory for a burst: where its frames go.
     pub(crate) places: Box<[Place; BURST_FRAMES]>,
     pub(crate) stats: DirStats,
-    /// What the back takes.
+    /// Which frames the back accepts.
     pub(crate) limits: TxLimits,
 }
 
 impl<P: Platform> TxSlots<P> {
-    /// All ids are free.
+    /// A ring all of whose ids are free.
     pub(crate) fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, ids: Ids) -> Self {
         let mut slots = Self {
             ring,
@@ -143,7 +143,7 @@ impl<P: Platform> TxSlots<P> {
         slots
     }
 
-    /// There are these ids, of which none is in flight.
+    /// Sets the ids; none is in flight.
     #[inline(never)]
     pub(crate) fn set_ids(&mut self, ids: Ids) {
         debug_assert!(self.in_flight.iter().all(|sent| *sent == InFlight::Nothing));
@@ -164,18 +164,18 @@ impl<P: Platform> TxSlots<P> {
         }
     }
 
-    /// Slots that frames can take now.
+    /// Number of slots that are free for frames.
     #[inline(always)]
     pub(crate) fn room(&self) -> u32 {
         self.ring.free().min(self.free.len())
     }
 }
 
-/// What the back takes (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are
+/// Which frames the back accepts (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Others are
 /// dropped and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxLimits {
-    /// Frames over several slots.
+    /// The back accepts frames over several slots.
     pub sg: bool,
     /// TCPv4 segments larger than the MTU.
     pub gso_tcpv4: bool,
@@ -184,7 +184,7 @@ pub struct TxLimits {
 }
 
 impl TxLimits {
-    /// A back that takes everything.
+    /// For a back that accepts everything.
     pub const NONE: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true };
 
     pub(crate) fn allow(self, len: usize, gso_type: u8) -> bool {
@@ -198,15 +198,15 @@ impl TxLimits {
     }
 }
 
-/// Where a frame goes, and the request that says so.
+/// Where a frame's bytes go, and the request that names them.
 #[derive(Clone, Copy, Default)]
 pub struct Place {
-    /// In the region.
+    /// Offset in the region.
     pub(crate) at: u32,
     pub(crate) request: [u32; 3],
 }
 
-/// Copies the frames of a run to their places and writes their requests, the second pass of it.
+/// The second pass of a run: copies the frames to their places and writes their requests.
 ///
 /// A function of its own, with as little in it as can be: each store waits here for those before
 /// it, whose lines come from the back's core, so that two spilled registers a frame took a fifth of
@@ -233,7 +233,7 @@ pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes, F: Frames>(
     }
 }
 
-/// What a request's flags say of checksums.
+/// The flags of a request that describe the frame's checksum.
 #[inline(always)]
 pub(crate) fn flags_of(offload: &Offload) -> u16 {
     if offload.csum_blank {

@@ -43,37 +43,37 @@ use crate::xenbus::front::{Front, FrontError, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 
-/// Spare RX pages of a queue at most: as many as a ring of one page has slots.
+/// Largest number of spare RX pages of a queue: as many as a ring of one page has slots.
 const SPARE_MAX: u32 = 256;
 
-/// RX pages of a queue that may be added at most.
+/// Largest number of RX pages that can be added to a queue.
 const MORE_MAX: u32 = 1024;
 
-/// The result of [`FrontVif::step`].
+/// The result of [`FrontVif::step`], which the caller must act on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrontStep {
-    /// Nothing to do until the next watch event.
+    /// There is nothing to do until the next watch event.
     Waiting,
     /// The queues are live now.
     Live,
-    /// The queues are live as before, and another back has them: repeat the requests that the
-    /// one before had, on the control ring or for multicast.
+    /// The queues are live as before, and another back serves them: repeat the requests that its
+    /// predecessor had, on the control ring or for multicast.
     Renewed,
-    /// The queues are gone now.
+    /// The queues have ended.
     Closed,
     /// The queues are [handed out](FrontVif::hand_out_queues), and must be taken back before the
-    /// next step: nothing was done, and no frame travels.
+    /// next step. Nothing was done; no frame travels.
     Recall,
 }
 
-/// One vif, served by one domain.
+/// The guest's end of one vif, which one backend domain serves.
 pub struct FrontVif<P: Platform> {
     /// The xenbus state of this end, and its restarts.
     pub(super) front: Front,
     pub(super) config: FrontConfig,
     /// The connection, with the queues.
     pub(crate) stage: Stage<P>,
-    /// What the last set-up came to.
+    /// What front and back agreed on in the last set-up.
     pub(super) agreed: Agreed,
     /// How much memory the next set-up asks for.
     next_memory: Memory,
@@ -81,35 +81,35 @@ pub struct FrontVif<P: Platform> {
     pub(crate) regions: Regions<P>,
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
-    /// RX pages that were added.
+    /// RX pages that were added to live queues.
     pub(crate) rx_pool: RxPool<P>,
     /// RX pages of queues that are gone, in which a consumer still reads frames.
     pub(crate) unreturned: Vec<Unreturned<P>>,
-    /// Queues that have been made, of all connections.
+    /// Number of queues that were made so far, over all connections.
     made: u16,
 }
 
-/// How much memory a set-up asks its back for.
+/// How much memory a set-up asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Memory {
-    /// As configured.
+    /// As much as is configured.
     Full,
-    /// What frames need and no more: the back refused the larger pool, or mapped fewer pages than
-    /// it advertised. This is for one set-up.
+    /// As much as frames need, because the back refused the larger pool, or mapped fewer pages than
+    /// it offered. It holds for one set-up.
     Minimum,
 }
 
-/// The queues that one plan came to.
+/// The queues that were set up by one plan.
 struct Tried<P: Platform> {
     queues: Vec<FrontQueue<P>>,
-    /// Of each queue.
+    /// The keys of each queue.
     keys: Vec<QueueKeys>,
-    /// Why there are fewer queues than wanted; None: all are there.
+    /// Why there are fewer queues than wanted; None: there are as many as wanted.
     failed: Option<PlatformError>,
 }
 
 impl<P: Platform> FrontVif<P> {
-    /// A vif whose toolstack's state is 1.
+    /// A vif in state 1 (Initialising), in which the toolstack creates it.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
             front: Front::new(Handshake::Direct, reconnect),
@@ -125,25 +125,25 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's netfront) left
-    /// the device: what is connected is brought down first, what is closed begins again. Before the
-    /// first [`step`](Self::step), and only for one that reconnects.
+    /// Continues from the state in which a predecessor in this domain (a front that died, or the
+    /// kernel's netfront) left the device: a connected device is closed first, a closed one starts
+    /// again. Only for a vif that reconnects, before the first [`step`](Self::step).
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.front.succeed(bus)
     }
 
-    /// Our own state.
+    /// The xenbus state of this front.
     pub fn state(&self) -> XenbusState {
         self.front.state()
     }
 
-    /// Whether frames can travel.
+    /// True if frames can travel.
     pub fn is_live(&self) -> bool {
         self.stage.is_live()
     }
 
-    /// Reads the back's state and takes what steps it allows. After an error call
-    /// [`close`](Self::close), or [`restart`](Self::restart).
+    /// Reads the back's state and makes the steps that it allows. After an error call
+    /// [`close`](Self::close) or [`restart`](Self::restart).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
         self.release_unneeded(p);
@@ -176,8 +176,8 @@ impl<P: Platform> FrontVif<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
-    /// Our own state stays as it is: what the back's state means for the connection. Apart from
-    /// `step`, since a kernel's stack is small.
+    /// Acts on the back's state, without a change of the own state. Separate from `step`, because a
+    /// kernel's stack is small.
     #[inline(never)]
     fn follow<B: DeviceBus>(
         &mut self,
@@ -244,9 +244,9 @@ impl<P: Platform> FrontVif<P> {
         self.front.close(bus, why)
     }
 
-    /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One
-    /// that reconnects waits for another vif of the same number. Where its queues are handed out
-    /// it comes to [`FrontStep::Recall`]: it is to be said again once they are
+    /// Called when the toolstack removed the vif with its directories: closes it without writing a
+    /// key. A vif that reconnects waits for another vif of the same number. If its queues are
+    /// handed out, returns [`FrontStep::Recall`]; call this again once they are
     /// [back](Self::take_back).
     pub fn removed(&mut self, p: &P) -> FrontStep {
         if self.is_handed_out() {
@@ -258,9 +258,9 @@ impl<P: Platform> FrontVif<P> {
         FrontStep::Closed
     }
 
-    /// The guest was restored, in a new domain: nothing of before is granted, and no channel is
-    /// there. All memory is released, and another front is to be made. Where its queues are handed
-    /// out it comes to [`FrontStep::Recall`], as with [`removed`](Self::removed).
+    /// Called when the guest was restored in a new domain, in which no page is granted and no event
+    /// channel exists. All memory is released; the caller makes another front. If the queues are
+    /// handed out, returns [`FrontStep::Recall`], as [`removed`](Self::removed) does.
     pub fn restored(&mut self, p: &P) -> FrontStep {
         let came_to = self.removed(p);
         if came_to == FrontStep::Closed {
@@ -269,9 +269,9 @@ impl<P: Platform> FrontVif<P> {
         came_to
     }
 
-    /// Whether the vif is closed and all of its memory is our own again, and no frame is lent.
-    /// Never so of one that reconnects and was connected before: it keeps its pages for the next
-    /// time.
+    /// True if the vif is closed, all its memory is its own again, and no consumer has a frame by
+    /// reference. Never true for a vif that reconnects and was connected before: it keeps its pages
+    /// for the next connection.
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
             && matches!(self.stage, Stage::Down)
@@ -285,19 +285,19 @@ impl<P: Platform> FrontVif<P> {
         self.regions.pages()
     }
 
-    /// Gives up pages that are not in use, where the platform knows whether the back has them.
+    /// Releases pages that are not in use, if the platform knows whether the back has them mapped.
     pub fn release_idle(&mut self, p: &P) {
         self.regions.release_idle(p);
     }
 
-    /// Whether a vif that does not reconnect has pages that the back uses though they are not in
-    /// use: [`step`](Self::step) tries again to get them back.
+    /// True if a vif that does not reconnect has unused pages that the back still has mapped:
+    /// [`step`](Self::step) tries again to release them.
     pub fn awaits_release(&self) -> bool {
         !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
-    /// When a vif that waits before it restarts wants its next [`step`](Self::step), whether a
-    /// watch fires or not, by the platform's clock; None: it does not wait.
+    /// The time, by the platform's clock, at which a vif that waits before it restarts needs its
+    /// next [`step`](Self::step), even if no watch fires; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         let live = self.stage.live();
         let too_few = live.filter(|live| live.announcing.is_too_few()).map(|_| 0);
@@ -337,7 +337,8 @@ impl<P: Platform> FrontVif<P> {
         };
         let plans = plans(&asked.smaller(&back), pages.min(IDS_MAX), orders);
         let (queues, keys) = self.make_queues(p, queues, &plans, split)?;
-        // One that there is no memory for is done without, as queues and buffers are.
+        // The vif does without a control ring if there is no memory for one, as it does for queues
+        // and buffers.
         let (ctrl, ctrl_keys) = if asked.gref_mapping || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
                 Ok((ctrl, keys)) => (Some(ctrl), Some(keys)),
@@ -369,8 +370,8 @@ impl<P: Platform> FrontVif<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    /// Creates the requested queues, by the first plan that there is memory for; where memory is
-    /// short for all plans, as many queues as it allows.
+    /// Creates the requested queues by the first plan for which there is memory; if there is too
+    /// little for all plans, as many queues as possible.
     fn make_queues(
         &mut self,
         p: &P,
@@ -411,7 +412,7 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Tries one plan; where memory is short, without what is kept for other plans.
+    /// Tries one plan. If memory is short, releases what is kept for other plans first.
     fn try_with_room(&mut self, p: &P, n: u32, plan: Plan, split: bool) -> Tried<P> {
         let tried = self.try_queues(p, n, plan, split);
         if tried.failed.is_none() || self.regions.is_empty() {
@@ -433,7 +434,8 @@ impl<P: Platform> FrontVif<P> {
             let (sg, granting) = ([self.agreed.takes_sg, self.config.sg], asked.granting());
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = if lends { self.config.spare_rx_pages.min(SPARE_MAX) } else { 0 };
-            // A back that keeps what it saw would keep pages that were taken away.
+            // A back that keeps pages mapped after it saw them would keep pages that the front
+            // removed.
             let grows = lends && !asked.persistent;
             let more = if grows { self.config.more_rx_pages.min(MORE_MAX) } else { 0 };
             self.made = self.made.wrapping_add(1);
@@ -452,7 +454,7 @@ impl<P: Platform> FrontVif<P> {
         tried
     }
 
-    /// One that never comes back has no use for pages that are not in use.
+    /// Releases memory that is not in use, if the vif will never reconnect.
     fn release_unneeded(&mut self, p: &P) {
         if !self.front.reconnects() {
             self.regions.release(p);
@@ -469,7 +471,7 @@ impl<P: Platform> FrontVif<P> {
         let n = self.stage.queues().len();
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         for i in 0..n {
-            // First what goes: memory may be short.
+            // Memory is released first, since it may be short.
             for SharedPath { path, shared, taken } in self.shared(bus, &back, i)? {
                 if taken != shared && self.agreed.asked.is_extra() && self.front.reconnects() {
                     self.next_memory = Memory::Minimum;
@@ -521,8 +523,8 @@ impl<P: Platform> FrontVif<P> {
         live.announcing = Announcing::Over { mapped, too_few };
     }
 
-    /// Goes on asking the back to keep pages mapped, or to let go of them: frames travel meanwhile.
-    /// True: something moved. A fault: call [`close`](Self::close).
+    /// Continues to ask the back to map or unmap pages, while frames travel. Returns true if
+    /// something happened. After a fault call [`close`](Self::close).
     pub fn turn(&mut self, p: &P) -> Result<bool, PeerFault> {
         let Stage::Live(Live { queues, ctrl: Some(ctrl), announcing, .. }) = &mut self.stage else {
             return Ok(false);
@@ -560,13 +562,13 @@ impl<P: Platform> FrontVif<P> {
         self.stage.live().is_some_and(|live| live.announcing.is_under_way())
     }
 
-    /// Pages of queue `i` that the back says it keeps mapped on request.
+    /// Number of pages of queue `i` that the back says it keeps mapped on request.
     pub fn gref_pages(&self, i: usize) -> usize {
         self.stage.live().map_or(0, |live| live.announcing.mapped(i))
     }
 
-    /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an
-    /// answer.
+    /// Called before sleeping, while the back is asked for pages: arms the control ring. Returns
+    /// true if an answer has arrived.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
         let is_asking = self.is_asking();
         match &mut self.stage {
@@ -579,8 +581,8 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Gives up queues and channels. The pages are put by, or released where they are not needed
-    /// again. Queues that are handed out are not ours to give up.
+    /// Ends queues and event channels. Pages are kept for the next connection, or released if it
+    /// needs none. Queues that are handed out are not touched.
     fn tear_down(&mut self, p: &P) {
         debug_assert!(!self.is_handed_out());
         self.stage.stop();
@@ -603,7 +605,7 @@ impl<P: Platform> FrontVif<P> {
                 own.put(p, cache);
             }
         }
-        // One at a time: a queue is large, and a kernel's stack is small.
+        // One queue at a time: a queue is large, and a kernel's stack is small.
         while !queues.is_empty() {
             self.end_queue(p, queues.remove(0));
         }
@@ -628,36 +630,38 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see
+    /// Asks for multicast frames to an address, or not any more (on queue 0; see
     /// [`TxFront::multicast`](super::TxFront::multicast)).
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
         self.stage.live_queues_mut().first_mut().is_some_and(|q| q.multicast(p, mac, wanted))
     }
 
-    /// Multicast requests in flight, and how many the back has refused: its list is full.
+    /// Number of multicast requests in flight, and number that the back has refused because its
+    /// list is full.
     pub fn multicast_requests(&self) -> (usize, u64) {
         self.stage.queues().first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
 
-    /// Live queues, those that are handed out included.
+    /// Number of live queues, including those that are handed out.
     pub fn nr_queues(&self) -> usize {
         self.stage.live().map_or(0, |live| live.queues.count())
     }
 
-    /// Gives its live queues away, in their order, each to be served whole or as
+    /// Hands out the live queues, in order. Each can be served whole or as
     /// [halves](FrontQueue::into_halves), by threads with platforms of their own. Until they are
-    /// [back](Self::take_back) it neither closes nor connects ([`FrontStep::Recall`]); it goes on
-    /// asking its back for [pages](Self::turn) meanwhile, but not for those of its own memory.
+    /// [back](Self::take_back) the vif neither closes nor connects ([`FrontStep::Recall`]).
+    /// Meanwhile it continues to ask its back for [pages](Self::turn), but not for pages of its own
+    /// memory.
     pub fn hand_out_queues(&mut self) -> Vec<FrontQueue<P>> {
         self.stage.hand_out()
     }
 
-    /// Takes all of its queues back, in their order.
+    /// Takes all of its queues back, in order.
     pub fn take_back(&mut self, queues: Vec<FrontQueue<P>>) {
         self.stage.take_back(queues);
     }
 
-    /// Whether its queues are handed out.
+    /// True if its queues are handed out.
     pub fn is_handed_out(&self) -> bool {
         !self.stage.handed_out().is_empty()
     }
@@ -673,13 +677,13 @@ impl<P: Platform> FrontVif<P> {
         self.stage.queues().get(i)
     }
 
-    /// Queue `i`, while it is live: frames are sent and received there.
+    /// Queue `i`, while it is live.
     #[inline(always)]
     pub fn queue_mut(&mut self, i: usize) -> Option<&mut FrontQueue<P>> {
         self.stage.live_queues_mut().get_mut(i)
     }
 
-    /// TX slots of queue `i` that are free.
+    /// Number of free TX slots of queue `i`.
     pub fn room(&self, i: usize) -> u32 {
         self.stage.live_queues().get(i).map_or(0, |q| q.tx().room())
     }
@@ -689,19 +693,19 @@ impl<P: Platform> FrontVif<P> {
         self.agreed.asked.persistent
     }
 
-    /// Why there are fewer queues, TX ids or shorter staging buffers than requested; None: all are
-    /// there.
+    /// Why there are fewer queues or TX ids, or shorter staging buffers, than requested; None:
+    /// everything was granted.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.agreed.shortage
     }
 
-    /// Requested features that this back does not offer or refused, as of the last connect; the
-    /// vif goes on without.
+    /// Requested features that this back does not offer or refused, at the last connect. The vif
+    /// works without them.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.agreed.not_offered
     }
 
-    /// Whether the back takes frames over several slots.
+    /// True if the back accepts frames over several slots.
     pub fn takes_sg(&self) -> bool {
         self.agreed.takes_sg
     }
@@ -712,21 +716,21 @@ impl<P: Platform> FrontVif<P> {
         self.agreed.takes_multicast
     }
 
-    /// What the back takes unfinished; the rest is to be finished before it is sent.
+    /// Offload work that the back accepts to do; the rest must be done before a frame is sent.
     pub fn takes(&self) -> Offloads {
         self.agreed.takes
     }
 
-    /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may
-    /// change its bytes at any time.
+    /// Fragment `k` of the payload of a frame that was passed by reference; None: there are no
+    /// more. The back may change its bytes at any time.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         let live = self.stage.queues().iter().find_map(|q| q.rx().piece(token, k));
         live.or_else(|| self.unreturned.iter().find_map(|pages| pages.piece(token, k)))
     }
 
-    /// Gives lent frames back, of whichever queue, also of one that is gone. An error names the
-    /// first unknown token; the others count all the same.
+    /// Releases frames that were passed by reference, of any queue, even a former one. An error
+    /// names the first unknown token; the other frames are released nevertheless.
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         let mut released = Ok(());
         for token in tokens {
@@ -748,7 +752,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(())
     }
 
-    /// The memory of queues that are gone, of which the caller has no frame any more, is returned.
+    /// Releases the memory of former queues of which the caller has no frame any more.
     #[inline(never)]
     pub(crate) fn release_unlent(&mut self, p: &P) {
         let pages = core::mem::take(&mut self.unreturned);
@@ -757,7 +761,7 @@ impl<P: Platform> FrontVif<P> {
         self.release_unneeded(p);
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         let gone: u32 = self.unreturned.iter().map(Unreturned::lent).sum();
         gone + self.stage.queues().iter().map(|q| q.rx().lent()).sum::<u32>()
@@ -768,8 +772,8 @@ impl<P: Platform> FrontVif<P> {
         self.stage.live_queues().get(i).map_or(0, |q| q.tx().in_flight())
     }
 
-    /// Whether any ring has work for us, as [`final_check`](FrontQueue::final_check) says it;
-    /// nothing is armed.
+    /// True if any ring has work, like [`final_check`](FrontQueue::final_check), without arming
+    /// anything.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
         self.stage.queues_mut().iter_mut().any(|q| q.is_pending(tx_too))
     }

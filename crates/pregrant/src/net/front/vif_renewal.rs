@@ -35,7 +35,7 @@ use crate::xenbus::state::XenbusState;
 use alloc::vec::Vec;
 
 impl<P: Platform> FrontVif<P> {
-    /// The memory of queue `i` that was shared, and how much of it this back takes.
+    /// The memory that queue `i` shared, and the part of it that this back accepts.
     pub(super) fn shared<B: DeviceBus>(
         &self,
         bus: &mut B,
@@ -57,7 +57,7 @@ impl<P: Platform> FrontVif<P> {
                 PathName::Foreign => Foreign::taken(bus, &back.foreign, of, shared),
                 PathName::GuestCopy => GuestCopy::taken(bus, &back.guest_copy, of, shared),
                 PathName::Persistent => Persistent::taken(bus, &back.persistent, of, shared),
-                // Their pages are ordinary ones, which any back takes.
+                // These paths use ordinary pages, which any back accepts.
                 PathName::GrefMapping | PathName::Map | PathName::Copy => Ok(shared),
             };
             let taken = taken.map_err(FrontError::Keys)?.and(queue.offered(path, back));
@@ -96,9 +96,9 @@ impl<P: Platform> FrontVif<P> {
         Ok(FrontStep::Renewed)
     }
 
-    /// Which frames this back takes of the queues, and which unfinished.
+    /// Tells the queues which frames this back accepts, and which offload work.
     pub(super) fn take_limits(&mut self, back: &BackFeatures) {
-        // The queues may have no memory for such frames, where the back before this took none.
+        // The queues may have no memory for such frames, if the former back accepted none.
         let queues = self.stage.queues_mut();
         let sg = back.sg && !queues.iter().any(|q| q.tx().chain().of_one_slot());
         let limits = TxLimits { sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
@@ -108,15 +108,15 @@ impl<P: Platform> FrontVif<P> {
         self.agreed.takes = Offloads { csum: back.ipv6_csum, gso: sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
-    /// Announces all pages again, once the request under way has its answer. True: it does
-    /// now.
+    /// Announces all pages again, once the outstanding request has its answer. Returns true if it
+    /// starts to do so now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
         let is_asking = self.is_asking();
         let Stage::Live(Live { ctrl: Some(ctrl), announcing, .. }) = &mut self.stage else {
             return Ok(false);
         };
-        // The answer to a request of ours says nothing, since either of the two backs may have
-        // given it. The answer to a request of the owner is the owner's.
+        // An answer to our request means nothing, since either of the two backs may have given it.
+        // An answer to a request of the owner is passed to the owner.
         let is_ours = announcing.has_ring() || is_asking;
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {
             return Ok(false);
@@ -135,7 +135,8 @@ impl<P: Platform> FrontVif<P> {
         self.ask_next(p);
     }
 
-    /// The back is not at 4. Whether it is at 2, and has had its time to take up the live rings.
+    /// The back is not in state 4. Returns true if it is in state 2 and did not use the live rings
+    /// within its time.
     pub(super) fn waits_in_vain(&mut self, p: &P, back: XenbusState) -> bool {
         let Stage::Live(live) = &mut self.stage else { return false };
         if !self.front.reconnects() || back != XenbusState::InitWait {

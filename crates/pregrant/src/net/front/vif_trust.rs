@@ -7,13 +7,13 @@ use super::vif::FrontVif;
 use crate::platform::Platform;
 
 impl<P: Platform> FrontVif<P> {
-    /// Whether the owner trusts its back, from the next connection on: `trusted` of its
+    /// Sets whether the owner trusts the back, from the next connection on, like `trusted` of the
     /// [configuration](super::FrontConfig::trusted).
     pub fn set_trusted(&mut self, trusted: bool) {
         self.config.trusted = trusted;
     }
 
-    /// Whether this connection's back is lent pages that the guest uses otherwise.
+    /// Whether the back of this connection may get pages that hold other data of the guest, too.
     pub fn trust(&self) -> Trust {
         self.agreed.trust
     }

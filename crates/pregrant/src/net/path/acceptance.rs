@@ -24,17 +24,19 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// What the back's key says of a path to the front of a queue.
+/// The backend's answer to a queue's front, read from its key, about one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Said<'a> {
-    /// Nothing yet: it is written when the paths are accepted.
+    /// The back connects to this front for the first time: it writes the key when it accepts the
+    /// paths.
     Fresh,
-    /// What a predecessor wrote, which still holds; None: the key is not there.
+    /// The back succeeds one that died: this value, which the predecessor wrote, still holds. None:
+    /// the predecessor wrote no such key.
     Reattach(Option<&'a str>),
 }
 
 impl Said<'_> {
-    /// Which directions a front that asks for `asked` may have.
+    /// Those of the directions (TX, RX) in `asked` that the back may accept.
     pub fn lists(self, asked: ActiveLists) -> ActiveLists {
         match self {
             Self::Fresh => asked,
@@ -42,7 +44,7 @@ impl Said<'_> {
         }
     }
 
-    /// Whether a front that asks, or does not, may have the path at all: by a key that is 1 or 0.
+    /// True if the front `asks` for the path and may have it, for a path whose key is 1 or 0.
     pub fn whole(self, asks: bool) -> bool {
         match self {
             Self::Fresh => asks,
@@ -50,13 +52,14 @@ impl Said<'_> {
         }
     }
 
-    /// Whether a predecessor said it.
+    /// True if a predecessor wrote the key.
     pub fn is_reattach(self) -> bool {
         matches!(self, Self::Reattach(_))
     }
 }
 
-/// A front that connects.
+/// The front that connects, and the limits of the back, while the back decides which paths it
+/// accepts.
 pub struct Accepting<'a, P: Platform> {
     /// The platform.
     pub p: &'a P,
@@ -66,9 +69,10 @@ pub struct Accepting<'a, P: Platform> {
     pub offered: &'a BackFeatures,
     /// What the front requests.
     pub front: &'a FrontRequest,
-    /// How many more pages the back may map, or lend to the front.
+    /// Number of pages that the back may still map, or may still grant to the front.
     pub left: usize,
-    /// Pages that a former connection lent to the front, which still has them mapped.
+    /// Number of pages that the back granted in a former connection and that the front still has
+    /// mapped.
     pub held: usize,
     /// Refused requests: queue, direction, why.
     pub refused: &'a mut Refusals,
@@ -78,7 +82,7 @@ pub struct Accepting<'a, P: Platform> {
 pub type Refusals = alloc::vec::Vec<(usize, &'static str, Refusal)>;
 
 impl<'a, P: Platform> Accepting<'a, P> {
-    /// What the front requests for one queue.
+    /// The request of queue `queue`.
     pub fn queue(&self, queue: usize) -> &'a QueueKeys {
         &self.front.queues[queue]
     }
@@ -89,29 +93,31 @@ impl<'a, P: Platform> Accepting<'a, P> {
     }
 }
 
-/// What the back accepts of a queue's request.
+/// The back's answer to a queue's request for one path.
 pub struct Accepted<P: Platform> {
-    /// For TX.
+    /// The path for TX, if the back accepted it.
     pub tx: Option<AnyPath<P>>,
-    /// For RX.
+    /// The path for RX, if the back accepted it.
     pub rx: Option<AnyPath<P>>,
-    /// Pages that this uses of those that are left.
+    /// Number of pages that the accepted paths use, to be subtracted from [`Accepting::left`].
     pub pages: usize,
-    /// What the [key](super::Negotiate::active_key) is to say; None: nothing.
+    /// The value of the [key](super::Negotiate::active_key) by which the front learns what was
+    /// accepted; None: no key is written.
     pub active: Option<&'static str>,
 }
 
 impl<P: Platform> Accepted<P> {
-    /// Nothing.
+    /// The back accepts nothing.
     pub const NONE: Self = Self { tx: None, rx: None, pages: 0, active: None };
 }
 
-/// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
+/// A path that a predecessor accepted, and that the front uses, cannot be set up again. The text
+/// says which path and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lost(pub String);
 
 impl Lost {
-    /// Of something with such a name.
+    /// The path `what` cannot be set up again, because of `why`.
     pub fn again(what: fmt::Arguments<'_>, why: &dyn fmt::Display) -> Self {
         Self(format!("the {what}, which a predecessor accepted, cannot be taken again: {why}"))
     }

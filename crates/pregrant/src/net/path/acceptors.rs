@@ -15,20 +15,20 @@ use crate::net::features::FrontRequest;
 use crate::platform::Platform;
 use alloc::string::String;
 
-/// See the module. Made for one front that connects.
+/// Decides for each path what a front gets. Made for one front that connects.
 pub struct Acceptors<P: Platform> {
     staging: Heads,
     foreign: ForeignAcceptor<P>,
-    /// Lends pages too, once a queue's rings are taken up.
+    /// Also owns the pages that it grants to the guest, once the back uses a queue's rings.
     pub guest_copy: GuestCopyAcceptor<P>,
     gref_mapping: usize,
     persistent: usize,
-    /// Whether the operator wants `map` for frames that no memory was shared for.
+    /// Whether the operator wants `map` for frames that use no shared memory.
     map: bool,
 }
 
 impl<P: Platform> Acceptors<P> {
-    /// By the operator's settings.
+    /// Makes an acceptor for each path that the operator's settings allow.
     pub fn new(config: &PathConfig) -> Self {
         Self {
             staging: config.staging,
@@ -40,7 +40,7 @@ impl<P: Platform> Acceptors<P> {
         }
     }
 
-    /// [`Negotiate::active_key`] of this path.
+    /// The key [`Negotiate::active_key`] of `path` for queue `queue`.
     pub fn active_key(path: PathName, front: &FrontRequest, queue: usize) -> Option<String> {
         match path {
             PathName::Staging => Staging::active_key(front, queue),
@@ -52,7 +52,7 @@ impl<P: Platform> Acceptors<P> {
         }
     }
 
-    /// What this path accepts of a queue's request.
+    /// Decides what the back accepts of a queue's request for `path`.
     pub fn accept(
         &mut self,
         path: PathName,
@@ -67,7 +67,7 @@ impl<P: Platform> Acceptors<P> {
             PathName::GuestCopy => GuestCopy::accept(&mut self.guest_copy, cx, queue, said),
             PathName::Persistent => Persistent::accept(&mut self.persistent, cx, queue, said),
             PathName::GrefMapping => Ok(gref_mapping::acceptance::accept(self.gref_mapping, cx, queue)),
-            // For any front. RX is the next path's.
+            // `map` needs nothing of the front. It is for TX only; RX goes to the next path.
             PathName::Map => {
                 let tx = self.map.then(|| AnyPath::Map(MapPath::default()));
                 Ok(Accepted { tx, ..Accepted::NONE })

@@ -5,36 +5,36 @@
 //! ```
 //! What a peer may do: write any word. An unknown word means neither.
 
-/// Which of a queue's two staging lists, or halves of its data ring, are asked for, or were
-/// accepted.
+/// Directions of a queue (TX, RX) for which the front asks for, or the back accepted, a staging
+/// list or a half of the data ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ActiveLists {
-    /// That of TX.
+    /// The direction TX.
     pub tx: bool,
-    /// That of RX.
+    /// The direction RX.
     pub rx: bool,
 }
 
 impl ActiveLists {
-    /// Both.
+    /// Both directions.
     pub const BOTH: Self = Self { tx: true, rx: true };
 
-    /// Neither.
+    /// Neither direction.
     pub const NONE: Self = Self { tx: false, rx: false };
 
-    /// Whether there is either.
+    /// True if at least one direction is in the set.
     pub fn any(self) -> bool {
         self.tx || self.rx
     }
 
-    /// Those of `self` that `other` has too.
+    /// The directions that are in `self` and in `other`.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { tx: self.tx && other.tx, rx: self.rx && other.rx }
     }
 
-    /// As the key says it to a front that asked for `asked`: 1 is all of it, `tx` or `rx` that one
-    /// alone, 0 nothing.
+    /// The value of the key for a front that asked for `asked`: `1` if all of that was accepted,
+    /// `tx` or `rx` if one direction was, `0` if none was.
     pub fn text(self, asked: Self) -> &'static str {
         match self.and(asked) {
             active if active == asked && asked.any() => "1",
@@ -44,8 +44,8 @@ impl ActiveLists {
         }
     }
 
-    /// What the key says to a front that asked for `asked`. An unknown word means nothing was
-    /// accepted.
+    /// Reads the key's value for a front that asked for `asked`. An unknown word counts as "nothing
+    /// accepted".
     pub fn parse(text: Option<&str>, asked: Self) -> Self {
         let said = match text.unwrap_or_default().trim_end_matches('\0').trim() {
             "1" => asked,
@@ -78,7 +78,8 @@ mod tests {
             assert_eq!(active.text(asked), text, "{active:?} of {asked:?}");
             assert_eq!(ActiveLists::parse(Some(text), asked), active, "{text} of {asked:?}");
         }
-        // Nothing that was not asked for, and nothing by unknown words.
+        // A direction that was not asked for is never accepted, and an unknown word accepts
+        // nothing.
         assert_eq!(ActiveLists::parse(Some("rx"), lists(true, false)), ActiveLists::NONE);
         assert_eq!(ActiveLists::parse(Some("tx\0"), both), lists(true, false));
         for text in ["", "2", "TX", "tx rx", "tx,rx", "11", "both"] {

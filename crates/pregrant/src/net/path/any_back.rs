@@ -23,31 +23,32 @@ use crate::units::DomId;
 use crate::wire::netif::TxRequest;
 use alloc::vec::Vec;
 
-/// What passes between a vif's owner, which maps pages that the guest asks for, and a queue.
+/// Mailbox between the vif's owner, which maps the pages that the guest asks for, and a queue.
 pub type PageExchange<P> = GrefExchange<<<P as Platform>::Peer as PeerMem>::Map>;
 
 /// The paths that a queue can run, matched once per batch.
 pub enum AnyPath<P: Platform> {
-    /// Buffers granted before the data comes.
+    /// The guest granted the buffers before any frame was sent.
     Staging(StagingPath<P>),
-    /// A circular area granted before the data comes.
+    /// The guest granted a ring of bytes before any frame was sent.
     DataRing(DataRingPath<P>),
-    /// Any frame of a guest that trusts its back.
+    /// Any frame of a guest whose whole memory is mapped.
     Foreign(ForeignPath<P>),
-    /// Pages that the back lends: the guest copies.
+    /// The back grants its own pages, and the guest copies.
     GuestCopy(GuestCopyPath<P>),
-    /// Pages that the guest asked to keep mapped.
+    /// Pages that the guest asked the back to map.
     GrefMapping(GrefMappingPath<P>),
-    /// Pages that stay mapped once they were seen.
+    /// Pages that stay mapped after the back saw them.
     Persistent(PersistentPath<P>),
     /// Copy of the headers, map and unmap of the rest.
     Map(MapPath<P>),
-    /// Batched grant copy.
+    /// Grant copy, one call for each batch.
     Copy(CopyPath),
 }
 
 impl<P: Platform> AnyPath<P> {
-    /// Its name in keys, tables and records; the frames that it serves are counted by it.
+    /// The path's name in keys, tables and records. The frames that the path serves are counted
+    /// under this name.
     #[inline(always)]
     pub fn name(&self) -> PathName {
         match self {
@@ -62,7 +63,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// What it has that others have not.
+    /// The optional parts of this path (see [`BackParts`]).
     pub fn parts(&self) -> BackParts {
         let none = BackParts::default();
         match self {
@@ -81,7 +82,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// Says in `claims` which requests are its own.
+    /// Enters in `claims` the request flags by which a frame selects this path.
     pub fn claim(&self, claims: &mut AnyClaims) {
         match self {
             Self::Staging(path) => claims.buffer_flag = path.buffer_flag(),
@@ -95,7 +96,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// [`BackPath::fetch`].
+    /// Calls [`BackPath::fetch`] of the path.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         match self {
@@ -110,7 +111,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// [`BackPath::deliver`].
+    /// Calls [`BackPath::deliver`] of the path.
     #[inline(always)]
     pub fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         match self {
@@ -125,7 +126,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// [`BackPath::retire`].
+    /// Calls [`BackPath::retire`] of the path.
     pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         match self {
             Self::Staging(path) => path.retire(p, done),
@@ -139,8 +140,8 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// As [`PayloadSource::piece`](crate::port::PayloadSource::piece). None too where the frame is
-    /// another path's.
+    /// Like [`PayloadSource::piece`](crate::port::PayloadSource::piece); also None if another path
+    /// serves the frame.
     #[inline]
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         match self {
@@ -157,14 +158,14 @@ impl<P: Platform> AnyPath<P> {
     pub fn map_payload(&mut self, p: &P, of: DomId) -> Todo {
         match self {
             Self::Map(path) => path.map_payload(p, of),
-            // Their pages stay mapped.
+            // The pages of these paths stay mapped, so nothing is unmapped here.
             Self::Staging(_) | Self::GrefMapping(_) | Self::Persistent(_) => 0,
             Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => 0,
         }
     }
 
-    /// As [`PayloadSource::hold`](crate::port::PayloadSource::hold). None too where the frame is
-    /// another path's.
+    /// Like [`PayloadSource::hold`](crate::port::PayloadSource::hold); also None if another path
+    /// serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         match self {
             Self::Staging(path) => path.hold(i),
@@ -175,7 +176,8 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// The port has had the batch: fails what could not be read, and marks what is held.
+    /// Called after the port had the batch: fails frames that could not be read, and marks those
+    /// that are held.
     pub fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
         match self {
             Self::Staging(StagingPath { held, .. })
@@ -186,7 +188,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// Whether the port has any frame of it in flight.
+    /// True while the port still reads a frame from this path's pages.
     pub fn in_flight(&self) -> bool {
         match self {
             Self::Staging(StagingPath { held, .. })
@@ -197,7 +199,8 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// The port has done with these; `None`: with all. [`retire`](Self::retire) names them then.
+    /// The port has completed the frames with these tokens; `None`: all frames. Then
+    /// [`retire`](Self::retire) returns them.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         match self {
             Self::Staging(path) => path.complete(tokens),
@@ -209,13 +212,13 @@ impl<P: Platform> AnyPath<P> {
     }
 }
 
-/// Which TX requests are the paths' own, by their flags.
+/// Flags of TX requests by which the paths of a queue recognize their requests.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct AnyClaims {
     data_ring: InArea,
     foreign: NamesFrames,
-    /// The flag of requests that name a received staging buffer by its number; 0: they may not, and
-    /// it means nothing. They are the ordinary ones of a queue that has staging both ways.
+    /// Flag of requests that name a received staging buffer by its number. 0: the guest may not
+    /// send such requests, and the flag has no meaning. The queue has staging in both directions.
     buffer_flag: u16,
 }
 

@@ -21,21 +21,21 @@ use crate::wire::netif::RxResponse;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// The memory that a queue's frames can travel in, matched once for a run of frames.
+/// Memory of a queue's frames. It is matched once for a run of frames.
 #[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
 pub enum AnyFrontPath<P: Platform> {
-    /// Staging buffers.
+    /// Staging buffers, granted at set-up.
     Staging(StagingArea<P>),
     /// TX: the half of a data ring.
     DataRing(SendArea<P>),
-    /// Pages that are named by their frames.
+    /// Pages that requests name by their frame numbers.
     Foreign(ForeignPages<P>),
-    /// Ordinary pages.
+    /// Ordinary pages, which every back can copy from and to.
     Copy(OrdinaryPages<P>),
 }
 
 impl<P: Platform> AnyFrontPath<P> {
-    /// Which path.
+    /// The path's name.
     pub fn name(&self) -> PathName {
         match self {
             Self::Staging(_) => PathName::Staging,
@@ -45,7 +45,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Ids that have memory.
+    /// Number of ids (ring slots) for which there is memory.
     pub fn ids(&self) -> u32 {
         match self {
             Self::Staging(area) => area.entries(),
@@ -55,8 +55,8 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// TX: `n` ids share its memory, of which as many as have memory are in flight at a time.
-    /// False: it cannot serve so many.
+    /// TX: shares the path's memory among `n` ids; as many frames are in flight at a time as there
+    /// is memory for. Returns false if the path cannot serve `n` ids.
     pub fn serve_ids(&mut self, n: u32) -> bool {
         match self {
             Self::Copy(pages) => pages.serve_ids(n),
@@ -64,7 +64,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// [`FrontPath::slot_bytes`].
+    /// Calls [`FrontPath::slot_bytes`] of the path.
     #[inline(always)]
     pub fn slot_bytes(&self) -> usize {
         match self {
@@ -75,8 +75,8 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// TX: whether it carries frames of any length, over several slots where they are long; else
-    /// those that fit one slot.
+    /// TX: true if the path carries frames of any length, long ones over several slots; false if it
+    /// carries only those that fit in one slot.
     #[inline(always)]
     pub fn carries_all(&self) -> bool {
         match self {
@@ -86,7 +86,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Whether it carries all since none is over several slots.
+    /// True if this path carries every frame because no frame needs more than one slot.
     pub fn of_one_slot(&self) -> bool {
         match self {
             Self::Staging(area) => area.of_one_slot(),
@@ -123,7 +123,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// RX: of a frame of at most so many bytes all lines are asked for before the batch is read.
+    /// RX: frames up to this length are prefetched whole, before the batch is read. Bytes.
     #[inline(always)]
     pub fn asked_bytes(&self) -> usize {
         match self {
@@ -132,7 +132,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// [`FrontPath::place`].
+    /// Calls [`FrontPath::place`] of the path.
     #[inline(always)]
     pub fn place(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
         match self {
@@ -143,7 +143,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// [`FrontPath::holds`].
+    /// Calls [`FrontPath::holds`] of the path.
     #[inline(always)]
     pub fn holds(&self, total: usize, nr_slots: usize) -> bool {
         match self {
@@ -154,7 +154,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// [`FrontPath::settle`].
+    /// Calls [`FrontPath::settle`] of the path.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, id: u16) -> bool {
@@ -166,7 +166,8 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// TX: the most bytes of it that were in use at a time, where it is a path that may be full.
+    /// TX: the largest number of bytes that were in use at the same time, for a path whose memory
+    /// can be full; else 0.
     pub fn most(&self) -> u64 {
         match self {
             Self::DataRing(area) => area.most(),
@@ -174,7 +175,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Whether its buffers are of a kind that such a back has.
+    /// True if a back with this offer can use these buffers.
     pub fn is_offered(&self, offer: &Offer) -> bool {
         match self {
             Self::Staging(area) => area.is_offered(offer),
@@ -182,7 +183,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Frames are to travel, to a back that offers such buffers.
+    /// Called when the queue goes live with a back that made this offer.
     pub fn go_live(&mut self, offer: &Offer) {
         match self {
             Self::Staging(area) => area.go_live(offer),
@@ -190,7 +191,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Pages with a grant of their own each, if it has such.
+    /// The path's pages that are granted one by one, if it has any.
     #[inline]
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
         match self {
@@ -200,7 +201,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// The same, for others to be added.
+    /// The ordinary pages, so that a caller can add or remove some; None for other paths.
     pub fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
         match self {
             Self::Copy(pages) => Some(pages),
@@ -208,7 +209,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// The same, to be used without the path.
+    /// The ordinary pages themselves, to be used without the path.
     ///
     /// # Errors
     /// It has none.
@@ -220,7 +221,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Its pages, to be given back.
+    /// Takes the path apart and returns its granted pages.
     pub fn into_memory(self) -> Vec<Granted<P>> {
         match self {
             Self::Staging(area) => Vec::from(area.into_granted()),
@@ -231,22 +232,22 @@ impl<P: Platform> AnyFrontPath<P> {
     }
 }
 
-/// RX memory that responses name by their flags.
+/// RX memory that a response selects by its flags.
 pub enum AnyFlaggedPath<P: Platform> {
     /// RX: the half of a data ring.
     DataRing(RecvArea<P>),
-    /// Pages that the back lends.
+    /// Pages that the back grants to this domain, which copies from them.
     GuestCopy(BackPages<P>),
 }
 
 impl<P: Platform> AnyFlaggedPath<P> {
-    /// Flags by which a response may name memory, whether a queue has it or not.
+    /// Flags by which a response can select memory, whether the queue has it or not.
     pub const FLAGS: u16 = RecvArea::<P>::FLAGS | BackPages::<P>::FLAGS;
 
-    /// Those of them that say so whether a queue has it or not.
+    /// Response flags of paths that set them even on queues that did not negotiate the path.
     pub const ALWAYS: u16 = RecvArea::<P>::ALWAYS | BackPages::<P>::ALWAYS;
 
-    /// Which path.
+    /// The path's name.
     pub fn name(&self) -> PathName {
         match self {
             Self::DataRing(_) => PathName::DataRing,
@@ -254,7 +255,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// A response with one of these flags names it.
+    /// The response flags by which the back selects this path.
     #[inline(always)]
     pub fn flags(&self) -> u16 {
         match self {
@@ -263,8 +264,8 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Whether its frames are [fetched](BackPages::fetch), many at once: they are received into an
-    /// arena alone.
+    /// True if frames of this path are [fetched](BackPages::fetch) in batches, and therefore
+    /// received into an arena only.
     #[inline(always)]
     pub fn fetches(&self) -> bool {
         match self {
@@ -273,8 +274,8 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Whether a piece of a frame over several slots can be there, as its response says it; where
-    /// that is found out later, true.
+    /// True if the memory that response `rsp` names can hold a fragment of a frame over several
+    /// slots; also true if that is checked later only.
     pub fn can_have(&self, rsp: &RxResponse) -> bool {
         match self {
             Self::DataRing(_) => true,
@@ -283,7 +284,8 @@ impl<P: Platform> AnyFlaggedPath<P> {
     }
 
     /// Receives frames of one slot each, without extras: `rsp`, the first of `answers`, and those
-    /// behind it that are such too, until `to` takes no more. Returns how many.
+    /// that follow and are of the same kind, until `to` is full. Returns how many frames it
+    /// received.
     pub fn recv_run(
         &mut self,
         answers: Answers<'_, P>,
@@ -296,7 +298,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Receives a frame of these parts.
+    /// Receives one frame that is made of these parts.
     pub fn recv_long(
         &mut self,
         frame: (&[Part], Offload),
@@ -317,7 +319,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// A call begins that receives into an arena.
+    /// Called at the start of each call that receives into an arena.
     #[inline(always)]
     pub fn begin(&mut self) {
         match self {
@@ -326,7 +328,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Fetches what such a call received, before its slots are posted again.
+    /// Fetches the frames that the call received, before their slots are posted again.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         match self {
@@ -335,7 +337,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Its pages, to be given back.
+    /// Takes the path apart and returns its granted pages.
     pub fn into_memory(self) -> Vec<Granted<P>> {
         match self {
             Self::DataRing(area) => vec![area.into_granted()],

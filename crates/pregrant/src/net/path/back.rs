@@ -19,9 +19,9 @@ use crate::port::{Arena, Burst, Token};
 use crate::units::DomId;
 use alloc::vec::Vec;
 
-/// Has a queue apply a new configuration before its next batch.
+/// Tells a queue to apply a new configuration before its next batch.
 pub trait ConfigGeneration: Send + Sync {
-    /// Once the current batch is over.
+    /// Announces a new configuration; it is applied after the current batch.
     fn advance(&self);
 }
 
@@ -38,24 +38,25 @@ pub trait BackPath<P: Platform> {
     fn retire(&mut self, p: &P, done: &mut Vec<Token>);
 }
 
-/// What a path has that others have not, as its [chain](super::Chain) looks at it: handed over
-/// once, when the queue connects.
+/// The optional parts of a path. The [chain](super::Chain) asks for them once, when the queue
+/// connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BackParts {
-    /// Buffers that stay with their ids.
+    /// Staging buffers, which stay with their ids.
     pub buffers: Option<BufferNames>,
-    /// It leaves no frame to another path.
+    /// The path serves every frame, so that the paths after it in the chain get none.
     pub serves_all: bool,
-    /// It keeps pages mapped that it saw, as many as the chain allows it.
+    /// The path keeps the guest's pages mapped after it saw them, up to the number that the chain
+    /// allows.
     pub kept_pages: bool,
-    /// It fills bytes of its own until nothing fits.
+    /// The path has an area of bytes that can be full.
     pub may_be_full: bool,
-    /// It has pages that the vif's owner gives and takes back; the queue's two directions share
-    /// them.
+    /// The path uses pages that the vif's owner maps and unmaps on the guest's request; the two
+    /// directions of a queue share them.
     pub given_pages: bool,
-    /// It delivers into pages of this domain that the guest may read.
+    /// The path delivers RX frames into pages of this domain that the guest may read.
     pub lent_pages: bool,
-    /// It can leave payload where the guest put it, for a port that takes it there, and hold such
-    /// frames longer than the call.
+    /// The path can leave payload in the guest's pages, for a port that reads it there, and can
+    /// hold such frames after the call returns.
     pub holds_frames: bool,
 }

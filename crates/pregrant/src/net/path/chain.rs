@@ -39,7 +39,7 @@ pub struct Chain<P: Platform> {
     parts: ChainParts,
 }
 
-/// Which of its paths have what others have not ([`BackParts`]): their places in the chain.
+/// Indices in the chain of the paths that have an optional part ([`BackParts`]).
 #[derive(Clone, Copy, Default)]
 struct ChainParts {
     buffers: Option<BufferNames>,
@@ -52,7 +52,7 @@ struct ChainParts {
 }
 
 impl ChainParts {
-    /// Of these paths.
+    /// Finds the optional parts of these paths.
     fn of<P: Platform>(paths: &[AnyPath<P>]) -> Self {
         let mut all = Self::default();
         for (k, path) in paths.iter().enumerate() {
@@ -78,8 +78,8 @@ impl ChainParts {
 }
 
 impl<P: Platform> Chain<P> {
-    /// These, in this `order`, then `copy`. Behind one that serves all no pages stay mapped for
-    /// others.
+    /// Makes a chain of `paths` in this `order`, then `copy`. If a path serves every frame, the
+    /// paths after it keep no pages mapped.
     pub fn new(order: &[PathName], paths: impl IntoIterator<Item = AnyPath<P>>) -> Self {
         let mut ahead: Vec<_> = paths.into_iter().filter(|path| path.name() != COPY).collect();
         let place = |path: &AnyPath<P>| order.iter().position(|name| *name == path.name());
@@ -91,13 +91,13 @@ impl<P: Platform> Chain<P> {
         Self { ahead, copy: CopyPath::default(), parts }
     }
 
-    /// Its paths, but for `copy`.
+    /// The paths of the chain, without `copy` at its end.
     pub fn paths_mut(&mut self) -> &mut [AnyPath<P>] {
         &mut self.ahead
     }
 
-    /// Does without the pages that are lent to the guest, and gives them away: nothing is delivered
-    /// by them any more.
+    /// Removes the pages that were granted to the guest from their path and returns them. From then
+    /// on that path delivers nothing.
     pub fn take_lent(&mut self) -> Option<<P::Grants as GrantPool>::Region> {
         let lent = self.ahead.remove(self.parts.lent_pages?);
         self.parts = ChainParts::of(&self.ahead);
@@ -107,14 +107,14 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Which requests are its paths' own.
+    /// The request flags by which frames select paths of this chain.
     pub fn claims(&self) -> AnyClaims {
         let mut claims = AnyClaims::default();
         self.ahead.iter().for_each(|path| path.claim(&mut claims));
         claims
     }
 
-    /// What the two directions of a queue share, this one has now.
+    /// Takes over from the queue's other direction what both directions share.
     #[inline(always)]
     pub fn take_over(&mut self, from: &mut Self) {
         if let (Some(to), Some(from)) = (self.given_pages_mut(), from.given_pages_mut()) {
@@ -122,19 +122,19 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does
-    /// not know.
+    /// Does what the vif's owner asks for its pages. Returns true if some were given back that the
+    /// owner does not know of.
     pub fn apply_config(&mut self) -> bool {
         self.given_pages_mut().is_some_and(GrefMappingPath::apply_config)
     }
 
-    /// Whether it is to [apply](Self::apply_config) its owner's settings again, though there are no
-    /// new ones.
+    /// True if the owner's last settings must be [applied](Self::apply_config) again, although
+    /// there are no new ones.
     pub fn waits(&mut self) -> bool {
         self.given_pages_mut().is_some_and(|path| path.waits())
     }
 
-    /// The path with pages that the vif's owner gives and takes back.
+    /// The path whose pages the vif's owner maps and unmaps on request.
     #[inline(always)]
     fn given_pages_mut(&mut self) -> Option<&mut GrefMappingPath<P>> {
         match self.ahead.get_mut(self.parts.given_pages?)? {
@@ -143,7 +143,7 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Where its owner asks that.
+    /// The mailbox by which the vif's owner asks this queue to map or unmap pages.
     pub fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
         match self.ahead.get(self.parts.given_pages?)? {
             AnyPath::GrefMapping(path) => path.exchange(),
@@ -151,21 +151,21 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Takes over what a predecessor gave out on this ring, where a path is to know it.
+    /// Tells the path that needs it which of its memory the predecessor handed out on this ring.
     pub fn resume<M: RingMem<Kind = NetRx>>(&mut self, ring: &BackRing<NetRx, M>) {
         if let Some(path) = self.may_be_full_mut() {
             path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
         }
     }
 
-    /// Of a path that may have no room: frames that found none since the last call, and the most
-    /// bytes in use at a time.
+    /// For a path whose memory can be full: the number of frames that found no room since the last
+    /// call, and the largest number of bytes that were in use at a time.
     #[inline(always)]
     pub fn take_counts(&mut self) -> Option<(u64, u64)> {
         self.may_be_full_mut()?.take_counts()
     }
 
-    /// The path whose bytes may be full.
+    /// The path whose memory can be full.
     #[inline(always)]
     fn may_be_full_mut(&mut self) -> Option<&mut DataRingPath<P>> {
         match self.ahead.get_mut(self.parts.may_be_full?)? {
@@ -174,7 +174,7 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// The path itself.
+    /// The names of the chain's paths.
     pub fn names(&self) -> ChainNames {
         let copy = (!self.parts.serves_all).then_some(COPY);
         ChainNames {
@@ -183,7 +183,8 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// What became of pages that its paths mapped when they saw them; None: none of them does so.
+    /// Counters of pages that the paths keep mapped after they saw them; None: no path of the chain
+    /// does that.
     pub fn kept(&self) -> Option<MappedStats> {
         self.kept_pages().map(PersistentPath::kept)
     }
@@ -222,9 +223,10 @@ impl<P: Platform> Chain<P> {
         served
     }
 
-    /// The same, of frames whose payload may be [lent](crate::port::Loan). Those that come back are
-    /// to be made private, for [`deliver_copies`](Self::deliver_copies): a grant copy has one
-    /// guest's pages and ours.
+    /// Like [`deliver`](Self::deliver), for frames whose payload the port may only lend
+    /// ([`Loan`](crate::port::Loan)). The caller copies the payload of the returned frames to
+    /// private memory, then calls [`deliver_copies`](Self::deliver_copies): a grant copy is
+    /// possible between one guest's pages and ours only.
     ///
     /// Called once a batch, from two places: its loops are there once.
     #[inline(never)]
@@ -248,25 +250,26 @@ impl<P: Platform> Chain<P> {
         (served, rest)
     }
 
-    /// Delivers what comes back from its paths.
+    /// Delivers the frames that the chain's paths did not serve.
     #[inline(never)]
     pub fn deliver_copies(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, rest: Todo) {
         let refused = self.copy.deliver(p, of, batch, frames, rest);
         debug_assert_eq!(refused, 0, "copy serves every frame");
     }
 
-    /// Whether frames may find a path that copies them itself.
+    /// True if the chain has a path besides `copy`.
     pub fn has_others(&self) -> bool {
         !self.ahead.is_empty()
     }
 
-    /// Whether one of them lends payload; else all give private bytes.
+    /// True if a path of the chain can leave payload in the guest's pages; else ports get private
+    /// bytes only.
     #[inline(always)]
     pub fn holds_frames(&self) -> bool {
         self.parts.holds_frames
     }
 
-    /// Piece `k` of frame `i`, whichever path lends it.
+    /// Fragment `k` of frame `i`, from the path that left it in the guest's pages.
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.ahead.iter().find_map(|path| path.piece(i, k))
     }
@@ -279,12 +282,13 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Pages that its paths mapped since the connect and keep; None: none of them does so.
+    /// Number of pages that the chain's paths mapped since the connect and keep mapped; None: no
+    /// path keeps pages.
     pub fn pages(&self) -> Option<usize> {
         self.kept_pages().map(PersistentPath::pages)
     }
 
-    /// How many [such pages](Self::pages) may be kept from now on.
+    /// Sets the number of [kept pages](Self::pages) that are allowed from now on.
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
         let Some(k) = self.parts.kept_pages else { return };
         if let Some(AnyPath::Persistent(path)) = self.ahead.get_mut(k) {
@@ -292,7 +296,7 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Lets go of what is held; see [`BackPath::retire`].
+    /// Releases what is held; see [`BackPath::retire`].
     pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         self.ahead.iter_mut().for_each(|path| path.retire(p, done));
     }

@@ -6,36 +6,37 @@ use super::persistent;
 use super::staging::Heads;
 use crate::net::batch::Thresholds;
 
-/// Ordinary pages that a vif may have mapped at most, as a back says: sixteen of one guest have as
-/// many.
+/// Largest number of ordinary pages of a vif that a back keeps mapped, as it offers it. Sixteen
+/// vifs of one guest can each have as many.
 const MAPPED_PAGES: usize = 896;
 
-/// See the module: each path has a field with its settings, if it has any.
+/// The operator's settings of the paths: one field for each path that has any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathConfig {
     /// The path of frames that no memory was shared for before: `map`, or `copy` as for any other.
     pub fallback: PathName,
-    /// Which frames are copied where they need not be.
+    /// Lengths that decide which frames are copied although a mapping would be possible.
     pub thresholds: Thresholds,
-    /// How staging treats the heads of frames that are longer than a buffer.
+    /// How staging treats the head of a frame that is longer than a buffer.
     pub staging: Heads,
-    /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between
-    /// it and this back (docs/protocol 4.6); only where the platform can.
+    /// Allows to map the whole memory of a guest that asks for it, which removes all isolation
+    /// between the guest and this back (docs/protocol 4.6). Only where the platform can.
     pub foreign: bool,
-    /// Whether pages of this domain are lent for RX to a guest that wants to copy itself
-    /// (docs/protocol 4.7); only where the platform says that a page is still mapped when it is to
-    /// be released.
+    /// Allows RX by pages that this domain grants to a guest, which then copies by itself
+    /// (docs/protocol 4.7). Only where the platform reports that a page is still mapped when it is
+    /// released.
     pub guest_copy: bool,
-    /// How many pages of each queue the front may have mapped by request; 0: such requests are not
-    /// supported.
+    /// Number of pages of each queue that the front may have mapped by request; 0: the back does
+    /// not support such requests.
     pub gref_mapping: usize,
-    /// How many pages of each queue and direction may stay mapped once they were seen.
+    /// Number of pages of each queue and direction that may stay mapped after the back saw them
+    /// first.
     pub persistent: usize,
 }
 
 impl PathConfig {
-    /// What a back with these settings says of a vif's pages, in `mapped-pages-max`: as many as
-    /// each path that keeps ordinary pages mapped has room for; 0: none does.
+    /// The value of `mapped-pages-max` that a back with these settings writes for a vif: the pages
+    /// that all paths that keep ordinary pages mapped have room for; 0: no path keeps any.
     pub fn mapped_pages(&self) -> u32 {
         let of_both_directions = 2 * self.persistent;
         let kept = [self.gref_mapping, of_both_directions].into_iter().filter(|pages| *pages > 0);

@@ -3,7 +3,7 @@
 use super::path_name::{FrameCost, PathName, UnknownPath};
 
 impl PathName {
-    /// What a frame costs that this path serves.
+    /// What it costs the back to serve a frame by this path.
     pub const fn frame_cost(self) -> FrameCost {
         match self {
             Self::Staging | Self::DataRing | Self::Foreign | Self::GrefMapping | Self::Persistent => {
@@ -17,7 +17,8 @@ impl PathName {
 }
 
 impl FrameCost {
-    /// Of a path as it is [shown](super::ChainNames): its name, or `staging+copy` and its like.
+    /// The cost of a path by its [displayed name](super::ChainNames), such as `copy` or
+    /// `staging+copy`.
     ///
     /// # Errors
     /// There is no such path.

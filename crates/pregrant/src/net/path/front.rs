@@ -19,45 +19,47 @@ use crate::port::{BURST_FRAMES, Frames, Piece, Source};
 use crate::shm::SharedBytes;
 use crate::wire::netif::TxRequest;
 
-/// What became of the first frames of a burst.
+/// How far a path came with a burst of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// So many are on the ring. 0: the first is none for this path, or there is no room on the
-    /// ring.
+    /// Number of frames that are on the ring now, from the burst's first on. 0: the first one is
+    /// not for this path, or the ring is full.
     Frames(usize),
     /// The path's own memory has no room for the first, which would go by it.
     Full,
 }
 
-/// A path's memory, for one direction of one queue.
+/// The front's memory of a path, for one direction of one queue.
 pub trait FrontPath<P: Platform> {
-    /// Which path.
+    /// The path's name.
     const NAME: PathName;
-    /// TX: flags of each of its requests.
+    /// TX: flags that each request of this path has.
     const TX_FLAGS: u16 = 0;
-    /// Its memory is pages, of which requests carry a reference, or the frame. RX: any slot may
-    /// have any of them, so that one can be lent while its slot has another.
+    /// True if the memory consists of pages that requests name by reference or frame number. RX:
+    /// any slot can then use any page, so that a consumer can keep one page while the slot gets
+    /// another.
     const IN_PAGES: bool = false;
-    /// RX: its memory is buffers that stay with their slots.
+    /// RX: the memory consists of buffers that stay with their slots.
     const IN_BUFFERS: bool = false;
 
-    /// Bytes that one id has; 0: it has none of its own.
+    /// Bytes of memory that each id has; 0: ids have none of their own.
     fn slot_bytes(&self) -> usize;
-    /// The shared memory.
+    /// The shared memory of all ids.
     fn bytes(&self) -> &Region<P>;
-    /// RX: so many received bytes of a slot's memory, from the `at`-th on.
+    /// RX: `len` received bytes of a slot's memory, from byte `at` on.
     #[inline(always)]
     fn receive(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         self.bytes().piece(at, len)
     }
-    /// RX: asks for these lines.
+    /// RX: prefetches these bytes.
     #[inline(always)]
     fn prefetch(&self, at: usize, len: usize) {
         self.bytes().prefetch_read(at, len);
     }
-    /// Where the bytes of `id` start in the memory. RX: of a page that is posted, `id` is the page.
+    /// Offset in the shared memory at which the bytes of `id` start. RX with pages: `id` is the
+    /// page's number.
     fn start(&self, id: u16) -> usize;
-    /// The offset from the start at which a frame of `len` bytes is put, as the request says.
+    /// Offset from that start at which a frame of `len` bytes is put; the request carries it.
     #[inline(always)]
     fn offset(&self, id: u16, len: usize) -> usize {
         let _ = (id, len);
@@ -74,15 +76,15 @@ pub trait FrontPath<P: Platform> {
         let _ = (p, id);
         true
     }
-    /// Whether a frame of so many bytes, with those left free ahead of them, and slots is in this
-    /// memory.
+    /// True if this memory can hold a frame of `total` bytes (with the headroom) in `nr_slots`
+    /// slots.
     fn holds(&self, total: usize, nr_slots: usize) -> bool;
 }
 
 impl<P: Platform> TxSlots<P> {
-    /// Frames from the first that fit a slot of `path`, but none of at most `shorter` bytes, and
-    /// none that needs an extra info. An error of the platform (no grant to be had) ends the run,
-    /// and is returned if it is the first frame's.
+    /// Sends frames from the first on by `path`, as long as they fit in one slot, have more than
+    /// `shorter` bytes and need no extra info. An error of the platform (no grant is free) ends the
+    /// run; it is returned if no frame was sent before.
     ///
     /// Compiled for each path apart, and called once a run.
     #[inline(never)]

@@ -18,7 +18,7 @@ use crate::net::front::tx_slots::Ids;
 use crate::platform::Platform;
 use alloc::vec::Vec;
 
-/// The chain.
+/// The paths of one direction of a front's queue, in the order in which they are tried.
 pub struct FrontChain<P: Platform> {
     paths: Vec<AnyFrontPath<P>>,
     /// TX: the path before the last is a data ring, which keeps account of the ids of its frames.
@@ -33,8 +33,8 @@ impl<P: Platform> Default for FrontChain<P> {
 }
 
 impl<P: Platform> FrontChain<P> {
-    /// Staging, where there is some, then pages; these may be missing where staging carries every
-    /// frame.
+    /// Makes a chain of the staging buffers, if any, and the pages, which may be missing if staging
+    /// carries every frame.
     pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
         let mut chain = Self::default();
         let staging = staging.map(AnyFrontPath::Staging);
@@ -42,7 +42,7 @@ impl<P: Platform> FrontChain<P> {
         chain
     }
 
-    /// The staging buffers.
+    /// The staging buffers, if the chain has any.
     pub fn staging(&self) -> Option<&StagingArea<P>> {
         self.paths().iter().find_map(|path| match path {
             AnyFrontPath::Staging(area) => Some(area),
@@ -50,7 +50,7 @@ impl<P: Platform> FrontChain<P> {
         })
     }
 
-    /// Its staging buffers and its pages, as two values.
+    /// Takes the chain apart into its staging buffers and its ordinary pages.
     pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
         let (mut staging, mut pages) = (None, None);
         for path in self.into_paths() {
@@ -62,7 +62,8 @@ impl<P: Platform> FrontChain<P> {
         (staging, pages)
     }
 
-    /// One more path: before the one that carries every frame, or as that one.
+    /// Adds a path. A path that carries every frame becomes the last one; any other goes before the
+    /// last.
     pub fn insert(&mut self, path: AnyFrontPath<P>) {
         let whole = self.paths.iter().position(AnyFrontPath::carries_all);
         let at = whole.filter(|_| !path.carries_all()).unwrap_or(self.paths.len());
@@ -74,18 +75,19 @@ impl<P: Platform> FrontChain<P> {
         self.has_data_ring = matches!(&self.paths[..], [.., AnyFrontPath::DataRing(_), _]);
     }
 
-    /// RX: memory that responses name by their flags.
+    /// RX: adds memory that responses select by their flags.
     pub fn insert_flagged(&mut self, path: AnyFlaggedPath<P>) {
         self.flagged.push(path);
     }
 
-    /// Ids that have memory in all of it: as many requests can be in flight.
+    /// Number of ids that have memory in every path, which is the number of requests that can be in
+    /// flight.
     pub fn ids(&self) -> u32 {
         self.paths.iter().map(AnyFrontPath::ids).min().unwrap_or(0)
     }
 
-    /// TX: how many ids a ring of so many slots has. More than those that have memory in all of it,
-    /// where a path has memory for more and the others serve them.
+    /// TX: the number of ids for a ring of `slots` slots. It can be larger than [`ids`](Self::ids),
+    /// if one path has memory for more ids and the other paths can share theirs.
     pub fn serve_ids(&mut self, slots: u32) -> Ids {
         let at_once = self.ids().min(slots);
         let most = self.paths.iter().map(AnyFrontPath::ids).max().unwrap_or(0);
@@ -98,48 +100,48 @@ impl<P: Platform> FrontChain<P> {
         Ids { all: at_once, at_once }
     }
 
-    /// Whether it carries every frame.
+    /// True if the chain carries every frame.
     pub fn is_whole(&self) -> bool {
         self.paths.last().is_some_and(AnyFrontPath::carries_all)
     }
 
-    /// Whether it has no memory for frames over several slots.
+    /// True if the chain has no memory for frames that need several slots.
     pub fn of_one_slot(&self) -> bool {
         self.paths.last().is_some_and(AnyFrontPath::of_one_slot)
     }
 
-    /// How many.
+    /// Number of paths.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.paths.len()
     }
 
-    /// Whether there is none.
+    /// True if the chain has no path.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// The `k`-th, and those before it.
+    /// The `k`-th path, and those before it.
     #[inline(always)]
     pub fn split(&mut self, k: usize) -> Option<(&mut [AnyFrontPath<P>], &mut AnyFrontPath<P>)> {
         let (ahead, rest) = self.paths.split_at_mut_checked(k)?;
         Some((ahead, rest.first_mut()?))
     }
 
-    /// All, the first one first.
+    /// All paths, in order.
     #[inline(always)]
     pub fn paths(&self) -> &[AnyFrontPath<P>] {
         &self.paths
     }
 
-    /// The path whose references requests have. None: they have 0.
+    /// The path whose grant references go into the requests. None: requests have reference 0.
     #[inline(always)]
     pub fn granting(&mut self) -> Option<&mut AnyFrontPath<P>> {
         self.paths.last_mut()
     }
 
-    /// The request of `id` is answered, which the data ring notes, if it is one of its own, and for
-    /// which the last path ends its grant. False: the peer still uses the memory.
+    /// Notes that the request of `id` was answered: the data ring frees its bytes, the last path
+    /// ends its grant. Returns false if the peer still uses the memory.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, id: u16) -> bool {
@@ -151,7 +153,7 @@ impl<P: Platform> FrontChain<P> {
         self.paths.last_mut().is_none_or(|last| last.settle(p, id))
     }
 
-    /// No more answers are there for now, after some were.
+    /// Called when no more answers are waiting, after some were settled.
     #[inline(always)]
     pub fn all_settled(&mut self) {
         if self.has_data_ring
@@ -178,7 +180,7 @@ impl<P: Platform> FrontChain<P> {
         self.flagged.iter().find(|path| path.flags() & name != 0)
     }
 
-    /// The same, to receive from.
+    /// Like [`flagged_by`](Self::flagged_by), mutable.
     #[inline(always)]
     pub fn flagged_by_mut(&mut self, name: u16) -> Option<&mut AnyFlaggedPath<P>> {
         self.flagged.iter_mut().find(|path| path.flags() & name != 0)
@@ -237,7 +239,7 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter().filter(|path| path.name() == name).all(|path| path.is_offered(&back.staging))
     }
 
-    /// Frames are to travel, to such a back.
+    /// Called when the queue goes live with a back that offered `back`.
     pub fn go_live(&mut self, back: &BackFeatures) {
         self.paths.iter_mut().for_each(|path| path.go_live(&back.staging));
     }
@@ -247,23 +249,23 @@ impl<P: Platform> FrontChain<P> {
         self.staging().map_or(0, StagingArea::entries)
     }
 
-    /// Whether there are more than slots, so that each rests before it is used again.
+    /// True if there are more buffers than slots, so that each rests before it is used again.
     pub fn buffers_rest(&self) -> bool {
         self.staging().is_some_and(StagingArea::buffers_rest)
     }
 
-    /// So many of them, which TX may send on; 0: none.
+    /// Number of RX buffers that TX may send as they are; 0: none.
     pub fn sent_on(&self) -> u32 {
         self.staging().filter(|area| area.is_sent_on()).map_or(0, StagingArea::entries)
     }
 
-    /// The pages.
+    /// The ordinary pages, if the chain has any.
     #[inline]
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
         self.paths.iter().find_map(AnyFrontPath::pages)
     }
 
-    /// The pages, for others to be added or taken away.
+    /// The ordinary pages, so that a caller can add or remove some.
     pub fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
         self.paths.iter_mut().find_map(AnyFrontPath::pages_mut)
     }
@@ -277,12 +279,12 @@ impl<P: Platform> FrontChain<P> {
         of_pages.into_iter().next()?.into_pages().ok()
     }
 
-    /// Gives the memory back.
+    /// Returns the chain's memory to `regions`.
     pub fn release(self, p: &P, regions: &mut Regions<P>) {
         self.into_memory().for_each(|granted| regions.put(p, granted));
     }
 
-    /// Its pages, to be given back.
+    /// Takes the chain apart and returns its granted pages.
     pub fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
         let paths = self.paths.into_iter().flat_map(AnyFrontPath::into_memory);
         paths.chain(self.flagged.into_iter().flat_map(AnyFlaggedPath::into_memory))

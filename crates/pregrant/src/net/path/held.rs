@@ -34,25 +34,25 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Bytes of each frame that are copied and never lent: the headers (Linux's
+/// Number of bytes at the start of each frame that are always copied: the headers (Linux:
 /// `XEN_NETBACK_TX_COPY_LEN`).
 pub const HEAD_BYTES: u16 = Thresholds::LEAST as u16;
 
-/// Whether a frame may be lent behind this head to a port that takes frames as unfinished as
-/// `takes`. Checksums and segmentation read headers, and never what a guest can still write;
-/// a sum is over all bytes.
+/// True if the payload after this head may go to the port uncopied; `takes` is the offload work
+/// that the port accepts to do itself. We compute checksums and cut segments only in private
+/// memory, never in bytes that a guest can still change.
 pub fn may_be_zero_copy(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
     let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
     let unfit = blank && !takes.csum || cut && !takes.gso;
     !unfit && (!(blank || cut) || IpHeaders::are_in(head, desc.len as usize))
 }
 
-/// Where some bytes are: the path's own name of a page, and the first byte there.
+/// Where bytes of the guest are: a page, by a number that its path chose, and the offset in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// A reference, or which of several mappings.
     pub page: u32,
-    /// Bytes from its beginning.
+    /// Offset in the page, bytes.
     pub at: u32,
 }
 
@@ -73,19 +73,19 @@ struct Kept {
     nr_pages: usize,
 }
 
-/// See the module.
+/// Frames whose payload a port reads in the guest's pages, until it has completed them.
 #[derive(Debug)]
 pub struct HeldFrames {
-    /// The batch under way; of its frames those that are lent, and those that the port keeps: none
-    /// of them once it is settled.
+    /// Number of the current batch, its frames that the port may read, and those that it keeps:
+    /// none of them once the batch is settled.
     serial: u64,
     own: Todo,
     keeping: Todo,
     parts: Vec<Part>,
     /// The first part of each of its frames.
     first: Box<[u16; BURST_FRAMES]>,
-    /// Of this batch and those before it: what the port keeps, and what it has done with that is
-    /// not retired.
+    /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
+    /// and that are not retired.
     kept: VecDeque<Kept>,
     done: Vec<Token>,
 }
@@ -105,8 +105,8 @@ impl Default for HeldFrames {
 }
 
 impl HeldFrames {
-    /// Lends those frames of `todo` that are long enough, not fetched in part, and have a place for
-    /// each slot; returns them. `copy` copies what is at a place.
+    /// Marks those frames of `todo` that are long enough, have no fragment fetched yet, and have a
+    /// place for each slot; returns them. `copy` copies the bytes of a place.
     #[cold]
     #[inline(never)]
     pub fn lend(
@@ -164,12 +164,12 @@ impl HeldFrames {
         self.own
     }
 
-    /// These failed after all.
+    /// Removes frames that failed after they were marked.
     pub fn fail(&mut self, frames: Todo) {
         self.own &= !frames;
     }
 
-    /// Piece `k` of frame `i`, which `piece` finds.
+    /// Fragment `k` of frame `i`; `piece` maps its place to memory.
     #[inline]
     pub fn piece<'a>(
         &self,
@@ -204,7 +204,7 @@ impl HeldFrames {
 
     /// The port has had the batch: the frames that it keeps are held.
     pub fn settle(&mut self, batch: &mut TxBatch) {
-        // Of what comes without this path nothing is its own.
+        // Frames that arrive without this path are not its own.
         batch.held |= core::mem::take(&mut self.keeping);
         self.own = 0;
     }

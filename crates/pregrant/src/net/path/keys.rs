@@ -6,35 +6,35 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The names of a path's keys. Those of a queue stand where its rings' do.
+/// Names of a path's keys. Keys of a queue are in the same directory as those of its rings.
 #[derive(Clone, Copy, Debug)]
 pub struct PathKeys {
-    /// The back's, which offer the path. Linux's netback knows none of these: it neither writes
-    /// over nor removes them.
+    /// Keys of the back that offer the path. Linux's netback knows none of them, and neither
+    /// overwrites nor removes them.
     pub offers: &'static [&'static str],
-    /// The back's, which say for one connection what it accepted.
+    /// Keys of the back that say what it accepted for the current connection.
     pub active: &'static [&'static str],
-    /// Of these, that of each queue which says in which directions its frames go through memory
-    /// that the front set up.
+    /// Of the active keys the one, in each queue's directory, that says in which directions frames
+    /// go through memory that the front granted at set-up.
     pub directions: Option<&'static str>,
-    /// How the names of the front's begin that hold for one connection: a successor that does not
-    /// know them would not keep what they promise.
+    /// Prefixes of the front's keys that are valid for one connection. A successor that does not
+    /// know them could not keep what the predecessor promised.
     pub front: &'static [&'static str],
 }
 
 /// A path's request to all queues, and to each; or the keys' error.
 pub type Requests<A, Q, E> = Result<(A, Vec<Q>), E>;
 
-/// Where a queue's keys stand, for a line of the log.
+/// Directory of a queue's keys, as a log line shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyPlace<'a> {
-    /// The front's directory.
+    /// Path of the front's directory.
     pub front: &'a str,
-    /// Which queue.
+    /// Index of the queue.
     pub queue: usize,
-    /// Of so many.
+    /// Number of queues of the vif.
     pub nr_queues: usize,
-    /// "tx" or "rx".
+    /// Direction, "tx" or "rx".
     pub dir: &'a str,
 }
 

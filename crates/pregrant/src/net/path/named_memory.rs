@@ -16,39 +16,39 @@ use crate::platform::Platform;
 use crate::ring::{FrontRing, NetRx};
 use crate::wire::netif::RxResponse;
 
-/// Answers that are there.
+/// Responses that the front has not consumed yet.
 pub struct Answers<'a, P: Platform> {
-    /// Where they are.
+    /// The ring.
     pub ring: &'a FrontRing<NetRx, OwnRing<NetRx, P>>,
     /// The first that is asked about, from the oldest on.
     pub at: u32,
-    /// How many there are, from the oldest on.
+    /// Number of responses, from the oldest on.
     pub n: u32,
-    /// Counters.
+    /// Counters of RX.
     pub stats: &'a mut DirStats,
 }
 
 impl<P: Platform> Answers<'_, P> {
-    /// The `k`-th behind the first, read now.
+    /// Reads the `k`-th response after the first.
     #[inline(always)]
     pub fn read(&self, k: u32) -> Option<RxResponse> {
         (self.at + k < self.n).then(|| self.ring.read(self.at + k))
     }
 
-    /// The slot of the `k`-th behind the first.
+    /// The ring slot of the `k`-th response after the first.
     #[inline(always)]
     pub fn slot(&self, k: u32) -> u16 {
         (self.ring.rsp_cons().wrapping_add(self.at + k) & (self.ring.size() - 1)) as u16
     }
 }
 
-/// What became of a frame.
+/// The result of receiving a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
     /// The frame was received.
     Whole,
-    /// The same, but that its bytes come when they are [fetched](super::AnyFlaggedPath::fetch).
+    /// The frame was noted; its bytes are copied by the next [fetch](super::AnyFlaggedPath::fetch).
     Noted,
-    /// There is no room for it.
+    /// The caller's memory has no room for the frame.
     NoRoom,
 }

@@ -22,27 +22,28 @@ use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs};
 use alloc::string::String;
 
-/// See the module.
+/// How the two ends of a vif agree to use a path, by keys in xenstore.
 pub trait Negotiate {
-    /// What a back says of it.
+    /// What a back offers, by its keys.
     type Offer;
-    /// What a front's owner would like; what of it is asked of a back is of the same type.
+    /// What a front's owner wants. The part of it that is asked of a back has the same type.
     type Wanted;
-    /// What a front asks for, of all queues.
+    /// What a front asks for, for all its queues together.
     type Request;
-    /// What it asks for, of one queue.
+    /// What a front asks for, for one queue.
     type QueueRequest;
-    /// What a back keeps while it accepts the requests of one front, queue by queue.
+    /// State of a back while it accepts the queues of one front.
     type Acceptor<P: Platform>;
 
     /// Writes what a back offers.
     fn put_offer(offer: &Self::Offer, pairs: &mut Pairs);
-    /// Reads it.
+    /// Reads a back's offer from its keys.
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<Self::Offer, S::Error>;
-    /// What a front requests of a back that offers this. `can_name`: the front's platform can name
-    /// this domain's frames.
+    /// What a front requests of a back with this offer. `can_name`: the front's platform can name
+    /// its memory by frame numbers.
     fn asked(wanted: Self::Wanted, offer: &Self::Offer, can_name: bool) -> Self::Wanted;
-    /// Writes what a front asks for: of all queues, and of each, whose keys begin so.
+    /// Writes the request of a front as keys: for all queues together, and for each queue, whose
+    /// keys begin with the given prefix.
     fn put_request(request: &Self::Request, queues: &[(&str, &Self::QueueRequest)], pairs: &mut Pairs);
     /// Reads it, of a front that was offered this. `queues`: how the keys of each begin.
     fn read_request<S: KeySource>(
@@ -50,8 +51,8 @@ pub trait Negotiate {
         offered: &Self::Offer,
         queues: &[&str],
     ) -> Requests<Self::Request, Self::QueueRequest, S::Error>;
-    /// The key, in the back's directory, that says what is accepted of a queue; None: there is
-    /// none, or the front does not ask.
+    /// The key in the back's directory that says what the back accepted for a queue; None: there is
+    /// no key, or the front does not ask.
     fn active_key(front: &FrontRequest, queue: usize) -> Option<String>;
     /// Accepts a queue's request, as far as it is valid and can be mapped.
     fn accept<P: Platform>(
@@ -60,9 +61,8 @@ pub trait Negotiate {
         queue: usize,
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost>;
-    /// In which directions the back has taken what a queue (which, of how many) shared with it, by
-    /// its keys. The back may be a successor that never saw the request: it has to offer the path,
-    /// too.
+    /// The directions in which the back accepted what a queue shared with it, by the back's keys.
+    /// The back can be a successor that never saw the request, so it must offer the path, too.
     fn taken<S: KeySource>(
         keys: &mut S,
         offer: &Self::Offer,

@@ -7,13 +7,13 @@ crate::named! {
     /// A path, in the order in which RX asks them.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
     PathName {
-        /// Buffers granted before the data comes.
+        /// The guest granted buffers before any frame was sent.
         Staging = "staging",
-        /// A circular area granted before the data comes.
+        /// The guest granted a ring of bytes before any frame was sent.
         DataRing = "data-ring",
         /// Any frame of a guest that trusts its back.
         Foreign = "foreign",
-        /// Pages that the back lends: the guest copies.
+        /// The back grants its own pages, and the guest copies.
         GuestCopy = "guest-copy",
         /// Pages that the guest asked to keep mapped.
         GrefMapping = "gref-mapping",
@@ -21,18 +21,18 @@ crate::named! {
         Persistent = "persistent",
         /// Copy of the headers, map and unmap of the rest.
         Map = "map",
-        /// Batched grant copy.
+        /// Grant copy, one call for each batch.
         #[default]
         Copy = "copy",
     }
 }
 
 impl PathName {
-    /// How many there are.
+    /// Number of paths.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// How staging is written where the heads of frames longer than a buffer come from their
-    /// buffers, and the rest of them by `rest`.
+    /// The displayed name of staging when the head of a frame longer than a buffer comes from its
+    /// buffer and the rest by path `rest`.
     pub const fn staging_and(rest: Self) -> &'static str {
         match rest {
             Self::Map => "staging+map",
@@ -44,8 +44,8 @@ impl PathName {
 /// A chain's description, for reports: as of when its queue connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainNames {
-    /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left
-    /// for it.
+    /// The paths in the order in which they are asked. `copy` comes last, if anything is left for
+    /// it.
     pub paths: Vec<PathName>,
     /// Staging buffers; None: there are none.
     pub buffers: Option<BufferNames>,
@@ -54,7 +54,7 @@ pub struct ChainNames {
 /// Buffers of a path, as they are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BufferNames {
-    /// How many.
+    /// Number of buffers.
     pub count: u32,
     /// Bytes of a frame that fit one.
     pub data_len: u32,
@@ -78,16 +78,16 @@ impl ChainNames {
     }
 }
 
-/// What a frame costs at the back beside the copying of its bytes.
+/// The cost of a frame at the back, apart from copying its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameCost {
-    /// Nothing: its memory was shared before it came.
+    /// No grant operation: the frame's memory was shared at set-up.
     NoGrantOperation,
-    /// A grant copy for each piece of it.
+    /// One grant copy for each fragment.
     GrantCopy,
     /// A map and an unmap of its pages.
     MapAndUnmap,
-    /// Nothing at the back; a grant copy at the guest.
+    /// No grant operation at the back; the guest makes a grant copy.
     CopyByGuest,
 }
 
@@ -98,7 +98,7 @@ impl FrameCost {
     }
 }
 
-/// There is no such path.
+/// The error for a path name that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownPath;
 

@@ -15,13 +15,13 @@ use core::fmt;
 /// The path that was refused, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// A staging list.
+    /// The back refused a staging list.
     Staging(ListRefusal),
     /// A half of a data ring.
     DataRing(HalfRefusal),
     /// A map of the whole guest.
     Foreign(WholeRefusal),
-    /// Pages that the back would have lent.
+    /// The back could not grant its pages to the guest.
     GuestCopy(LendRefusal),
 }
 

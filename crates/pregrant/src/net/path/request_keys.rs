@@ -12,19 +12,19 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 
-/// What a queue's front asks for by such a key.
+/// A front's request for one page, which it names by a key of its queue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum RingRequest {
-    /// None.
+    /// The front does not ask.
     #[default]
     None,
-    /// With this page.
+    /// The front asks and names this page.
     Index(GrantRef),
-    /// With a key that is of no use: the front has to learn that it does not get it.
+    /// The key's value is invalid. The front must learn that its request was refused.
     Bad {
-        /// Which key, below the front's directory.
+        /// Path of the key below the front's directory.
         key: String,
-        /// What stands there.
+        /// The invalid value.
         value: String,
     },
 }
@@ -56,7 +56,7 @@ fn ring_request<S: KeySource>(keys: &mut S, at: &str, name: &str) -> Result<Ring
     })
 }
 
-/// Writes them.
+/// Writes the requests as keys.
 pub(super) fn put_ring_requests(pairs: &mut Pairs, queues: &[(&str, &RingRequest)], name: &str) {
     for (at, request) in queues {
         if let RingRequest::Index(gref) = request {
@@ -76,7 +76,7 @@ pub(super) fn flag_request<S: KeySource>(
     Ok((offered && flag(keys, name)?, vec![(); queues.len()]))
 }
 
-/// The error for a key of domain `of` that says this.
+/// The error for key `key` of domain `of` with the invalid value `value`.
 pub(super) fn bad_page_key(key: &str, value: &str, of: DomId) -> KeyError {
     KeyError::new(key, Some(value.as_bytes()), "a grant reference, a decimal number", of)
 }

@@ -48,7 +48,7 @@ fn client(messages: &[Vec<u8>]) -> Client<Script> {
     Client::new(Script { pieces: messages.to_vec().into(), ..Script::default() })
 }
 
-/// The same with these watches set, all with the token "t".
+/// A client with these watches set, all with the token "t".
 fn watching(paths: &[&str], each: bool, messages: &[Vec<u8>]) -> Client<Script> {
     let mut c = client(messages);
     let watches = paths.iter().map(|&path| Watch { path: path.into(), each }).collect();
@@ -85,7 +85,8 @@ fn events_before_a_reply_wait_and_equal_ones_wait_once() {
     assert_eq!(c.transport().sent, message(MsgType::Read, 1, b"/x\0"));
 }
 
-/// Such an event is not in the transport any more, so a sleep until that is readable would miss it.
+/// An event that arrived with a reply is not in the transport any more, so a sleep until that is
+/// readable would miss it.
 #[test]
 fn an_event_that_came_with_a_reply_is_there_before_it_is_taken() {
     let event_of = |path: &[u8]| message(MsgType::WatchEvent, 0, path);

@@ -37,29 +37,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// One disk of the own domain.
+/// One disk of this domain, as seen from the guest.
 pub struct BlkFrontend<P: Platform, T: Transport> {
     end: FrontDevice<P, T>,
     vbd: FrontVbd<P>,
     waiter: Waiter,
     disk: Arc<SharedDisk>,
     schedule: Schedule,
-    /// The number of the shared disk's descriptor among those that end a sleep.
+    /// Index of the shared disk's descriptor among those that end a sleep.
     wake: usize,
     new: Vec<DiskRequest>,
-    /// Where the next piece goes first.
+    /// The queue that gets the next part of a request.
     next_queue: usize,
-    /// Pieces that were asked a second time, of another connection.
+    /// Number of parts that were sent a second time, over a new connection.
     repeated: u64,
-    /// This end closes it.
+    /// This end closes the disk.
     closing: bool,
-    /// The toolstack wants it gone, and the flush before that was asked.
+    /// The toolstack removes the disk, and the flush before that was sent.
     last_flush: bool,
-    /// Lines about what its backs did.
+    /// Budget for log lines about the backs.
     lines: LineBudget,
-    /// The last of them, if it says that a back has closed it.
+    /// The last log line about the back having closed the disk.
     closed: Option<String>,
-    /// No one asked for so long requests.
+    /// The default length of requests is used: the operator set none.
     default_segments: bool,
 }
 
@@ -67,9 +67,8 @@ impl<P: Platform, T: Transport> BlkFrontend<P, T>
 where
     P::Events: WakeOn,
 {
-    /// Finds the own domain's disk `handle` and begins to watch its back; what a predecessor left
-    /// connected is brought down first. The connection to xenstore is to wake the platform's
-    /// events.
+    /// Finds this domain's disk `handle` and starts to watch its back. If a predecessor left it
+    /// connected, it is closed first. The connection to xenstore must wake the platform's events.
     #[inline(never)]
     pub fn new(platform: P, xs: Client<T>, handle: u32, config: FrontConfig) -> Result<Self, FrontendError> {
         let mut end = FrontDevice::new(platform, xs, Class::VBD, handle)?;
@@ -99,28 +98,26 @@ where
         })
     }
 
-    /// No one asked for the pages of a request by number: the log has no warning where the back
-    /// takes fewer.
+    /// Notes that the operator did not set the pages of a request: then the log has no warning if
+    /// the back accepts fewer.
     pub fn default_segments(&mut self) {
         self.default_segments = true;
     }
 
-    /// The disk, for threads.
+    /// The disk, for threads that read and write it.
     pub fn disk(&self) -> &Arc<SharedDisk> {
         &self.disk
     }
 
-    /// The platform.
     pub fn platform(&self) -> &P {
         &self.end.platform
     }
 
-    /// The driver.
+    /// The driver's end of the disk.
     pub fn vbd(&self) -> &FrontVbd<P> {
         &self.vbd
     }
 
-    /// The device.
     pub fn device(&self) -> &Device {
         &self.end.device
     }
@@ -130,23 +127,23 @@ where
         &mut self.end.xs
     }
 
-    /// Pieces of requests that were asked again, of another connection than first.
+    /// Number of parts of requests that were sent again over a new connection.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
 
-    /// Whether something was written that no flush has covered.
+    /// True if data was written that no flush has covered.
     pub fn is_dirty(&self) -> bool {
         self.schedule.is_dirty()
     }
 
-    /// Waits that ended with work pending, whose event did not come.
+    /// Number of waits that ended by timeout although work was pending: the event was lost.
     pub fn missed_wakeups(&self) -> u64 {
         self.waiter.missed_wakeups()
     }
 
-    /// A batch of all that there is: answers, new requests, what can be asked. True: something
-    /// moved.
+    /// Runs one batch: processes answers, takes new requests, and sends what can be sent. Returns
+    /// true if anything moved.
     #[inline(never)]
     pub fn round(&mut self) -> Result<bool, FrontendError> {
         let Self { end, vbd, schedule, disk, new, .. } = self;
@@ -161,7 +158,7 @@ where
             }
         }
         let interrupted = disk.take_interrupted();
-        // Before it was ever connected no one knows how to cut requests.
+        // Until the first connection the disk's sector size is unknown, so requests cannot be cut.
         if disk.figures().is_some() {
             moved += disk.take_new(new);
             new.drain(..).for_each(|request| schedule.add(request));
@@ -174,7 +171,7 @@ where
         Ok(moved > 0)
     }
 
-    /// Asks what can be asked; returns how much that was.
+    /// Sends the parts of requests that can be sent; returns their number.
     fn ask(&mut self) -> usize {
         let Self { end, vbd, schedule, next_queue, .. } = self;
         let queues = vbd.nr_queues();
@@ -217,7 +214,7 @@ where
         asked
     }
 
-    /// There is room again for what is done.
+    /// Frees the memory of requests that are done, for new ones.
     fn settle(&mut self) {
         let (requests, bytes) = self.schedule.settled();
         if requests > 0 {
@@ -225,30 +222,30 @@ where
         }
     }
 
-    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a
-    /// disk that is to restart at some time is not waited for beyond it. Returns what it came
-    /// to.
+    /// Handles events of xenstore, a bounded number. Waits at most `wait` for the first one, and
+    /// not beyond the time of a planned restart. Returns the state that the disk reached.
     #[inline(never)]
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.wait_for_events(wait, self.vbd.begins_at_ns())?;
         let in_use = self.is_in_use()?;
         self.vbd.set_in_use(in_use);
         let leaves = self.vbd.stays() && !in_use;
-        // No event came, so nothing has changed: asking would cost a round trip to xenstored
+        // No event arrived, so nothing has changed. A look would cost a round trip to xenstored
         // each time that the loop sleeps.
         if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() && !leaves {
             return Ok(FrontStep::Waiting);
         }
         let (platform, mut bus) = self.end.split();
         let stepped = self.vbd.step(platform, &mut bus);
-        // Whatever comes next: no one answers these any more.
+        // The former back will answer none of these.
         let lost = self.vbd.take_lost();
         self.repeated += self.schedule.lost(&lost) as u64;
         if !lost.is_empty() {
             self.schedule.drop_interrupted();
         }
         match stepped {
-            // One that is closed, and unwanted, writes nothing by which it would notice.
+            // A disk that is closed, and that the toolstack removes, writes no key by which this
+            // would be noticed.
             Ok(_) if events > 0 && self.vbd.state() == XenbusState::Closed && self.end.is_gone() => {
                 self.vbd.removed(&self.end.platform);
                 Err(self.end.removed())
@@ -270,7 +267,7 @@ where
             }
             Err(e) => {
                 let what = e.to_string();
-                // the first error is the one to tell
+                // The first error is the one that is reported.
                 let _ = self.vbd.close(&mut self.end.split().1, Some(&what));
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
@@ -280,8 +277,8 @@ where
         }
     }
 
-    /// Whether somebody uses it, or something that was written may be lost. Where that is all, and
-    /// the toolstack wants the disk gone, it is flushed.
+    /// True if somebody uses the disk, or written data may be lost. If that is the only reason, and
+    /// the toolstack removes the disk, it is flushed.
     fn is_in_use(&mut self) -> Result<bool, FrontendError> {
         if self.disk.is_used() {
             self.last_flush = false;
@@ -296,25 +293,25 @@ where
         Ok(!self.schedule.is_empty() || self.schedule.is_dirty() && !self.last_flush)
     }
 
-    /// How long a disk waits before it restarts: then [`control`](Self::control) is to be
-    /// called, whatever else there is to sleep for.
+    /// Time until a disk that waits before it restarts needs the next [`control`](Self::control);
+    /// None: it does not wait.
     fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vbd.begins_at_ns())
     }
 
-    /// Sleeps until there may be something to do, and at most until `due`: arms all queues first.
+    /// Arms all queues, then sleeps until there may be work, at most until `due`.
     pub fn sleep(&mut self, due: Option<Duration>) -> Result<(), FrontendError> {
         self.sleep_unless(due, || false)
     }
 
-    /// The same, but not if `over` is true. A thread that makes it true and then
-    /// [wakes](SharedDisk::wake) this one is never missed.
+    /// Like [`sleep`](Self::sleep), but returns if `over` is true. A thread that makes it true and
+    /// then [wakes](SharedDisk::wake) this one is never missed.
     pub fn sleep_unless(
         &mut self,
         due: Option<Duration>,
         over: impl FnOnce() -> bool,
     ) -> Result<(), FrontendError> {
-        // In this order: what comes after is seen by the checks below, or wakes.
+        // The order matters: what changes later is seen by the checks below, or wakes the thread.
         self.disk.check();
         // A round may have done what it stayed for: control, which follows, closes it.
         if over() || self.vbd.stays() && !self.is_in_use()? {
@@ -323,7 +320,7 @@ where
         if self.round()? || self.arm()? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
-        // No event says when a back lets go of pages.
+        // No event reports that a back has unmapped pages.
         let waits_for_pages =
             self.vbd.is_live() && self.schedule.is_ready() && self.schedule.in_flight() == 0;
         let retry = (self.vbd.awaits_release() || waits_for_pages).then_some(RETRY);
@@ -345,7 +342,7 @@ where
         self.vbd.arm(&self.end.platform).map_err(|fault| self.fault(fault))
     }
 
-    /// Waits until it is connected, at most so long. False: not in time.
+    /// Waits at most `most` until the disk is connected. Returns false on timeout.
     #[inline(never)]
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
@@ -359,8 +356,8 @@ where
         Ok(true)
     }
 
-    /// Does what is in hand, and a flush behind it where one is due, for at most so long: nothing
-    /// is to be put any more. False: not in time; what is left fails.
+    /// Finishes all requests, and a flush after them if one is due. No new request may arrive
+    /// meanwhile. Returns false if that takes longer than `most`; the remaining requests fail.
     #[inline(never)]
     pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
@@ -385,7 +382,7 @@ where
         Ok(flushed.load(Ordering::Relaxed))
     }
 
-    /// All that is in hand fails, and all that comes.
+    /// Fails all requests, also those that arrive later.
     pub fn fail(&mut self) {
         self.disk.end();
         self.schedule.fail_all();
@@ -396,8 +393,8 @@ where
         self.schedule.settled();
     }
 
-    /// Closes the disk and waits until its memory is the domain's own again, at most so long.
-    /// False: the back still has some of it mapped.
+    /// Closes the disk and waits at most `most` until its memory is this domain's again. Returns
+    /// false if the back still has some of it mapped.
     #[inline(never)]
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         self.closing = true;
@@ -419,15 +416,15 @@ where
         Ok(true)
     }
 
-    /// The back lied: closes the disk, says why in the store.
+    /// Closes the disk because the back violated the protocol, and writes the reason to xenstore.
     #[cold]
     fn fault(&mut self, fault: PeerFault) -> FrontendError {
-        // the fault is the one to tell
+        // The fault is the error that is reported.
         let _ = self.vbd.close(&mut self.end.split().1, Some(&fault.to_string()));
         self.end.fault(fault)
     }
 
-    /// The disk's new state, for the log.
+    /// Logs the disk's new state.
     fn log_step(&mut self, step: FrontStep, lost: usize) {
         if step == FrontStep::Live {
             for missing in self.vbd.not_offered() {
@@ -458,7 +455,7 @@ where
                 let line = format!(
                     "the back has closed it{why}; {lost} unanswered request(s) wait for the next one, and what comes meanwhile"
                 );
-                // One that has no image closes it each time that it is tried.
+                // A back whose image is missing closes the disk each time that it is tried.
                 if self.closed.as_ref() != Some(&line) {
                     self.say(format_args!("{line}"));
                     self.closed = Some(line);
@@ -468,7 +465,7 @@ where
         }
     }
 
-    /// Why it is not connected, as this end sees it, and what to do.
+    /// Why the disk is not connected, as far as this end knows, and what to do.
     pub fn why_not(&mut self) -> String {
         let FrontDevice { device, xs, .. } = &mut self.end;
         let said = xs.read_if_there(&device.id().error_path(Side::Back)).ok().flatten();
@@ -502,7 +499,7 @@ where
         }
     }
 
-    /// Lines that the back causes: a few, and then their number.
+    /// Logs a line that the back causes: a few of them, and then only their number.
     fn say(&self, text: Arguments<'_>) {
         self.lines.say(Level::Info, format_args!("{}: {text}", self.end.device.id()));
     }

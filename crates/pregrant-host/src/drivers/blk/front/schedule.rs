@@ -40,13 +40,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How ranges of zeroes are cut.
+/// Sizes of the parts into which a range of zeroes is cut.
 struct Parts {
-    /// Those of one range that are asked at a time.
+    /// Number of parts of one range that are in flight at the same time.
     at_once: usize,
-    /// Bytes of one at most, where it is discarded; more, where the disk has longer units.
+    /// Largest number of bytes of a part that is discarded; more if the disk's units are larger.
     discarded: u64,
-    /// And where it is written.
+    /// Largest number of bytes of a part that is written.
     written: u64,
 }
 
@@ -56,18 +56,18 @@ impl Default for Parts {
     }
 }
 
-/// The operation of a piece.
+/// The operation of one part of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PieceOp {
     Read,
     Write,
     Flush,
     Discard,
-    /// A write of zeroes.
+    /// Writes zeroes.
     Zero,
 }
 
-/// The content of one ring request, or of several where it is longer than one can be.
+/// The content of one ring request, or of several if it is longer than one can be.
 #[derive(Debug)]
 struct Piece {
     place: usize,
@@ -86,43 +86,43 @@ enum Stage {
     Zero,
 }
 
-/// A request in hand.
+/// A request that is not finished.
 struct InHand {
-    /// In the order of coming.
+    /// Numbers requests in the order in which they arrived.
     number: u64,
     done: Done,
-    /// The requests that are settled with it, and their weight.
+    /// Number and weight of the requests that are settled with this one.
     share: (usize, usize),
-    /// Where it begins.
+    /// The first stage of the request.
     first: Stage,
     stage: Stage,
-    /// Pieces of this stage without an answer.
+    /// Number of parts of the current stage that have no answer.
     left: usize,
     failed: Option<IoError>,
-    /// Its range, and the whole sectors around that.
+    /// The request's bytes, and the whole sectors that contain them.
     bytes: Range<u64>,
     sectors: Range<u64>,
-    /// Whole sectors from byte `buffer_at` of the disk on.
+    /// Whole sectors; `buffer_at` is the offset on the disk of the first.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// Of a write that does not fill its sectors.
+    /// The bytes of a write that does not fill its sectors.
     patch: Vec<u8>,
-    /// Of a flush: changes that it covers.
+    /// Flush: the count of changes that it must make durable.
     covers: u64,
     interrupt: Interrupt,
     zeroes: Option<Zeroes>,
 }
 
-/// A range of whole sectors that is to read as zeroes.
+/// A range of whole sectors that must read as zeroes.
 struct Zeroes {
-    /// It is to take no room.
+    /// The range must use no space on the backing (a hole).
     hole: bool,
-    /// The part that is not made a piece yet.
+    /// The rest of the range, which is not yet cut into parts.
     rest: VecDeque<(PieceOp, Range<u64>)>,
 }
 
 impl Zeroes {
-    /// How these bytes, whole sectors, become zeroes on such a disk.
+    /// Plans by which operations these bytes, whole sectors, become zeroes on this disk.
     fn plan(&self, figures: &DiskFigures, bytes: Range<u64>) -> Result<[(PieceOp, Range<u64>); 3], IoError> {
         let zeroing = zeroing(figures);
         if self.hole && zeroing.is_none() {
@@ -137,7 +137,7 @@ impl Zeroes {
         ])
     }
 
-    /// The next piece of it.
+    /// Cuts the next part from the range.
     fn next(&mut self, figures: &DiskFigures, parts: &Parts) -> Option<(PieceOp, Range<u64>)> {
         while self.rest.front().is_some_and(|(_, bytes)| bytes.is_empty()) {
             self.rest.pop_front();
@@ -156,8 +156,8 @@ impl Zeroes {
     }
 }
 
-/// How a disk discards, if zeroes are read then. Of units that are no whole sectors no one can
-/// discard whole ones.
+/// The disk's discard parameters, if discarded sectors read as zeroes and units are whole sectors;
+/// else None.
 fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     let whole = |bytes: u32| bytes.is_multiple_of(figures.sector_size);
     figures.discard.filter(|discard| {
@@ -166,12 +166,12 @@ fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     })
 }
 
-/// Bytes that such a disk discards together.
+/// Number of bytes that the disk discards together.
 fn unit(figures: &DiskFigures, discard: &Discard) -> u64 {
     u64::from(discard.granularity.max(figures.sector_size))
 }
 
-/// Of these bytes the whole units that the disk discards, if there are any.
+/// The whole discard units within these bytes, if there are any.
 fn units(figures: &DiskFigures, discard: &Discard, bytes: &Range<u64>) -> Option<Range<u64>> {
     let unit = unit(figures, discard);
     let offset = u64::from(discard.alignment) % unit;
@@ -180,7 +180,7 @@ fn units(figures: &DiskFigures, discard: &Discard, bytes: &Range<u64>) -> Option
     Some(up(bytes.start)..end).filter(|inner| inner.start < inner.end)
 }
 
-/// One request that is done when so many are.
+/// Splits `done` into `parts` completions; it is called when all of them are.
 fn joined(done: Done, parts: usize) -> impl Iterator<Item = Done> {
     let state = Arc::new(Mutex::new((parts, None::<IoError>, Some(done))));
     (0..parts).map(move |_| {
@@ -201,34 +201,36 @@ fn joined(done: Done, parts: usize) -> impl Iterator<Item = Done> {
 }
 
 impl InHand {
-    /// Where these bytes of the disk are in its buffer.
+    /// The range of the buffer that holds these bytes of the disk.
     fn part(&self, bytes: &Range<u64>) -> Range<usize> {
         (bytes.start - self.buffer_at) as usize..(bytes.end - self.buffer_at) as usize
     }
 }
 
-/// See the module.
+/// Cuts requests into parts, orders writes to the same sector, and repeats parts that a closed back
+/// did not answer.
 #[derive(Default)]
 pub(super) struct Schedule {
     places: Vec<Option<InHand>>,
     free: Vec<usize>,
-    /// Numbers and sectors of requests that change some, in the order of coming.
+    /// Numbers and sectors of requests that change sectors, in order of arrival.
     changes: VecDeque<(u64, Range<u64>)>,
-    /// Places of requests that wait for earlier ones, in the order of coming.
+    /// Indices of requests that wait for earlier ones, in order of arrival.
     waiting: VecDeque<usize>,
     ready: VecDeque<Piece>,
-    /// By tag.
+    /// For each tag the part that was sent with it.
     asked: Vec<Option<Piece>>,
     free_tags: Vec<usize>,
     came: u64,
-    /// Changes that were done, whole or in part, and how many of these a flush has covered.
+    /// Number of changes that were made, wholly or in part, and how many of them a flush made
+    /// durable.
     changed: u64,
     flushed: u64,
     /// Requests that were done, and their weight, since the last [`settled`](Self::settled).
     settled: (usize, usize),
     figures: Option<DiskFigures>,
     parts: Parts,
-    /// As many as are written at a time; none before the first time.
+    /// Zero bytes for one write; allocated when first needed.
     zeroes: Vec<u8>,
 }
 
@@ -244,7 +246,7 @@ impl Schedule {
         }
     }
 
-    /// The unrequested parts of ranges of zeroes are to be done in another way.
+    /// Plans again how the unsent parts of ranges of zeroes are done.
     fn plan_again(&mut self, figures: &DiskFigures) {
         let Self { ready, places, .. } = self;
         ready.retain(|piece| {
@@ -271,27 +273,26 @@ impl Schedule {
         }
     }
 
-    /// Requests in hand.
+    /// Number of requests.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether something was changed that no flush has covered.
+    /// True if sectors were changed that no flush has covered.
     pub(super) fn is_dirty(&self) -> bool {
         self.changed > self.flushed
     }
 
-    /// Pieces that were asked and have no answer.
+    /// Number of parts that were sent and have no answer.
     pub(super) fn in_flight(&self) -> usize {
         self.asked.len() - self.free_tags.len()
     }
 
-    /// Whether some can be asked.
+    /// True if a part can be sent.
     pub(super) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -301,7 +302,7 @@ impl Schedule {
         std::mem::take(&mut self.settled)
     }
 
-    /// Takes a request in hand.
+    /// Accepts a request.
     pub(super) fn add(&mut self, request: DiskRequest) {
         let share = (1, request.weight());
         let DiskRequest { op, interrupt, done } = request;
@@ -330,7 +331,7 @@ impl Schedule {
             DiskOp::Zero { .. } => false,
             op => return self.take(at..at + len, op, None, interrupt, done, share),
         };
-        // Whole sectors of it, and the parts of sectors at its edges, which are written.
+        // Whole sectors become zeroes; the partial sectors at both ends are written.
         let unit = u64::from(figures.sector_size);
         let written = |bytes: &Range<u64>| DiskOp::Write {
             at: bytes.start,
@@ -353,7 +354,7 @@ impl Schedule {
         }
     }
 
-    /// The same, where it is known to be on the disk.
+    /// Like [`add`](Self::add), when the disk's figures are known.
     fn take(
         &mut self,
         bytes: Range<u64>,
@@ -412,7 +413,7 @@ impl Schedule {
         self.settled.1 += bytes;
     }
 
-    /// Whether it is to wait for earlier changes.
+    /// True if the request must wait for earlier changes.
     fn waits(&self, request: &InHand) -> bool {
         let mut earlier = self.changes.iter().take_while(|(number, _)| *number < request.number);
         match request.first {
@@ -424,7 +425,7 @@ impl Schedule {
         }
     }
 
-    /// Its first pieces can be asked.
+    /// The request's first parts can be sent.
     fn begin(&mut self, place: usize) {
         let Some(request) = &mut self.places[place] else { return };
         request.covers = self.changed;
@@ -482,41 +483,41 @@ impl Schedule {
         }
     }
 
-    /// Whether the next piece is a flush.
+    /// True if the next part is a flush.
     pub(super) fn flush_is_next(&self) -> bool {
         self.ready.front().is_some_and(|piece| piece.op == PieceOp::Flush)
     }
 
-    /// The next piece needs not be asked.
+    /// Removes the next part, which is not needed any more.
     pub(super) fn skip_first(&mut self) {
         if let Some(piece) = self.ready.pop_front() {
             self.over(&piece, Ok(()), |_| 0);
         }
     }
 
-    /// The next piece cannot be asked, and never can.
+    /// Fails the next part, which can never be sent.
     pub(super) fn fail_first(&mut self) {
         if let Some(piece) = self.ready.pop_front() {
             self.over(&piece, Err(IoError::Failed), |_| 0);
         }
     }
 
-    /// No one wants this piece any more: its request was interrupted, or it is of a range of zeroes
-    /// that has failed.
+    /// True if no one needs this part any more: its request was interrupted, or belongs to a range
+    /// of zeroes that has failed.
     fn is_unwanted(&self, piece: &Piece) -> bool {
         self.places[piece.place].as_ref().is_some_and(|request| {
             request.interrupt.is_raised() || request.zeroes.is_some() && request.failed.is_some()
         })
     }
 
-    /// Pieces of requests that were interrupted are over, where no back has them.
+    /// Ends the parts of interrupted requests that no back has.
     pub(super) fn drop_interrupted(&mut self) {
         let mut k = 0;
         while let Some(piece) = self.ready.get(k) {
             if !self.is_unwanted(piece) {
                 k += 1;
             } else if let Some(piece) = self.ready.remove(k) {
-                // Pieces that begin by that are ready behind all others.
+                // Parts that become ready by that come after all others.
                 self.over(&piece, Err(IoError::Failed), |_| 0);
             }
         }
@@ -531,8 +532,8 @@ impl Schedule {
         }
     }
 
-    /// Has the next piece asked, or as much of it as a request can be: `most` bytes, some whole
-    /// pages. It stays where it cannot be.
+    /// Sends the next part, or as much of it as fits in a request: `most` bytes, whole pages. If it
+    /// cannot be sent it stays.
     pub(super) fn ask_first(
         &mut self,
         most: usize,
@@ -575,7 +576,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The request with this tag has an answer; `copy_out` has the bytes of a read.
+    /// The request with this tag was answered; `copy_out` copies the bytes of a read.
     pub(super) fn answered(
         &mut self,
         tag: u64,
@@ -614,7 +615,7 @@ impl Schedule {
         }
     }
 
-    /// All pieces of a stage are answered.
+    /// All parts of the request's stage are answered: starts the next stage.
     fn advance(&mut self, place: usize) {
         let Some(request) = &mut self.places[place] else { return };
         if request.failed.is_some() {
@@ -631,7 +632,7 @@ impl Schedule {
         }
     }
 
-    /// It is done: tells so, and lets those begin that waited for it.
+    /// Completes a request, and starts the requests that waited for it.
     fn finish(&mut self, place: usize) {
         let Some(request) = self.places[place].take() else { return };
         self.free.push(place);
@@ -657,13 +658,13 @@ impl Schedule {
             }
             stays
         });
-        // One that began may have been done at once, and others have been checked by that.
+        // A request that started may have finished at once, and others were checked again.
         debug_assert!(self.waiting.is_empty(), "nothing is added meanwhile");
         self.waiting = waiting;
     }
 
-    /// Pieces with these tags have no answer any more: they are ahead of all others now. Returns
-    /// how many there were.
+    /// The parts with these tags will never be answered: they are sent again, before all others.
+    /// Returns their number.
     pub(super) fn lost(&mut self, tags: &[u64]) -> usize {
         let mut pieces = Vec::with_capacity(tags.len());
         for &tag in tags {
@@ -679,7 +680,7 @@ impl Schedule {
         n
     }
 
-    /// All that is in hand fails.
+    /// Fails all requests.
     pub(super) fn fail_all(&mut self) {
         self.ready.clear();
         self.waiting.clear();

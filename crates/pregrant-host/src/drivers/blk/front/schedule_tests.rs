@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 const SECTORS: u64 = 24;
 const BYTES: usize = SECTORS as usize * SECTOR_BYTES;
 
-/// A disk that discards, and says that zeroes are read then, or nothing of that.
+/// Figures of a disk that discards; `zeroes`: discarded sectors read as zeroes.
 fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
     let alignment = if granularity > sector_size { sector_size } else { 0 };
     let discard = Some(Discard { granularity, alignment, secure: false, zeroes });
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// A request, as the ring has it.
+/// A request as it is on the ring.
 #[derive(Clone, Debug)]
 enum Asked {
     Read { at: usize, len: usize },
@@ -51,7 +51,7 @@ struct Back {
 }
 
 impl Back {
-    /// Does what was asked; a read's bytes.
+    /// Executes a request; returns the bytes of a read.
     fn perform(&mut self, asked: &Asked) -> Vec<u8> {
         let unit = self.figures.sector_size as usize;
         let whole = |at: &usize, len: usize| assert_eq!((at % unit, len % unit), (0, 0), "{asked:?}");
@@ -69,7 +69,7 @@ impl Back {
             Asked::Discard { at, len } => {
                 assert!(discard.zeroes, "the bytes read afterwards are undefined");
                 whole(at, *len);
-                // Of parts of units something else is read.
+                // Partly discarded units do not read as zeroes.
                 let (granularity, alignment) = (discard.granularity as usize, discard.alignment as usize);
                 let unit_of = |at: usize| (at + granularity - alignment) / granularity;
                 for k in *at..at + len {
@@ -83,7 +83,7 @@ impl Back {
     }
 }
 
-/// A request that is on its way.
+/// A request that is not finished.
 #[derive(Clone, Debug)]
 enum Op {
     Read,
@@ -97,11 +97,11 @@ enum Op {
 #[derive(Clone, Debug)]
 enum Step {
     Put(Op, usize, usize),
-    /// As many pieces are asked as there are, of so many pages at most.
+    /// Sends all ready parts, each of at most this many pages.
     Ask(usize),
-    /// One that waits is answered.
+    /// Answers one of the parts that were sent.
     Answer(usize),
-    /// The back closes; of what it had, what these bits say is done all the same. The next one
+    /// Closes the back. The bits say which of the parts it had are done nevertheless. The next back
     /// promises zeroes, or does not.
     Close(u16, bool),
 }
@@ -133,10 +133,10 @@ struct Way {
     op: Op,
     bytes: Range<usize>,
     fate: Fate,
-    /// Of a read: what each byte may be.
+    /// Read: for each byte the values that it may have.
     may_be: Vec<Vec<u8>>,
-    /// Of zeroes, whose parts may be done long before the last: what was put later and is done, in
-    /// the order of that.
+    /// Zeroes: later writes that are done, in order. The parts of a range of zeroes can be done
+    /// long before its last one.
     later: Vec<(Range<usize>, u8)>,
 }
 
@@ -144,19 +144,19 @@ fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The program's view: bytes after all that is done, and what is on its way.
+/// The program's view: the bytes after all finished requests, and the unfinished requests.
 struct World {
     schedule: Schedule,
     back: Back,
     model: Vec<u8>,
-    /// Bytes that may be zeroes instead.
+    /// For each byte: it may be zero instead.
     perhaps: Vec<bool>,
     ways: Vec<Way>,
 }
 
 impl World {
     fn new(figures: DiskFigures) -> Self {
-        // So that there are many.
+        // Small parts, so that there are many.
         let parts = Parts { at_once: 2, discarded: 2048, written: u64::from(figures.sector_size).max(1024) };
         let mut schedule = Schedule { parts, ..Schedule::default() };
         schedule.set_figures(figures);
@@ -227,7 +227,7 @@ impl World {
             };
             self.schedule.ask_first(pages * 4096, submit).expect("it takes all");
         }
-        // Two that change the same sector are never asked at once.
+        // Two parts that change the same sector are never in flight together.
         let changed = self.back.waiting.iter().filter_map(|(_, asked)| match asked {
             Asked::Write { at, bytes } => Some(*at..at + bytes.len()),
             Asked::Discard { at, len } => Some(*at..at + len),
@@ -268,7 +268,7 @@ impl World {
         self.check();
     }
 
-    /// Takes note of what is done.
+    /// Checks the requests that are done.
     fn check(&mut self) {
         let mut k = 0;
         while k < self.ways.len() {
@@ -284,7 +284,7 @@ impl World {
                     assert!(matches!(way.op, Op::Punch) && e == IoError::NotSupported, "an honest back");
                     for at in way.bytes.clone() {
                         let is_put = |way: &Way| !matches!(way.op, Op::Read) && way.bytes.contains(&at);
-                        // A change that is put behind it may be there already.
+                        // A later change may already be on the disk.
                         if self.ways[k..].iter().any(is_put) {
                             self.perhaps[at] = true;
                         } else {
@@ -305,13 +305,13 @@ impl World {
                 }
                 Op::Write(value) => self.changed(k, way.bytes, value, &[]),
                 Op::Punch | Op::Zero => self.changed(k, way.bytes, 0, &way.later),
-                // All that came before it is done.
+                // All requests before a flush must be done.
                 Op::Flush => assert!(self.ways[..k].iter().all(|way| matches!(way.op, Op::Read | Op::Flush))),
             }
         }
     }
 
-    /// A change is done; this many others that were put ahead of it are not.
+    /// A change is done, and the last `ahead` of the earlier ones are not.
     fn changed(&mut self, ahead: usize, bytes: Range<usize>, value: u8, later: &[(Range<usize>, u8)]) {
         let mut all = vec![(bytes, value)];
         all.extend(later.iter().cloned());
@@ -375,12 +375,12 @@ proptest! {
     }
 }
 
-/// How one request ends that is put alone.
+/// The result of a single request.
 fn fate_of(schedule: &mut Schedule, op: DiskOp) -> Fate {
     fate_until(schedule, op, &Interrupt::default())
 }
 
-/// The same, with what ends it early.
+/// The result of a single request that `interrupt` can end early.
 fn fate_until(schedule: &mut Schedule, op: DiskOp, interrupt: &Interrupt) -> Fate {
     let fate = Fate::default();
     let report = Arc::clone(&fate);
@@ -404,7 +404,7 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
     for op in refused {
         assert_eq!(*fate_of(&mut schedule, op).lock().unwrap(), Some(Err(IoError::Failed)));
     }
-    // It does not know that the disk discards, nor that zeroes are read then.
+    // The disk does not know yet whether it discards, and whether zeroes are read then.
     let punch = || DiskOp::PunchHole { at: 0, len: 4096 };
     assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
     schedule.set_figures(figures(512, 512, false));
@@ -416,7 +416,8 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
 
 const TIB: u64 = 1 << 40;
 
-/// Asks all that can be asked: of each the tag, and what and how many bytes it is.
+/// Sends everything that can be sent; returns for each part the tag, the operation and the number
+/// of bytes.
 fn ask_all(schedule: &mut Schedule) -> Vec<(u64, char, u64)> {
     let mut asked = Vec::new();
     while schedule.is_ready() {
@@ -443,14 +444,14 @@ fn long_disk(zeroes: bool) -> Schedule {
     schedule
 }
 
-/// Whatever it takes, no one waits for all of it.
+/// However long it takes, other requests do not wait for all of it.
 #[test]
 fn a_hole_of_terabytes_is_a_few_requests_at_a_time_and_nothing_is_read() {
     let mut schedule = long_disk(true);
     let (at, len) = (12_345_678_848, 5 * TIB / 2 + 1024);
     let fate = fate_of(&mut schedule, DiskOp::PunchHole { at, len });
     let mut all = Vec::new();
-    // Another's pieces come between its own.
+    // Parts of another request are sent between its parts.
     let mut other = ask_all(&mut schedule);
     assert!(other.len() <= Parts::default().at_once);
     let write = fate_of(&mut schedule, DiskOp::Write { at: 0, bytes: vec![1; 512] });
@@ -480,12 +481,13 @@ fn a_range_that_is_interrupted_ends_with_the_parts_that_the_back_has() {
         let fate = fate_until(&mut schedule, range, &interrupt);
         let asked = ask_all(&mut schedule);
         assert!(asked.iter().all(|asked| asked.1 == op), "{asked:?}");
-        // One is answered, and the next of it is ready; of another the back knows nothing any more.
+        // One part is answered, so the next one is ready; of another part the back has lost all
+        // trace.
         schedule.answered(asked[0].0, Ok(()), |_| 0);
         assert!(schedule.is_ready());
         interrupt.raise();
         assert_eq!(schedule.lost(&[asked[1].0]), 1);
-        // Requests that wait for it go on behind it.
+        // Requests that wait for the range continue after it.
         let flush = fate_of(&mut schedule, DiskOp::Flush);
         assert_eq!(ask_all(&mut schedule), []);
         for (tag, ..) in &asked[2..] {
@@ -499,7 +501,7 @@ fn a_range_that_is_interrupted_ends_with_the_parts_that_the_back_has() {
     }
 }
 
-/// One that was interrupted before it could begin does nothing.
+/// A range that is interrupted before it starts sends nothing.
 #[test]
 fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     let mut schedule = long_disk(true);
@@ -514,8 +516,8 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
-/// A program that is killed while no back answers: what no back has of its requests is over at
-/// once, what one has is answered, and what one loses is not asked again.
+/// A program is killed while no back answers. Parts of its requests that no back has end at once; a
+/// part that a back has is answered; a part that the back loses is not sent again.
 #[test]
 fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     let mut schedule = long_disk(true);
@@ -525,7 +527,7 @@ fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     let is_over = |fate: &Fate| *fate.lock().unwrap() == Some(Err(IoError::Failed));
     let asked = [until(&mut schedule, write(0)), until(&mut schedule, DiskOp::Read { at: 0, len: 4096 })];
     assert_eq!(ask_all(&mut schedule).len(), 2);
-    // It waits for the first; a part of its sector is read before that.
+    // The write waits for the first one, and then reads the rest of its sector.
     let waits = until(&mut schedule, DiskOp::Write { at: 100, bytes: vec![2; 8] });
     let unasked = [until(&mut schedule, write(512)), until(&mut schedule, DiskOp::Read { at: 0, len: 512 })];
     let flush = until(&mut schedule, DiskOp::Flush);
@@ -549,7 +551,7 @@ fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     );
 }
 
-/// It was found to discard, and does not here: zeroes are written, and a hole is refused.
+/// The disk claimed to discard and refuses: zeroes are written instead, and a hole is refused.
 #[test]
 fn a_discard_that_is_refused_is_written_where_zeroes_were_asked_for() {
     let mut schedule = long_disk(true);

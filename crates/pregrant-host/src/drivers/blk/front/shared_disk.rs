@@ -21,50 +21,50 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Requests on their way at most.
+/// Largest number of requests in flight.
 pub const REQUESTS_MAX: usize = 256;
-/// Bytes of them at most.
+/// Largest number of bytes of the requests in flight.
 pub const BYTES_MAX: usize = 32 << 20;
-/// Memory for a range of zeroes, however long it is: the sectors at its edges.
+/// Memory that a range of zeroes needs, however long it is: the sectors at its edges.
 const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 
 /// The operation. Offsets and lengths are in bytes, wherever sectors begin.
 pub enum DiskOp {
-    /// These bytes are wanted.
+    /// Reads bytes.
     Read {
-        /// The first.
+        /// Offset of the first byte.
         at: u64,
-        /// How many.
+        /// Number of bytes.
         len: usize,
     },
-    /// These are to be there from now on.
+    /// Writes bytes.
     Write {
-        /// The first.
+        /// Offset of the first byte.
         at: u64,
-        /// The bytes for them.
+        /// The bytes to write.
         bytes: Vec<u8>,
     },
-    /// Earlier writes must not be lost any more.
+    /// Makes earlier writes durable.
     Flush,
-    /// No one needs these any more, and they read as zeroes. A disk whose discarded sectors hold
-    /// anything does not support it.
+    /// Gives back the space of these bytes, which then read as zeroes. Not supported if discarded
+    /// sectors of the disk may read as anything else.
     PunchHole {
-        /// The first.
+        /// Offset of the first byte.
         at: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// They read as zeroes, whether that takes room or gives it back.
+    /// Makes these bytes read as zeroes, with or without giving back their space.
     Zero {
-        /// The first.
+        /// Offset of the first byte.
         at: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
 }
 
-/// Ends a request that no one waits for any more ([`SharedDisk::interrupt`]): the parts that a back
-/// has are answered still, no other is asked, also not again, and the request fails.
+/// Ends a request that no one waits for any more ([`SharedDisk::interrupt`]): parts that a back has
+/// are still answered, no other part is sent (again), and the request fails.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Flags>);
 
@@ -75,29 +75,29 @@ struct Flags {
 }
 
 impl Interrupt {
-    /// From now on.
+    /// Sets the interrupt.
     pub(super) fn raise(&self) {
         self.0.raised.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was.
+    /// True if the interrupt was raised.
     pub fn is_raised(&self) -> bool {
         self.0.raised.load(Ordering::Relaxed)
     }
 
-    /// A back has answered a part of it.
+    /// Notes that a back has answered a part of the request.
     pub fn moved(&self) {
         self.0.moved.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a back has answered a part of it since the last call.
+    /// True if a back has answered a part of the request since the last call.
     pub fn has_moved(&self) -> bool {
         self.0.moved.swap(false, Ordering::Relaxed)
     }
 }
 
 impl DiskOp {
-    /// Bytes that are held for it.
+    /// Number of bytes that the request holds in memory.
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Read { len, .. } => *len,
@@ -108,15 +108,14 @@ impl DiskOp {
     }
 }
 
-/// Gets once how a request went; for a read, with its bytes. It is called on the front's
-/// thread, and holds up all others.
+/// Called once with the result of a request, for a read with its bytes. It runs on the front's
+/// thread, and delays all other requests.
 pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 
-/// One request.
+/// A request of a thread.
 pub struct DiskRequest {
-    /// The operation.
     pub op: DiskOp,
-    /// Ends it early.
+    /// Ends the request early when it is raised.
     pub interrupt: Interrupt,
     /// The receiver of the result.
     pub done: Done,
@@ -140,7 +139,8 @@ impl State {
     }
 }
 
-/// See the module.
+/// A disk that several threads read and write while the front's loop sends their requests to the
+/// back.
 pub struct SharedDisk {
     state: Mutex<State>,
     room: Condvar,
@@ -154,7 +154,7 @@ impl fmt::Debug for SharedDisk {
 }
 
 impl SharedDisk {
-    /// Of a front that is not connected yet.
+    /// For a front that is not connected yet.
     pub fn new() -> io::Result<Self> {
         Ok(Self { state: Mutex::default(), room: Condvar::new(), waker: Waker::of_thread(0)? })
     }
@@ -163,28 +163,27 @@ impl SharedDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its figures as its back said last; None: it was never connected.
+    /// The disk's figures as its back wrote them last; None: it was never connected.
     pub fn figures(&self) -> Option<DiskFigures> {
         self.state().figures
     }
 
-    /// Its length in bytes, whole logical sectors of it.
+    /// Length of the disk in bytes, a whole number of logical sectors.
     pub fn len(&self) -> u64 {
         self.figures().map_or(0, |figures| figures.sectors / figures.units() * u64::from(figures.sector_size))
     }
 
-    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Somebody begins to use it, for more than one request: while it is used, a toolstack that
-    /// wants it gone waits.
+    /// Starts the use of the disk for more than one request: meanwhile a removal by the toolstack
+    /// waits.
     pub fn begin_use(&self) {
         self.state().users += 1;
     }
 
-    /// One of those has done with it.
+    /// One of the users has finished with the disk.
     pub fn end_use(&self) {
         let mut state = self.state();
         state.users = state.users.saturating_sub(1);
@@ -192,18 +191,18 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Whether somebody [uses](Self::begin_use) it.
+    /// True if somebody [uses](Self::begin_use) the disk.
     pub fn is_used(&self) -> bool {
         self.state().users > 0
     }
 
-    /// Has it done, and waits where too much is on its way. While there is no back it goes on
+    /// Adds a request, and waits while too many are in flight. While there is no back it keeps
     /// waiting.
     pub fn put(&self, op: DiskOp, done: Done) {
         self.put_until(op, &Interrupt::default(), done);
     }
 
-    /// The same, until the `interrupt` ends it, wherever it is then.
+    /// Like [`put`](Self::put); `interrupt` ends the request early, at any stage.
     pub fn put_until(&self, op: DiskOp, interrupt: &Interrupt, done: Done) {
         let weight = op.weight();
         let mut state = self.state();
@@ -221,10 +220,10 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// No one waits for these requests any more, wherever they are.
+    /// Ends these requests early, at any stage, because no one waits for them.
     pub fn interrupt<'a>(&self, requests: impl IntoIterator<Item = &'a Interrupt>) {
         requests.into_iter().for_each(Interrupt::raise);
-        // Behind the flags: who waits for room has not looked yet, or is notified.
+        // Set after the flags: a thread that waits for room has not checked yet, or is notified.
         self.state().interrupted = true;
         self.room.notify_all();
         self.waker.wake();
@@ -235,7 +234,7 @@ impl SharedDisk {
         std::mem::take(&mut self.state().interrupted)
     }
 
-    /// Has the front's loop check everything.
+    /// Wakes the front's loop to check everything.
     pub fn wake(&self) {
         self.waker.wake();
     }
@@ -248,7 +247,7 @@ impl SharedDisk {
         n
     }
 
-    /// So many requests are done, and their bytes let go of.
+    /// Notes that `requests` requests are done and `bytes` bytes freed.
     pub(super) fn settle(&self, requests: usize, bytes: usize) {
         let mut state = self.state();
         state.requests -= requests;
@@ -257,24 +256,24 @@ impl SharedDisk {
         self.room.notify_all();
     }
 
-    /// A back is connected, or says another length.
+    /// Called when a back is connected, or the disk's length has changed.
     pub(super) fn set_figures(&self, figures: DiskFigures) {
         self.state().figures = Some(figures);
     }
 
-    /// From now on requests fail; those that wait to be put, too.
+    /// Fails all requests from now on, also those that wait for room.
     pub(super) fn end(&self) {
         self.state().ended = true;
         self.room.notify_all();
     }
 
-    /// The same, with this one behind all that were put before.
+    /// Like [`end`](Self::end), with this request after all others.
     pub(super) fn end_with(&self, op: DiskOp, done: Done) {
         self.put_at_once(op, done);
         self.end();
     }
 
-    /// Has it done, whether there is room or not: of the loop's own.
+    /// Adds a request of the loop itself, whether there is room or not.
     pub(super) fn put_at_once(&self, op: DiskOp, done: Done) {
         let mut state = self.state();
         state.requests += 1;
@@ -282,29 +281,30 @@ impl SharedDisk {
         state.new.push_back(DiskRequest { op, interrupt: Interrupt::default(), done });
     }
 
-    /// Ends the loop's sleep.
+    /// Descriptor that ends the loop's sleep.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
-    /// The loop is about to check for the last time before it sleeps.
+    /// Called before the loop's last check before it sleeps.
     pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }
 
-    /// It is about to sleep; false: something came since it [checked](Self::check).
+    /// Called right before the loop sleeps. Returns false if a request arrived since it
+    /// [checked](Self::check).
     pub(super) fn about_to_sleep(&self) -> bool {
         self.waker.doorbell.about_to_sleep()
     }
 
-    /// It has slept; the descriptor was what ended it, or was not.
+    /// The loop has slept; `rung` says whether the descriptor woke it.
     pub(super) fn awake(&self, rung: bool) {
         self.waker.awake(rung);
     }
 }
 
 impl DiskRequest {
-    /// Bytes that are held for it.
+    /// Number of bytes that the operation holds in memory.
     pub(super) fn weight(&self) -> usize {
         self.op.weight()
     }

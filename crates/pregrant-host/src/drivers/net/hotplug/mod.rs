@@ -31,25 +31,26 @@ use super::port_provider::{HotplugConfig, Plugged};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Scripts that a backend has run at a time; other vifs wait. Fewer than the service's socket
-/// takes.
+/// Largest number of hotplug scripts that a backend runs at the same time; other vifs wait. It is
+/// smaller than the queue of the service's socket.
 pub const RUNS_MAX: usize = 32;
 
-/// How long a script that may run waits for a service that takes no more.
+/// How long a script waits while the service accepts no connection.
 const TAKEN: Duration = Duration::from_secs(65);
 
-/// A script that runs, here or there, or is to.
+/// A hotplug script, run by this process or by the service.
 #[derive(Debug)]
 pub struct Run {
     request: Request,
-    /// Where it is asked for, if another process runs it.
+    /// Socket of the service that runs the script; None: this process runs it.
     socket: Option<PathBuf>,
     how: How,
 }
 
 #[derive(Debug)]
 enum How {
-    /// It has not started. Since when it is the service that takes no more, if it is.
+    /// The script has not started. The time says since when the service has accepted no connection,
+    /// if that is why.
     Waits(Option<Instant>),
     Here(Script),
     There(Asked),
@@ -58,35 +59,35 @@ enum How {
 /// Whether another script may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capacity {
-    /// Yes.
+    /// Another script may start.
     Free,
-    /// As many run as run at a time ([`RUNS_MAX`]).
+    /// The largest number of scripts ([`RUNS_MAX`]) is running.
     None,
-    /// The service took none a moment ago.
+    /// The service refused a connection a moment ago.
     Refused,
 }
 
 impl Run {
-    /// A vif's script, to be run as the toolstack would; by the service at `socket` if there is
-    /// one. It begins in one of its [turns](Self::turn).
+    /// A vif's script, to be run as the toolstack would, by the service at `socket` if there is
+    /// one. It starts in one of its [turns](Self::turn).
     pub fn new(script: &str, place: &HotplugConfig, what: What, socket: Option<PathBuf>) -> Self {
         let request =
             Request { what, script: script.into(), vif: place.name.clone(), dir: place.dir.clone() };
         Self { request, socket, how: How::Waits(None) }
     }
 
-    /// The action that it gets.
+    /// The script's argument.
     pub fn what(&self) -> What {
         self.request.what
     }
 
-    /// Whether it has started.
+    /// True if the script has started.
     pub fn has_started(&self) -> bool {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// Its progress. One that has not started does if there is [room](Capacity); one that takes too
-    /// long is ended, and so is one that the service does not take.
+    /// Continues the script. One that has not started does so if there is [room](Capacity). One
+    /// that takes too long is killed; one that the service does not accept in time fails.
     pub fn turn(&mut self, room: Capacity) -> Plugged {
         if let How::Waits(since) = self.how {
             match (room, self.begin(room)) {
@@ -119,7 +120,7 @@ impl Run {
         }
     }
 
-    /// None: not now.
+    /// Starts the script; None: that is not possible now.
     fn begin(&self, room: Capacity) -> Result<Option<How>, String> {
         match &self.socket {
             _ if room != Capacity::Free => Ok(None),
@@ -132,7 +133,7 @@ impl Run {
         format!("{} {} {why}", self.request.script, self.request.what)
     }
 
-    /// Ends it, with what it started.
+    /// Kills the script and its child processes.
     pub fn end(&mut self) {
         match &mut self.how {
             How::Waits(_) => {}
@@ -154,7 +155,7 @@ mod tests {
         let why = run(How::Waits(Some(long_ago))).turn(Capacity::Refused);
         let text = "/vif offline was not run: the hotplug service took no more for 65s";
         assert_eq!(why, Plugged::No(text.into()));
-        // As long as others of ours run it is no fault of the service's.
+        // While other scripts of ours run, the wait is not the service's fault.
         let mut waits = run(How::Waits(Some(long_ago)));
         assert_eq!(waits.turn(Capacity::None), Plugged::NotYet);
         assert_eq!(waits.turn(Capacity::Refused), Plugged::NotYet);

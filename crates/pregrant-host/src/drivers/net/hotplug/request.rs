@@ -16,27 +16,27 @@
 
 use std::fmt;
 
-/// Bytes of a message at most.
+/// Largest size of a message in bytes.
 pub const REQUEST_BYTES: usize = 512;
 
 /// The first line, with the format's version.
 const HEAD: &str = "pregrant hotplug 1";
-/// Bytes of an interface's name at most: `IFNAMSIZ`, less its NUL.
+/// Longest name of a network interface: `IFNAMSIZ` without the terminating NUL.
 const NAME_BYTES: usize = 15;
-/// The first number that is no guest's: `DOMID_FIRST_RESERVED`.
+/// Lowest domain id that no guest can have: `DOMID_FIRST_RESERVED`.
 const RESERVED: u16 = 0x7ff0;
 
-/// The action that a script gets.
+/// The action of a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
-    /// Plug the interface in.
+    /// Connect the interface to the network.
     Online,
-    /// Undo that.
+    /// Undo `online`.
     Offline,
 }
 
 impl What {
-    /// The script's argument.
+    /// The value as the script's first argument.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Online => "online",
@@ -51,14 +51,14 @@ impl fmt::Display for What {
     }
 }
 
-/// See the module.
+/// A request to the service to run a hotplug script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// The script's argument.
+    /// The script's first argument.
     pub what: What,
-    /// Its path.
+    /// Path of the script.
     pub script: String,
-    /// The interface.
+    /// Name of the interface.
     pub vif: String,
     /// The vif's directory in xenstore, of the backend.
     pub dir: String,
@@ -67,19 +67,19 @@ pub struct Request {
 /// Why a message is no request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Not five lines with these heads, in order.
+    /// The message does not consist of five lines with these prefixes, in order.
     #[error("malformed request")]
     Form,
-    /// Neither `online` nor `offline`.
+    /// The argument is neither `online` nor `offline`.
     #[error("a script's argument is `online` or `offline`")]
     What,
     /// Not an absolute path of plain names.
     #[error("a script is an absolute path of letters, digits and ._-, without a part that begins with a dot")]
     Script,
-    /// No name of an interface.
+    /// The text is not a valid interface name.
     #[error("an interface's name has 1 to 15 letters, digits and ._-, and begins with a letter or a digit")]
     Vif,
-    /// Not `/local/domain/N/backend/vif/N/N`.
+    /// The directory is not of the form `/local/domain/N/backend/vif/N/N`.
     #[error("a vif's directory is /local/domain/N/backend/vif/N/N")]
     Dir,
 }
@@ -100,7 +100,7 @@ fn is_interface(name: &str) -> bool {
         && name.chars().all(is_plain)
 }
 
-/// A number as it is written in one way only.
+/// Parses a number that must be in canonical form.
 fn number<N: std::str::FromStr + ToString>(text: &str) -> Option<N> {
     text.parse().ok().filter(|n: &N| n.to_string() == text)
 }
@@ -113,13 +113,13 @@ fn is_vif_dir(path: &str) -> bool {
 }
 
 impl Request {
-    /// As a message.
+    /// The request as a message.
     pub fn encode(&self) -> String {
         let Self { what, script, vif, dir } = self;
         format!("{HEAD}\nwhat={what}\nscript={script}\nvif={vif}\ndir={dir}\n")
     }
 
-    /// Of a message.
+    /// Reads a message.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(Request::parse(longest.encode().as_bytes()), Ok(longest));
     }
 
-    /// Each byte that is missing, doubled or another one gives a refusal or a request whose own
-    /// text is that message.
+    /// A message in which a byte is missing, doubled or changed is refused, or is the encoding of
+    /// another valid request.
     #[test]
     fn a_message_that_is_changed_is_refused_or_says_what_it_does() {
         let text = request().encode().into_bytes();

@@ -6,10 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a hotplug script may run.
+/// How long a hotplug script may run before it is killed.
 pub const SCRIPT: Duration = Duration::from_secs(60);
 
-/// A script that runs.
+/// A script that this process started.
 #[derive(Debug)]
 pub struct Script {
     child: Child,
@@ -17,7 +17,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Runs it as the toolstack would.
+    /// Runs a script as the toolstack would.
     ///
     /// # Errors
     /// In words.
@@ -32,7 +32,7 @@ impl Script {
         Ok(Self { child, began: Instant::now() })
     }
 
-    /// None: it still runs. One that takes too long is ended.
+    /// Returns the script's result; None: it still runs. A script that takes too long is killed.
     pub fn turn(&mut self) -> Option<Result<(), String>> {
         match self.child.try_wait() {
             Ok(None) if self.began.elapsed() < SCRIPT => None,
@@ -46,7 +46,7 @@ impl Script {
         }
     }
 
-    /// Ends it, with what it started.
+    /// Kills the script and its child processes.
     pub fn end(&mut self) {
         let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();

@@ -11,19 +11,19 @@ use rustix::net::{
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How much longer than a script's own time the service may take.
+/// How much longer than the script itself the service may take.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A request that is under way. Nothing of it blocks.
+/// A request that was sent to the service. No call blocks.
 #[derive(Debug)]
 pub struct Asked {
-    /// None: ended.
+    /// Connection to the service; None: the request has ended.
     socket: Option<OwnedFd>,
     began: Instant,
 }
 
 impl Asked {
-    /// Asks the service at `path`. None: too many ask already; to be tried again.
+    /// Sends a request to the service at `path`. None: its queue is full; try again later.
     ///
     /// # Errors
     /// In words. No one is there.
@@ -37,7 +37,7 @@ impl Asked {
         };
         match asked() {
             Ok(socket) => Ok(Some(Self { socket: Some(socket), began: Instant::now() })),
-            // Its queue of connections is full.
+            // The service's queue of connections is full.
             Err(Errno::AGAIN) => Ok(None),
             Err(e) => {
                 let remedy = match e {
@@ -49,7 +49,7 @@ impl Asked {
         }
     }
 
-    /// None: it still runs.
+    /// Returns the script's result; None: it still runs.
     pub fn turn(&mut self) -> Option<Result<(), String>> {
         let ended = || Err("was ended, without an answer from the hotplug service".to_string());
         let Some(socket) = &self.socket else { return Some(ended()) };
@@ -68,7 +68,7 @@ impl Asked {
         Some(answer)
     }
 
-    /// Ends it: the service ends the script when no one waits for it.
+    /// Closes the connection: the service kills a script that no one waits for.
     pub fn end(&mut self) {
         self.socket = None;
     }

@@ -12,43 +12,43 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an asker may take to say what it wants.
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two checks of the script.
+/// Interval of checks of the script.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// Why a request came to nothing.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The socket is none, or failed.
     #[error("the socket on standard input: {0}; this program is started by pregrant-hotplug.socket")]
     Socket(#[from] Errno),
-    /// Another user than this process's.
+    /// The request is from another user than this process's.
     #[error("asked by user {0}: only this service's own user may ask")]
     Stranger(u32),
-    /// Nothing came in time.
+    /// No request arrived in time.
     #[error("nothing was asked for in {} s", PATIENCE.as_secs())]
     Silent,
-    /// No request.
+    /// The message is not a valid request.
     #[error("refused: {0}")]
     Request(#[from] RequestError),
-    /// A request for what is not to be done.
+    /// The request is for something that the service does not do.
     #[error("refused: {0}")]
     Refused(String),
     /// The script failed.
     #[error("{0}")]
     Script(String),
-    /// No one waits for it any more.
+    /// The client closed the connection.
     #[error("the asker has gone; the script was ended")]
     Gone,
 }
 
-/// Where scripts and interfaces are.
+/// The service that runs hotplug scripts for backends without privileges.
 #[derive(Clone, Debug)]
 pub struct Service {
     scripts: PathBuf,
     interfaces: PathBuf,
-    /// Who may ask, and whose scripts are run: this process's user, root.
+    /// Only this user may send requests, and only scripts that belong to it are run: root.
     user: u32,
 }
 
@@ -59,13 +59,13 @@ impl Default for Service {
 }
 
 impl Service {
-    /// For scripts below `scripts`, and the interfaces that `interfaces` lists.
+    /// Runs scripts below `scripts`, for interfaces that exist below `interfaces`.
     pub fn new(scripts: impl Into<PathBuf>, interfaces: impl Into<PathBuf>) -> Self {
         let user = rustix::process::geteuid().as_raw();
         Self { scripts: scripts.into(), interfaces: interfaces.into(), user }
     }
 
-    /// Serves the one request that `socket` brings, and says on it how that ended.
+    /// Serves the one request on `socket`, and writes its result there.
     ///
     /// # Errors
     /// See [`ServiceError`]. The asker has it, if it is there.
@@ -76,7 +76,7 @@ impl Service {
             Err(why) => format!("failed: {why}"),
         };
         let bytes = answer.as_bytes();
-        // It may have gone.
+        // The client may be gone.
         let _ = send(
             &socket,
             &bytes[..bytes.len().min(REQUEST_BYTES)],
@@ -105,7 +105,7 @@ impl Service {
                 Some(Err(why)) => return Err(ServiceError::Script(why)),
                 None => {}
             }
-            // Whatever comes now is no request: mostly the end.
+            // The client sends nothing more, so this is most likely the end of the connection.
             if readable(socket, CHECK)? {
                 script.end();
                 return Err(ServiceError::Gone);
@@ -113,7 +113,7 @@ impl Service {
         }
     }
 
-    /// Whether a request of the right form is one that is carried out.
+    /// Checks that a well-formed request may be executed.
     ///
     /// # Errors
     /// [`ServiceError::Refused`]: the script is not one of the administrator's below the folder of
@@ -124,7 +124,7 @@ impl Service {
         if script.strip_prefix(&self.scripts).map_or(true, |name| name.components().count() != 1) {
             return refused(format!("{} is not in {}", script.display(), self.scripts.display()));
         }
-        // No link is followed: it could lead anywhere.
+        // Symbolic links are not followed: they could lead anywhere.
         match std::fs::symlink_metadata(script) {
             Ok(file) if !file.is_file() => return refused(format!("{} is no plain file", script.display())),
             Ok(file) if file.uid() != self.user || file.mode() & 0o022 != 0 => {
@@ -142,7 +142,7 @@ impl Service {
     }
 }
 
-/// Whether something came, or the other end went, within `time`.
+/// True if data arrived, or the other end closed the connection, within `time`.
 fn readable(socket: &impl AsFd, time: Duration) -> Result<bool, Errno> {
     let time = Timespec::try_from(time).ok();
     let mut fds = [PollFd::new(socket, PollFlags::IN)];

@@ -20,7 +20,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the kernel has it.
+/// Path of the device file.
 pub const PATH: &str = "/dev/vhost-net";
 
 /// `VHOST_GET_FEATURES`.
@@ -44,7 +44,7 @@ const SET_VRING_CALL: Opcode = 0x4008_AF21;
 /// `VHOST_NET_SET_BACKEND`.
 const SET_BACKEND: Opcode = 0x4008_AF30;
 
-/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may take several buffers.
+/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may use several buffers.
 const MRG_RXBUF: u64 = 1 << 15;
 /// `VIRTIO_RING_F_EVENT_IDX`.
 const EVENT_IDX: u64 = 1 << 29;
@@ -103,7 +103,8 @@ pub enum Which {
 #[derive(Debug)]
 pub struct Doors {
     kick: OwnedFd,
-    /// One for both rings of a queue: a worker that is woken by it checks both.
+    /// The eventfd by which the worker calls, for both rings of a queue: a thread that is woken by
+    /// it checks both.
     call: Arc<OwnedFd>,
 }
 
@@ -178,7 +179,7 @@ pub trait Worker: Sized {
     /// There is none, the process may not open it, or it lacks a feature.
     fn open() -> io::Result<Self>;
 
-    /// Tells it of a new ring, to which no backend is set.
+    /// Tells the worker of a new ring, to which no backend is set.
     ///
     /// # Safety
     /// The ring's memory stays until a backend that was set is [taken away](Self::detach), or the

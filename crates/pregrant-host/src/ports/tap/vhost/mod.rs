@@ -117,7 +117,7 @@ impl fmt::Display for Broken {
 /// The two rings of one queue of a tap.
 #[derive(Debug)]
 pub struct Vhost<D: Worker = Device> {
-    /// None: it is stopped and was not restarted yet.
+    /// The vhost device. None: it is stopped and was not restarted yet.
     device: Option<D>,
     tap: Arc<OwnedFd>,
     memory: Arc<Mapping>,
@@ -207,7 +207,7 @@ impl<D: Worker> Vhost<D> {
         device.attach(Which::Tx, self.tap.as_fd())
     }
 
-    /// Whether it works. Tries from time to time to restart a stopped worker.
+    /// True if the worker works. Tries from time to time to restart a stopped worker.
     pub fn is_up(&mut self) -> bool {
         match self.stopped {
             None => true,
@@ -394,7 +394,7 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// As [`send`](Self::send), of a frame whose bytes behind the head are in `pieces`. The token
+    /// Like [`send`](Self::send), of a frame whose bytes behind the head are in `pieces`. The token
     /// is [completed](Self::complete) once no one reads it any more.
     ///
     /// # Safety

@@ -54,7 +54,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// With these bytes of `memory` for frames.
+    /// A ring whose frames are put into these bytes of `memory`.
     pub fn new(ring: Virtqueue, memory: Arc<Mapping>, area: Range<usize>) -> Self {
         let most = ring.nr_free();
         Self {
@@ -118,7 +118,7 @@ impl Sender {
         true
     }
 
-    /// As [`put`](Self::put), of a frame whose `pieces` follow its head.
+    /// Like [`put`](Self::put), of a frame whose `pieces` follow its head.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until the token is [completed](Self::completed).

@@ -33,21 +33,21 @@ const NEXT: u64 = 1;
 /// The device writes there, and does not read.
 const WRITE: u64 = 2;
 
-/// Most descriptors per chain: as many as the kernel's iovecs (`UIO_MAXIOV`), and never more than
-/// the ring has.
+/// Largest number of descriptors per chain: as many as the kernel's iovecs (`UIO_MAXIOV`), and
+/// never more than the ring has.
 const CHAIN_MAX: usize = 1024;
 
 /// Memory that a descriptor names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Its address in this process.
+    /// Address of the buffer in this process.
     pub address: u64,
     pub len: u32,
     /// The device writes to it, instead of reading.
     pub writable: bool,
 }
 
-/// A chain that came back.
+/// A chain that the device returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
     /// The chain's head, as [`push`](Virtqueue::push) returned it.
@@ -59,9 +59,9 @@ pub struct Used {
 /// How the used ring violates the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
-    /// More chains came back than are in flight.
+    /// The device returned more chains than are in flight.
     Index {
-        /// Number of chains that came back, by the device's index.
+        /// Number of chains that the device returned, by its index.
         back: u16,
         out: u16,
     },
@@ -88,7 +88,7 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// Whether a side that named `event` must be notified when an index goes from `old` to `new`.
+/// True if a side that named `event` must be notified when an index goes from `old` to `new`.
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -97,7 +97,7 @@ fn passes(event: u16, new: u16, old: u16) -> bool {
 #[derive(Debug)]
 pub struct Virtqueue {
     memory: Arc<Mapping>,
-    /// Its offset in `memory`.
+    /// Offset of the ring in `memory`.
     at: usize,
     size: u16,
     /// For a free descriptor the next free one; for one in use the next of its chain.
@@ -113,7 +113,7 @@ pub struct Virtqueue {
     /// Number of chains pushed, and of those published.
     avail: u16,
     published: u16,
-    /// Number of chains that came back and were popped.
+    /// Number of chains that the device returned and that were popped.
     seen: u16,
     /// The device's index, as last read.
     back: u16,
@@ -205,7 +205,7 @@ impl Virtqueue {
         Some(head)
     }
 
-    /// As [`push`](Self::push), of this one buffer.
+    /// Like [`push`](Self::push), of this one buffer.
     ///
     /// # Safety
     /// As for [`push`](Self::push).
@@ -274,7 +274,7 @@ impl Virtqueue {
         passes(self.avail_event(), self.avail, old)
     }
 
-    /// The number of chains that came back and were not popped.
+    /// The number of chains that the device returned and that were not popped.
     ///
     /// # Errors
     ///
@@ -295,13 +295,13 @@ impl Virtqueue {
         Ok(self.back.wrapping_sub(self.seen).into())
     }
 
-    /// The same number as the device reports it now, unchecked: only for statistics.
+    /// Like [`came`](Self::came), as the device reports it now, unchecked: only for statistics.
     pub fn waiting(&self) -> usize {
         let idx = self.memory.u16(self.at + used_at(self.size) + 2);
         u16::from_le(idx.load(Ordering::Relaxed)).wrapping_sub(self.seen).min(self.out).into()
     }
 
-    /// Pops the oldest chain that came back. It keeps its descriptors until it is
+    /// Pops the oldest chain that the device returned. It keeps its descriptors until it is
     /// [freed](Self::free) or [pushed again](Self::push_again).
     ///
     /// # Errors

@@ -18,9 +18,9 @@ use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
 use core::array::from_fn;
 
-/// Most bytes of unused buffers.
+/// Largest number of bytes of unused buffers.
 const SPARE_BYTES: usize = 4 << 20;
-/// Most requests whose data is copied in one call.
+/// Largest number of requests whose data is copied in one call.
 const TOGETHER: usize = 16;
 
 /// Number of buffer sizes: one page, two, four, ... up to the longest request.

@@ -9,7 +9,7 @@ use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
 
-/// Maps that are to be unmapped.
+/// The path `map`, with the mappings that are about to be unmapped.
 pub struct MapPath<P: Platform> {
     done: Vec<MapOf<P>>,
     /// Grants of the current request.

@@ -35,9 +35,9 @@ pub struct PersistentPath<P: Platform> {
     done: Vec<MapOf<P>>,
     /// Segments of the current request whose pages are not in the store.
     missing: Vec<Part>,
-    /// For each segment, whether it is among those.
+    /// For each segment, whether it is among the missing ones.
     is_missing: Vec<bool>,
-    /// The fragments and the references of those segments.
+    /// Fragments and references of the missing segments.
     others: Vec<MappedPiece>,
     refs: Vec<GrantRef>,
     overflows: u64,

@@ -190,8 +190,8 @@ impl<P: Platform> Vif<P> {
         self.queues.push(queue);
     }
 
-    /// A ring is not resumed if no record says whether its next slot is a request: it might be sent
-    /// although the guest never meant to send it.
+    /// Refuses to resume a ring if no record says whether its next slot is a request or an answer:
+    /// a frame might be sent that the guest never meant to send.
     fn refuse_doubtful<E>(&self, i: usize, n: usize) -> Result<(), ConnectError<E>> {
         let Some(q) = self.queues.get(i) else { return Ok(()) };
         let doubts = [("tx-", q.tx.is_doubtful()), ("rx-", q.rx.is_doubtful())];

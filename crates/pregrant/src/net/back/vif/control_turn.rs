@@ -44,7 +44,7 @@ impl<P: Platform> Vif<P> {
         self.bad_rate.as_deref()
     }
 
-    /// How often frames of the guest had to wait for credit.
+    /// Number of times frames of the guest had to wait for credit.
     pub fn credit_waits(&self) -> u64 {
         self.control.credit_waits()
     }
@@ -76,7 +76,7 @@ impl<P: Platform> Vif<P> {
         self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
     }
 
-    /// Its control ring's event channel, if it has one.
+    /// The control ring's event channel, if there is one.
     pub fn ctrl_channel(&self) -> Option<&<P::Events as Events>::Chan> {
         self.ctrl.as_ref().map(|ctrl| ctrl.channel())
     }
@@ -98,13 +98,13 @@ impl<P: Platform> Vif<P> {
         self.link
     }
 
-    /// How often queues stalled, over all connections.
+    /// Number of times queues stalled, over all connections.
     pub fn stalls(&self) -> u64 {
         self.past_stalls + self.shares.iter().map(|s| s.stalls()).sum::<u64>()
     }
 
-    /// When this vif must be polled, by the platform's clock, even if nothing comes from the guest:
-    /// to let frames expire, or for credit. None: never.
+    /// Time, by the platform's clock, at which this vif must be polled even if the guest sends
+    /// nothing: to let frames expire, or for credit. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.queues.iter().filter_map(BackQueue::deadline_ns).min()
     }

@@ -77,13 +77,13 @@ pub struct Vif<P: Platform> {
     grefs: Option<GrefRequests<P>>,
     /// Exported pages of queues that now use another path.
     lent: LentRegions<P>,
-    /// The frames that the front takes, as of the last connect.
+    /// The frames that the front accepts, as of the last connect.
     accepts: RxAccepts,
     /// Why lists were refused, for the log. The vif works without them.
     refused: Refusals,
-    /// Most pages that all of its queues together may keep mapped.
+    /// Largest number of pages that all of its queues together may keep mapped.
     allowed: usize,
-    /// Most pages that it may use until it closes without releasing them.
+    /// Largest number of pages that it may use until it closes without releasing them.
     lasting: usize,
     /// The toolstack's limit for the guest.
     rate: Option<Rate>,
@@ -250,7 +250,7 @@ impl<P: Platform> Vif<P> {
         self.lent.held_regions()
     }
 
-    /// Number of their pages.
+    /// Number of pages that the queues use.
     fn held_pages(&self) -> usize {
         self.lent.held_pages()
     }
@@ -267,7 +267,7 @@ impl<P: Platform> Vif<P> {
         rings + self.single_pages() + self.held_pages()
     }
 
-    /// Of these, pages that are mapped each on its own.
+    /// Number of these pages that are mapped each on its own.
     fn single_pages(&self) -> usize {
         self.grefs.as_ref().map_or(0, GrefRequests::pages)
     }
@@ -295,8 +295,8 @@ impl<P: Platform> Vif<P> {
         self.accepts.offloads()
     }
 
-    /// The largest MTU for what sends to the guest, if the front takes one slot per frame
-    /// ([`one_slot`](crate::net::one_slot)).
+    /// The largest MTU for whatever sends to the guest, if the front accepts only one slot for each
+    /// frame ([`one_slot`](crate::net::one_slot)).
     pub fn mtu_limit(&self) -> Option<u32> {
         let buffers = self.shares.first().and_then(|share| share.chains[1].buffers);
         let one_slot = || OneSlot::with_buffers(buffers.map(|buffers| buffers.data_len));
@@ -335,7 +335,7 @@ impl<P: Platform> Vif<P> {
         core::mem::take(&mut self.queues)
     }
 
-    /// Takes all of its queues back, in their order.
+    /// Takes all of its queues back, in order.
     pub fn take_back(&mut self, queues: Vec<BackQueue<P>>) {
         self.queues = queues;
     }
@@ -371,13 +371,13 @@ impl<P: Platform> Vif<P> {
         polled
     }
 
-    /// Call before sleeping: asks for events of the control ring. True: there is work.
+    /// Call before sleeping: asks for events of the control ring. Returns true if there is work.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
         self.ctrl.as_mut().map_or(Ok(false), |ctrl| ctrl.final_check(p, self.grefs.as_ref()))
     }
 
-    /// Call before sleeping: asks for events of both rings of queue `i` and unmasks its channels.
-    /// True: there is work. A fault comes with its direction.
+    /// Called before sleeping: asks for events of both rings of queue `i` and unmasks its channels.
+    /// Returns true if there is work. A fault comes with its direction.
     pub fn final_check(&mut self, p: &P, i: usize) -> Result<bool, (&'static str, PeerFault)> {
         self.queues[i].arm(p)
     }

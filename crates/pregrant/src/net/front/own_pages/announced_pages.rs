@@ -8,17 +8,18 @@ use alloc::vec;
 
 pub(crate) const NO_PLACE: u32 = u32::MAX;
 
-/// See the module.
+/// For a TX queue: which of the guest's own pages the back has mapped, and which of them requests
+/// in flight use.
 pub struct AnnouncedPages {
     pub(crate) cache: GrefCache,
-    /// By id of the request: the page's place, or [`NO_PLACE`].
+    /// For each request id the index of the page that it uses, or [`NO_PLACE`].
     places: Box<[u32]>,
-    /// For frames over several pages, none of which the back has.
+    /// Copy of a frame over several pages, if the back has none of them.
     pub(crate) scratch: Box<[u8]>,
 }
 
 impl AnnouncedPages {
-    /// Of a queue with so many ids.
+    /// For a queue with `ids` request ids.
     pub(crate) fn new(cache: GrefCache, ids: usize) -> Self {
         let places = vec![NO_PLACE; ids].into_boxed_slice();
         Self { cache, places, scratch: vec![0; MAX_FRAME].into_boxed_slice() }

@@ -38,28 +38,28 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Pages of an ADD at most: a table is filled with few answers.
+/// Largest number of pages in one ADD request. A large number fills a table with few answers.
 pub const ADDS_AT_ONCE: usize = GREF_LIST_MAX;
 
-/// Pages of a DEL at most. Their frames are copied until it is answered: our back unmaps as many in
-/// one control turn.
+/// Largest number of pages in one DEL request. Frames in them are copied until the back answers, so
+/// the number is small: our back unmaps as many in one control turn.
 pub const DELS_AT_ONCE: usize = 64;
 
-/// How often the back is asked to let go of a page (docs/protocol 2.11).
+/// How often the back is asked to unmap a page before the front gives up (docs/protocol 2.11).
 pub const DELS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// It is not granted yet.
+    /// The page is wanted in the table and not granted yet.
     Wanted,
-    /// It is granted, and waits to be announced to the back.
+    /// The page is granted, and waits to be announced to the back.
     Again,
-    /// In the request that has no answer yet.
+    /// The page is in the request that has no answer yet.
     Asked,
     Added,
-    /// The next DEL names it.
+    /// The next DEL request will name the page.
     Leaving,
-    /// The back has let go of it, as it says, and the platform says that it has not.
+    /// The back says that it unmapped the page; the platform says that the grant is still in use.
     Ending,
 }
 
@@ -68,72 +68,73 @@ struct Entry {
     gref: GrantRef,
     state: State,
     in_flight: u16,
-    /// DELs that did not succeed.
+    /// Number of DEL requests that did not succeed.
     dels: u8,
 }
 
 const EMPTY: Entry = Entry { gref: GrantRef::NONE, state: State::Wanted, in_flight: 0, dels: 0 };
 
-/// A request for the back: of the list that was filled.
+/// A request for the back about the list that was filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// ADD_GREF_MAPPING.
+    /// The request is ADD_GREF_MAPPING.
     Add,
-    /// DEL_GREF_MAPPING.
+    /// The request is DEL_GREF_MAPPING.
     Del,
 }
 
-/// Counters of a cache.
+/// Counters of a cache of granted pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Frames that were sent from their own pages, all of their bytes or some.
+    /// Number of frames that were sent, wholly or in part, from their own pages.
     pub hits: u64,
-    /// Frames whose page the back did not have.
+    /// Number of frames in pages that the back did not have.
     pub misses: u64,
     /// Frames that were copied into the static pool as a whole.
     pub copied_to_pool: u64,
-    /// Pages that made way for others.
+    /// Number of pages that were removed to make room for others.
     pub evictions: u64,
-    /// Pages that the back took.
+    /// Number of pages that the back accepted.
     pub adds: u64,
-    /// Pages that it let go of.
+    /// Number of pages that the back unmapped.
     pub dels: u64,
-    /// Pages of requests that it refused, by ADD or DEL.
+    /// Number of pages in ADD or DEL requests that the back refused.
     pub refused: u64,
     /// Grants that could not be made, as the grant table is full: another page makes way.
     pub ungranted: u64,
     /// Grants that were still in use when they were to end, at the first try.
     pub in_use: u64,
-    /// Answers without a request.
+    /// Number of answers without a request.
     pub unasked: u64,
-    /// How often it went over to copying, or came back.
+    /// Number of times the cache changed between caching and copying.
     pub mode_changes: u64,
 }
 
-/// See the module.
+/// Which pages of the guest's memory are granted to the back and mapped there, for one queue; the
+/// set follows what the guest sends.
 #[derive(Debug)]
 pub struct GrefCache {
     clock: Clock,
     entries: Box<[Entry]>,
     working_set: WorkingSet,
-    /// Pages that the back's table has room for, by its last answer.
+    /// Number of pages that the back's table has room for, by its last answer.
     capacity: usize,
-    /// It refused to have so many.
+    /// The back refused a table with this number of pages.
     refused_from: usize,
-    /// Places, each in one of these at most.
+    /// Indices of pages that wait for their next step; each is in one of these lists at most.
     wanted: Vec<u32>,
     /// Granted, and not announced to this back.
     again: Vec<u32>,
     leaving: Vec<u32>,
     ending: VecDeque<u32>,
     asked: Option<Ask>,
-    /// The page that the request under way is about.
+    /// Pages that the outstanding request names.
     list: Vec<u32>,
     stats: CacheStats,
 }
 
 impl GrefCache {
-    /// Of pages 0 to `pages`, for tables with `places` entries at most; the back has none yet.
+    /// For pages 0 to `pages` and tables of at most `places` entries. The back has no page yet.
     pub fn new(pages: usize, places: usize) -> Self {
         let places = places.min(pages);
         Self {
@@ -152,15 +153,15 @@ impl GrefCache {
         }
     }
 
-    /// A back is connected whose table has room for so many.
+    /// Called when a back is connected whose table has room for `capacity` pages.
     pub fn begin(&mut self, capacity: usize) {
         self.capacity = capacity.min(self.entries.len());
         self.refused_from = self.capacity + 1;
         self.working_set.begin(self.capacity);
     }
 
-    /// Another back has the rings, whose table is taken for empty until the next
-    /// [`begin`](Self::begin): what was announced is announced again, by the same references.
+    /// Called when another back took over the rings. Its table counts as empty until the next
+    /// [`begin`](Self::begin); then the pages are announced again, by the same references.
     pub fn renew(&mut self) {
         (self.capacity, self.asked) = (0, None);
         for list in [&mut self.again, &mut self.leaving, &mut self.list] {
@@ -176,7 +177,8 @@ impl GrefCache {
         }
     }
 
-    /// A frame is in this page: returns the page's place, and its reference if the back has it.
+    /// Looks up the page of a frame: returns the page's index, and its reference if the back has
+    /// it.
     #[inline(always)]
     pub fn lookup(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {
@@ -187,7 +189,7 @@ impl GrefCache {
         found
     }
 
-    /// The same of one page of a frame over several, which is not counted.
+    /// Looks up one page of a frame over several pages, without counting.
     #[inline(always)]
     pub fn lookup_part(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         self.working_set.record_use(page);
@@ -204,14 +206,14 @@ impl GrefCache {
         None
     }
 
-    /// Counts a frame whose pages were looked up: whether it goes from one of them.
+    /// Counts a frame whose pages were looked up. `is_hit`: it is sent from at least one of them.
     #[inline(always)]
     pub fn looked_up(&mut self, is_hit: bool) {
         self.stats.hits += u64::from(is_hit);
         self.stats.misses += u64::from(!is_hit);
     }
 
-    /// A page that has no place.
+    /// Asks for a page that is not in the table.
     #[cold]
     fn want(&mut self, page: usize) {
         if self.clock.len() < self.capacity
@@ -224,7 +226,7 @@ impl GrefCache {
         self.make_way();
     }
 
-    /// The page that was not used for the longest leaves.
+    /// Removes the page that was not used for the longest time.
     fn make_way(&mut self) {
         if self.working_set.mode() == CacheMode::Copying
             || self.leaving.len() == DELS_AT_ONCE
@@ -245,7 +247,7 @@ impl GrefCache {
         }
     }
 
-    /// A frame is sent from the page there.
+    /// Notes that a frame in flight uses the page at this index.
     #[inline(always)]
     pub fn sent(&mut self, place: u32) {
         if let Some(entry) = self.entries.get_mut(place as usize) {
@@ -253,7 +255,7 @@ impl GrefCache {
         }
     }
 
-    /// The request of such a frame was answered.
+    /// Notes that the request of a frame in this page was answered.
     #[inline(always)]
     pub fn answered(&mut self, place: u32) {
         if let Some(entry) = self.entries.get_mut(place as usize) {
@@ -261,7 +263,7 @@ impl GrefCache {
         }
     }
 
-    /// Whether a request that names this page has no answer yet: its bytes are not to be changed.
+    /// True if a request that names this page has no answer yet, so that its bytes must not change.
     pub fn is_in_flight(&self, page: usize) -> bool {
         self.clock.find(page).is_some_and(|place| self.entry(place as u32).in_flight > 0)
     }
@@ -284,20 +286,21 @@ impl GrefCache {
         self.set(place, Entry { state, ..self.entry(place) });
     }
 
-    /// A frame was copied.
+    /// Counts a frame that was copied.
     #[inline(always)]
     pub fn copied(&mut self) {
         self.stats.copied_to_pool += 1;
     }
 
-    /// Whether an answer is waited for.
+    /// True if a request is outstanding.
     pub fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// The next request, about the entries that `list` is filled with;
-    /// [`take_answer`](Self::take_answer) gets the answer. None: nothing, or there is no answer
-    /// yet. `grant` grants a page, `end` ends a grant, and says whether it could.
+    /// The next request, for the entries that are put into `list`;
+    /// [`take_answer`](Self::take_answer) processes its answer. None: there is nothing to ask, or
+    /// an answer is outstanding. `grant` grants a page; `end` ends a grant and returns whether that
+    /// succeeded.
     pub fn question(
         &mut self,
         list: &mut Vec<GrefEntry>,
@@ -311,10 +314,10 @@ impl GrefCache {
         }
         self.list.clear();
         self.announce_again(list);
-        // Never is only one of the two asked: what leaves makes room for what comes.
+        // Both kinds are asked in turn: pages that leave make room for new ones.
         let most = self.capacity.saturating_sub(self.grants()).min(ADDS_AT_ONCE);
         if most == 0 {
-            // It takes fewer than was thought.
+            // The back has room for fewer pages than expected.
             while let Some(place) = self.wanted.pop() {
                 self.clock.remove(place as usize);
             }
@@ -352,7 +355,7 @@ impl GrefCache {
         self.asked
     }
 
-    /// Announces to a new back what it has room for; gives up the rest.
+    /// Announces pages to a new back, as many as it has room for; gives up the rest.
     fn announce_again(&mut self, list: &mut Vec<GrefEntry>) {
         if self.capacity == 0 {
             return; // it has not said yet
@@ -373,7 +376,7 @@ impl GrefCache {
         }
     }
 
-    /// The request could not be sent: it is as if it had not been made.
+    /// The request could not be sent: restores the state before it.
     pub fn unsent(&mut self, end: impl FnMut(GrantRef) -> bool) {
         match self.asked.take() {
             Some(Ask::Add) => self.refused(end),
@@ -386,7 +389,7 @@ impl GrefCache {
         }
     }
 
-    /// Takes the answer to the last request, and the statuses in the list.
+    /// Processes the answer to the last request, and the statuses in the list.
     pub fn take_answer(
         &mut self,
         answer: CtrlResponse,
@@ -412,7 +415,8 @@ impl GrefCache {
                     let part = if taken == 0 { n / 2 } else { 0 };
                     self.set_capacity(self.capacity.min(self.grants() + part));
                 } else if self.grants() >= self.capacity && self.capacity + 1 < self.refused_from {
-                    // After a refusal: between what it has and what it refused.
+                    // After a refusal the capacity is set between what the back has and what it
+                    // refused.
                     self.set_capacity(self.capacity.midpoint(self.refused_from));
                 }
             }
@@ -448,7 +452,7 @@ impl GrefCache {
         }
     }
 
-    /// Ends the grant of the page there, or has it ended later.
+    /// Ends the grant of the page at this index, now or later.
     fn end(&mut self, place: u32, mut end: impl FnMut(GrantRef) -> bool) {
         let Entry { gref, in_flight, .. } = self.entry(place);
         if in_flight == 0 && end(gref) {
@@ -460,7 +464,7 @@ impl GrefCache {
         }
     }
 
-    /// Tries again, of some.
+    /// Tries again to end some of the grants that could not be ended.
     fn end_some(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for _ in 0..self.ending.len().min(DELS_AT_ONCE) {
             let Some(place) = self.ending.pop_front() else { break };
@@ -473,8 +477,8 @@ impl GrefCache {
         }
     }
 
-    /// The back is gone: ends all grants that can be ended. The others take a place each until they
-    /// can be: call this again.
+    /// The back is gone: ends all grants that can be ended. Each of the others uses up a place
+    /// until it can be ended; call this again later.
     pub fn disconnect(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         (self.capacity, self.asked) = (0, None);
         self.ending.clear();
@@ -494,29 +498,29 @@ impl GrefCache {
         }
     }
 
-    /// Pages that the back has, as it says.
+    /// Number of pages that the back says it has mapped.
     pub fn added(&self) -> usize {
         let added =
             |entry: &(usize, &Entry)| self.clock.page(entry.0).is_some() && entry.1.state == State::Added;
         self.entries.iter().enumerate().filter(added).count()
     }
 
-    /// Grants that stand.
+    /// Number of grants that exist.
     pub fn grants(&self) -> usize {
         self.clock.len() - self.wanted.len()
     }
 
-    /// Pages that the back takes, by its last answer.
+    /// Number of pages that the back has room for, by its last answer.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Pages that the back has, as it says, and how many it takes.
+    /// Number of pages that the back says it has mapped, and number that it has room for.
     pub fn pages(&self) -> (usize, usize) {
         (self.added(), self.capacity)
     }
 
-    /// What becomes of pages that have no place.
+    /// Whether pages that are not in the table enter it, or their frames are copied.
     pub fn mode(&self) -> CacheMode {
         self.working_set.mode()
     }

@@ -13,11 +13,11 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// No place, or no page.
+/// Means that a page has no place, or a place no page.
 const NONE: u32 = u32::MAX;
 
-/// Places that the hand passes at most for one page that has to go: what a frame waits for is
-/// bounded, whatever was used before.
+/// Largest number of places that the hand passes to find one page to remove. This bounds the time
+/// that a frame waits, whatever was used before.
 const STEPS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,20 +26,20 @@ struct Place {
     used: bool,
 }
 
-/// See the module.
+/// A clock algorithm (second chance): approximates which page was not used for the longest time.
 #[derive(Debug)]
 pub struct Clock {
-    /// By page.
+    /// For each page its place.
     place_of: Box<[u32]>,
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Places from here on never had a page.
+    /// Places from this one on never had a page.
     top: usize,
     hand: usize,
 }
 
 impl Clock {
-    /// For pages 0 to `pages`; so many of them have a place.
+    /// For pages 0 to `pages`, of which `places` can have a place.
     pub fn new(pages: usize, places: usize) -> Self {
         Self {
             place_of: vec![NONE; pages].into_boxed_slice(),
@@ -50,18 +50,18 @@ impl Clock {
         }
     }
 
-    /// Pages that there are.
+    /// Number of pages.
     pub fn pages(&self) -> usize {
         self.place_of.len()
     }
 
-    /// Pages that have a place.
+    /// Number of pages that have a place.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Whether none has.
+    /// True if no page has a place.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,7 +72,7 @@ impl Clock {
         self.place_of.get(page).filter(|place| **place != NONE).map(|place| *place as usize)
     }
 
-    /// The page there was used.
+    /// Notes that the page at this place was used.
     #[inline(always)]
     pub fn touch(&mut self, place: usize) {
         if let Some(place) = self.places.get_mut(place) {
@@ -80,12 +80,12 @@ impl Clock {
         }
     }
 
-    /// The page that has a place.
+    /// The page at this place, if there is one.
     pub fn page(&self, place: usize) -> Option<usize> {
         self.places.get(place).filter(|place| place.page != NONE).map(|place| place.page as usize)
     }
 
-    /// Gives a page a place. None: there is none left, or no such page, or it has one.
+    /// Gives a page a place. None: all places are taken, there is no such page, or it has a place.
     pub fn insert(&mut self, page: usize) -> Option<usize> {
         let place_of = self.place_of.get_mut(page).filter(|place| **place == NONE)?;
         let place = self.free.pop()?;
@@ -95,7 +95,7 @@ impl Clock {
         Some(place as usize)
     }
 
-    /// The page there has its place no longer.
+    /// Takes the page at this place from the table.
     pub fn remove(&mut self, place: usize) {
         let Some(had) = self.places.get_mut(place).filter(|place| place.page != NONE) else { return };
         if let Some(place_of) = self.place_of.get_mut(had.page as usize) {
@@ -105,8 +105,8 @@ impl Clock {
         self.free.push(place as u32);
     }
 
-    /// Moves the hand to a page that was not used since it passed last, of those that `may_go`.
-    /// None: it found none on its way.
+    /// Moves the hand to a page that `may_go` and that was not used since the hand last passed it.
+    /// None: there was none within [`STEPS_MAX`] places.
     pub fn unused(&mut self, may_go: impl Fn(usize) -> bool) -> Option<usize> {
         for _ in 0..STEPS_MAX.min(2 * self.top) {
             let at = self.hand;
@@ -123,12 +123,12 @@ impl Clock {
         None
     }
 
-    /// The place that the hand is at, if a page has it.
+    /// The place of the hand, if a page has it.
     pub fn at_hand(&self) -> Option<usize> {
         self.page(self.hand).map(|_| self.hand)
     }
 
-    /// No page has a place.
+    /// Takes all pages from their places.
     pub fn clear(&mut self) {
         (0..self.top).rev().for_each(|place| self.remove(place));
         self.hand = 0;

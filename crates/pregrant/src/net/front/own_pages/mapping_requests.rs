@@ -25,22 +25,23 @@ use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::netif_ctrl::GrefEntry;
 use alloc::vec::Vec;
 
-/// See the module.
+/// The guest's own memory from which a vif sends, and the control requests by which the back maps
+/// pages of it.
 pub struct OwnPages<P: Platform> {
     memory: Region<P>,
     to: DomId,
     places: usize,
-    /// Of queues that are gone, or not there yet.
+    /// Caches of queues that are gone, or that do not exist yet.
     idle: Vec<GrefCache>,
-    /// The queue whose question has no answer yet.
+    /// The queue whose request has no answer yet.
     asked: Option<usize>,
-    /// The queue whose pages the next request is about.
+    /// The queue that the next request is about.
     next: usize,
     list: Vec<GrefEntry>,
 }
 
 impl<P: Platform> OwnPages<P> {
-    /// Of `memory`, for the back `to`; a queue has at most `places` of its pages granted.
+    /// For `memory` and the back `to`. A queue has at most `places` pages of the memory granted.
     pub fn new(memory: Region<P>, to: DomId, places: usize) -> Self {
         let places = places.min(LIMIT_MAX);
         Self {
@@ -54,13 +55,13 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
-    /// The memory.
+    /// The memory from which the vif sends.
     #[inline(always)]
     pub fn memory(&self) -> &Region<P> {
         &self.memory
     }
 
-    /// Gives each of these queues, which are new, a cache; what was left of others' is taken first.
+    /// Gives each of these new queues a cache. Caches that former queues left are used first.
     pub fn equip(&mut self, queues: &mut [FrontQueue<P>]) {
         for queue in queues {
             let (pages, places) = (self.memory.len() / PAGE_SIZE, self.places);
@@ -68,7 +69,7 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
-    /// The back's tables have room for so many pages each.
+    /// Notes for each queue how many pages the back's table has room for.
     pub fn begin(queues: &mut [FrontQueue<P>], room: &[usize]) {
         for (queue, room) in queues.iter_mut().zip(room) {
             if let Some(cache) = queue.tx_mut().cache_mut() {
@@ -77,14 +78,14 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
-    /// Another back has the queues, and none of the pages; what was asked has no answer that
-    /// counts.
+    /// Called when another back has the queues, and none of the pages. An outstanding answer does
+    /// not count.
     pub fn renew(&mut self, queues: &mut [FrontQueue<P>]) {
         self.asked = None;
         queues.iter_mut().filter_map(|queue| queue.tx_mut().cache_mut()).for_each(GrefCache::renew);
     }
 
-    /// A queue has ended: ends those of its grants that can be ended.
+    /// Called when a queue has ended: ends those of its grants that can be ended.
     pub fn put(&mut self, p: &P, mut cache: GrefCache) {
         cache.disconnect(|gref| end(p, gref));
         self.asked = None;
@@ -99,23 +100,23 @@ impl<P: Platform> OwnPages<P> {
             .for_each(|cache| cache.disconnect(|gref| end(p, gref)));
     }
 
-    /// Grants of queues that are gone that stand still.
+    /// Number of grants that still exist for queues that are gone.
     pub fn grants(&self) -> usize {
         self.idle.iter().map(GrefCache::grants).sum()
     }
 
-    /// The memory back, when no queue has it and no grant stands.
+    /// Returns the memory, once no queue uses it and no grant exists.
     pub fn into_memory(self) -> Region<P> {
         self.memory
     }
 
-    /// Whether an answer is waited for.
+    /// True if an answer is outstanding.
     pub fn is_asking(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Takes the answer if it is there, and asks what is to be asked next, unless somebody else
-    /// does. True: something moved.
+    /// Processes an answer if one has arrived, and sends the next request, unless a request of
+    /// somebody else is under way. Returns true if something happened.
     pub fn turn(
         &mut self,
         p: &P,
@@ -135,7 +136,7 @@ impl<P: Platform> OwnPages<P> {
         Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || answered)
     }
 
-    /// Asks for one queue, each in its turn.
+    /// Sends the next request of a queue; the queues take turns.
     fn ask(&mut self, p: &P, ctrl: &mut CtrlFront<P>, queues: &mut [FrontQueue<P>]) -> bool {
         let Self { memory, to, list, .. } = self;
         let n = queues.len();

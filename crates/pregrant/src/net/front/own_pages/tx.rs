@@ -28,19 +28,20 @@ use crate::units::PAGE_SIZE;
 use crate::wire::netif::{TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 use alloc::boxed::Box;
 
-/// Slots of the longest frame, from anywhere in a page, behind a head.
+/// Number of slots of the longest frame, which may begin anywhere in a page and has a head before
+/// it.
 const PARTS_MAX: usize = MAX_FRAME.div_ceil(PAGE_SIZE) + 2;
 
-/// A frame whose headers are private bytes, and whose payload is in the guest's memory.
+/// A frame whose headers are in private memory and whose payload is in the guest's own pages.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadedFrame<'a> {
-    /// Its first bytes. They are copied, so that the caller has them back at once.
+    /// The first bytes of the frame. They are copied, so that the caller can reuse them at once.
     pub head: &'a [u8],
     /// The others, in the memory; the offload is the whole frame's.
     pub payload: FrameDesc,
 }
 
-/// A frame's bytes in one page.
+/// The part of a frame that is in one page.
 #[derive(Clone, Copy, Default)]
 struct Part {
     at: usize,
@@ -53,7 +54,7 @@ struct Part {
     flags: u16,
 }
 
-/// A frame in the guest's memory, but for its head.
+/// A frame in the guest's memory, except for its head.
 struct InMemory<'a, P: Platform> {
     head: &'a [u8],
     memory: &'a Region<P>,
@@ -127,9 +128,9 @@ impl<P: Platform> TxSlots<P> {
         Ok(())
     }
 
-    /// Gives each part an id, and copies those that the back has no page of to slots of `path`; the
-    /// first is `head`, where there is one. The error is of the last of so many that have an id.
-    /// There is room.
+    /// Gives each part an id, and copies parts in pages that the back does not have to slots of
+    /// `path`. The first part is `head`, if there is one. The caller checked that there is room.
+    /// After an error the first `n` parts have ids, and the last of these failed.
     fn copy_parts<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -195,9 +196,10 @@ impl<P: Platform> TxSlots<P> {
 }
 
 impl<P: Platform> TxFront<P> {
-    /// Writes as many of these frames, which are in `memory`, to the ring as fit, from the first,
-    /// and publishes them. Returns how many it took; those that are empty count as taken, and so do
-    /// those that no back can take, which are dropped. An error of the platform stops it early.
+    /// Writes as many of these frames, which are in `memory`, to the ring as fit, from the first
+    /// on, and publishes them. Returns how many it accepted; empty frames count as accepted, and so
+    /// do frames that no back accepts, which are dropped. An error of the platform ends the call
+    /// early.
     #[inline(always)]
     pub fn send_own(
         &mut self,
@@ -209,8 +211,9 @@ impl<P: Platform> TxFront<P> {
         self.send_each(p, chan, memory, |k| frames.get(k).map(|desc| (&[][..], desc)))
     }
 
-    /// The same of frames whose heads are elsewhere: the head is copied to the static pool, and the
-    /// payload goes from the pages that the back has, in one frame, where it takes several slots.
+    /// Like [`send_own`](Self::send_own), for frames whose heads are in private memory. The head is
+    /// copied to the static pool; the payload is sent from the pages that the back has. One frame
+    /// can need several slots.
     pub fn send_headed(
         &mut self,
         p: &P,
@@ -248,7 +251,7 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// One frame. False: no room now.
+    /// Writes one frame. Returns false if there is no room now.
     #[inline(always)]
     fn queue_own(
         &mut self,
@@ -295,8 +298,8 @@ impl<P: Platform> TxFront<P> {
         Ok(taken)
     }
 
-    /// A frame over several pages, or one that is to be cut, of which the back has a page. None: it
-    /// has none of them. False: no room now.
+    /// Writes a frame that is in several pages, or that the back must segment, if the back has at
+    /// least one of its pages. None: the back has none of them. False: there is no room now.
     #[inline(never)]
     fn queue_parts(&mut self, p: &P, frame: &InMemory<'_, P>) -> Result<Option<bool>, PlatformError> {
         let &InMemory { head, memory, desc } = frame;
@@ -378,8 +381,8 @@ impl<P: Platform> TxFront<P> {
     fn send_copied(&mut self, p: &P, frame: &InMemory<'_, P>, in_page: bool) -> Result<bool, PlatformError> {
         let &InMemory { memory, desc, .. } = frame;
         let len = desc.len as usize;
-        // Others go by a private copy: they may take several slots, an extra info, the data ring,
-        // or a head that others want to see.
+        // All other frames are sent as a private copy: they may need several slots, an extra info
+        // or the data ring, or other code reads their heads.
         if in_page
             && let Some((_, first)) = self.chain.split(0)
             && len <= AnyFrontPath::slot_bytes(first)
@@ -415,23 +418,23 @@ impl<P: Platform> TxFront<P> {
         Ok(sent? > 0)
     }
 
-    /// Has frames go from pages of the guest's own, where `cache` says that the back has them;
-    /// before the first one.
+    /// Sends frames from the guest's own pages from now on, if `cache` says that the back has them.
+    /// Must be called before the first frame.
     pub fn set_cache(&mut self, cache: GrefCache) {
         self.own = Some(Box::new(AnnouncedPages::new(cache, self.slots.in_flight.len())));
     }
 
-    /// Takes that away, when the queue is over.
+    /// Removes the cache when the queue ends.
     pub fn take_cache(&mut self) -> Option<GrefCache> {
         self.own.take().map(|own| own.cache)
     }
 
-    /// Which pages of the guest's own the back has; None: frames go by copies alone.
+    /// The pages of the guest's own that the back has; None: frames are always copied.
     pub fn cache(&self) -> Option<&GrefCache> {
         self.own.as_ref().map(|own| &own.cache)
     }
 
-    /// The same, to be changed.
+    /// Like [`cache`](Self::cache), mutable.
     pub fn cache_mut(&mut self) -> Option<&mut GrefCache> {
         self.own.as_mut().map(|own| &mut own.cache)
     }

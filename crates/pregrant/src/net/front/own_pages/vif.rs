@@ -20,11 +20,12 @@ use crate::platform::Platform;
 use crate::port::FrameDesc;
 
 impl<P: Platform> FrontVif<P> {
-    /// Frames can be sent from `memory` from the next connection on, pages that the platform has
-    /// not granted ([`GrantTable::pages`](crate::platform::GrantTable::pages)). At most `places`
-    /// pages of it are granted for each queue at a time, 4096 at most, and no more than the back's
-    /// table takes beside the static pool; none where both ends persist, since such a back keeps
-    /// what it sees. Refused: there is some already, or the vif is connected.
+    /// Lets the vif send from `memory` from the next connection on. The platform must not have
+    /// granted these pages ([`GrantTable::pages`](crate::platform::GrantTable::pages)). For each
+    /// queue at most `places` pages (at most 4096) are granted at a time, and no more than the
+    /// back's table has room for beside the static pool. None are granted if both ends use
+    /// persistent grants, since the back then keeps what it sees. Refused if the vif has such
+    /// memory already, or is connected.
     pub fn use_memory(&mut self, memory: Region<P>, places: usize) -> Result<(), Region<P>> {
         if self.own.is_some() || !self.stage.queues().is_empty() {
             return Err(memory);
@@ -33,7 +34,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(())
     }
 
-    /// The memory.
+    /// The memory from which the vif sends.
     #[inline(always)]
     pub fn memory(&self) -> Option<&Region<P>> {
         self.own.as_ref().map(OwnPages::memory)
@@ -53,9 +54,9 @@ impl<P: Platform> FrontVif<P> {
         self.own.take().map(OwnPages::into_memory)
     }
 
-    /// Sends frames of the [memory](Self::memory) on queue `i`: in place those in a page that the
-    /// back has, the others by a copy. Returns how many it took, from the
-    /// first; those that are empty, or not in the memory, count as taken.
+    /// Sends frames of the [memory](Self::memory) on queue `i`: those in a page that the back has
+    /// without a copy, the others by a copy. Returns how many frames it accepted, from the first
+    /// on; frames that are empty, or not in the memory, count as accepted.
     #[inline(always)]
     pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {
         match &self.own {
@@ -66,7 +67,7 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// The same of frames whose heads are in private bytes; see
+    /// Like [`send_own`](Self::send_own), for frames whose heads are in private memory; see
     /// [`TxFront::send_headed`](crate::net::front::TxFront::send_headed).
     pub fn send_headed(
         &mut self,
@@ -93,12 +94,12 @@ impl<P: Platform> FrontVif<P> {
             .any(|cache| cache.is_in_flight(page))
     }
 
-    /// Grants of its pages that stand though no queue has them.
+    /// Number of grants of the memory's pages that still exist for queues that are gone.
     pub(crate) fn own_grants(&self) -> usize {
         self.own.as_ref().map_or(0, OwnPages::grants)
     }
 
-    /// Whether the back has a question about its pages.
+    /// True if a request about these pages is outstanding.
     pub fn is_asking(&self) -> bool {
         self.own.as_ref().is_some_and(OwnPages::is_asking) || self.rx_pool.is_asking()
     }

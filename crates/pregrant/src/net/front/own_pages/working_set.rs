@@ -21,31 +21,32 @@ use super::clock::Clock;
 const WINDOW_FRAMES_PER_ENTRY: usize = 8;
 const WINDOW_FRAMES_MIN: usize = 1024;
 
-/// Of a window's frames, one in so many bring another page: with more, it is copied.
+/// Pages stop entering the table when more than one in this many frames of a window misses; then
+/// frames are copied.
 const COPY_ABOVE: u32 = 16;
-/// With fewer, pages make way again.
+/// Pages enter the table again when fewer than one in this many frames misses.
 const CACHE_BELOW: u32 = 32;
 
 crate::named! {
-    /// What becomes of a page that has no place in a full table.
+    /// The treatment of a page that is not in the full table.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     CacheMode {
-        /// One that was not used for long makes way for it.
+        /// The page enters the table, in place of one that was not used for long.
         Caching = "caching",
-        /// Its frames are copied into the static pool; those in pages of the table go on from where
-        /// they are.
+        /// The frame is copied to the static pool. Frames in pages of the table are still sent from
+        /// there.
         Copying = "copying",
     }
 }
 
-/// See the module.
+/// Decides by the rate of misses whether a queue's pages enter the table or are copied.
 #[derive(Debug)]
 pub struct WorkingSet {
-    /// The table beside.
+    /// A model of what the table would hold if pages did enter it.
     beside: Clock,
     capacity: usize,
     window: u32,
-    /// Of this window.
+    /// Number of frames in the current window.
     frames: u32,
     misses: u32,
     mode: CacheMode,
@@ -53,14 +54,14 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// Of pages 0 to `pages`, for tables of `places` entries at most; of none at first.
+    /// For pages 0 to `pages` and tables of at most `places` entries; the table is empty at first.
     pub fn new(pages: usize, places: usize) -> Self {
         let beside = Clock::new(pages, places);
         let mode = CacheMode::Copying;
         Self { beside, capacity: 0, window: WINDOW_FRAMES_MIN as u32, frames: 0, misses: 0, mode, changes: 0 }
     }
 
-    /// Starts over, for a table of so many entries.
+    /// Starts again, for a table of `capacity` entries.
     pub fn begin(&mut self, capacity: usize) {
         self.beside.clear();
         self.capacity = capacity;
@@ -107,13 +108,13 @@ impl WorkingSet {
         (self.frames, self.misses) = (0, 0);
     }
 
-    /// What the last window came to.
+    /// The decision after the last window.
     #[inline(always)]
     pub fn mode(&self) -> CacheMode {
         self.mode
     }
 
-    /// How often that changed.
+    /// Number of times the decision changed.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -125,7 +126,7 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// Numbers below `n`, evenly.
+    /// Generates numbers below `n`, evenly distributed.
     struct Even(u64);
 
     impl Even {
@@ -147,7 +148,7 @@ mod tests {
     fn it_follows_the_working_set_and_does_not_go_back_and_forth() {
         let (mut set, mut even) = (WorkingSet::new(4096, 512), Even(1));
         set.begin(512);
-        // Distinct pages, all as often: what comes of it, from the last one on.
+        // The mode after frames from that many pages, each used equally often.
         for (pages, mode) in [
             (512, CacheMode::Caching),
             (520, CacheMode::Caching),
@@ -161,7 +162,7 @@ mod tests {
             assert_eq!(set.mode(), mode, "{pages} pages");
         }
         assert_eq!(set.changes(), 4);
-        // One after the other.
+        // The pages are used one after the other.
         for (pages, mode) in [(512, CacheMode::Caching), (1024, CacheMode::Copying)] {
             let mut next = 0;
             record_use(&mut set, 20, || {
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn what_is_between_the_two_stays_as_it_is() {
         let (mut set, mut even) = (WorkingSet::new(4096, 512), Even(7));
-        // One frame in 24 is in a page that was not seen for long.
+        // One frame in 24 is in a page that was not used for long.
         for (before, mode) in [(300, CacheMode::Caching), (4096, CacheMode::Copying)] {
             set.begin(512);
             record_use(&mut set, 20, || even.below(before));

@@ -23,13 +23,14 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
 
-/// Bytes of a lent frame that are copied: all headers. Frames that are no longer are copied whole.
+/// Number of bytes of a frame that are copied although it is passed by reference: all headers.
+/// Frames that are no longer are copied whole.
 pub const RX_HEAD_BYTES: usize = 256;
 
-/// Fewest bytes that are copied: the Ethernet header.
+/// Smallest number of bytes that are copied: the Ethernet header.
 pub const RX_HEAD_LEAST: usize = 14;
 
-/// No page.
+/// The slot has no page.
 const NONE: u16 = u16::MAX;
 
 /// A token that was given back before, or never given.
@@ -44,13 +45,13 @@ impl fmt::Display for UnknownToken {
 
 impl core::error::Error for UnknownToken {}
 
-/// Which frames of an arena are lent.
+/// Says which frames of an arena are passed by reference.
 #[derive(Clone, Debug)]
 pub struct Lent {
     frames: u64,
     heads: [u16; BURST_FRAMES],
     tokens: [Token; BURST_FRAMES],
-    /// Bytes that are copied of the next.
+    /// Number of bytes to copy of the next frames.
     head: u16,
 }
 
@@ -62,22 +63,23 @@ impl Default for Lent {
 }
 
 impl Lent {
-    /// Frames of which only so many bytes are copied, [`RX_HEAD_LEAST`] to [`RX_HEAD_BYTES`]: for
-    /// who reads more of a few alone ([`read_more`](Self::read_more)). Of a frame with a blank
-    /// checksum, or a large segment, all headers are copied.
+    /// Copies only `bytes` bytes of each frame, [`RX_HEAD_LEAST`] to [`RX_HEAD_BYTES`]: for
+    /// consumers that read more of a few frames only ([`read_more`](Self::read_more)). Of a frame
+    /// with a blank checksum, or a large segment, all headers are copied.
     pub fn with_head(bytes: usize) -> Self {
         Self { head: bytes.clamp(RX_HEAD_LEAST, RX_HEAD_BYTES) as u16, ..Self::default() }
     }
 
-    /// Bytes that are copied of a frame that is longer.
+    /// Number of bytes that are copied of a frame with this `offload`, if it is longer.
     #[inline(always)]
     pub(in crate::net::front) fn head_of(&self, offload: Offload) -> usize {
         let has_work = offload.csum_blank || offload.gso_type != 0;
         if has_work { RX_HEAD_BYTES } else { self.head.into() }
     }
 
-    /// Copies what follows the head of frame `i`, as far as its `upto`-th byte, to where the frame
-    /// of `out` has room for it; [`piece`](crate::net::front::RxFront::piece) has it still.
+    /// Copies the bytes after the head of frame `i`, up to its byte `upto`, to the frame of `out`,
+    /// which has room for them. [`piece`](crate::net::front::RxFront::piece) still returns them,
+    /// too.
     pub fn read_more<'a>(
         &self,
         out: &mut Arena,
@@ -98,12 +100,12 @@ impl Lent {
         }
     }
 
-    /// For an arena that was cleared.
+    /// Forgets all frames, for an arena that was cleared.
     pub fn clear(&mut self) {
         self.frames = 0;
     }
 
-    /// Marks frames from the `from`-th on as lent no longer; returns their tokens.
+    /// Forgets the frames from the `from`-th on; returns their tokens.
     pub(in crate::net::front) fn forget_from(&mut self, from: usize) -> impl Iterator<Item = Token> + use<> {
         let gone = if from < BURST_FRAMES { self.frames & u64::MAX << from } else { 0 };
         self.frames &= !gone;
@@ -111,30 +113,30 @@ impl Lent {
         (0..BURST_FRAMES).filter(move |i| gone >> i & 1 == 1).map(move |i| tokens[i])
     }
 
-    /// A bit for each frame that is lent.
+    /// A bit for each frame that is passed by reference.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// By frame: private bytes of those that are lent.
+    /// For each frame the number of its bytes in the arena, if it is passed by reference.
     pub fn heads(&self) -> &[u16; BURST_FRAMES] {
         &self.heads
     }
 
-    /// What gives frame `i` back; None: it is whole.
+    /// The token that releases frame `i`; None: the frame is whole in the arena.
     #[inline(always)]
     pub fn token(&self, i: usize) -> Option<Token> {
         (self.frames >> i & 1 == 1).then(|| self.tokens[i])
     }
 
-    /// All of them.
+    /// The tokens of all frames that are passed by reference.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
         (0..BURST_FRAMES).filter_map(|i| self.token(i))
     }
 
-    /// Copies what is lent, as [`piece`](crate::net::front::RxFront::piece) gives it, to where the
-    /// frames of `out` have room for it: they are whole then, as the back had them at this moment.
-    /// The tokens are still to be given back.
+    /// Copies the payload, as [`piece`](crate::net::front::RxFront::piece) returns it, to the
+    /// frames of `out`, which have room for it. The frames are then whole, with the bytes that the
+    /// back had there at this moment. Their tokens must still be released.
     pub fn copy<'a>(&self, out: &mut Arena, piece: impl Fn(Token, usize) -> Option<Piece<'a>>) {
         for i in 0..out.len() {
             let Some(token) = self.token(i) else { continue };
@@ -160,47 +162,49 @@ impl Lent {
     }
 }
 
-/// The frame that the caller has by reference in a page.
+/// The bytes of one page that the caller has by reference.
 #[derive(Clone, Copy)]
 struct LentPart {
-    /// The token of the frame, where it begins here; [`REST`] in its other pages; else 0.
+    /// The frame's token in the page where it begins; [`REST`] in its other pages; 0 in unused
+    /// pages.
     token: u64,
-    /// The frame's next page.
+    /// The next page of the same frame.
     next: u16,
     offset: u16,
     len: u16,
 }
 
-/// Of pages behind a frame's first. No frame has this token: it lacks [`FRAME`].
+/// Value for pages of a frame other than its first. No token has it, since the bit [`FRAME`] is not
+/// set.
 const REST: u64 = 1;
-/// Of each token.
+/// A bit that is set in each token.
 const FRAME: u64 = 1 << 63;
 
 const UNLENT: LentPart = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
 
-/// The pages.
+/// RX pages: which slot has which, and which are passed to a consumer by reference.
 pub struct LentPages {
     slots: SlotMemory,
-    /// By page.
+    /// For each page what a consumer may read in it.
     parts: Box<[LentPart]>,
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     out: u32,
     number: u64,
-    /// Pages that were lent since slots were posted last.
+    /// Number of pages that were passed to consumers since slots were last posted.
     owed: u32,
-    /// Frames that were copied for want of spare pages.
+    /// Number of frames that were copied because too few pages were spare.
     short: u64,
 }
 
 impl LentPages {
-    /// For so many `slots`; `tag` is no other queue's.
+    /// For `slots` slots; `tag` is a number that no other queue has.
     pub fn new<P: Platform>(slots: u32, pages: Option<&OrdinaryPages<P>>, tag: u16) -> Self {
         let (n, rest) = pages.map_or((0, false), |pages| (pages.ids(), pages.rest()));
         let (first, more) = pages.map_or((0, 0), OrdinaryPages::room);
         Self::of(slots, (n, rest), (u32::from(first) + more).max(n), tag)
     }
 
-    /// `numbers`: those of pages are below.
+    /// Makes the table; the numbers of pages are below `numbers`.
     fn of(slots: u32, (pages, rest): (u32, bool), numbers: u32, tag: u16) -> Self {
         Self {
             slots: SlotMemory::with_room(slots, pages, rest, numbers - pages),
@@ -212,7 +216,7 @@ impl LentPages {
         }
     }
 
-    /// The same queue's, with these pages; before the first slot is posted.
+    /// A new table for the same queue, with these pages. Before the first slot is posted.
     pub fn with_pages<P: Platform>(&self, slots: u32, pages: &OrdinaryPages<P>) -> Self {
         Self { number: self.number, ..Self::new(slots, Some(pages), 0) }
     }
@@ -223,13 +227,13 @@ impl LentPages {
         self.slots.of(slot)
     }
 
-    /// The page with which `slot` is to be posted; None: there is none at present.
+    /// The page with which `slot` is posted next; None: there is no free page now.
     #[inline(always)]
     pub fn page_to_post(&mut self, slot: u16) -> Option<u16> {
         self.slots.to_post(slot)
     }
 
-    /// Nothing was in the page of `slot`, which was answered.
+    /// The answer to `slot` put nothing in its page, so the slot keeps the page.
     #[inline(always)]
     pub fn keep(&mut self, slot: u16) {
         self.slots.keep(slot);
@@ -241,12 +245,12 @@ impl LentPages {
         self.slots.can_post(slot)
     }
 
-    /// Lends `len` bytes of the page of `slot`, as the first of a frame's. The page is not the
-    /// slot's any more.
+    /// Passes `len` bytes of the page of `slot` by reference, as the start of a frame. The slot
+    /// loses the page.
     #[inline(always)]
     pub fn lend(&mut self, slot: u16, offset: u16, len: u16) -> Token {
         let page = self.slots.take(slot);
-        // 2^32 frames of a queue may be lent before a number comes again.
+        // The number repeats only after 2^32 frames of a queue.
         self.number = (self.number & !0xffff_ffff_0000) | (self.number + 0x1_0000) & 0xffff_ffff_0000;
         let token = self.number | u64::from(page) | FRAME;
         self.set(page, LentPart { token, next: NONE, offset, len });
@@ -262,20 +266,20 @@ impl LentPages {
         }
     }
 
-    /// Whether so many pages can be lent, and their slots have others when they are posted next. A
-    /// frame for which there are not enough is counted.
+    /// True if `pages` pages can be passed by reference, so that their slots get others when they
+    /// are posted next. A frame for which there are too few is counted.
     pub fn can_lend(&mut self, pages: usize) -> bool {
         let can = self.owed as usize + pages <= self.slots.spare() as usize;
         self.short += u64::from(!can);
         can
     }
 
-    /// Frames that there were too few spare pages for.
+    /// Number of frames that were copied because too few pages were spare.
     pub fn short(&self) -> u64 {
         self.short
     }
 
-    /// Slots have pages again, as far as there are any.
+    /// Called when slots were given pages again, as far as there are any.
     #[inline(always)]
     pub fn posted(&mut self) {
         self.owed = 0;
@@ -286,32 +290,32 @@ impl LentPages {
         self.slots.add(page);
     }
 
-    /// Takes a spare page out for good, whose number is `from` or above.
+    /// Removes a spare page whose number is at least `from`.
     pub fn take_out(&mut self, from: u16) -> Option<u16> {
         self.slots.take_out(from)
     }
 
-    /// Numbers that pages have, or can have.
+    /// Upper bound of the numbers that pages can have.
     pub fn numbers(&self) -> usize {
         self.parts.len()
     }
 
-    /// Pages that no slot has, and no consumer.
+    /// Number of pages that neither a slot nor a consumer has.
     pub fn spare(&self) -> u32 {
         self.slots.spare()
     }
 
-    /// Of the frames that the caller has by reference.
+    /// The tokens of all frames that the caller has by reference.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
         (0..self.numbers()).filter_map(|page| self.token_of(page))
     }
 
-    /// Of the frame that begins in this page, where the caller has one by reference.
+    /// The token of the frame that begins in this page, if the caller has it by reference.
     pub fn token_of(&self, page: usize) -> Option<Token> {
         self.parts.get(page).filter(|part| part.token & FRAME != 0).map(|part| Token(part.token))
     }
 
-    /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
+    /// Adds bytes to the frame that was passed last, which ends in page `last`. Returns their page.
     pub fn lend_more(&mut self, last: u16, slot: u16, offset: u16, len: u16) -> u16 {
         let page = self.slots.take(slot);
         self.set(page, LentPart { token: REST, next: NONE, offset, len });
@@ -330,7 +334,7 @@ impl LentPages {
         (token.0 & FRAME != 0 && loan.token == token.0).then_some(page)
     }
 
-    /// The pieces that are lent with `token`, in order: page, where it begins there, and its bytes.
+    /// The fragments of the frame with this `token`, in order: page, offset in it, and length.
     #[inline(always)]
     fn pieces(&self, token: Token) -> impl Iterator<Item = (u16, u16, u16)> {
         let mut next = self.first(token).unwrap_or(NONE);
@@ -342,7 +346,7 @@ impl LentPages {
         })
     }
 
-    /// The same, where they are in these: what follows the head of a frame.
+    /// The bytes of these fragments in the given pages: the frame's payload after its head.
     #[inline(always)]
     pub fn pieces_in<'a, P: Platform>(
         &'a self,
@@ -355,12 +359,12 @@ impl LentPages {
         })
     }
 
-    /// Whether the caller has bytes of this page by reference.
+    /// True if the caller has bytes of this page by reference.
     pub fn is_lent(&self, page: u16) -> bool {
         self.parts.get(usize::from(page)).is_some_and(|part| part.token != 0)
     }
 
-    /// The frame is not read any more: its pages are spare.
+    /// Called when the frame is not read any more: its pages become spare.
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         let mut page = self.first(token).ok_or(UnknownToken(token))?;
@@ -374,7 +378,7 @@ impl LentPages {
         Ok(())
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn out(&self) -> u32 {
         self.out
     }

@@ -30,16 +30,17 @@ use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, CtrlType, GrefEntry};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Pages of one request at most.
+/// Largest number of pages in one request.
 const AT_ONCE: usize = 64;
 
-/// Pages in a row that the back refuses each alone: it has no room, whatever it says.
+/// If the back refuses this many pages one after another, it has no room, whatever it says.
 const REFUSED_MAX: u32 = AT_ONCE as u32;
 
-/// Pages that the back has though they were taken away, or may have: no more are granted then.
+/// Largest number of removed pages that the back has or may have mapped. Beyond it no more pages
+/// are granted.
 const KEPT_MAX: usize = 256;
 
-/// A page of a queue, by its number.
+/// A page that was added to a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Page {
     number: u16,
@@ -49,32 +50,32 @@ struct Page {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The next ADD names it.
+    /// The next ADD request will name the page.
     Fresh,
-    /// The back has it, or is asked to have it.
+    /// The back has the page mapped, or was asked to map it.
     Mapped,
-    /// The back refused it alone: it may have it already, of a predecessor's request.
+    /// The back refused the page alone: it may have it already, from a predecessor's request.
     Refused,
-    /// The back is not asked to have it.
+    /// The back was not asked to map the page.
     Plain,
 }
 
-/// A page that was taken away and that the back may have mapped.
+/// A page that was removed from the queue and that the back may still have mapped.
 struct Leaving<P: Platform> {
     granted: Granted<P>,
-    /// DELs that named it.
+    /// Number of DEL requests that named the page.
     dels: u8,
 }
 
-/// Of one queue.
+/// The pages that one queue gained beyond those of its set-up.
 struct OfQueue<P: Platform> {
-    /// Pages that the back's table has room for.
+    /// Number of pages that the back's table has room for.
     room: usize,
-    /// Pages in it that stay.
+    /// Number of pages in the table that stay there.
     standing: usize,
-    /// Pages in a row that it refused each alone.
+    /// Number of pages in a row that the back refused one by one.
     refused: u32,
-    /// It is to be asked whether there is room.
+    /// The back must be asked how much room its table has.
     doubts: bool,
     pages: Vec<Page>,
     leaving: VecDeque<Leaving<P>>,
@@ -88,23 +89,24 @@ impl<P: Platform> Default for OfQueue<P> {
 }
 
 impl<P: Platform> OfQueue<P> {
-    /// Pages that have a place in the back's table, or are to have one: also those that it has
-    /// still.
+    /// Number of pages that have a place in the back's table or are meant to get one, including
+    /// pages that are about to leave it.
     fn named(&self) -> usize {
         self.leaving.len() + self.pages.iter().filter(|page| page.state != State::Plain).count()
     }
 
-    /// Pages that the back says it keeps mapped.
+    /// Number of pages that the back says it keeps mapped.
     fn mapped(&self) -> usize {
         self.pages.iter().filter(|page| page.state == State::Mapped).count()
     }
 
-    /// It begins without any in a table, which has room for so many beside those that stay.
+    /// Starts with no page in the table, which has room for `room` pages beside the `standing`
+    /// ones.
     fn begin(&mut self, room: usize, standing: usize) {
         (self.room, self.standing, self.refused, self.doubts) = (room, standing, 0, false);
     }
 
-    /// The back has no room for those that it does not have.
+    /// The back has no room for pages that it has not mapped: does not ask for them any more.
     fn has_no_room(&mut self) {
         let others = self.pages.iter_mut().filter(|page| page.state != State::Mapped);
         others.for_each(|page| page.state = State::Plain);
@@ -115,36 +117,37 @@ impl<P: Platform> OfQueue<P> {
 /// The request under way: of which queue, and how many pages.
 #[derive(Clone, Copy)]
 enum Asked {
-    /// Those of the list.
+    /// These pages of the list were announced.
     Add(usize, usize),
-    /// The first that are leaving.
+    /// The first pages that are leaving were named in a DEL request.
     Del(usize, usize),
-    /// How many its table can have.
+    /// The back was asked for the size of a queue's table.
     Size(usize),
 }
 
 /// Counters of a vif's pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolStats {
-    /// Pages that were added.
+    /// Number of pages that were added.
     pub grown: u64,
-    /// Pages that were taken away.
+    /// Number of pages that were removed.
     pub shrunk: u64,
-    /// Of those added, pages that the back mapped.
+    /// Number of added pages that the back mapped.
     pub adds: u64,
-    /// Pages that it let go of, as asked.
+    /// Number of pages that the back unmapped as asked.
     pub dels: u64,
 }
 
-/// See the module.
+/// Adds RX pages to live queues, and removes them, with the control requests that have the back map
+/// and unmap them.
 pub struct RxPool<P: Platform> {
     queues: Vec<OfQueue<P>>,
     asked: Option<Asked>,
     /// Numbers of the pages of an ADD.
     list: [u16; AT_ONCE],
-    /// So many are named at once.
+    /// Number of pages in one request.
     part: usize,
-    /// The back still has these.
+    /// Removed pages whose grants the back still uses.
     ending: VecDeque<Leaving<P>>,
     stats: PoolStats,
 }
@@ -163,14 +166,14 @@ impl<P: Platform> Default for RxPool<P> {
 }
 
 impl<P: Platform> RxPool<P> {
-    /// There is one for queue `i`.
+    /// Makes the state of queue `i`, if there is none.
     fn have(&mut self, i: usize) {
         while self.queues.len() <= i {
             self.queues.push(OfQueue::default());
         }
     }
 
-    /// A queue is live, with these pages.
+    /// Called when a queue is live that has these pages.
     pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) {
         let page = |(number, gref)| Page { number, gref, state: State::Plain };
         self.have(i);
@@ -180,7 +183,8 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    /// The back has mapped the static pages, so many, and has room for so many more of each queue.
+    /// Called when the back has mapped the static pages: `standing` of each queue, with `room` for
+    /// more.
     pub fn begin(&mut self, standing: &[usize], room: &[usize]) {
         for ((queue, room), standing) in self.queues.iter_mut().zip(room).zip(standing) {
             queue.begin(*room, *standing);
@@ -189,7 +193,7 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    /// Adds at most `n` pages to queue `i`. Returns how many, and why not more.
+    /// Adds at most `n` pages to queue `i`. Returns how many, and the error that prevented more.
     pub fn grow(
         &mut self,
         p: &P,
@@ -229,7 +233,7 @@ impl<P: Platform> RxPool<P> {
         (grown, failed)
     }
 
-    /// Takes at most `n` spare pages of queue `i` away. Returns how many.
+    /// Removes at most `n` spare pages from queue `i`. Returns how many.
     pub fn shrink(&mut self, p: &P, (i, queue): (usize, &mut FrontQueue<P>), n: usize) -> usize {
         self.have(i);
         let Self { queues, ending, .. } = self;
@@ -250,13 +254,13 @@ impl<P: Platform> RxPool<P> {
         shrunk
     }
 
-    /// Whether an answer is waited for.
+    /// True if an answer is outstanding.
     pub fn is_asking(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Takes the answer if it is there, and asks what is to be asked next, unless somebody else
-    /// does. True: something moved.
+    /// Processes an answer if one has arrived, and sends the next request, unless a request of
+    /// somebody else is under way. Returns true if something happened.
     pub fn turn(&mut self, p: &P, ctrl: &mut CtrlFront<P>) -> Result<bool, PeerFault> {
         let mut answered = false;
         if let Some(asked) = self.asked {
@@ -276,7 +280,7 @@ impl<P: Platform> RxPool<P> {
         let Self { queues, list, part, stats, .. } = self;
         let Some(of) = queues.get_mut(i) else { return };
         let taken = added(answer, statuses, n).count();
-        // One that it has already has it refuse them all.
+        // A single page that the back has already makes it refuse the whole list.
         let again = taken == 0 && n > 1;
         *part = if taken > 0 { (*part * 2).min(AT_ONCE) } else { (n / 2).max(1) };
         stats.adds += taken as u64;
@@ -292,7 +296,8 @@ impl<P: Platform> RxPool<P> {
         of.refused = if of.doubts { of.refused + 1 } else { 0 };
     }
 
-    /// By the specification a table's size counts what is in it; by its draft, what is free alone.
+    /// By the specification the size of a table counts the pages in it, too; by its draft only free
+    /// places.
     fn take_size(&mut self, i: usize, answer: CtrlResponse) {
         let Some(of) = self.queues.get_mut(i) else { return };
         of.doubts = false;
@@ -349,7 +354,7 @@ impl<P: Platform> RxPool<P> {
                 n += 1;
             }
             if n > 0 {
-                // It is free: the caller has checked.
+                // The control ring is free: the caller has checked that.
                 let asked = ctrl.add_grefs(p, i as u32, entries.get(..n).unwrap_or_default()).is_ok();
                 self.asked = asked.then_some(Asked::Add(i, n));
                 return asked;
@@ -358,7 +363,7 @@ impl<P: Platform> RxPool<P> {
         false
     }
 
-    /// Another back has the rings, and none of the pages.
+    /// Called when another back has the rings, and none of the pages.
     pub fn renew(&mut self, regions: &mut Regions<P>, p: &P) {
         (self.asked, self.part) = (None, AT_ONCE);
         for of in &mut self.queues {
@@ -368,14 +373,15 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    /// The queues are over, and have their pages; what was taken from them is put by.
+    /// Called when the queues end, with their pages in them. Removed pages are kept for the next
+    /// connection.
     pub fn end(&mut self, p: &P, regions: &mut Regions<P>) {
         self.renew(regions, p);
         self.queues.clear();
         put_by(p, regions, &mut self.ending);
     }
 
-    /// Tries again to end grants of pages that the back had.
+    /// Tries again to end grants of pages that the back had mapped.
     pub fn release(&mut self, p: &P) {
         for _ in 0..self.ending.len() {
             if let Some(page) = self.ending.pop_front() {
@@ -384,40 +390,40 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    /// Of queue `i`: pages that are granted each by itself.
+    /// Number of individually granted pages of queue `i`.
     pub fn pages_of(&self, i: usize) -> usize {
         self.queues.get(i).map_or(0, |of| of.pages.len())
     }
 
-    /// Pages that were added and not taken away.
+    /// Number of pages that were added and not removed.
     pub fn pages(&self) -> usize {
         self.queues.iter().map(|of| of.pages.len()).sum()
     }
 
-    /// Of these, pages that the back says it keeps mapped.
+    /// Number of added pages that the back says it keeps mapped.
     pub fn mapped(&self) -> usize {
         self.queues.iter().map(OfQueue::mapped).sum()
     }
 
-    /// Pages that were taken away and whose grants stand.
+    /// Number of removed pages whose grants still exist.
     pub fn leaving(&self) -> usize {
         self.ending.len() + self.queues.iter().map(|of| of.leaving.len()).sum::<usize>()
     }
 
-    /// The counters.
+    /// Counters of added and removed pages.
     pub fn stats(&self) -> PoolStats {
         self.stats
     }
 }
 
-/// For the next connection: their grants stand.
+/// Keeps pages whose grants still exist for the next connection.
 fn put_by<P: Platform>(p: &P, regions: &mut Regions<P>, pages: &mut VecDeque<Leaving<P>>) {
     while let Some(page) = pages.pop_front() {
         regions.put(p, page.granted);
     }
 }
 
-/// Ends its grant; else the back still has it.
+/// Ends a page's grant. If the back still uses it, the page goes to `ending`.
 fn release<P: Platform>(p: &P, granted: Granted<P>, ending: &mut VecDeque<Leaving<P>>) {
     if let Err(InUse(granted)) = granted.release(p) {
         ending.push_back(Leaving { granted, dels: 0 });

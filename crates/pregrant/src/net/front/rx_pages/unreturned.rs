@@ -17,14 +17,15 @@ use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::Platform;
 use crate::port::{Piece, Token};
 
-/// Pages of queues that are gone, with which a new connection copies all frames: an eighth of a
-/// grant table of version 1.
+/// If consumers still have this number of pages of former queues, a new connection copies all
+/// frames: an eighth of a grant table of version 1.
 pub const UNRETURNED_MAX: usize = 4096;
 
-/// Pages that a queue counts at least: it has tables, too, which are looked through.
+/// Smallest number of pages that a former queue counts as, because its tables use memory and time,
+/// too.
 const LEAST: usize = 64;
 
-/// The pages of one queue.
+/// The pages of one former queue.
 pub struct Unreturned<P: Platform> {
     pages: OrdinaryPages<P>,
     lent: LentPages,
@@ -52,7 +53,7 @@ impl<P: Platform> Unreturned<P> {
         Some(Self { pages, lent })
     }
 
-    /// None: the caller has returned all pages, and the memory is returned.
+    /// Releases the memory if the caller has returned all pages, and returns None then.
     pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
         if self.lent.out() > 0 {
             return Some(self);
@@ -61,27 +62,27 @@ impl<P: Platform> Unreturned<P> {
         None
     }
 
-    /// How many pages it counts.
+    /// Number of pages that consumers of former queues still have.
     pub fn count(&self) -> usize {
         self.pages.count().max(LEAST)
     }
 
-    /// See [`RxFront::piece`](crate::net::front::RxFront::piece).
+    /// Reads a frame's payload; see [`RxFront::piece`](crate::net::front::RxFront::piece).
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         self.pieces(token).nth(k)
     }
 
-    /// See [`RxFront::release`](crate::net::front::RxFront::release).
+    /// Releases a frame; see [`RxFront::release`](crate::net::front::RxFront::release).
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.lent.release(token)
     }
 
-    /// See [`RxFront::pieces`](crate::net::front::RxFront::pieces).
+    /// Reads a frame's payload; see [`RxFront::pieces`](crate::net::front::RxFront::pieces).
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
         self.lent.pieces_in(Some(&self.pages), token)
     }
 
-    /// Gives those frames back that the caller has no more, as it says.
+    /// Releases those frames of which `has_done` says that the caller needs them no more.
     pub fn release_done(&mut self, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
         for page in 0..self.lent.numbers() {
             if let Some(token) = self.lent.token_of(page)
@@ -93,7 +94,7 @@ impl<P: Platform> Unreturned<P> {
         }
     }
 
-    /// Frames that the caller has by reference.
+    /// Number of frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.lent.out()
     }

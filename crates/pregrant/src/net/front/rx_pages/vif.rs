@@ -14,8 +14,9 @@ use crate::platform::Platform;
 use crate::port::Piece;
 
 impl<P: Platform> FrontVif<P> {
-    /// Adds at most `n` RX pages to queue `i`, within
-    /// [`more_rx_pages`](crate::net::front::FrontConfig::more_rx_pages). Returns how many.
+    /// Adds at most `n` RX pages to queue `i`, up to
+    /// [`more_rx_pages`](crate::net::front::FrontConfig::more_rx_pages). Returns how many were
+    /// added.
     ///
     /// # Errors
     /// The platform has no page to grant.
@@ -26,8 +27,8 @@ impl<P: Platform> FrontVif<P> {
         failed.filter(|_| grown == 0).map_or(Ok(grown), Err)
     }
 
-    /// Takes at most `n` of them away that are spare, of all queues. Returns how many; their grants
-    /// end once the back has let go of them.
+    /// Removes at most `n` spare added pages, of any queue. Returns how many; their grants end once
+    /// the back has unmapped them.
     pub fn shrink_rx(&mut self, p: &P, n: usize) -> usize {
         let mut shrunk = 0;
         for (i, queue) in self.stage.queues_mut().iter_mut().enumerate() {
@@ -38,8 +39,8 @@ impl<P: Platform> FrontVif<P> {
         shrunk
     }
 
-    /// Asks the back now, unless it is still asked for the pages of the queues; a fault is found by
-    /// the next turn.
+    /// Sends a request about the pool's pages, unless the back is still being asked for the pages
+    /// of the queues. A fault is found by the next turn.
     fn ask_pool(&mut self, p: &P) {
         if let Stage::Live(Live { ctrl: Some(ctrl), announcing: Announcing::Over { .. }, .. }) =
             &mut self.stage
@@ -49,23 +50,25 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// RX pages that were added, and those that were taken away and that the back may have.
+    /// Number of RX pages that were added, and number of removed pages that the back may still have
+    /// mapped.
     pub fn rx_pool(&self) -> (usize, usize) {
         (self.rx_pool.pages(), self.rx_pool.leaving())
     }
 
-    /// Pages that the back says it keeps mapped, of all queues.
+    /// Number of pages of all queues that the back says it keeps mapped.
     pub fn mapped_pages(&self) -> usize {
         (0..self.nr_queues()).map(|i| self.gref_pages(i)).sum::<usize>() + self.rx_pool.mapped()
     }
 
-    /// How it grew, and shrank.
+    /// Counters of added and removed RX pages.
     pub fn rx_pool_stats(&self) -> PoolStats {
         self.rx_pool.stats()
     }
 
-    /// Gives lent frames back whose pieces the consumer has no more, as it says: of queues that are
-    /// gone, and of those that are not handed out. Each frame is asked about once.
+    /// Releases frames that were passed by reference and of which `has_done` says that the consumer
+    /// needs them no more: frames of former queues, and of queues that are not handed out. It is
+    /// asked once for each frame.
     pub fn release_done(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
         let is_live = self.is_live();
         for queue in self.stage.queues_mut() {

@@ -9,11 +9,11 @@ use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
 
-/// The batch under way. Its lists are allocated once.
+/// The path `copy`, with the operations of the current batch. Its lists are allocated once.
 #[derive(Debug)]
 pub struct CopyPath {
     ops: Vec<CopyOp>,
-    /// Whose piece each op is: frame and fragment.
+    /// For each operation the frame and the fragment that it copies.
     of: Vec<(u8, u8)>,
 }
 
@@ -29,8 +29,8 @@ impl CopyPath {
         self.of.clear();
     }
 
-    /// One piece. Reference 0 is never asked for: it is the console's, and in staging means "not
-    /// here".
+    /// Adds the copy of one fragment. Reference 0 is never used: in Xen it is the console's, and in
+    /// staging it means "no page".
     #[inline(always)]
     fn push(&mut self, frame: usize, slot: usize, gref: u32, offset: u16, len: u16, at: u32) {
         self.ops.push(CopyOp { gref: GrantRef(gref), offset, len, at, status: GrantStatus::OKAY });

@@ -19,7 +19,8 @@ fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) 
     }
 }
 
-/// Of an id that has no page in the region: the page goes back, or is one that was added.
+/// The grant of an id whose page is not in the region: either the page is to be returned, or it was
+/// added later.
 #[cold]
 fn grant_of_added<P: Platform>(pages: &mut OrdinaryPages<P>, id: u16) -> Option<u32> {
     pages.of_ids.iter_mut().for_each(|of_ids| of_ids.give_back(id));
@@ -32,12 +33,12 @@ fn piece_of_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) 
 }
 
 impl<P: Platform> OrdinaryPages<P> {
-    /// Ids that have a page.
+    /// Number of ids that have a page.
     pub fn ids(&self) -> u32 {
         self.count
     }
 
-    /// TX: `n` ids share the pages, of which as many as there are pages are in flight at a time.
+    /// TX: shares the pages among `n` ids; as many are in flight at a time as there are pages.
     pub fn serve_ids(&mut self, n: u32) -> bool {
         self.of_ids = (n > self.count).then(|| PagesOfIds::new(n, self.count));
         true

@@ -13,21 +13,21 @@ use crate::platform::{Access, GrantPool, Platform};
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 
-/// One page for each id, or for each that is in flight.
+/// One granted page for each id, or for each id that is in flight.
 pub struct OrdinaryPages<P: Platform> {
     pub(super) granted: Granted<P>,
-    /// Those that ids have; there may be more.
+    /// Number of pages that ids use; there may be more.
     pub(super) count: u32,
-    /// TX: where there are more ids than pages.
+    /// TX: which page each id uses, if there are more ids than pages.
     pub(super) of_ids: Option<PagesOfIds>,
-    /// There are more than are in flight, so that each rests before it is written again.
+    /// There are more pages than ids in flight, so that each page rests before it is written again.
     pub(super) rest: bool,
-    /// RX, in a pool: those that were added, and room for others.
+    /// RX, in a pool: the added pages, and room for more.
     pub(super) more: Box<[Option<Granted<P>>]>,
 }
 
 impl<P: Platform> OrdinaryPages<P> {
-    /// `n` pages.
+    /// Grants `n` pages.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -39,18 +39,19 @@ impl<P: Platform> OrdinaryPages<P> {
         Ok(Self { granted, count: n, of_ids: None, rest: false, more: Box::default() })
     }
 
-    /// Whether there are more than are in flight, so that each rests before it is written again.
+    /// True if there are more pages than ids in flight, so that each page rests before it is
+    /// written again.
     pub fn rest(&self) -> bool {
         self.rest
     }
 
-    /// The same pages, which are to rest.
+    /// Lets these pages rest between two uses.
     pub fn resting(self) -> Self {
         Self { rest: true, ..self }
     }
 
-    /// `n` pages that are granted each by itself, and room for `more` that are added later. One of
-    /// them stays for good. Where no more are to come they are as any.
+    /// Grants `n` pages one by one, with room for `more` that are added later. One page is never
+    /// given back. With `more` = 0 this is an ordinary set of pages.
     pub fn pool(
         p: &P,
         regions: &mut Regions<P>,
@@ -80,23 +81,24 @@ impl<P: Platform> OrdinaryPages<P> {
         Err(e)
     }
 
-    /// Pages that there are.
+    /// Number of pages.
     pub fn count(&self) -> usize {
         self.granted.count() + self.more.iter().flatten().count()
     }
 
-    /// The numbers of pages that come and go: from here on, so many. Of others than a pool: none.
+    /// Range of page numbers for pages that are added and removed: first number and length. Length
+    /// 0 unless this is a pool.
     pub fn room(&self) -> (u16, u32) {
         (self.granted.count() as u16, self.more.len() as u32)
     }
 
-    /// A number of these that no page has. None: all are there.
+    /// A number in that range that no page has. None: the pool is full.
     pub fn free_number(&self) -> Option<u16> {
         let at = self.more.iter().position(Option::is_none)?;
         Some((self.granted.count() + at) as u16)
     }
 
-    /// Where a page that can be added is.
+    /// The place of a page that can be added.
     fn added_mut(&mut self, page: u16) -> Option<&mut Option<Granted<P>>> {
         self.more.get_mut(usize::from(page).checked_sub(self.granted.count())?)
     }
@@ -106,7 +108,7 @@ impl<P: Platform> OrdinaryPages<P> {
         self.more.get(page.checked_sub(self.granted.count())?)?.as_ref()
     }
 
-    /// Adds a page by this number. It comes back where there is one, or no such number.
+    /// Adds a page under this number. Returns the page if the number is in use or out of range.
     pub fn add(&mut self, page: u16, granted: Granted<P>) -> Result<(), Granted<P>> {
         match self.added_mut(page) {
             Some(place @ None) => {
@@ -117,7 +119,7 @@ impl<P: Platform> OrdinaryPages<P> {
         }
     }
 
-    /// Of those that came: number, and grant.
+    /// Numbers and grants of the pages that were added.
     pub fn added_refs(&self) -> impl Iterator<Item = (u16, GrantRef)> {
         let numbers = self.room().0..;
         let refs = |granted: &Granted<P>| granted.refs().first().copied();
@@ -126,28 +128,28 @@ impl<P: Platform> OrdinaryPages<P> {
             .filter_map(move |(number, place)| Some((number, place.as_ref().and_then(refs)?)))
     }
 
-    /// Takes a page away that was added. None: there is no such.
+    /// Removes a page that was added. None: there is no page of this number.
     pub fn take_added(&mut self, page: u16) -> Option<Granted<P>> {
         self.added_mut(page)?.take()
     }
 
-    /// The grants of the ids' pages, where they stand; of a pool, of the one that stays.
+    /// The grants of the pages that stay: one for each id, or a pool's only one.
     pub fn refs(&self) -> &[GrantRef] {
         let refs = self.granted.refs();
         refs.get(..refs.len().min(self.count as usize)).unwrap_or_default()
     }
 
-    /// Which of this domain's frames the first page is.
+    /// The frame number, in this domain's memory, of the first page.
     pub fn first_frame(&self, p: &P) -> Option<u32> {
         p.grants().first_frame(self.granted.bytes())
     }
 
-    /// The pages, for [`Regions::put`].
+    /// Takes this apart and returns the pages that stay, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
     }
 
-    /// The same, and those that were added.
+    /// Takes this apart and returns all pages, those that were added too.
     pub fn into_all(self) -> impl Iterator<Item = Granted<P>> {
         core::iter::once(self.granted).chain(self.more.into_iter().flatten())
     }

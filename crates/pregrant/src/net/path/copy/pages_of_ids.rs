@@ -11,30 +11,30 @@ use crate::net::front::tx_slots::{NO_ID, table};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// No page.
+/// The id has no page.
 const NONE: u16 = NO_ID;
 
-/// See the module.
+/// A table of which id has which page, where ids share fewer pages.
 pub struct PagesOfIds {
     of_id: Box<[u16]>,
     free: Vec<u16>,
 }
 
 impl PagesOfIds {
-    /// `pages` for `ids`.
+    /// A table for `pages` pages that `ids` ids share.
     pub(super) fn new(ids: u32, pages: u32) -> Self {
         let mut free = table(pages);
         free.iter_mut().zip((0..pages).rev()).for_each(|(place, page)| *place = page as u16);
         Self { of_id: table(ids), free: free.into_vec() }
     }
 
-    /// The page of an id; none that exists where it has none.
+    /// The page of an id; a number that no page has if the id has none.
     #[inline(always)]
     pub(super) fn of(&self, id: u16) -> u16 {
         self.of_id.get(usize::from(id)).copied().unwrap_or(NONE)
     }
 
-    /// A page for an id.
+    /// Takes a free page for an id.
     #[inline(always)]
     pub(super) fn take(&mut self, id: u16) -> u16 {
         let Some(of_id) = self.of_id.get_mut(usize::from(id)) else { return NONE };
@@ -44,7 +44,7 @@ impl PagesOfIds {
         *of_id
     }
 
-    /// The id has no use for its page any more, if it has one.
+    /// Returns the page of an id, if it has one.
     #[inline(always)]
     pub(super) fn give_back(&mut self, id: u16) {
         if let Some(of_id) = self.of_id.get_mut(usize::from(id))

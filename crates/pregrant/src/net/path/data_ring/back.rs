@@ -25,38 +25,38 @@ use crate::units::DomId;
 use crate::wire::netif::{RXF_DATA_RING, RxResponse, TXF_DATA_RING, TxRequest};
 use alloc::vec::Vec;
 
-/// Requests whose bytes are in the data ring: they say so by a flag, and name a place of the half
-/// for TX.
+/// TX requests whose bytes are in the data ring: a flag says so, and the reference field has their
+/// place in the TX half.
 pub const CLAIM: Claim = Claim::new(0);
 
-/// A queue's half for TX, as requests name it. Where there is none the flag means nothing, as any
-/// unknown one.
+/// The half for TX, by which requests are checked. If the queue has none, the request flag has no
+/// meaning, like any unknown flag.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct InArea {
-    /// 0: there is none.
+    /// Length of the TX half in bytes; 0: the queue has no data ring.
     half_bytes: u32,
 }
 
 impl InArea {
-    /// Of a half with so many bytes.
+    /// For a half of `half_bytes` bytes.
     pub const fn new(half_bytes: u32) -> Self {
         Self { half_bytes }
     }
 
-    /// Whether any request can be there.
+    /// True if the queue has a data ring for TX.
     #[inline(always)]
     pub fn any(self) -> bool {
         self.half_bytes > 0
     }
 
-    /// Whether this one says that it is.
+    /// True if the request's flag says that its bytes are in the data ring.
     #[inline(always)]
     pub fn claims(self, req: &TxRequest) -> bool {
         req.flags & TXF_DATA_RING != 0 && self.any()
     }
 
-    /// Whether that is a place of the data ring, for a frame that has room in it. One that no frame
-    /// can have is an error of that frame.
+    /// True if the request's place lies in the data ring and a frame fits there. If not, the frame
+    /// fails.
     #[inline(always)]
     pub fn is_place(self, req: &TxRequest) -> bool {
         let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
@@ -64,7 +64,7 @@ impl InArea {
     }
 }
 
-/// One half of the area.
+/// The back's side of one half (direction) of a data ring.
 pub struct DataRingPath<P: Platform> {
     map: <P::Peer as PeerMem>::Map,
     size: usize,
@@ -72,21 +72,21 @@ pub struct DataRingPath<P: Platform> {
     given: Option<Given>,
 }
 
-/// Places of RX.
+/// RX: the places of the half that the back handed out and the guest may still read.
 struct Given {
-    /// Bytes of the half.
+    /// Length of the half in bytes.
     size: u32,
     places: Places,
-    /// By the ring indices of their responses.
+    /// Places in use, by the ring indices of their responses.
     used: Used<u32>,
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     ring_size: u32,
-    /// Frames that found it full, and were not counted yet.
+    /// Number of frames that found no room and were not counted yet.
     full: u64,
 }
 
 impl<P: Platform> DataRingPath<P> {
-    /// TX: the half `out`.
+    /// TX: the path over the mapped half `map` of `size` bytes.
     pub fn tx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
         Self { map, size: size as usize, given: None }
     }
@@ -97,19 +97,19 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: Some(given) }
     }
 
-    /// Bytes of the half.
+    /// Length of the half in bytes.
     pub fn half_bytes(&self) -> u32 {
         self.size as u32
     }
 
-    /// Whether it is the half for RX, which frames may find full.
+    /// True for the half of RX, in which a frame may find no room.
     pub fn is_rx(&self) -> bool {
         self.given.is_some()
     }
 
-    /// RX: takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the
-    /// responses in slots that the front has not posted again, with their ring indices, the oldest
-    /// first; the next one's index is `next`.
+    /// RX: marks as used what a predecessor handed out on a ring of `ring_size` slots. `left` has
+    /// the responses (with ring indices, the oldest first) of slots that the front has not posted
+    /// again; `next` is the ring index of the next response.
     pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
         if let Some(given) = &mut self.given {
             given.resume(ring_size, left, next);
@@ -123,9 +123,9 @@ impl<P: Platform> DataRingPath<P> {
     }
 }
 
-/// Asks for the lines of the [`AHEAD`]th frame behind frame `i`, which is the next to be copied, to
-/// the place `next`; behind the first of `todo` for all up to there. Long ones alone. Apart: short
-/// frames pay for what is inlined.
+/// Prefetches the frame that is [`AHEAD`] frames after frame `i`, while frame `i` is copied to
+/// `next`; for the first frame of `todo` it prefetches all frames up to there. For long frames
+/// only. Not inlined: that would slow short frames.
 #[inline(never)]
 fn ask<M: SharedBytes>(
     map: &M,
@@ -149,14 +149,14 @@ fn ask<M: SharedBytes>(
 }
 
 impl Given {
-    /// Where the responses make no sense (the front can change them), all of it
-    /// counts as in use until none of their slots is.
+    /// If the responses make no sense (the front can change them), the whole half counts as in use
+    /// until the front has posted all their slots.
     fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
         let size = self.size;
         (self.ring_size, self.used) = (ring_size, Used::new(ring_size));
         let pieces = left.iter().filter(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0);
         let mut first = None;
-        // Bytes from the first's place on, up to behind the newest.
+        // The bytes in use, from the oldest response's place to the end of the newest.
         let (mut end, mut honest) = (0u32, true);
         for (index, rsp) in pieces.clone() {
             let place = u32::from(rsp.offset) * PLACE_BYTES as u32;
@@ -193,8 +193,8 @@ impl Given {
 }
 
 impl Given {
-    /// All requests before index `taken` were taken: bytes of responses that are a ring behind are
-    /// free.
+    /// The back took all requests before index `taken`: frees the bytes of responses whose slots
+    /// were posted again.
     #[inline(always)]
     fn free(&mut self, taken: u32) {
         let size = self.ring_size;
@@ -249,7 +249,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
             }
             let f = batch.frames[i];
             let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
-            // Of some another path has the first slot: the rest of them follows it.
+            // The frame's first slot went by another path; so does the rest of the frame.
             if batch.slots[slots.clone()].iter().any(|slot| slot.len == 0) {
                 rest |= 1 << i;
                 continue;

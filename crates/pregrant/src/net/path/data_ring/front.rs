@@ -28,19 +28,19 @@ use crate::wire::netif::{Extra, RXF_DATA_RING, RxResponse, TXF_DATA_RING, TXF_EX
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// An area as it is made.
+/// A new area and the pages that describe it.
 pub struct DataArea<P: Platform> {
-    /// The page that names the others.
+    /// The page that names the grants of the other pages.
     pub index: Granted<P>,
-    /// TX; None: not wanted.
+    /// The half of TX; None: the front wants none.
     pub out: Option<SendArea<P>>,
-    /// RX.
+    /// The half of RX.
     pub within: Option<RecvArea<P>>,
 }
 
 impl<P: Platform> DataArea<P> {
-    /// 2^order pages, for those of the directions (TX, RX) that are wanted, and the page that names
-    /// them; all or nothing. `ids`: of TX.
+    /// Allocates 2^`order` pages for the wanted directions (TX, RX), and the page that names them;
+    /// all or nothing. `ids`: number of TX ids.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -89,13 +89,14 @@ impl<P: Platform> DataArea<P> {
     }
 }
 
-/// The half of TX.
+/// The front's side of the half of TX.
 pub struct SendArea<P: Platform> {
     granted: Granted<P>,
     places: Places,
-    /// By the order of their places: whether the request is answered.
+    /// Places in the order in which they were handed out, and whether their requests were answered.
     used: Used<Answered>,
-    /// By id: its number there, while its frame is in the area and not answered.
+    /// For each id the number of its place in `used`, while its frame is in the area and not
+    /// answered.
     by_id: Box<[Option<u32>]>,
 }
 
@@ -104,13 +105,14 @@ pub struct SendArea<P: Platform> {
 struct Answered(bool);
 
 impl<P: Platform> SendArea<P> {
-    /// Whether a frame of so many bytes finds room now.
+    /// True if a frame of `bytes` bytes fits now.
     #[inline(always)]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.places.has_room(bytes) && self.used.has_room(1)
     }
 
-    /// Copies the frame of `id` to the next place, which the request says. None: it is full.
+    /// Copies the frame of `id` to the next place, and returns the place for the request. None:
+    /// there is no room.
     #[inline(always)]
     pub fn put(&mut self, id: u16, frame: &impl Source) -> Option<u32> {
         if !self.used.has_room(1) {
@@ -136,21 +138,22 @@ impl<P: Platform> SendArea<P> {
         Some(place)
     }
 
-    /// Asks for the first lines of a frame that will begin `ahead` bytes behind the next place.
+    /// Prefetches the first cache lines of a frame that will start `ahead` bytes after the next
+    /// place.
     #[inline(always)]
     pub fn prefetch(&self, ahead: usize, bytes: usize) {
         let place = (self.places.next() as usize + ahead) & (self.places.size() as usize - 1);
         self.granted.bytes().prefetch_write(place, bytes);
     }
 
-    /// The request of `id` is answered: its place, and those before it, are free if all of these
-    /// are.
+    /// The request of `id` was answered: frees its place and the places before it, if all of their
+    /// requests were answered.
     pub fn free(&mut self, id: u16) {
         self.note_answer(id);
         self.free_places();
     }
 
-    /// The request of `id` is answered, if it is one of a frame here.
+    /// Notes that the request of `id` was answered, if its frame is in this half.
     #[inline(always)]
     pub fn note_answer(&mut self, id: u16) {
         if let Some(number) = self.by_id.get_mut(usize::from(id)).and_then(Option::take) {
@@ -158,7 +161,7 @@ impl<P: Platform> SendArea<P> {
         }
     }
 
-    /// Frees the oldest places whose requests are answered.
+    /// Frees the oldest places whose requests were answered.
     #[inline(always)]
     pub fn free_places(&mut self) {
         if let Some(head) = self.used.forget(|answered| answered.0) {
@@ -166,33 +169,34 @@ impl<P: Platform> SendArea<P> {
         }
     }
 
-    /// The half.
+    /// The shared memory of this half.
     pub fn bytes(&self) -> &Region<P> {
         self.granted.bytes()
     }
 
-    /// The memory, for [`Regions::put`].
+    /// Takes this apart and returns the memory, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
     }
 }
 
-/// No id has bytes here: a frame takes the next place, whatever its length, while the half has
+/// Bytes are not bound to ids: a frame of any length goes to the next place, while the half has
 /// room.
 impl<P: Platform> SendArea<P> {
-    /// Ids that have memory.
+    /// Number of ids that have memory: all of them.
     pub fn ids(&self) -> u32 {
         self.by_id.len() as u32
     }
 
-    /// Writes requests for frames from the first that find room here, large segments among them,
-    /// but for none of at most `shorter` bytes, which go by a path before it.
+    /// Writes requests for frames, from the first on, until one finds no room; large segments too.
+    /// Stops at a frame of at most `shorter` bytes, which an earlier path of the chain carries.
     #[inline(never)]
     pub(crate) fn send_run(&mut self, slots: &mut TxSlots<P>, frames: &impl Frames, shorter: usize) -> Sent {
         let (mut sent, mut used, mut bytes) = (0, 0, 0);
         let mut ended = Sent::Frames(0);
         let (room, ids, limits) = (slots.ring.free(), slots.free.len(), slots.limits);
-        // Of short frames all, of long ones the next two, as in pages of their own.
+        // Prefetches all bytes of short frames, and the next two long frames, as for frames in
+        // pages.
         let (mut ahead, mut all_asked) = (0, true);
         for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
             let len = frame.len();
@@ -253,7 +257,7 @@ impl<P: Platform> SendArea<P> {
         Sent::Frames(sent as usize)
     }
 
-    /// The most bytes of it that were in use at a time.
+    /// The largest number of bytes that were in use at the same time.
     pub fn most(&self) -> u64 {
         self.places.most().into()
     }
@@ -285,15 +289,15 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
     }
 }
 
-/// The half of RX.
+/// The front's side of the half of RX.
 pub struct RecvArea<P: Platform> {
     granted: Granted<P>,
     size: u32,
 }
 
 impl<P: Platform> RecvArea<P> {
-    /// Where a response's piece is: in the half, and how long. None: the back names bytes outside
-    /// of it.
+    /// Place and length of the bytes that a response names. None: the back named bytes outside of
+    /// the half.
     #[inline(always)]
     pub fn piece(&self, offset: u16, status: i16) -> Option<(usize, usize)> {
         let (place, len) = (usize::from(offset) * PLACE_BYTES, usize::try_from(status).ok()?);
@@ -301,19 +305,21 @@ impl<P: Platform> RecvArea<P> {
         (place < size && len <= size.min(PIECE_MAX)).then_some((place, len))
     }
 
-    /// The half.
+    /// The shared memory of this half.
     pub fn bytes(&self) -> &Region<P> {
         self.granted.bytes()
     }
 
-    /// Copies a piece out from a place on, around the end, as much as `dst` has room for.
+    /// Copies bytes out from `place`, across the end of the half, until `dst` is full. Returns
+    /// false if `place` is outside of the half.
     #[inline(always)]
     #[must_use]
     pub fn copy_out(&self, place: usize, dst: &mut [u8]) -> bool {
         copy_out_around(self.granted.bytes(), self.size as usize, place & (self.size as usize - 1), dst)
     }
 
-    /// The pieces at a place: one, or two around the end. None: the place is outside of the half.
+    /// The bytes at a place: one range, or two if they wrap around the end. None: the place is
+    /// outside of the half.
     #[inline(always)]
     fn around(&self, place: usize, len: usize) -> Option<(Piece<'_>, Option<Piece<'_>>)> {
         let (bytes, size) = (self.granted.bytes(), self.size as usize);
@@ -322,7 +328,7 @@ impl<P: Platform> RecvArea<P> {
         if to_end == len { Some((first, None)) } else { Some((first, Some(bytes.piece(0, len - to_end)?))) }
     }
 
-    /// Asks for the first lines of a response's piece, to be read. Whatever it names: nothing is
+    /// Prefetches the first cache lines that a response names. Safe for any value, since nothing is
     /// read.
     #[inline(always)]
     pub fn prefetch(&self, rsp: RxResponse) {
@@ -330,19 +336,19 @@ impl<P: Platform> RecvArea<P> {
         self.granted.bytes().prefetch_read(usize::from(rsp.offset) * PLACE_BYTES, len);
     }
 
-    /// The memory, for [`Regions::put`].
+    /// Takes this apart and returns the memory, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
     }
 }
 
 impl<P: Platform> RecvArea<P> {
-    /// A response with this flag names it.
+    /// Flag by which a response says that its bytes are in this half.
     pub const FLAGS: u16 = RXF_DATA_RING;
-    /// It does so whether the queue has a data ring or not.
+    /// The flag is checked even on queues without a data ring.
     pub const ALWAYS: u16 = RXF_DATA_RING;
 
-    /// [`AnyFlaggedPath::recv_run`](crate::net::path::AnyFlaggedPath::recv_run).
+    /// Called by [`AnyFlaggedPath::recv_run`](crate::net::path::AnyFlaggedPath::recv_run).
     #[inline(never)]
     pub fn recv_run(
         &mut self,
@@ -380,7 +386,7 @@ impl<P: Platform> RecvArea<P> {
         Ok(used)
     }
 
-    /// Receives a frame of these parts.
+    /// Receives one frame that is made of these parts.
     pub fn recv_long(
         &mut self,
         (parts, offload): (&[Part], Offload),

@@ -17,19 +17,19 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum IndexFault {
-    /// The order.
+    /// The order (log2 of the number of pages) is too large.
     Order {
-        /// As read.
+        /// The order that was read.
         found: u32,
-        /// The largest that was offered.
+        /// The largest order that the back offered.
         most: u32,
     },
     /// A reference of 0 beside others.
     NoReference {
-        /// Which of the half.
+        /// Index of the page in the half.
         page: usize,
     },
-    /// The same reference twice.
+    /// The same grant reference is in the page twice.
     Twice(GrantRef),
 }
 
@@ -47,8 +47,8 @@ impl fmt::Display for IndexFault {
 
 impl core::error::Error for IndexFault {}
 
-/// Writes the page: `halves` are the references of `in` and `out`, none of a half that is not
-/// wanted. False: they do not fit it.
+/// Writes the index page. `halves` are the references of `in` and `out`, empty for an unwanted
+/// half. Returns false if they do not fit the order.
 #[must_use]
 pub fn write(page: &impl SharedBytes, order: u32, halves: [&[GrantRef]; 2]) -> bool {
     let each = 1usize << (order - 1);
@@ -69,8 +69,8 @@ pub struct IndexPage {
 }
 
 impl IndexPage {
-    /// Reads the page, each word once. No more than the references of an order that is `most` at
-    /// most, and that a page can hold.
+    /// Reads the index page, each word once. Its order must be at most `most`, and its references
+    /// must fit in a page.
     pub fn read(page: &impl SharedBytes, most: u32) -> Result<Self, IndexFault> {
         let most = most.min(ORDER_MAX);
         let order = page.load_u32(RING_ORDER).unwrap_or(0);
@@ -81,12 +81,12 @@ impl IndexPage {
         Ok(Self { order, refs })
     }
 
-    /// Bytes of a half.
+    /// Length of one half in bytes.
     pub fn half_bytes(&self) -> u32 {
         half_bytes(self.order).unwrap_or(0)
     }
 
-    /// The references of `in` and of `out`; none of a half that is not wanted.
+    /// The references of `in` and of `out`; None for a half that is not wanted.
     pub fn validate(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
         let mut sorted: Vec<u32> = self.refs.iter().copied().filter(|gref| *gref != 0).collect();
         sorted.sort_unstable();

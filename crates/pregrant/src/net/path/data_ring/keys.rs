@@ -22,14 +22,14 @@ use core::fmt;
 
 /// The front's key, where its `tx-ring-ref` is: the grant of the index page.
 pub const INDEX_REF: &str = "data-ring-ref";
-/// The back's key, at the same relative place: which halves it took.
+/// Key of the back, below its queue's directory: the halves that it accepted.
 pub const ACTIVE: &str = "data-ring-active";
-/// The back's key: offered.
+/// Key of the back: it offers data rings.
 pub const FEATURE: &str = "feature-data-ring";
-/// The back's key: the largest order that it maps.
+/// Key of the back: the largest order that it maps.
 pub const MAX_ORDER: &str = "max-data-ring-order";
 
-/// All of them.
+/// The keys of this path.
 pub const KEYS: PathKeys = PathKeys {
     offers: &[FEATURE, MAX_ORDER],
     active: &[ACTIVE],
@@ -45,7 +45,7 @@ pub(super) fn put_offer(p: &mut Pairs, max_order: u32) {
     }
 }
 
-/// Reads it.
+/// Reads the largest order that a back offers.
 pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     if !flag(keys, FEATURE)? {
         return Ok(0);
@@ -54,7 +54,7 @@ pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     Ok(said.unwrap_or(0).min(ORDER_MAX))
 }
 
-/// The back's key that says which halves of a queue's data ring were accepted.
+/// Path of the back's key that says which halves of a queue's data ring it accepted.
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }
@@ -68,14 +68,14 @@ pub enum HalfRefusal {
     Index(MapError),
     /// The index page is wrong.
     Fault(IndexFault),
-    /// A page of it could not be mapped.
+    /// A page of the half could not be mapped.
     Map(MapError),
-    /// Its pages pass what this back maps of one guest.
+    /// The half has more pages than this back maps for one guest.
     TooManyPages(TooManyPages),
 }
 
 impl HalfRefusal {
-    /// A line for the log.
+    /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(

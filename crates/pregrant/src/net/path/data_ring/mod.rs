@@ -25,27 +25,28 @@ pub use negotiation::DataRing;
 
 use crate::shm::SharedBytes;
 
-/// Places are multiples of it, so that a response's 16 bits say one, and frames begin on cache
-/// lines.
+/// Places are multiples of this, so that the 16 bits of a response can express them and frames
+/// begin on cache lines.
 pub const PLACE_BYTES: usize = 64;
 
-/// What a piece takes of the area.
+/// Number of bytes that a fragment of `len` bytes uses in the area.
 #[inline(always)]
 pub const fn rounded(len: usize) -> usize {
     len.next_multiple_of(PLACE_BYTES)
 }
 
-/// Bytes of one response's piece at most: its status is signed, and pieces are rounded up.
+/// Largest number of bytes of one response: its status is signed, and lengths are rounded up.
 pub const PIECE_MAX: usize = 32704;
 
-/// Default order of a queue's area, as a power of 2 of pages: the bytes of a full ring, both
-/// ways, in frames of up to 2048.
+/// Default order (log2 of the number of pages) of a queue's area: room for the frames of a full
+/// ring in both directions, each of up to 2048 bytes.
 pub const DEFAULT_ORDER: u32 = 8;
 
-/// Of a data ring that there is no memory for, a quarter is tried, and a quarter of that.
+/// If there is no memory for a data ring, the front tries a quarter of its size, then a sixteenth.
 const SMALLER: [u32; 3] = [0, 2, 4];
 
-/// Copies out of a half of `size` bytes at `at`, around its end. False: `at` is outside of it.
+/// Copies bytes out of a half of `size` bytes, from `at` on, across its end. Returns false if `at`
+/// is outside of it.
 #[inline(always)]
 #[must_use]
 pub fn copy_out_around(half: &impl SharedBytes, size: usize, at: usize, dst: &mut [u8]) -> bool {

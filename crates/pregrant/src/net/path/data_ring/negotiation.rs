@@ -36,8 +36,8 @@ use alloc::vec::Vec;
 pub struct DataRing;
 
 impl Negotiate for DataRing {
-    /// [`keys::MAX_ORDER`], at most [`ORDER_MAX`](crate::wire::data_ring::ORDER_MAX); 0:
-    /// [`keys::FEATURE`] is not offered.
+    /// Value of [`keys::MAX_ORDER`], at most [`ORDER_MAX`](crate::wire::data_ring::ORDER_MAX); 0 if
+    /// the back does not offer [`keys::FEATURE`].
     type Offer = u32;
     /// A data ring of 2^order pages for each queue.
     type Wanted = Option<u32>;
@@ -106,15 +106,15 @@ impl Negotiate for DataRing {
     }
 }
 
-/// Where memory is short: this, then smaller rings, then none.
+/// Requests to try in turn when memory is short: this ring, then smaller ones, then none.
 pub fn smaller(asked: Option<u32>) -> Vec<Option<u32>> {
     let smaller = |order: u32| SMALLER.into_iter().filter_map(move |less| order.checked_sub(less));
     let rings = asked.into_iter().flat_map(smaller).filter(|order| *order >= ORDER_MIN);
     rings.map(Some).chain([None]).collect()
 }
 
-/// The area of a queue, of the directions in which not every frame is carried yet, and what its key
-/// says of it.
+/// Allocates a queue's data ring, for the directions in which no other path carries every frame,
+/// and the keys that describe it.
 pub fn take_memory<P: Platform>(
     order: u32,
     queue: &mut QueueMemory<'_, P>,
@@ -136,7 +136,7 @@ pub fn take_memory<P: Platform>(
 struct Area<P: Platform> {
     tx: Option<DataRingPath<P>>,
     rx: Option<DataRingPath<P>>,
-    /// Pages that it maps.
+    /// Number of pages that the area maps.
     pages: usize,
 }
 
@@ -144,7 +144,7 @@ impl<P: Platform> Area<P> {
     const NONE: Self = Self { tx: None, rx: None, pages: 0 };
 }
 
-/// Takes those halves of a queue's data ring that are good and that it `may` have.
+/// Maps those halves of a queue's data ring that are valid and that `may` allows.
 fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) -> Area<P> {
     let mut area = Area::NONE;
     if !may.any() {

@@ -13,7 +13,7 @@ use super::rounded;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// A half's bytes that are given out.
+/// Which bytes of a half are handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     size: u32,
@@ -28,49 +28,50 @@ impl Places {
         Self::resumed(size, 0, 0)
     }
 
-    /// As a predecessor left it: the next place, and how many bytes before it are not free.
+    /// The state that a predecessor left: the next place, and the number of bytes before it that
+    /// are in use.
     pub fn resumed(size: u32, next: u32, used: u32) -> Self {
         debug_assert!(size.is_power_of_two() && used <= size);
         Self { size, head: next, tail: next.wrapping_sub(used), most: used }
     }
 
-    /// Bytes of the half.
+    /// Length of the half in bytes.
     #[inline(always)]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Bytes that are given out.
+    /// Number of bytes that are handed out.
     #[inline(always)]
     pub fn in_use(&self) -> u32 {
         self.head.wrapping_sub(self.tail)
     }
 
-    /// The most that were at a time.
+    /// Largest number of bytes that were handed out at the same time.
     pub fn most(&self) -> u32 {
         self.most
     }
 
-    /// The number behind the last byte that was given out: [free up to there](Self::free_to), and
-    /// all of it is free.
+    /// Count of all bytes that were handed out so far. With [`free_to`](Self::free_to) of this
+    /// value, the whole half is free.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
     }
 
-    /// Where the next piece will begin.
+    /// Offset of the place that is handed out next.
     #[inline(always)]
     pub fn next(&self) -> u32 {
         self.head & (self.size - 1)
     }
 
-    /// Whether so many bytes, rounded up, are free.
+    /// True if `bytes` bytes, rounded up, are free.
     #[inline(always)]
     pub fn has_room(&self, bytes: usize) -> bool {
         rounded(bytes) <= (self.size - self.in_use()) as usize
     }
 
-    /// The place of so many bytes. None: there is no room for them now.
+    /// Hands out the place for `bytes` bytes. None: there is no room now.
     #[inline(always)]
     pub fn take(&mut self, bytes: usize) -> Option<u32> {
         if !self.has_room(bytes) {
@@ -82,7 +83,7 @@ impl Places {
         Some(place)
     }
 
-    /// All that was given out before `head` was so much is free.
+    /// Frees everything that was handed out before [`head`](Self::head) had the value `head`.
     #[inline(always)]
     pub fn free_to(&mut self, head: u32) {
         debug_assert!(head.wrapping_sub(self.tail) <= self.in_use());
@@ -90,8 +91,8 @@ impl Places {
     }
 }
 
-/// Places whose pieces are used by somebody, in the order in which they were given out: what each
-/// was given for, and the head behind it.
+/// Places in use, in the order in which they were handed out. For each: what it is used for, and
+/// the value of [`Places::head`] after it.
 #[derive(Debug)]
 pub struct Used<T> {
     list: Box<[(T, u32)]>,
@@ -100,13 +101,13 @@ pub struct Used<T> {
 }
 
 impl<T: Copy + Default> Used<T> {
-    /// At most `n` at a time, a power of two.
+    /// Room for at most `n` places at a time, a power of two.
     pub fn new(n: u32) -> Self {
         debug_assert!(n.is_power_of_two());
         Self { list: vec![(T::default(), 0); n as usize].into_boxed_slice(), first: 0, next: 0 }
     }
 
-    /// Whether so many more can be noted.
+    /// True if `n` more places can be noted.
     #[inline(always)]
     pub fn has_room(&self, n: u32) -> bool {
         self.next.wrapping_sub(self.first) as usize + n as usize <= self.list.len()
@@ -124,7 +125,7 @@ impl<T: Copy + Default> Used<T> {
         number
     }
 
-    /// One that was noted is used for something else now.
+    /// Changes what a noted place is used for.
     #[inline(always)]
     pub fn set(&mut self, number: u32, what: T) {
         if let Some(slot) = self.slot(number) {
@@ -132,7 +133,8 @@ impl<T: Copy + Default> Used<T> {
         }
     }
 
-    /// Forgets the oldest as long as they are `done`. Returns the head behind the last of them.
+    /// Forgets the oldest places as long as `done` is true for them. Returns the head after the
+    /// last of them.
     #[inline(always)]
     pub fn forget(&mut self, done: impl Fn(&T) -> bool) -> Option<u32> {
         let mut freed = None;
@@ -167,15 +169,14 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// What a piece covers, byte by byte.
+    /// The bytes that a place of `bytes` bytes covers, one by one.
     fn covered(place: u32, bytes: usize, size: u32) -> impl Iterator<Item = usize> {
         (0..bytes).map(move |k| (place as usize + k) % size as usize)
     }
 
     proptest! {
-        /// Whatever is asked for and freed, in order: no piece has a byte that an older one still
-        /// has, pieces follow each other around the end, and room is refused only where
-        /// there is none.
+        /// For any order of requests and frees: no byte is handed out twice, places follow each
+        /// other around the end, and room is refused only if there is none.
         #[test]
         #[cfg_attr(miri, ignore = "arithmetic, a byte at a time")]
         fn no_byte_is_given_out_before_it_was_freed(

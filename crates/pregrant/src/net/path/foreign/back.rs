@@ -21,7 +21,7 @@ use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN, TxRequest};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Requests that name frames of the guest, by a flag.
+/// TX requests that name frames of the guest's memory; a flag says so.
 pub const CLAIM: Claim = Claim::new(1);
 
 /// Whether requests of a queue may name frames. Where this was not agreed on the flag means
@@ -30,35 +30,37 @@ pub const CLAIM: Claim = Claim::new(1);
 pub struct NamesFrames(bool);
 
 impl NamesFrames {
-    /// They may.
+    /// Requests of the queue may name frames of the guest's memory.
     pub const ALLOWED: Self = Self(true);
 
-    /// Whether any request can.
+    /// True if requests of the queue may name frames.
     #[inline(always)]
     pub fn any(self) -> bool {
         self.0
     }
 
-    /// Whether this one does. It may name any frame; the fetch checks whether the guest has it.
+    /// True if the request's flag says that it names a frame. It may name any; the fetch checks
+    /// that the guest has it.
     #[inline(always)]
     pub fn claims(self, req: &TxRequest) -> bool {
         self.0 && req.flags & TXF_FOREIGN != 0
     }
 }
 
-/// All of a guest, for one direction of one queue.
+/// The mapping of a guest's whole memory, for one direction of one queue.
 pub struct ForeignPath<P: Platform> {
     memory: Arc<<P::Peer as PeerMem>::Map>,
 }
 
-/// Where that is in the guest's memory; beyond its end for one that no guest has.
+/// Offset of a frame's byte in the mapping of the guest's memory; beyond its end if the guest has
+/// no such frame.
 #[inline(always)]
 fn place(frame: u32, offset: u16) -> usize {
     (frame as usize).saturating_mul(PAGE_SIZE).saturating_add(usize::from(offset))
 }
 
 impl<P: Platform> ForeignPath<P> {
-    /// For both directions of one queue: a map of the domain's whole memory.
+    /// Maps the domain's whole memory, for both directions of one queue.
     pub fn pair(p: &P, of: DomId) -> Result<[Self; 2], PlatformError> {
         let memory = Arc::new(p.peer().whole(of)?);
         Ok([Self { memory: Arc::clone(&memory) }, Self { memory }])

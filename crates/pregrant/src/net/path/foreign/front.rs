@@ -11,7 +11,7 @@ use crate::net::path::path_name::PathName;
 use crate::platform::Platform;
 use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN};
 
-/// One page for each id.
+/// One page for each id, which requests name by its frame number in the guest's memory.
 pub struct ForeignPages<P: Platform> {
     pages: OrdinaryPages<P>,
     first: u32,
@@ -19,8 +19,8 @@ pub struct ForeignPages<P: Platform> {
 }
 
 impl<P: Platform> ForeignPages<P> {
-    /// These, with `mark` beside each frame; they come back where they have no frames that can be
-    /// named.
+    /// Uses `pages`, and sets bit `mark` in each frame number. Returns the pages if the platform
+    /// cannot name their frames.
     pub fn over(p: &P, pages: OrdinaryPages<P>, mark: u32) -> Result<Self, OrdinaryPages<P>> {
         let count = pages.ids();
         // Pages that come and go have no numbers in a row.
@@ -34,17 +34,17 @@ impl<P: Platform> ForeignPages<P> {
 }
 
 impl<P: Platform> ForeignPages<P> {
-    /// Ids that have a page.
+    /// Number of ids that have a page.
     pub fn ids(&self) -> u32 {
         self.pages.ids()
     }
 
-    /// The pages.
+    /// The pages, as ordinary ones.
     pub fn pages(&self) -> &OrdinaryPages<P> {
         &self.pages
     }
 
-    /// The same, to be used without their names.
+    /// Takes this apart and returns the pages, to be used as ordinary ones.
     pub fn into_pages(self) -> OrdinaryPages<P> {
         self.pages
     }

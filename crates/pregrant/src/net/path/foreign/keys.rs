@@ -13,16 +13,16 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// The back's key that offers it.
+/// Key of the back: it offers to map a guest's whole memory.
 pub const FEATURE: &str = "feature-foreign";
 
-/// The front's key: its consent.
+/// Key of the front: it consents.
 pub const REQUEST: &str = "request-foreign";
 
-/// The back's key that says whether the guest's memory is mapped.
+/// Key of the back: it has mapped the guest's memory.
 pub const ACTIVE: &str = "foreign-active";
 
-/// All of them.
+/// The keys of this path.
 pub const KEYS: PathKeys =
     PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[REQUEST] };
 
@@ -31,7 +31,7 @@ pub const KEYS: PathKeys =
 pub struct WholeRefusal(pub PlatformError);
 
 impl WholeRefusal {
-    /// A line for the log.
+    /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         format!(
             "{}/{REQUEST} is refused, the guest's memory cannot be mapped whole: {self}; frames go by ordinary grants",

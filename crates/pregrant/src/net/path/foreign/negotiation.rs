@@ -33,10 +33,10 @@ use core::fmt;
 pub struct Foreign;
 
 impl Negotiate for Foreign {
-    /// The back maps all of a guest that asks for it.
+    /// True if the back maps the whole memory of a guest that asks for it.
     type Offer = bool;
     type Wanted = bool;
-    /// The back may map all of this guest.
+    /// True if the back may map this guest's whole memory.
     type Request = bool;
     type QueueRequest = ();
     type Acceptor<P: Platform> = ForeignAcceptor<P>;
@@ -93,8 +93,8 @@ impl Negotiate for Foreign {
     }
 }
 
-/// Pages for both directions of a queue, named where they can be; nothing is granted before they
-/// are posted.
+/// Allocates pages for both directions of a queue, which requests name by frame number if possible.
+/// Nothing is granted before a page is posted.
 pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<(), PlatformError> {
     for (dir, mark) in [(TX, 0), (RX, RX_FOREIGN)] {
         let pages = queue.pages(dir)?;
@@ -105,8 +105,8 @@ pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<(), Pl
 }
 
 impl<P: Platform> FrontChain<P> {
-    /// Pages are named by their frames from now on, with `mark` beside. Ordinary pages they stay
-    /// where they have no numbers.
+    /// Lets requests name the pages by their frame numbers, with bit `mark`. Pages without frame
+    /// numbers stay ordinary ones.
     pub fn name_frames(&mut self, p: &P, mark: u32) {
         let Some(pages) = self.take_pages() else { return };
         self.insert(match ForeignPages::over(p, pages, mark) {
@@ -116,21 +116,23 @@ impl<P: Platform> FrontChain<P> {
     }
 }
 
-/// What a back keeps while it accepts a front's queues.
+/// State of a back while it accepts the queues of one front.
 pub struct ForeignAcceptor<P: Platform> {
     allowed: bool,
-    /// Of the queues that were not asked yet: TX, RX. The first one decides for all.
+    /// Paths (TX, RX) of the queues that were not accepted yet. They are made for all queues when
+    /// the first one asks.
     paths: IntoIter<[ForeignPath<P>; 2]>,
 }
 
 impl<P: Platform> ForeignAcceptor<P> {
-    /// The operator `allowed` it, or not.
+    /// Makes the acceptor; `allowed`: the operator allows this path.
     pub fn new(allowed: bool) -> Self {
         Self { allowed, paths: Vec::new().into_iter() }
     }
 
-    /// The paths of each queue of a guest; none where it does not ask, or cannot be mapped. One
-    /// that names frames to a predecessor goes on doing so: then it is an error.
+    /// Makes the paths of all queues of a guest; none if it does not ask, or if its memory cannot
+    /// be mapped. If a predecessor had accepted this path, the front goes on using it: then a
+    /// failure is an error.
     fn all(&self, cx: &mut Accepting<'_, P>, said: Said<'_>) -> Result<Vec<[ForeignPath<P>; 2]>, Lost> {
         let asks = cx.front.foreign;
         if !said.whole(asks && self.allowed) {

@@ -12,7 +12,8 @@ use crate::platform::Platform;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-/// The table of a queue, with `limit` entries at most; 0: there is none.
+/// Makes the table of mapped pages of a queue, with at most `limit` entries; 0: the queue gets
+/// none.
 #[inline(never)] // as of each path: a kernel's stack is small
 pub fn accept<P: Platform>(limit: usize, cx: &Accepting<'_, P>, queue: usize) -> Accepted<P> {
     let limit = limit.min(LIMIT_MAX);

@@ -23,40 +23,41 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Not in the table.
+/// The page is not in the table.
 const NOWHERE: u32 = u32::MAX;
 
 type Table<P> = GrefTable<<<P as Platform>::Peer as PeerMem>::Map>;
 type Exchange<P> = GrefExchange<<<P as Platform>::Peer as PeerMem>::Map>;
 
-/// One direction of a queue; it has the queue's table while it is at work.
+/// One direction of a queue. The queue's table moves between its two directions: the one that runs
+/// has it.
 pub struct GrefMappingPath<P: Platform> {
     table: Option<Box<Table<P>>>,
-    /// Where its vif's owner says what is to be in there.
+    /// Mailbox by which the vif's owner changes the table.
     exchange: Option<Arc<Exchange<P>>>,
-    /// Where the batch's slots are.
+    /// For each slot of the batch the index of its page in the table.
     places: Box<[u32; BATCH_SLOTS]>,
     pub(crate) held: HeldFrames,
 }
 
 impl<P: Platform> GrefMappingPath<P> {
-    /// With the table, or without at first.
+    /// A path that has the table, or gets it later.
     pub fn new(table: Option<Box<Table<P>>>) -> Self {
         let places = crate::array::filled(NOWHERE);
         Self { table, exchange: None, places, held: HeldFrames::default() }
     }
 
-    /// The same; there it learns of the guest's pages.
+    /// Like [`new`](Self::new), with the mailbox by which the vif's owner changes the table.
     pub fn with_exchange(table: Option<Box<Table<P>>>, exchange: Arc<Exchange<P>>) -> Self {
         Self { exchange: Some(exchange), ..Self::new(table) }
     }
 
-    /// Where its vif's owner asks for pages.
+    /// The mailbox by which the vif's owner changes the table.
     pub fn exchange(&self) -> Option<Arc<Exchange<P>>> {
         self.exchange.clone()
     }
 
-    /// Takes the table over, if the queue's other direction has it.
+    /// Takes the table from the queue's other direction, if that has it.
     #[inline(always)]
     pub fn take_over(&mut self, from: &mut Self) {
         if self.table.is_none() {
@@ -78,7 +79,7 @@ impl<P: Platform> GrefMappingPath<P> {
         self.exchange.as_ref().is_some_and(|exchange| exchange.waits())
     }
 
-    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.held.piece(i, k, |place, len| {
             let table = self.table.as_deref()?;
@@ -168,7 +169,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     }
 }
 
-/// Lends long frames whose pages are all in the table.
+/// Marks long frames whose pages are all in the table, so that the port reads them there.
 #[cold]
 #[inline(never)]
 fn lend<M: SharedBytes>(
@@ -189,8 +190,8 @@ fn lend<M: SharedBytes>(
     held.lend(batch, todo, out, place_of, copy)
 }
 
-/// A kept frame's pages are held: its guest has them back when the port has done with it. The other
-/// direction may have the table when the queue ends, and its pages with it.
+/// While the port holds a frame, its pages cannot leave the table. When the queue ends, the other
+/// direction may have the table and thereby these pages.
 impl<P: Platform> GrefMappingPath<P> {
     /// The port keeps frame `i`; None: the frame is another path's.
     pub fn hold(&mut self, i: usize) -> Option<Token> {

@@ -17,23 +17,24 @@ use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use spin::Mutex;
 
-/// To the queue.
+/// A command of the vif's owner to the queue's worker.
 #[derive(Debug)]
 enum PageCommand<M> {
     Keep(Vec<(GrantRef, Mapped<M>)>),
     GiveBack(Vec<GrantRef>),
 }
 
-/// See the module.
+/// Mailbox between the vif's owner, which maps and unmaps pages, and the worker that runs the
+/// queue.
 #[derive(Debug)]
 pub struct GrefExchange<M> {
     commands: Mutex<Vec<PageCommand<M>>>,
-    /// What the last GiveBack came to, until it is taken.
+    /// The pages that the last GiveBack returned, until the owner collects them.
     given: Mutex<Option<Vec<M>>>,
-    /// A GiveBack waits for frames whose pages a port has.
+    /// A GiveBack waits until the port has completed frames that use its pages.
     waits: AtomicBool,
     has_given: AtomicBool,
-    /// Of the table, as the worker left it: TX, RX.
+    /// Number of pages in the table as the worker last saw it: all, and the writable ones.
     pages: [AtomicUsize; 2],
 }
 
@@ -50,19 +51,20 @@ impl<M> Default for GrefExchange<M> {
 }
 
 impl<M> GrefExchange<M> {
-    /// These are to be used from now on. Advance the queue's
+    /// Orders the worker to add these pages to its table. Advance the queue's
     /// [`ConfigGeneration`](crate::net::path::ConfigGeneration) afterwards.
     pub fn keep(&self, pages: Vec<(GrantRef, Mapped<M>)>) {
         self.commands.lock().push(PageCommand::Keep(pages));
     }
 
-    /// These are wanted back; they are [`given`](Self::given) together. Advance the queue's
-    /// [`ConfigGeneration`](crate::net::path::ConfigGeneration) afterwards.
+    /// Orders the worker to remove these pages from its table and to [return](Self::given) them
+    /// together. Advance the queue's [`ConfigGeneration`](crate::net::path::ConfigGeneration)
+    /// afterwards.
     pub fn want_back(&self, refs: Vec<GrantRef>) {
         self.commands.lock().push(PageCommand::GiveBack(refs));
     }
 
-    /// Pages that were wanted back, once the queue has let go of them.
+    /// Pages that the owner wanted back, once the worker has removed all of them.
     pub fn given(&self) -> Option<Vec<M>> {
         if !self.has_given() {
             return None;
@@ -71,18 +73,20 @@ impl<M> GrefExchange<M> {
         self.given.lock().take()
     }
 
-    /// Whether it is there.
+    /// True if pages wait to be collected by [`given`](Self::given).
     pub fn has_given(&self) -> bool {
         self.has_given.load(Ordering::Acquire)
     }
 
-    /// Whether the worker is to [apply](Self::apply) it again, though no command is new.
+    /// True if the worker must [apply](Self::apply) the last command again, although there is no
+    /// new one.
     pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// The worker, between two batches: does what it was asked. True: something is given back. All
-    /// of a list goes together; a list with a held page, and later requests, wait.
+    /// Called by the worker between two batches: executes the owner's commands. Returns true if
+    /// pages were given back. The pages of one list are given back together: a list with a page
+    /// that a port still reads waits, and so do later commands.
     pub fn apply(&self, table: &mut GrefTable<M>) -> bool {
         let mut commands = mem::take(&mut *self.commands.lock()).into_iter();
         let (mut gave, mut waits) = (false, false);

@@ -28,56 +28,58 @@ use alloc::vec::Vec;
 /// An ADD of fewer entries is not tried again in parts.
 const LEAST_PART: usize = 32;
 
-/// The next control request.
+/// The control request that the front sends next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question<'a> {
     /// GET: how large the table of this queue is.
     Size(u32),
     /// ADD: map these into the table of this queue.
     Add(u32, &'a [GrefEntry]),
-    /// Nothing.
+    /// No request is left.
     Over,
 }
 
-/// See the module.
+/// At connect, the front's side of asking the back to map its pages: which control request comes
+/// next, and what the answers mean.
 #[derive(Clone, Debug, Default)]
 pub struct PageAnnouncement {
     queue: usize,
-    /// Of the queue, once its size is known.
+    /// Pages of the current queue that are to be announced, once the size of its table is known.
     entries: Option<Vec<GrefEntry>>,
-    /// Of these, how many were announced, and how many the next request adds.
+    /// Number of entries that were announced so far, and number that the next request adds.
     announced: usize,
     part: usize,
-    /// The back has just said how much room there is for them.
+    /// The back's last answer said how much room it has for these entries.
     has_room: bool,
-    /// By queue: pages that the back mapped.
+    /// For each queue the number of pages that the back mapped.
     taken: Vec<usize>,
-    /// By queue: pages that its table has room for beside them, as it says.
+    /// For each queue the number of further pages that its table has room for, as the back says.
     room: Vec<usize>,
     over: bool,
 }
 
 impl<P: Platform> CtrlFront<P> {
-    /// Asks that these be mapped for `queue`, all or none: 512 at most.
+    /// Asks the back to map these pages for `queue`, all or none: at most 512.
     pub fn add_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
         self.ask_with_list(p, CtrlType::AddGrefMapping, queue, entries)
     }
 
-    /// Asks that these be unmapped. Those that are have status 0 in [`statuses`](Self::statuses)
-    /// then, if the back is honest: that a page is free only its grant's end says.
+    /// Asks the back to unmap these pages. Afterwards the unmapped ones have status 0 in
+    /// [`statuses`](Self::statuses), if the back is honest. Only the end of a page's grant proves
+    /// that the page is free.
     pub fn del_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
         self.ask_with_list(p, CtrlType::DelGrefMapping, queue, entries)
     }
 }
 
 impl PageAnnouncement {
-    /// Of a vif with so many queues.
+    /// For a vif with `queues` queues.
     pub fn new(queues: usize) -> Self {
         let none = alloc::vec![0; queues];
         Self { taken: none.clone(), room: none, over: queues == 0, ..Self::default() }
     }
 
-    /// The next control request.
+    /// The control request that the front sends next.
     pub fn question(&self) -> Question<'_> {
         let queue = self.queue as u32;
         match &self.entries {
@@ -121,7 +123,8 @@ impl PageAnnouncement {
                 self.part = entries.len().min(GREF_LIST_MAX);
                 (self.entries, self.has_room) = (Some(entries), true);
             }
-            // It is so for all queues, or it says so of each.
+            // A back that does not know the request gives this answer for every queue, or for this
+            // one only.
             None if !good => self.over = true,
             None => self.part = 0,
             Some(_) if !self.has_room => {
@@ -149,20 +152,20 @@ impl PageAnnouncement {
         }
     }
 
-    /// By queue: pages that the back says it has mapped.
+    /// For each queue the number of pages that the back reports as mapped.
     pub fn taken(&self) -> &[usize] {
         &self.taken
     }
 
-    /// By queue: how many more pages the back says that it takes.
+    /// For each queue the number of further pages that the back reports room for.
     pub fn room(&self) -> &[usize] {
         &self.room
     }
 }
 
-/// Entries of an ADD of `n` that the back says it has mapped. By the specification all or none,
-/// with statuses that are not used; by its draft those with status 0 among the first `data`, which
-/// it checked.
+/// Entries of an ADD of `n` that the back reports as mapped. By the specification all or none,
+/// without statuses; by its draft those with status 0 among the first `data` entries, which the
+/// back checked.
 pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
     let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
     let looked_at = match answer.data as usize {
@@ -173,10 +176,10 @@ pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<
     (0..looked_at).filter(|k| statuses.get(*k) == Some(&0))
 }
 
-/// Entries of a DEL of `n` that the back says it has unmapped: those with status 0. Statuses are 0
-/// before, so they count where no more of them are 0 than the answer's data says. By the
-/// specification that is how many were unmapped; by its draft, which writes the statuses of those
-/// that failed, how many were checked.
+/// Entries of a DEL of `n` that the back reports as unmapped: those with status 0. The front sets
+/// all statuses to 0 before the request, so they count only if their number is at most the answer's
+/// data. By the specification data is the number of unmapped entries; by the draft, which writes
+/// the statuses of failed entries, the number of checked ones.
 pub fn deleted(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
     let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
     let gone = move || (0..n).filter(|k| statuses.get(*k) == Some(&0));
@@ -201,8 +204,9 @@ mod tests {
         (from..from + n).map(GrantRef).collect()
     }
 
-    /// Plays a back: `answers` to each question in turn, with status 2 in the last `failed` entries
-    /// of each list. What was asked: the size of a queue, or so many entries.
+    /// Plays a back that gives `answers` to the requests in turn, with status 2 in the last
+    /// `failed` entries of each list. Returns what was asked: the size of a queue, or a number of
+    /// entries.
     fn announced_with(
         failed: usize,
         tx: u32,
@@ -233,7 +237,7 @@ mod tests {
         (asked, announcement.taken().to_vec())
     }
 
-    /// The same, of a back that leaves the entries as they are.
+    /// Like `announced_with`, for a back that does not write to the entries.
     fn announced(
         tx: u32,
         rx: u32,
@@ -261,7 +265,7 @@ mod tests {
             announced_with(1, 256, 500, 1, &[(0, 768), (0, 512), (0, 100), (0, 100), (0, 0)]);
         let adds = [(0, Some(512)), (0, None), (0, Some(100)), (0, None)];
         assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([511 + 99])));
-        // It checked a part alone, or says that it took more than was announced.
+        // The back checked only a part, or claims to have mapped more than was announced.
         assert_eq!(announced_with(0, 8, 8, 1, &[(0, 16), (0, 5)]).1, [5]);
         assert_eq!(announced_with(3, 8, 8, 1, &[(0, 16), (0, 999)]).1, [13]);
         assert_eq!(announced_with(16, 8, 8, 1, &[(0, 16), (0, 16)]).1, [0]);
@@ -272,7 +276,7 @@ mod tests {
         for status in [1, 2, 3, 77] {
             assert_eq!(announced(256, 256, 4, &[(status, 9)]), (Vec::from([(0, None)]), Vec::from([0; 4])));
         }
-        // One queue has none: the others are asked.
+        // One queue has no table: the others are asked nevertheless.
         assert_eq!(announced(8, 8, 2, &[(0, 0), (0, 99), (0, 0)]).1, [0, 16]);
     }
 

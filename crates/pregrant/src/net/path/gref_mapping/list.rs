@@ -17,13 +17,13 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Why a list is of no use. The guest gets INVALID_PARAMETER for each of them.
+/// Why a list is invalid. For each of these reasons the guest gets INVALID_PARAMETER.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ListFault {
-    /// It has no entry, or more than a page has room for.
+    /// The list is empty, or longer than a page.
     Count,
-    /// The page cannot be read, or not be written where a status is to be.
+    /// The list's page cannot be read, or cannot be written although statuses go there.
     Page,
     /// Reference 0, which is the console's.
     NoGrant,
@@ -47,7 +47,7 @@ pub fn read<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<Gref
     Ok(entries(&bytes))
 }
 
-/// The same, of a page that statuses can be written to.
+/// Like [`read`], for a page to which statuses can be written.
 pub fn read_writable<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<GrefEntry>, ListFault> {
     let mut bytes = room(n)?;
     if gref == GrantRef::NONE.0 {
@@ -70,7 +70,8 @@ pub fn write_statuses<P: Platform>(p: &P, of: DomId, gref: u32, statuses: &[Ctrl
     written
 }
 
-/// Whether these can be added, each alone: `has` says which references the table has.
+/// Checks that each of these entries can be added on its own. `has` says which references are in
+/// the table.
 pub fn validate(entries: &[GrefEntry], has: impl Fn(u32) -> bool) -> Result<(), ListFault> {
     let mut seen = BTreeSet::new();
     for entry in entries {

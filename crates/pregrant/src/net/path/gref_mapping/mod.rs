@@ -38,9 +38,9 @@ pub mod page;
 pub mod requests;
 pub mod table;
 
-/// Entries of a queue's table, unless the operator says otherwise: twice what `persistent` keeps of
-/// a direction, and as many pages of the guest's own as a ring has slots.
+/// Default number of entries of a queue's table: room for twice the pages that `persistent` keeps
+/// for a direction, and for as many pages of the guest's own as a ring has slots.
 pub const DEFAULT_LIMIT: usize = 1152;
 
-/// Entries of a queue's table at most.
+/// Largest number of entries of a queue's table.
 pub const LIMIT_MAX: usize = 4096;

@@ -32,19 +32,20 @@ const CHECKSUM: usize = 2;
 const COUNT: usize = 3;
 const ENTRIES: usize = 4;
 
-/// See the module.
+/// A record, in memory that outlives the process, of which pages are in a queue's table.
 pub struct GrefPage {
     memory: Box<dyn SharedBytes + Send>,
 }
 
 impl GrefPage {
-    /// In the first [`GREF_PAGE_BYTES`] of `memory`; None when it is shorter.
+    /// Uses the first [`GREF_PAGE_BYTES`] of `memory`; None if the memory is shorter.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
         let long = memory.len() >= GREF_PAGE_BYTES;
         long.then(|| Self { memory: Box::new(memory) })
     }
 
-    /// Whether the table can be read that change number `version` wrote, if it did.
+    /// Checks whether the copy of the table that change number `version` wrote can be read.
+    /// Ok(false): it was never written.
     ///
     /// # Errors
     /// It cannot: its vif is not to be taken up.
@@ -97,7 +98,7 @@ fn copy(version: u32) -> usize {
     (version % 2) as usize * COPY_BYTES
 }
 
-/// Where the version of that copy's layout is.
+/// Offset of the layout version in the copy that change number `version` writes.
 fn layout_of(version: u32) -> usize {
     2 * COPY_BYTES + (version % 2) as usize * 4
 }

@@ -35,13 +35,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-/// Pages of one vif that a control turn maps or unmaps at most: with Linux's gntdev each is two
-/// system calls.
+/// Largest number of pages of one vif that a control turn maps or unmaps. With Linux's gntdev each
+/// one is two system calls.
 pub const MAPS_PER_TURN: usize = 64;
-/// Requests of one vif that are taken and not answered at most; what comes behind them waits on the
-/// ring.
+/// Largest number of requests of one vif that are taken and not yet answered. Later ones wait on
+/// the control ring.
 pub const UNANSWERED_MAX: usize = 32;
-/// Queues of a vif at most that have a table.
+/// Largest number of queues of a vif that can have a table.
 pub const QUEUES_MAX: usize = 64;
 
 type Map<P> = <<P as Platform>::Peer as PeerMem>::Map;
@@ -50,11 +50,11 @@ type Map<P> = <<P as Platform>::Peer as PeerMem>::Map;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Added {
     flags: u16,
-    /// It is being unmapped.
+    /// The page is about to be unmapped.
     going: bool,
 }
 
-/// One queue.
+/// The requests and pages of one queue.
 struct Queue<M> {
     added: BTreeMap<u32, Added>,
     exchange: Arc<GrefExchange<M>>,
@@ -66,17 +66,18 @@ struct Queue<M> {
     most: usize,
     /// Pages of requests that there was no room for.
     refused: u64,
-    /// Pages that may still be mapped for what comes with a connection: its table, filled once.
+    /// Number of pages that may still be mapped as the first filling of the table, which every
+    /// connection does once.
     unfilled: usize,
 }
 
-/// What a control turn did for a guest, in requests taken and pages mapped or unmapped.
+/// What a control turn did for a guest: the sum of requests taken and pages mapped or unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CtrlWork {
-    /// All of it.
+    /// All work of the turn.
     pub all: u32,
-    /// Of that, what fills each queue's table for the first time in a connection: every guest that
-    /// uses the path asks for it.
+    /// The part of the work that fills each queue's table for the first time in a connection, as
+    /// every guest that uses this path does.
     pub filling: u32,
 }
 
@@ -89,34 +90,34 @@ struct Job<M> {
 }
 
 enum Step<M> {
-    /// Another request for this queue comes first.
+    /// An earlier request for the same queue is not finished.
     Waiting,
-    /// So many of its pages are mapped.
+    /// These pages of the request are mapped so far.
     Adding(Vec<M>),
     /// The next one could not be, and these are left.
     Failing(Vec<M>),
-    /// These of its entries are with the worker.
+    /// The worker was asked to give back these entries (by index).
     Wanted(Vec<usize>),
     /// The worker has let go.
     Unmapping(Vec<usize>, Vec<M>),
-    /// It is to be answered.
+    /// The request is finished, with this status and number for its answer.
     Done(CtrlStatus, u32),
 }
 
-/// A request that is to be answered now.
+/// A request whose answer can be sent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Due {
-    /// Which.
+    /// The request.
     pub request: CtrlRequest,
-    /// How it ended.
+    /// The answer's status.
     pub status: CtrlStatus,
-    /// With which number.
+    /// The answer's data field.
     pub data: u32,
-    /// Whose table has changed: queue, and the number of the change.
+    /// The queue whose table the request changed, and the number of that change.
     pub changed: Option<(usize, u32)>,
 }
 
-/// See the module.
+/// Executes a guest's requests to map and unmap pages, a bounded number in each control turn.
 pub struct GrefRequests<P: Platform> {
     queues: Vec<Queue<Map<P>>>,
     jobs: Vec<Job<Map<P>>>,
@@ -124,12 +125,12 @@ pub struct GrefRequests<P: Platform> {
     /// Pages that may still be added.
     room: usize,
     budget: usize,
-    /// Of this turn.
+    /// Work of the current turn.
     work: CtrlWork,
 }
 
 impl<P: Platform> GrefRequests<P> {
-    /// For queues with these exchanges, whose tables have `limit` entries at most, all of them
+    /// For queues with these exchanges. Each table has at most `limit` entries, all tables together
     /// `room`.
     pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
         let queue = |exchange| {
@@ -140,15 +141,15 @@ impl<P: Platform> GrefRequests<P> {
         Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
-    /// Whether a control request is one of these.
+    /// True if a control request is of the kinds that this executes (8, 9, 10).
     pub fn are(request: &CtrlRequest) -> bool {
         use CtrlType::{AddGrefMapping, DelGrefMapping, GetGrefMappingSize};
         let msg_type = CtrlType::from_raw(request.msg_type);
         matches!(msg_type, Some(GetGrefMappingSize | AddGrefMapping | DelGrefMapping))
     }
 
-    /// For the queues of a front that connects, each with where it learns of its pages and what it
-    /// is known by; None: none of them does. Where `kept` has memory, it keeps their tables there.
+    /// For the queues of a front that connects, each with its exchange and its settings; None: no
+    /// queue has this path. If `kept` has memory, the tables are recorded there.
     pub fn of_queues<'a, S: ConfigGeneration + 'static>(
         queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,
         config: &PathConfig,
@@ -184,7 +185,8 @@ impl<P: Platform> GrefRequests<P> {
         }
     }
 
-    /// Whether the tables that a predecessor kept can be read, as of these numbers of changes.
+    /// Checks whether the tables that a predecessor recorded can be read, at these numbers of
+    /// changes.
     ///
     /// # Errors
     /// One cannot: the vif is not to be taken up.
@@ -194,9 +196,9 @@ impl<P: Platform> GrefRequests<P> {
         tables.try_for_each(|(page, version)| page.check(*version).map(drop))
     }
 
-    /// Takes up the tables that a predecessor [kept](Self::keep), of domain `of`, as of these
-    /// numbers of changes: `room` pages at most. What cannot be mapped again is not in the table,
-    /// and served as any other page.
+    /// Restores the tables that a predecessor [recorded](Self::keep) for domain `of`, at these
+    /// numbers of changes: at most `room` pages. A page that cannot be mapped again is left out;
+    /// frames in it go by the next path.
     pub fn resume(&mut self, p: &P, of: DomId, versions: &[u32]) {
         let Self { queues, room, limit, .. } = self;
         for (q, &version) in queues.iter_mut().zip(versions) {
@@ -220,11 +222,12 @@ impl<P: Platform> GrefRequests<P> {
         }
     }
 
-    /// Takes up the requests that a predecessor had taken and not answered.
+    /// Takes over the requests that a predecessor had taken from the ring and not answered.
     pub fn take_again(&mut self, p: &P, of: DomId, requests: &[CtrlRequest]) {
         for request in requests {
             if let Some((status, data)) = self.take(p, of, request) {
-                // It was good once.
+                // The predecessor had accepted the request, so it ends with this status in any
+                // case.
                 let step = Step::Done(status, data);
                 self.jobs.push(Job { request: *request, queue: usize::MAX, entries: Vec::new(), step });
             }
@@ -241,8 +244,8 @@ impl<P: Platform> GrefRequests<P> {
         self.queues.get(i).map_or([0; 2], |q| q.exchange.pages())
     }
 
-    /// How full the table of queue `i` is, and was; its overflows are pages that were refused for
-    /// want of room.
+    /// Current and largest number of pages in the table of queue `i`, and how many pages were
+    /// refused because it was full.
     pub fn figures(&self, i: usize) -> Option<MappedStats> {
         let q = self.queues.get(i)?;
         let pages = q.added.len();
@@ -255,7 +258,8 @@ impl<P: Platform> GrefRequests<P> {
         self.room
     }
 
-    /// At most `pages` from now on, and no more than the tables have entries. Mapped pages stay.
+    /// Allows at most `pages` pages from now on, and never more than the tables have entries. Pages
+    /// that are mapped stay.
     pub fn set_room(&mut self, pages: usize) {
         self.room = pages.min(self.free());
     }
@@ -285,8 +289,8 @@ impl<P: Platform> GrefRequests<P> {
         !self.jobs.iter().all(is_idle)
     }
 
-    /// Takes a request of type 8, 9 or 10. Its answer, where that is known at once; None: it is
-    /// [`due`](Self::due) later.
+    /// Takes a request of type 8, 9 or 10. Returns its answer if that is known at once; None:
+    /// [`due`](Self::due) returns it later.
     pub fn take(&mut self, p: &P, of: DomId, request: &CtrlRequest) -> Option<(CtrlStatus, u32)> {
         const INVALID: Option<(CtrlStatus, u32)> = Some((CtrlStatus::InvalidParameter, 0));
         let [queue, gref, n] = request.data;
@@ -331,7 +335,7 @@ impl<P: Platform> GrefRequests<P> {
         }
         let mut going = Vec::new();
         for (k, entry) in job.entries.iter().enumerate() {
-            // One that is listed twice goes once.
+            // A page that is listed twice is unmapped once.
             if let Some(added) = q.added.get_mut(&entry.gref).filter(|added| !added.going) {
                 added.going = true;
                 going.push(k);
@@ -346,7 +350,7 @@ impl<P: Platform> GrefRequests<P> {
         job.step = Step::Wanted(going);
     }
 
-    /// A control turn begins.
+    /// Called when a control turn begins.
     pub fn begin_turn(&mut self) {
         self.budget = MAPS_PER_TURN;
         self.work = CtrlWork::default();
@@ -357,8 +361,8 @@ impl<P: Platform> GrefRequests<P> {
         self.work
     }
 
-    /// Goes on with what is under way, of domain `of`. The next one that is to be answered: its
-    /// table is kept, and counts once `changed` of it is.
+    /// Continues the requests of domain `of` that are under way, and returns the next one that is
+    /// finished. Its table is recorded; the record is valid once the number in `changed` is stored.
     pub fn due(&mut self, p: &P, of: DomId) -> Option<Due> {
         for at in 0..self.jobs.len() {
             let queue = self.jobs[at].queue;

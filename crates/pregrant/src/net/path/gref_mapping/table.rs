@@ -13,40 +13,40 @@ use crate::grants::MappedPages;
 use crate::units::GrantRef;
 use alloc::vec::Vec;
 
-/// A page.
+/// A page of the guest that is mapped.
 #[derive(Debug)]
 pub struct Mapped<M> {
-    /// Where it is.
+    /// The mapping.
     pub map: M,
-    /// It is mapped for writing too.
+    /// The page is mapped for writing too.
     pub writable: bool,
-    /// A DEL wants it: the path lends no payload of it any more.
+    /// The guest asked to unmap the page (DEL): ports get no payload of it any more.
     pub leaves: bool,
 }
 
 impl<M> Mapped<M> {
-    /// One that stays.
+    /// A page that the guest did not ask to unmap.
     pub fn new(map: M, writable: bool) -> Self {
         Self { map, writable, leaves: false }
     }
 }
 
-/// See the module.
+/// The mapped pages of one queue, found by grant reference.
 #[derive(Debug)]
 pub struct GrefTable<M> {
     store: MappedPages<Mapped<M>>,
-    /// Those that found no place.
+    /// Pages that found no place in the hash table.
     unplaced: Vec<(GrantRef, Mapped<M>)>,
     writable: usize,
 }
 
 impl<M> GrefTable<M> {
-    /// For at most `limit` pages.
+    /// A table for at most `limit` pages.
     pub fn new(limit: usize) -> Self {
         Self { store: MappedPages::new(limit), unplaced: Vec::new(), writable: 0 }
     }
 
-    /// Takes a page in.
+    /// Adds a page.
     pub fn insert(&mut self, gref: GrantRef, page: Mapped<M>) {
         self.writable += usize::from(page.writable);
         if let Err(page) = self.store.insert(gref, page) {
@@ -54,7 +54,7 @@ impl<M> GrefTable<M> {
         }
     }
 
-    /// Has nothing of the page of `gref` lent any more.
+    /// Marks the page of `gref`: ports get no payload of it any more.
     pub fn let_leave(&mut self, gref: GrantRef) {
         if let Some(page) = self.store.page_mut(gref) {
             page.leaves = true;
@@ -66,7 +66,7 @@ impl<M> GrefTable<M> {
         self.store.is_held(gref)
     }
 
-    /// Takes a page out, unless a frame in flight holds it.
+    /// Removes a page, unless a frame in flight uses it.
     pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
         let at = |unplaced: &Vec<(GrantRef, _)>| unplaced.iter().position(|(r, _)| *r == gref);
         let page = match self.store.remove(gref) {
@@ -77,37 +77,37 @@ impl<M> GrefTable<M> {
         Some(page.map)
     }
 
-    /// Where a page is, until the table changes.
+    /// The page's index, valid until the table changes.
     #[inline(always)]
     pub fn locate(&self, gref: GrantRef) -> Option<u32> {
         self.store.locate(gref)
     }
 
-    /// The page there.
+    /// The page at an index.
     #[inline(always)]
     pub fn at(&self, place: u32) -> Option<&Mapped<M>> {
         self.store.at(place)
     }
 
-    /// Pages.
+    /// Number of pages.
     pub fn len(&self) -> usize {
         self.store.len() + self.unplaced.len()
     }
 
-    /// Whether there are none.
+    /// True if the table is empty.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.store.is_empty()
     }
 
-    /// Those that are mapped for writing.
+    /// Number of pages that are mapped for writing.
     pub fn nr_writable(&self) -> usize {
         self.writable
     }
 }
 
 impl<M> GrefTable<M> {
-    /// This page is not unmapped until it was [released](Self::release) as often.
+    /// Keeps a page in the table until [`release`](Self::release) was called as often as this.
     pub fn hold(&mut self, page: u32) {
         let is_held = self.store.hold(GrantRef(page));
         debug_assert!(is_held, "a page that is lent is there");

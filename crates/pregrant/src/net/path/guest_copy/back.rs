@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 
-/// The pages that the back lends to the guest for one queue.
+/// The pages that the back grants to the guest for one queue, and into which it delivers RX frames.
 pub struct GuestCopyPath<P: Platform> {
     region: Region<P>,
     pages: u32,
@@ -28,14 +28,14 @@ pub struct GuestCopyPath<P: Platform> {
     flags: u16,
 }
 
-/// Pages that a ring with so many slots is lent.
+/// Number of pages that the back grants for a ring of `slots` slots.
 pub fn lent_pages(slots: u32) -> u32 {
     slots.min(LENT_MAX)
 }
 
-/// Ends what a predecessor lent by this list: the generation behind the one that stands there,
-/// which is returned, of no pages. Before anything is granted, since a grant may get a reference
-/// that the list still has, and a front that copies by it checks the generation afterwards.
+/// Ends a predecessor's generation in this list page, and begins and returns the next one, with no
+/// pages. Must come before new grants are made: a new grant can have a reference that is still in
+/// the list, and a front that copied by it finds out by the generation.
 pub fn begin(list: &impl SharedBytes) -> u8 {
     let was = list.load_u32(GENERATION).unwrap_or(0) & 0xFF;
     let generation = if was == 255 { 1 } else { was as u8 + 1 };
@@ -46,8 +46,8 @@ pub fn begin(list: &impl SharedBytes) -> u8 {
 }
 
 impl<P: Platform> GuestCopyPath<P> {
-    /// Lends pages to domain `to`, and names them in its list page, in which this generation was
-    /// [started](begin).
+    /// Grants pages to domain `to`, and names them in its list page, in which `begin`
+    /// [started](begin) this generation.
     pub fn lend(
         p: &P,
         to: DomId,
@@ -73,7 +73,7 @@ impl<P: Platform> GuestCopyPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
-    /// RX only.
+    /// This path is for RX only.
     fn fetch(&mut self, _p: &P, _of: DomId, _batch: &mut TxBatch, todo: Todo, _out: &mut Arena) -> Todo {
         todo
     }
@@ -84,7 +84,7 @@ impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
         let page = |rsp: u16| first.wrapping_add(rsp.into()) & mask;
         let mut rest: Todo = 0;
         for i in bits(todo) {
-            // Of some another path has the first slot: the rest of them follows it.
+            // The frame's first slot went by another path; so does the rest of the frame.
             if batch.slots_of(i).iter().any(|slot| slot.len == 0 || page(slot.rsp) >= pages) {
                 rest |= 1 << i;
                 continue;

@@ -25,23 +25,23 @@ use crate::wire::grant::GrantStatus;
 use crate::wire::netif::{RXF_DATA_RING, RxResponse};
 use alloc::vec::Vec;
 
-/// The pages that a back lends to one queue.
+/// The pages that the back granted to one queue of this guest, which copies from them.
 pub struct BackPages<P: Platform> {
     list: Granted<P>,
     of: DomId,
     ops: Vec<CopyOp>,
-    /// Of each: its frame of the arena, and its generation.
+    /// For each copy the index of its frame in the arena, and the generation of its page.
     whose: Vec<(u16, u8)>,
 }
 
-/// Whether the piece that this response names is in one page.
+/// True if the bytes that this response names are within one page.
 #[inline(always)]
 fn is_in_page(rsp: &RxResponse) -> bool {
     u16::try_from(rsp.status).is_ok_and(|len| usize::from(rsp.offset) + usize::from(len) <= PAGE_SIZE)
 }
 
 impl<P: Platform> BackPages<P> {
-    /// By this list page, zeroed, which the back `of` may write.
+    /// Uses this list page, which is zeroed and which the back `of` may write.
     pub fn new(list: Granted<P>, of: DomId) -> Self {
         Self { list, of, ops: Vec::new(), whose: Vec::new() }
     }
@@ -51,27 +51,27 @@ impl<P: Platform> BackPages<P> {
         self.list.refs().first().copied().unwrap_or(GrantRef::NONE)
     }
 
-    /// Nothing is to be copied.
+    /// Forgets all copies that were noted.
     fn clear(&mut self) {
         self.ops.clear();
         self.whose.clear();
     }
 
-    /// The generation, before what stands in the list with it is read.
+    /// Reads the generation before the entries of the list are read.
     fn generation(&self) -> u32 {
         let generation = self.list.bytes().load_u32(GENERATION).unwrap_or(0);
         fence(Ordering::Acquire);
         generation
     }
 
-    /// The same, behind what was read and copied by it.
+    /// Reads the generation again, after entries were read and copies were made by them.
     fn generation_now(&self) -> u32 {
         fence(Ordering::Acquire);
         self.generation()
     }
 
-    /// How a piece is copied, from its byte `skip` on, `len` of them, to byte `at`. One that is in
-    /// no lent page names no grant.
+    /// The copy of `len` bytes of a fragment, from its byte `skip` on, to arena byte `at`. If the
+    /// fragment is in none of the back's pages, the copy names no grant and fails.
     fn op(&self, piece: &Part, skip: u16, len: u16, at: u32) -> CopyOp {
         let slot = u32::from(piece.slot);
         let bytes = self.list.bytes();
@@ -85,7 +85,7 @@ impl<P: Platform> BackPages<P> {
         op.gref != GrantRef::NONE && op.status == GrantStatus::OKAY
     }
 
-    /// A piece of frame `frame` of the arena, to be copied to its byte `at`.
+    /// Notes the copy of a fragment of frame `frame` to arena byte `at`.
     fn note(&mut self, frame: usize, piece: &Part, at: u32) {
         let generation = generation_of(piece.name);
         // Another generation's references are not read.
@@ -106,12 +106,12 @@ impl<P: Platform> BackPages<P> {
 }
 
 impl<P: Platform> BackPages<P> {
-    /// A response with one of these flags names a page, of whichever generation.
+    /// Flags by which a response names one of the back's pages, of any generation.
     pub const FLAGS: u16 = flags_of(u8::MAX);
-    /// Of these flags none counts where the queue has no such pages.
+    /// No such flag is checked on queues that have no such pages.
     pub const ALWAYS: u16 = 0;
 
-    /// Whether the piece that this response names is in a page.
+    /// True if the bytes that this response names are within one page.
     pub fn can_have(&self, rsp: &RxResponse) -> bool {
         is_in_page(rsp)
     }
@@ -149,7 +149,7 @@ impl<P: Platform> BackPages<P> {
         Ok(used)
     }
 
-    /// Notes a frame of these parts.
+    /// Notes the copies of a frame that is made of these parts.
     pub fn recv_long(&mut self, (parts, offload): (&[Part], Offload), to: &mut impl Sink) -> Received {
         let Some(out) = to.arena() else { return Received::NoRoom }; // cannot be, by `FETCHES`
         let i = out.len();
@@ -183,7 +183,8 @@ impl<P: Platform> BackPages<P> {
         self.clear();
     }
 
-    /// Copies what was noted into the arena; frames whose pages are gone are dropped.
+    /// Makes all copies that were noted, into the arena. Frames whose pages the back took away are
+    /// dropped.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         if !self.ops.is_empty() {

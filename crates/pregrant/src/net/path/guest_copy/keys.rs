@@ -24,30 +24,30 @@ pub const FEATURE: &str = "feature-guest-copy";
 /// The front's key, where its `rx-ring-ref` is: the grant of the list page.
 pub const LIST_REF: &str = "guest-copy-ref";
 
-/// The back's key, at the same relative place: whether pages are lent.
+/// Key of the back, below its queue's directory: it grants pages.
 pub const ACTIVE: &str = "guest-copy-active";
 
-/// All of them.
+/// The keys of this path.
 pub const KEYS: PathKeys =
     PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[LIST_REF] };
 
-/// The back's key that says whether pages are lent to a queue.
+/// Path of the back's key that says whether it grants pages to a queue.
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }
 
-/// Why the back lends no pages to a queue that asks for them.
+/// Why the back grants no pages to a queue that asks for them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LendRefusal {
     /// The key of the list page is of no use.
     Key(KeyError),
     /// The list page could not be mapped.
     List(MapError),
-    /// They pass what one guest may have.
+    /// One guest would get more pages than this back allows.
     TooManyPages(TooManyPages),
-    /// The guest still has so many mapped that it was lent before.
+    /// The guest still has this number of pages mapped from a former connection.
     Held(usize),
-    /// There are none to be granted.
+    /// The platform could not grant pages.
     Grant(PlatformError),
 }
 

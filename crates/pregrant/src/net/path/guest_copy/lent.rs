@@ -19,11 +19,11 @@ use alloc::vec::Vec;
 
 type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 
-/// See the module.
+/// Pages that were granted to guests and are no longer used, until each guest has unmapped them.
 pub struct LentRegions<P: Platform> {
-    /// Of queues whose frames go another way now; what is in there can still be fetched.
+    /// Regions of queues that use another path now. Frames in them can still be fetched.
     ended: Vec<Region<P>>,
-    /// What the front has not let go of.
+    /// Regions that the front has not unmapped.
     held: Vec<Region<P>>,
 }
 
@@ -34,12 +34,12 @@ impl<P: Platform> Default for LentRegions<P> {
 }
 
 impl<P: Platform> LentRegions<P> {
-    /// Nothing is delivered by these any more.
+    /// Called when nothing is delivered into these regions any more.
     pub fn end(&mut self, regions: impl IntoIterator<Item = Region<P>>) {
         self.ended.extend(regions);
     }
 
-    /// Takes back the ended regions that the front has unmapped.
+    /// Frees the ended regions that the front has unmapped.
     pub fn take_back(&mut self, p: &P) {
         self.retry(p);
         for region in core::mem::take(&mut self.ended) {
@@ -61,7 +61,7 @@ impl<P: Platform> LentRegions<P> {
         self.held.len()
     }
 
-    /// Their pages.
+    /// Number of pages that the front still has mapped.
     pub fn held_pages(&self) -> usize {
         self.held.iter().map(|region| region.len() / PAGE_SIZE).sum()
     }

@@ -19,11 +19,11 @@ pub use keys::{ACTIVE, FEATURE, LIST_REF};
 
 pub use negotiation::GuestCopy;
 
-/// Where the list page has the generation, the number of references, and these.
+/// Offset in the list page of the generation.
 pub const GENERATION: usize = 0;
-/// See [`GENERATION`].
+/// Offset in the list page of the number of references.
 pub const COUNT: usize = 4;
-/// See [`GENERATION`].
+/// Offset in the list page of the references.
 pub const REFS: usize = 8;
 
 /// Pages that a list has room for.
@@ -35,7 +35,7 @@ pub const fn flags_of(generation: u8) -> u16 {
     (generation as u16) << 8
 }
 
-/// The generation of a response with these flags; 0: it is not in a lent page.
+/// The generation in a response's flags; 0: the response names no page of the back.
 #[inline(always)]
 pub const fn generation_of(flags: u16) -> u8 {
     (flags >> 8) as u8

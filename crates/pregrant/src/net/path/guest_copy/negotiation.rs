@@ -38,7 +38,7 @@ use alloc::vec::Vec;
 pub struct GuestCopy;
 
 impl Negotiate for GuestCopy {
-    /// The back lends pages of its own for RX.
+    /// True if the back grants pages of its own for RX.
     type Offer = bool;
     type Wanted = bool;
     type Request = ();
@@ -93,7 +93,8 @@ impl Negotiate for GuestCopy {
     }
 }
 
-/// The list page of a queue where not every frame of RX is carried yet, and what its key says.
+/// Allocates the list page of a queue, if no other path carries every RX frame, and the keys that
+/// describe it.
 pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<RingRequest, PlatformError> {
     if queue.chains[RX].is_whole() {
         return Ok(RingRequest::None);
@@ -108,10 +109,10 @@ pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<RingRe
 /// A list page, mapped no longer than it is written, and the generation that was started there.
 type PageList<P> = (<<P as Platform>::Peer as PeerMem>::Map, u8);
 
-/// What a back keeps while it accepts a front's queues.
+/// State of a back while it accepts the queues of one front.
 pub struct GuestCopyAcceptor<P: Platform> {
     allowed: bool,
-    /// By queue.
+    /// The list page of each queue.
     lists: Vec<Option<PageList<P>>>,
 }
 
@@ -121,8 +122,8 @@ impl<P: Platform> GuestCopyAcceptor<P> {
         Self { allowed, lists: Vec::new() }
     }
 
-    /// Ends what a predecessor lent to a queue, whether anything is lent now or not, and begins the
-    /// next generation in its list.
+    /// Ends the generation of a predecessor in a queue's list, even if no pages are granted now,
+    /// and begins the next one.
     fn begin_list(cx: &mut Accepting<'_, P>, queue: usize) -> Option<PageList<P>> {
         match &cx.queue(queue).guest_copy {
             RingRequest::None => None,
@@ -144,7 +145,8 @@ impl<P: Platform> GuestCopyAcceptor<P> {
         }
     }
 
-    /// Lends pages to a queue, named in `list`. None: its frames go another way.
+    /// Grants pages to a queue, and names them in `list`. None: the queue's frames go by another
+    /// path.
     fn lend_by(
         &self,
         cx: &mut Accepting<'_, P>,
@@ -172,8 +174,7 @@ impl<P: Platform> GuestCopyAcceptor<P> {
         }
     }
 
-    /// Once the rings of this queue are taken up: lends pages to its guest, which it cannot have
-    /// before.
+    /// Grants pages to the guest of a queue. Called once the back has mapped the queue's rings.
     pub fn lend(&mut self, cx: &mut Accepting<'_, P>, queue: usize) -> Accepted<P> {
         let list = self.lists.get_mut(queue).and_then(Option::take);
         let lent = list.and_then(|list| self.lend_by(cx, queue, list));

@@ -21,25 +21,25 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
-/// A page of the batch under way, and what of it is wanted.
+/// A page of the current batch, and the bytes of it that a frame uses.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     frame: u8,
     slot: u8,
-    /// In the page.
+    /// Offset in the page.
     from: u16,
     len: u16,
-    /// In the arena.
+    /// Offset in the arena.
     at: u32,
 }
 
 /// A batch with frames that the port holds.
 struct Kept<M> {
     serial: u64,
-    /// Those that it has not completed.
+    /// Frames that the port has not completed.
     open: Todo,
     maps: Vec<M>,
-    /// Its frames that are held.
+    /// Frames of the batch that are held.
     held: Todo,
 }
 
@@ -54,20 +54,20 @@ pub struct MapPath<P: Platform> {
     first: Box<[u16; BURST_FRAMES]>,
     /// The frames that are this path's.
     own: Todo,
-    /// Where the parts are, when they are mapped: all in the first, or each in its own, in order.
+    /// Mappings of the parts: all parts are in the first, or each part is in its own, in order.
     mapped: Vec<<P::Peer as PeerMem>::Map>,
     maps_done: bool,
     /// Not the whole list in one.
     apart: bool,
     /// Parts that could not be mapped.
     bad: Vec<u16>,
-    /// The batch under way.
+    /// Number of the current batch.
     serial: u64,
-    /// Its frames that the port keeps.
+    /// Frames of the current batch that the port keeps.
     keeping: Todo,
-    /// Its frames that are held.
+    /// Frames of the current batch that are held.
     waiting: Todo,
-    /// Batches before it.
+    /// Earlier batches that the port has not completed.
     kept: Vec<Kept<<P::Peer as PeerMem>::Map>>,
 }
 
@@ -103,7 +103,7 @@ impl<P: Platform> MapPath<P> {
             let slot = batch.slots_of(i)[k];
             let had = slot.fetched;
             if had == slot.len {
-                // A private part behind one that is not: no head has it.
+                // A frame cannot have a part in private memory after one in the guest's pages.
                 lent &= self.parts.len() == first || slot.len == 0;
                 at += slot.len as u32;
                 continue;
@@ -147,9 +147,9 @@ impl<P: Platform> MapPath<P> {
         batch.zero_copy |= Todo::from(lent && self.parts.len() > first) << i;
     }
 
-    /// Maps the batch's pages in one call. Where the list is refused, for one bad reference or
-    /// because the platform cannot map these pages as one range, page by page: only those frames
-    /// fail whose pages do.
+    /// Maps the pages of the batch by one call. If that fails, because of one bad reference or
+    /// because the platform cannot map these pages as one range, maps them page by page; then only
+    /// frames with a bad page fail.
     fn map(&mut self, p: &P, of: DomId) {
         if mem::replace(&mut self.maps_done, true) || self.refs.is_empty() {
             return;
@@ -201,7 +201,7 @@ impl<P: Platform> MapPath<P> {
     fn hold(&mut self, batch: &mut TxBatch) {
         self.waiting = if self.mapped.is_empty() { 0 } else { self.own };
         batch.held |= self.waiting;
-        // Of what comes without it nothing is its own.
+        // Frames that arrive without this path are not its own.
         self.own = 0;
     }
 }
@@ -242,8 +242,8 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         let whole = self.own & !batch.zero_copy & !batch.failed;
         if whole != 0 {
             self.copy_out(p, of, whole, batch, out);
-            // Also those that are lent: the port may never read them, and must not have a frame
-            // that is answered with ERROR.
+            // Frames that a port would read fail too: the port might never read their pages, and
+            // must not get a frame that is answered with ERROR.
             self.fail_bad(batch, out);
         }
         batch.zero_copy &= !batch.failed;
@@ -273,14 +273,14 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         });
     }
 
-    /// TX only.
+    /// This path is for TX only.
     fn deliver(&mut self, _p: &P, _of: DomId, _batch: &mut RxBatch, _frames: &Burst<'_>, todo: Todo) -> Todo {
         todo
     }
 }
 
 impl<P: Platform> MapPath<P> {
-    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
     #[inline]
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         let k = usize::from(self.first[i]) + k;

@@ -25,43 +25,43 @@ use alloc::vec::Vec;
 pub struct PersistentPath<P: Platform> {
     store: MappedPages<<P::Peer as PeerMem>::Map>,
     acc: Access,
-    /// RX: where the pages of the batch's slots are.
+    /// RX: for each slot of the batch the index of its page.
     places: Box<[u32; BATCH_SLOTS]>,
     pub(crate) held: HeldFrames,
 }
 
 impl<P: Platform> PersistentPath<P> {
-    /// For at most `limit` pages; `acc` is read-only for TX.
+    /// Keeps at most `limit` pages mapped; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
         let places = crate::array::filled(0);
         Self { store: MappedPages::new(limit), acc, places, held: HeldFrames::default() }
     }
 
-    /// Pages that it mapped since the connect and keeps.
+    /// Number of pages that were mapped since the connect and stay mapped.
     pub fn pages(&self) -> usize {
         self.store.len()
     }
 
-    /// What became of them.
+    /// Counters of the pages that stay mapped.
     pub fn kept(&self) -> MappedStats {
         self.store.figures()
     }
 
-    /// How many they may be from now on; those that are too many are unmapped.
+    /// Sets how many pages may stay mapped from now on, and unmaps those beyond that.
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
         let mut unused = Vec::new();
         self.store.set_limit(pages, &mut unused);
         p.peer().unmap(&mut unused);
     }
 
-    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.held.piece(i, k, |place, len| {
             self.store.at(self.store.locate(GrantRef(place.page))?)?.piece(place.at as usize, len)
         })
     }
 
-    /// Lends long frames whose pages are all there.
+    /// Marks long frames whose pages are all mapped, so that the port reads them there.
     #[cold]
     #[inline(never)]
     fn lend(&mut self, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
@@ -82,7 +82,7 @@ impl<P: Platform> PersistentPath<P> {
         lent
     }
 
-    /// Maps what the batch named and was not there.
+    /// Maps the pages that the batch named and that are not mapped.
     #[cold]
     #[inline(never)]
     fn map_wanted(&mut self, p: &P, of: DomId) {
@@ -151,7 +151,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
 
     #[inline(always)]
     fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        // Its pages are mapped to be read: all is the next path's.
+        // This direction's pages are mapped read-only, so every frame goes to the next path.
         if self.acc == Access::ReadOnly {
             return todo;
         }
@@ -185,9 +185,9 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     }
 }
 
-/// A kept frame's pages are held, and outlive a limit that falls.
+/// While the port keeps a frame, its pages stay mapped, even if the limit is lowered.
 impl<P: Platform> PersistentPath<P> {
-    /// The port keeps frame `i`; None: the frame is another path's.
+    /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         let Self { held, store, .. } = self;
         held.hold(i, |page| {
@@ -196,7 +196,7 @@ impl<P: Platform> PersistentPath<P> {
         })
     }
 
-    /// The port has done with these; `None`: with all.
+    /// The port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Self { held, store, .. } = self;
         held.complete(tokens, |page| store.release(GrantRef(page)));

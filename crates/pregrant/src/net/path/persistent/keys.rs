@@ -3,5 +3,5 @@
 pub use crate::grants::FEATURE_PERSISTENT as FEATURE;
 use crate::net::path::keys::PathKeys;
 
-/// All of them.
+/// The keys of this path.
 pub const KEYS: PathKeys = PathKeys { offers: &[FEATURE], active: &[], directions: None, front: &[FEATURE] };

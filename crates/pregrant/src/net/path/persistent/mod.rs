@@ -24,6 +24,7 @@ pub use keys::FEATURE;
 
 pub use negotiation::Persistent;
 
-/// Pages for each queue and direction, unless the operator says otherwise: half of what a vif may
-/// have mapped so that sixteen of one guest have as many. The RFC has a ring's slots.
+/// Default number of pages that stay mapped for each queue and direction: half of what a vif may
+/// have mapped, so that sixteen vifs of one guest can each have as many. (The RFC allows as many as
+/// a ring has slots.)
 pub const DEFAULT_LIMIT: usize = 448;

@@ -18,13 +18,13 @@ use alloc::string::String;
 pub struct Persistent;
 
 impl Negotiate for Persistent {
-    /// The back keeps the pages of a front that does so too mapped.
+    /// True if the back keeps pages mapped for a front that reuses its grants.
     type Offer = bool;
     type Wanted = bool;
-    /// Each of the front's references names the same page for as long as it is connected.
+    /// True if each grant reference of the front names the same page until the front disconnects.
     type Request = bool;
     type QueueRequest = ();
-    /// Pages of a queue and direction at most; 0: none.
+    /// Largest number of pages for each queue and direction; 0: the path is off.
     type Acceptor<P: Platform> = usize;
 
     fn put_offer(offer: &bool, pairs: &mut Pairs) {

@@ -38,9 +38,9 @@ use alloc::vec::Vec;
 pub struct StagedBuffers<M> {
     /// All pages of the list, each once.
     pub map: M,
-    /// Where each id's buffer starts in `map`, bytes.
+    /// For each id the offset of its buffer in `map`, bytes.
     pub place: Box<[u32]>,
-    /// Bytes in a buffer: the data length, at most a page.
+    /// Length of a buffer in bytes: the data length, at most a page.
     pub len: u16,
     /// Data length 65535: every slot of a frame is staged.
     pub copy_only: bool,
@@ -50,19 +50,20 @@ pub struct StagedBuffers<M> {
 /// first page that are ahead of byte N.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RxHeads {
-    /// In the page, as the rest.
+    /// The head is in the page, like the rest of the frame.
     #[default]
     InPage,
-    /// In the page, and in the slot's buffer too: where the front reads them is unknown.
+    /// The head is in the page and also in the slot's buffer, because the back does not know where
+    /// the front reads it.
     InBoth,
-    /// In the slot's buffer.
+    /// The head is in the slot's buffer.
     InBuffer,
 }
 
-/// One direction's buffers and the ids seen in the batch under way.
+/// The staging buffers of one direction, and the ids that the current batch used.
 pub struct StagingPath<P: Platform> {
     buffers: Arc<StagedBuffers<<P::Peer as PeerMem>::Map>>,
-    /// TX: those of RX, whose ids go on from these.
+    /// TX only: the RX buffers of the queue, whose ids follow those of TX. A guest may send them.
     received: Option<Arc<StagedBuffers<<P::Peer as PeerMem>::Map>>>,
     /// A bit for each id of the list.
     seen: Box<[u64]>,
@@ -72,7 +73,7 @@ pub struct StagingPath<P: Platform> {
 }
 
 impl<P: Platform> StagingPath<P> {
-    /// The path over `buffers`.
+    /// Makes the path over `buffers`.
     pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
         let seen = vec![0; buffers.place.len().div_ceil(64)].into_boxed_slice();
         Self {
@@ -98,8 +99,9 @@ impl<P: Platform> StagingPath<P> {
         if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }
 
-    /// RX: where heads are, as both ends must know; on TX each slot says where it is.
-    /// `first_slots`: both know that of a buffer of 4096 bytes.
+    /// RX: sets where the heads of long frames are, which both ends must know (on TX each slot says
+    /// where its bytes are). `first_slots`: both ends place the first slot of a long frame in its
+    /// buffer if buffers have 4096 bytes.
     #[must_use]
     pub fn with_rx_heads(self, heads: RxHeads, first_slots: bool) -> Self {
         let is_page = usize::from(self.buffers.len) == PAGE_SIZE;
@@ -111,8 +113,8 @@ impl<P: Platform> StagingPath<P> {
         Self { rx_heads, ..self }
     }
 
-    /// Whether the first bytes of a frame that is longer than a buffer are taken from there
-    /// (docs/protocol 3.3). TX.
+    /// TX: sets whether the first bytes of a frame that is longer than a buffer are read from the
+    /// buffer (docs/protocol 3.3).
     #[must_use]
     pub fn with_heads(self, heads: bool) -> Self {
         Self { heads, ..self }
@@ -134,23 +136,24 @@ impl<P: Platform> StagingPath<P> {
         self.buffers.copy_only
     }
 
-    /// Its buffers, as they are shown.
+    /// Number and length of the buffers, for the status.
     pub fn buffer_names(&self) -> BufferNames {
         let count = self.buffers.place.len() as u32;
         BufferNames { count, data_len: self.data_len(), heads: self.has_heads() }
     }
 
-    /// Piece `k` of frame `i`; None: the frame is another path's, or has no more.
+    /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.held.piece(i, k, |place, len| self.map_of(place.page)?.piece(place.at as usize, len))
     }
 
-    /// Which mapping a place is in.
+    /// The mapping that holds a place.
     fn map_of(&self, page: u32) -> Option<&<P::Peer as PeerMem>::Map> {
         if page == OWN { Some(&self.buffers.map) } else { self.received.as_deref().map(|rx| &rx.map) }
     }
 
-    /// Lends long frames; those are served, or fail.
+    /// Marks long frames so that the port reads them from their buffers. Each of these frames is
+    /// served, or fails.
     #[cold]
     #[inline(never)]
     fn lend(&mut self, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
@@ -178,8 +181,8 @@ impl<P: Platform> StagingPath<P> {
         lent
     }
 
-    /// The head of a frame that is longer than a buffer: as much of its first fragment as the
-    /// buffer has room for. What cannot be had here is taken with the rest.
+    /// Reads the head of a frame that is longer than a buffer: as much of its first fragment as
+    /// fits in the buffer. What is not there is read with the rest of the frame.
     fn fetch_head(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let desc = out.desc(i);
         let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
@@ -196,7 +199,7 @@ impl<P: Platform> StagingPath<P> {
     }
 }
 
-/// Which of the two mappings, as a [`Place`] has it.
+/// Values of a [`Place`]'s page: in which of the two mappings the place is.
 const OWN: u32 = 0;
 const RECEIVED: u32 = 1;
 
@@ -214,7 +217,8 @@ fn first_use(seen: &mut [u64], id: u16) -> bool {
 }
 
 impl<M> StagedBuffers<M> {
-    /// Where the `len` bytes at `offset` in buffer `id` are; None: it has none such.
+    /// Offset in the mapping of the `len` bytes at `offset` in buffer `id`; None: the buffer has no
+    /// such bytes.
     #[inline(always)]
     fn at(&self, id: usize, offset: u16, len: usize) -> Option<usize> {
         let place = *self.place.get(id)? as usize;
@@ -242,8 +246,8 @@ fn put_head<M: SharedBytes>(
     (is_first && head.copy_to(frames, &buffers.map, place)).then_some(n)
 }
 
-/// Where a slot's bytes are, in a buffer of either list: one of RX is named, and not that of a
-/// request's own id.
+/// Finds a slot's bytes, in a TX or an RX buffer. A slot names an RX buffer by number, a TX buffer
+/// by the request's id.
 #[inline(always)]
 fn find<'a, M>(
     own: &'a StagedBuffers<M>,
@@ -390,7 +394,7 @@ impl<P: Platform> StagingPath<P> {
     }
 }
 
-/// Where in its buffer a slot's piece starts: behind the headroom, where there is some.
+/// Offset in its buffer at which a slot's bytes start: after the headroom, if there is any.
 #[inline(always)]
 fn place_in(headroom: usize, slot: RxSlot, limit: usize) -> usize {
     if headroom > 0 { headroom } else { colour(slot.id, slot.len as usize, limit) }

@@ -24,29 +24,30 @@ use alloc::boxed::Box;
 /// The place of an absent buffer: beyond the end of any memory.
 const NOWHERE: usize = usize::MAX / 2;
 
-/// Buffers of one direction, and the list that tells the back of them.
+/// Staging buffers of one direction, and the list by which the back learns their grants.
 pub struct StagingArea<P: Platform> {
     buffers: Granted<P>,
     list: Granted<P>,
     len: DataLen,
-    /// By id: where the buffer starts in the region (no division on the data path).
+    /// For each id the offset of its buffer in the region. (A table, to avoid a division for each
+    /// frame.)
     places: Box<[u32]>,
     first_slots: bool,
-    /// No frame has several slots, and a buffer is as long as a slot.
+    /// No frame has more than one slot, and a buffer has the length of a slot.
     of_one_slot: bool,
     /// RX: the heads of longer frames are here. They may be, and are.
     pub(super) may_rx_heads: bool,
     rx_heads: bool,
-    /// There are more than slots need.
+    /// There are more buffers than slots, so that each rests before its next use.
     pub(super) rest: bool,
-    /// The front wants to send received buffers on, and the back takes them.
+    /// The front wants to send received buffers without a copy, and the back supports it.
     pub(super) may_send_on: bool,
     sent_on: bool,
 }
 
 impl<P: Platform> StagingArea<P> {
-    /// Grants `entries` buffers with access `acc` (read-only for TX), and writes their list, whose
-    /// ids begin at `first_id`.
+    /// Grants `entries` buffers with access `acc` (read-only for TX), and writes their list. Ids
+    /// begin at `first_id`.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -94,7 +95,7 @@ impl<P: Platform> StagingArea<P> {
         Ok(area)
     }
 
-    /// The negotiated length.
+    /// The negotiated length of a buffer.
     pub fn data_len(&self) -> DataLen {
         self.len
     }
@@ -110,7 +111,7 @@ impl<P: Platform> StagingArea<P> {
         self.first_slots = both_know && !self.of_one_slot && self.is_page();
     }
 
-    /// No frame is over several slots: where buffers have 4096 bytes, each is in one.
+    /// Frames have one slot each: buffers of 4096 bytes then hold every frame.
     pub fn set_no_sg(&mut self) {
         self.of_one_slot = self.is_page();
     }
@@ -125,7 +126,7 @@ impl<P: Platform> StagingArea<P> {
         self.rx_heads = both_know && !self.len.copy_only();
     }
 
-    /// Bytes of shared memory that the buffers and their list take.
+    /// Bytes of shared memory that the buffers and their list use.
     pub fn memory_bytes(&self) -> usize {
         self.buffers.bytes().len() + self.list.bytes().len()
     }
@@ -140,19 +141,20 @@ impl<P: Platform> StagingArea<P> {
         [self.buffers, self.list]
     }
 
-    /// RX: of a frame of at most so many bytes all lines are asked for before the batch is read.
+    /// RX: frames up to this length are prefetched whole, before the batch is read. Bytes.
     #[inline(always)]
     pub fn asked_bytes(&self) -> usize {
         short_staged(self.places.len())
     }
 
-    /// Whether it carries frames of any length; else those that fit one slot.
+    /// True if the path carries frames of any length; false if it carries only those that fit in
+    /// one slot.
     #[inline(always)]
     pub fn carries_all(&self) -> bool {
         self.len.copy_only() || self.of_one_slot
     }
 
-    /// Whether it does so since no frame is over several slots.
+    /// True if the path carries every frame because no frame has more than one slot.
     #[inline(always)]
     pub fn of_one_slot(&self) -> bool {
         self.of_one_slot
@@ -171,7 +173,8 @@ impl<P: Platform> StagingArea<P> {
         self.rx_heads || self.first_slots
     }
 
-    /// TX: a longer frame, which another path carries, begins with `id`.
+    /// TX: writes the head of a longer frame, whose rest another path carries, to the buffer of
+    /// `id`.
     ///
     /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for
     /// a back that splits headers off (docs/protocol 3.3). Or they are there alone, if this path
@@ -190,7 +193,7 @@ impl<P: Platform> StagingArea<P> {
         offer.sizes.contains(&self.len)
     }
 
-    /// Frames are to travel, to such a back.
+    /// Called when the queue goes live with a back that made this offer.
     pub fn go_live(&mut self, offer: &Offer) {
         self.set_first_slots(offer.revision >= FIRST_SLOTS_SINCE);
         self.set_rx_heads(self.may_rx_heads && offer.rx_heads);
@@ -222,8 +225,8 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     #[inline(always)]
     fn start(&self, id: u16) -> usize {
-        // One that goes on after the back's fault may ask for a slot whose buffer is gone: it is
-        // nowhere, and a fault again.
+        // After a fault of the back this may be asked for a slot whose buffer is gone. The offset
+        // NOWHERE makes that a fault again.
         self.places.get(usize::from(id)).map_or(NOWHERE, |place| *place as usize)
     }
     /// Consecutive buffers start in different L1 sets where the frame leaves room for it.
@@ -231,7 +234,7 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     fn offset(&self, id: u16, len: usize) -> usize {
         colour(id, len, self.slot_bytes())
     }
-    /// 0 says that the bytes are in the buffer.
+    /// Reference 0 tells the back that the bytes are in the buffer.
     #[inline(always)]
     fn place(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
         Ok(0)

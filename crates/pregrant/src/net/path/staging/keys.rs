@@ -33,19 +33,19 @@ pub const FEATURE: &str = "feature-staging-grants";
 /// The back's key: the lengths that it offers.
 pub const SIZES: &str = "staging-grants-sizes";
 
-/// The name of the [key](active_key) that says which lists were accepted.
+/// The last part of the [key](active_key) by which the back says which lists it accepted.
 pub const ACTIVE: &str = "staging-grants-active";
 
-/// The key, in either end's directory, that says which staging rules it knows; absent: those of
+/// Key in either end's directory: the revision of the staging rules that this end supports. Absent:
 /// revision 1.
 pub const REVISION_KEY: &str = "staging-grants-revision";
 
-/// The back's key: pages that the buffers of all lists of a vif may take together, where these are
-/// longer than the rings; absent: none is longer (docs/protocol 3.2).
+/// Key of the back, if it allows lists that are longer than the rings (docs/protocol 3.2): the
+/// largest number of pages that the buffers of all lists of a vif have in all.
 pub const MAX_PAGES: &str = "staging-grants-max-pages";
 
-/// The back's key, with --path staging+copy or staging+map: the heads of longer RX frames are in
-/// their buffers, for a front that writes the same (docs/protocol 3.3).
+/// Key of the back, with `--path staging+copy` or `staging+map`: the back puts the heads of longer
+/// RX frames in their buffers, if the front writes the same key (docs/protocol 3.3).
 pub const RX_HEADS: &str = "staging-grants-rx-heads";
 
 /// Our back's offer there unless it is configured otherwise: a share of what one guest may have
@@ -55,16 +55,18 @@ pub const MAX_PAGES_OFFERED: u32 = 896;
 /// The rules that we know. Both ends go by the lower of their revisions.
 pub const STAGING_REVISION: u32 = 3;
 
-/// Since this revision lists are accepted one without the other (docs/decisions/0002).
+/// First revision in which a back may accept one of a queue's two lists without the other
+/// (docs/decisions/0002).
 pub const APART_SINCE: u32 = 2;
 
-/// Since this one the first slot of a long frame is in a buffer of 4096 bytes (the same decision).
+/// First revision in which the first slot of a long frame is in its buffer, if buffers have 4096
+/// bytes (docs/decisions/0002).
 pub const FIRST_SLOTS_SINCE: u32 = 2;
 
-/// Since this one an RX buffer can be sent on by TX (docs/decisions/0027).
+/// First revision in which a guest can send a received buffer by TX (docs/decisions/0027).
 pub const SENT_ON_SINCE: u32 = 3;
 
-/// All of them.
+/// The keys of this path.
 pub const KEYS: PathKeys = PathKeys {
     offers: &[FEATURE, SIZES, REVISION_KEY, MAX_PAGES, RX_HEADS],
     active: &[ACTIVE],
@@ -72,21 +74,21 @@ pub const KEYS: PathKeys = PathKeys {
     front: &[FEATURE, REVISION_KEY, RX_HEADS],
 };
 
-/// What a back offers.
+/// A back's offer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// [`SIZES`]; empty: [`FEATURE`] is not offered.
     pub sizes: Vec<DataLen>,
-    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
+    /// Value of [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
     pub revision: u32,
     /// [`MAX_PAGES`]; 0: no list is longer than its ring.
     pub max_pages: u32,
-    /// [`RX_HEADS`].
+    /// Value of [`RX_HEADS`].
     pub rx_heads: bool,
 }
 
 impl Offer {
-    /// Nothing.
+    /// The back offers no staging.
     pub const NONE: Self = Self { sizes: Vec::new(), revision: 1, max_pages: 0, rx_heads: false };
 
     /// [All lengths](ALL_DATA_LENS), by all rules.
@@ -111,12 +113,12 @@ impl Default for Offer {
     }
 }
 
-/// What a front asks for, of all queues.
+/// What a front asks for, for all its queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
+    /// Value of [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where the front wants no staging.
     pub revision: u32,
-    /// [`RX_HEADS`].
+    /// Value of [`RX_HEADS`].
     pub rx_heads: bool,
 }
 
@@ -126,12 +128,12 @@ impl Default for Request {
     }
 }
 
-/// What it asks for of a queue: staging of either direction, if the front wants it.
+/// What a front asks for on one queue: a staging list for each direction in which it wants staging.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lists {
-    /// Of TX.
+    /// The request for TX.
     pub tx: DataRequest,
-    /// Of RX.
+    /// The request for RX.
     pub rx: DataRequest,
 }
 
@@ -158,7 +160,7 @@ pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages, rx_he
     }
 }
 
-/// Reads it.
+/// Reads a back's offer from its keys.
 pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> {
     if !flag(keys, FEATURE)? {
         return Ok(Offer::NONE);
@@ -212,7 +214,7 @@ fn put_request(p: &mut Pairs, at: &str, dir: &str, request: &DataRequest) {
     put(p, format!("{at}{dir}-data-len"), data.len.value());
 }
 
-/// The key in the back's directory that says which of a queue's staging lists were accepted:
+/// Key in the back's directory that says which of a queue's staging lists it accepted, see
 /// [`ActiveLists`].
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
@@ -224,7 +226,7 @@ fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     Ok(said.clamp(1, STAGING_REVISION))
 }
 
-/// `"128;256;65535"`. A size that means nothing is left out; the others stand.
+/// Reads a list of lengths such as `"128;256;65535"`. An invalid length is skipped.
 fn parse_sizes(text: &str) -> Vec<DataLen> {
     text.trim_end_matches('\0')
         .split(';')
@@ -233,7 +235,7 @@ fn parse_sizes(text: &str) -> Vec<DataLen> {
         .collect()
 }
 
-/// One direction's staging list: `{tx,rx}-data-ref%u`, `{tx,rx}-data-len`.
+/// Staging keys of one queue and direction: `{tx,rx}-data-ref%u`, `{tx,rx}-data-len`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataKeys {
     /// Grants of the list pages.
@@ -242,21 +244,21 @@ pub struct DataKeys {
     pub len: DataLen,
 }
 
-/// What a front asks for in one direction.
+/// A front's request for staging in one direction.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum DataRequest {
-    /// No staging.
+    /// The front wants no staging.
     #[default]
     None,
-    /// Staging.
+    /// The front wants staging, with these keys.
     Keys(DataKeys),
     /// Staging, with keys that are of no use: the front has to learn that it does not get it.
     Bad {
-        /// Which key, below the front's directory.
+        /// Path of the invalid key below the front's directory.
         key: String,
-        /// What stands there.
+        /// The value that was found.
         value: Option<String>,
-        /// What should.
+        /// The value that was expected.
         expected: &'static str,
     },
 }
@@ -277,13 +279,13 @@ impl From<Option<DataKeys>> for DataRequest {
     }
 }
 
-/// Which lists a queue asks for, with keys that are of use or not.
+/// The directions for which a queue asks for a list, whether its keys are valid or not.
 pub fn asked(Lists { tx, rx }: &Lists) -> ActiveLists {
     ActiveLists { tx: *tx != DataRequest::None, rx: *rx != DataRequest::None }
 }
 
-/// One direction's staging keys. A front may leave a direction out: then it has neither key. With
-/// one queue the keys may also stand in `queue-0/`, as the RFC has them.
+/// Reads the staging keys of one direction. A front may leave out a direction, and then writes
+/// neither key. With a single queue the keys may also be in `queue-0/`, as in the RFC.
 fn data_keys<S: KeySource>(
     keys: &mut S,
     at: &str,
@@ -327,13 +329,13 @@ fn data_keys<S: KeySource>(
 /// Why the back refuses a staging list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListRefusal {
-    /// Its keys are of no use.
+    /// A key of the list is invalid.
     Key(KeyError),
-    /// Its entries are wrong.
+    /// An entry of the list is invalid.
     Fault(ListFault),
-    /// A page of it, or a buffer, could not be mapped.
+    /// A page of the list, or a buffer, could not be mapped.
     Map(MapError),
-    /// Its buffers pass what this back maps of one guest.
+    /// The buffers have more pages than this back maps for one guest.
     TooManyPages(TooManyPages),
 }
 

@@ -20,8 +20,8 @@ use core::fmt;
 pub struct DataLen(u32);
 
 impl DataLen {
-    /// From a key's value. 65535 and 65536 mean the same: every slot staged. None for a length that
-    /// no buffer can have.
+    /// Checks the value of a key. 65535 and 65536 mean the same: every slot is staged. None: no
+    /// buffer can have this length.
     pub fn new(len: u32) -> Option<Self> {
         match len {
             16..=4096 => Some(Self(len)),
@@ -34,17 +34,18 @@ impl DataLen {
     pub fn value(self) -> u32 {
         self.0
     }
-    /// The number of bytes of one buffer: a page at most. The crate in which the path is compiled
-    /// asks for it at each frame; without LTO that would be a call.
+    /// Length of one buffer in bytes, at most a page. Inlined, because other crates ask for it for
+    /// each frame.
     #[inline]
     pub fn buffer_bytes(self) -> u16 {
         self.0.min(PAGE_SIZE as u32) as u16
     }
-    /// Buffers of one page.
+    /// Number of buffers that fit in one page.
     pub fn buffers_in_page(self) -> u32 {
         PAGE_SIZE as u32 / u32::from(self.buffer_bytes())
     }
-    /// So many each of a vif's `lists` may have, where a back allows all of them so many pages.
+    /// Number of buffers that each of a vif's `lists` may have, if the back allows `pages` pages
+    /// for all of them.
     pub fn buffers_within(self, pages: u32, lists: u32) -> u32 {
         (pages / lists.max(1)).saturating_mul(self.buffers_in_page()).min(LONG_LIST_MAX as u32)
     }
@@ -54,27 +55,28 @@ impl DataLen {
     }
 }
 
-/// Where in its buffer of `buffer_bytes` a frame of `len` bytes starts: at a multiple of 64, so
-/// that consecutive buffers begin in different L1 sets, where the frame leaves room for that.
-/// Either end may choose any; the other reads it.
+/// Offset in its buffer of `buffer_bytes` at which a frame of `len` bytes starts. Consecutive
+/// buffers start at different multiples of 64, so that they use different sets of the L1 cache, if
+/// the frame leaves room for that. The sender chooses the offset; the receiver reads it from the
+/// slot.
 #[inline(always)]
 pub fn colour(id: u16, len: usize, buffer_bytes: usize) -> usize {
     let colour = (id as usize & 3) * 64;
     if colour + len <= buffer_bytes { colour } else { 0 }
 }
 
-/// Pages of a direction's list at most: one serves 512 buffers, so eight serve the largest ring
-/// that there is, 4096 slots of TX.
+/// Largest number of pages of a list. One page describes 512 buffers, so eight are enough for the
+/// largest ring, 4096 slots of TX.
 pub const LIST_PAGES_MAX: usize = 8;
 
-/// Entries that so many hold.
+/// Number of entries in a list of [`LIST_PAGES_MAX`] pages.
 pub const LIST_ENTRIES_MAX: usize = LIST_PAGES_MAX * ENTRIES_PER_PAGE;
 
-/// The same of a list that is longer than its ring, which the back has to offer: the ids of both
-/// directions together are 16 bits.
+/// Largest number of entries of a list that is longer than its ring, which the back must offer
+/// first. The ids of both directions share 16 bits.
 pub const LONG_LIST_MAX: usize = 32767;
 
-/// Pages that hold so many.
+/// Number of pages of a list of [`LONG_LIST_MAX`] entries.
 pub const LONG_LIST_PAGES_MAX: usize = LONG_LIST_MAX.div_ceil(ENTRIES_PER_PAGE);
 
 /// An error in a list. `entry` counts from 0.
@@ -85,25 +87,25 @@ pub enum ListFault {
     Empty,
     /// An entry's id is not its place in the list.
     WrongId {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
-        /// The id found.
+        /// The id that was found.
         id: u16,
         /// The id that belongs there.
         expected: u16,
     },
     /// `offset + length` passes the end of the page.
     PastPage {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
-        /// Its offset.
+        /// The offset that was found.
         offset: u16,
     },
     /// Two buffers share bytes.
     Overlap {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
-        /// The earlier one.
+        /// Index of the earlier entry.
         other: usize,
     },
 }
@@ -162,13 +164,13 @@ pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
 /// buffer is in them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
-    /// Distinct grants.
+    /// The grants, each once.
     pub refs: Vec<GrantRef>,
-    /// By place in the list: bytes from the start of the mapping.
+    /// For each entry of the list the offset of its buffer in the mapping, bytes.
     pub place: Box<[u32]>,
 }
 
-/// Judges a private copy of a list whose ids begin at `first_id`.
+/// Checks a private copy of a list whose ids begin at `first_id`.
 pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result<Accepted, ListFault> {
     if entries.is_empty() {
         return Err(ListFault::Empty);

@@ -19,10 +19,10 @@ pub mod wanted;
 
 pub use negotiation::Staging;
 
-/// How staging is served.
+/// Settings of staging at a back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heads {
-    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and
-    /// put there for a front that knows it, and only the rest goes by grants.
+    /// If true, the head of a frame that is longer than a staging buffer goes by the buffer (also
+    /// on RX if the front supports it), and only the rest by grants.
     pub heads: bool,
 }

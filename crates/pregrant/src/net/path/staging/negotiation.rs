@@ -78,8 +78,8 @@ impl Negotiate for Staging {
         let revision = cx.front.staging.revision.min(cx.offered.staging.revision);
         let asked = asked(&keys.staging);
         let refused = cx.refused.len();
-        // A front goes on filling the buffers of lists that its back had taken, and no others:
-        // that they can be mapped now does not change that.
+        // After a predecessor died, the front still uses exactly the lists that the predecessor
+        // accepted. If another list could be mapped now, that changes nothing.
         let [tx, rx] = lists(cx, queue, said.lists(asked), revision >= APART_SINCE);
         if let (true, Some((queue, dir, why))) = (said.is_reattach(), cx.refused.get(refused)) {
             return Err(Lost::again(format_args!("{dir} staging list of queue {queue}"), why));
@@ -116,7 +116,7 @@ impl Negotiate for Staging {
     }
 }
 
-/// Staging buffers of a queue, and what its keys say of them.
+/// The front's staging buffers of a queue, and the keys that describe them.
 pub fn take_memory<P: Platform>(
     asked: Buffers,
     queue: &mut QueueMemory<'_, P>,
@@ -125,7 +125,8 @@ pub fn take_memory<P: Platform>(
     let mut requests = [DataRequest::None, DataRequest::None];
     for (dir, len) in [(TX, asked.tx), (RX, asked.rx)] {
         let Some(len) = len else { continue };
-        // Those that are sent on stay away until they are answered: as many as can be on TX.
+        // Received buffers that are sent on stay away until the back answers: at most as many as
+        // fit on the TX ring.
         let spare = if dir == RX && asked.sent_on { first_id.min(slots[TX]) } else { 0 };
         let least = (slots[dir] + spare).min(LIST_ENTRIES_MAX as u32);
         let entries = asked.entries(len, least, queue.queues);
@@ -151,8 +152,8 @@ struct Taken<P: Platform> {
     pages: usize,
 }
 
-/// Takes those of a queue's lists that are good and that it `may` have. `apart`: the front
-/// understands that one is taken without the other.
+/// Accepts the lists of a queue that are valid and that `may` allows. `apart`: the front accepts
+/// that one list is used without the other.
 fn lists<P: Platform>(
     cx: &mut Accepting<'_, P>,
     queue: usize,
@@ -162,8 +163,8 @@ fn lists<P: Platform>(
     let (refused, left, keys) = (cx.refused.len(), cx.left, cx.queue(queue));
     let none = &DataRequest::None;
     let tx = list(cx, (queue, "tx"), if may.tx { &keys.staging.tx } else { none }, Some(0), left);
-    // Ids go on from TX to RX. The end of a TX list that is not taken is unknown: the RX list
-    // says where it begins.
+    // Ids of RX follow those of TX. If the TX list was not accepted its length is unknown: then the
+    // RX list's first entry says where its ids begin.
     let first_rx = match &tx {
         Some(tx) => Some(tx.entries),
         None => (keys.staging.tx == DataRequest::None).then_some(0),
@@ -176,7 +177,8 @@ fn lists<P: Platform>(
     [tx, rx]
 }
 
-/// One direction's list. `first_id`: of its first entry; None: what that says.
+/// Accepts one direction's list. `first_id`: the id of its first entry; None: the entry itself says
+/// it.
 fn list<P: Platform>(
     cx: &mut Accepting<'_, P>,
     (queue, dir): (usize, &'static str),
@@ -200,7 +202,7 @@ fn list<P: Platform>(
     None
 }
 
-/// Reads, judges and maps one direction's list: all of it or nothing.
+/// Reads, checks and maps one direction's list, as a whole or not at all.
 fn take<P: Platform>(
     cx: &Accepting<'_, P>,
     data: &DataKeys,

@@ -16,19 +16,19 @@ const SHORTER_MAX: usize = 4;
 pub struct Buffers {
     /// Bytes of a TX frame that fit a staging buffer; None: ordinary grants.
     pub tx: Option<DataLen>,
-    /// The same for RX.
+    /// Length of RX buffers; None: no staging of RX.
     pub rx: Option<DataLen>,
-    /// A received buffer is sent on by TX as it is, where a
-    /// [hook](crate::net::front::FrontQueue::recv_hooked) says so and the back can
-    /// (docs/protocol 3.5); with more RX buffers then, as many as there are TX ids and a list has
-    /// room for: 4096 for slots and spare ones. Where none is left for those (RX rings of 16 pages)
-    /// nothing is sent on; [`sends_on`](crate::net::front::TxFront::sends_on) says it.
+    /// A received buffer can be sent by TX as it is, if a
+    /// [hook](crate::net::front::FrontQueue::recv_hooked) asks for it and the back supports it
+    /// (docs/protocol 3.5). Then there are more RX buffers: as many more as there are TX ids, up to
+    /// 4096 in the list. With RX rings of 16 pages there is no room for more, and nothing is sent
+    /// on; [`sends_on`](crate::net::front::TxFront::sends_on) reports that.
     pub sent_on: bool,
-    /// Buffers of each direction and queue, where the back takes more than the ring has slots
-    /// (docs/protocol 3.2); 0, or fewer than slots: one for each slot.
+    /// Number of buffers of each direction and queue, if the back allows more than the ring has
+    /// slots (docs/protocol 3.2). 0, or fewer than slots: one for each slot.
     pub buffers: u32,
-    /// Pages that the lists of all queues may take together where they are longer than the rings:
-    /// a back's offer, which an owner leaves at 0.
+    /// Number of pages that the lists of all queues may have in all, if they are longer than the
+    /// rings. The back's offer sets it; an owner leaves it at 0.
     pub max_pages: u32,
     /// Heads of longer RX frames are in their buffers: a back's offer, which an owner leaves at
     /// false.
@@ -36,16 +36,16 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// None.
+    /// No staging.
     pub const NONE: Self =
         Self { tx: None, rx: None, sent_on: false, buffers: 0, max_pages: 0, rx_heads: false };
 
-    /// Of these lengths.
+    /// Buffers of these lengths.
     pub const fn of(tx: Option<DataLen>, rx: Option<DataLen>) -> Self {
         Self { tx, rx, ..Self::NONE }
     }
 
-    /// What of it such a back has.
+    /// The part of this request that a back with this offer supports.
     pub(super) fn offered_by(self, offer: &Offer) -> Self {
         let offered = |len: Option<DataLen>| len.filter(|len| offer.sizes.contains(len));
         let sent_on = self.sent_on && offer.revision >= SENT_ON_SINCE;
@@ -56,15 +56,15 @@ impl Buffers {
         Self { tx, rx, sent_on, max_pages, buffers, rx_heads: offer.rx_heads && rx.is_some() }
     }
 
-    /// How many in a list of one direction, where `least` are needed, of a vif with so many
-    /// `queues`: as many as are wanted, within the pages that the back offers.
+    /// Number of entries for one direction's list of a vif with `queues` queues, where `least` are
+    /// needed: as many as are wanted, within the pages that the back offers.
     pub(super) fn entries(self, len: DataLen, least: u32, queues: u32) -> u32 {
         let lists = [self.tx, self.rx].into_iter().flatten().count() as u32 * queues;
         least.max(self.buffers.min(len.buffers_within(self.max_pages, lists)))
     }
 
-    /// These, then no more of them than slots, then with shorter ones of the lengths that a back
-    /// knows, then none.
+    /// Smaller requests, to try in turn when memory is short: the same without spare buffers, then
+    /// shorter lengths that the back knows, then none.
     pub fn smaller(self, offered: &[DataLen]) -> Vec<Self> {
         let longest = self.tx.max(self.rx);
         if longest.is_none() {

@@ -9,20 +9,20 @@ const PLACES: usize = 16;
 /// A front's cache with a platform and a back in the hands of the test.
 struct World {
     cache: GrefCache,
-    /// Grants that stand, and their pages.
+    /// Grants that exist, and their pages.
     standing: BTreeMap<u32, usize>,
     next_ref: u32,
-    /// Grants that the platform says are in use.
+    /// Grants that the platform reports as in use.
     in_use: BTreeSet<u32>,
-    /// No grant is to be had.
+    /// The platform cannot grant more pages.
     full: bool,
-    /// Announced to the back, which has not said that it unmapped them.
+    /// Grants that were announced to the back, which has not said that it unmapped them.
     announced: BTreeSet<u32>,
-    /// What it says it has, by page.
+    /// Pages that the cache says the back has, with their grants.
     has: BTreeMap<usize, u32>,
-    /// Pages of these that were missed: on their way out.
+    /// Pages that were looked up and not found, and are to be unmapped.
     missed: BTreeSet<usize>,
-    /// Place and reference.
+    /// Index and grant reference of the pages that frames in flight use.
     in_flight: Vec<(u32, u32)>,
     request: Option<(Ask, Vec<GrefEntry>)>,
 }
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// A frame in `page`. True: it went by reference.
+    /// Sends a frame in `page`. Returns true if it went by reference.
     fn frame(&mut self, page: usize) -> bool {
         let Some((place, gref)) = self.cache.lookup(page) else {
             if self.has.contains_key(&page) {
@@ -112,14 +112,14 @@ impl World {
         self.request = Some((asked, list));
     }
 
-    /// The back's word: SUCCESS or not, and a status for each entry of a DEL; those of an ADD stay
-    /// as they are.
+    /// Plays the back's answer: SUCCESS or not, and a status for each entry of a DEL; those of an
+    /// ADD stay as they are.
     fn reply(&mut self, good: bool, status: impl Fn(usize) -> u16) {
         let adds = matches!(self.request, Some((Ask::Add, _)));
         self.reply_in_part(good, |k| if adds { 0 } else { status(k) });
     }
 
-    /// The same, of each entry of an ADD, too.
+    /// Like `reply`, with a status for each entry of an ADD, too.
     fn reply_in_part(&mut self, good: bool, status: impl Fn(usize) -> u16) {
         let request = self.request.take();
         let list = request.as_ref().map_or(&[][..], |(_, list)| list);
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// A back that does what it is asked, until there is nothing to ask.
+    /// Plays a back that does what it is asked, until there is nothing to ask.
     fn settle(&mut self) {
         for _ in 0..8 {
             self.ask();
@@ -237,8 +237,8 @@ fn an_add_that_is_refused_shows_how_many_the_back_takes() {
     }
 }
 
-/// Grants that are in use, or that the back does not give back, stay; and take a place each, for
-/// the next back too.
+/// Grants that are in use, or that the back does not release, stay; each uses up a place, for the
+/// next back too.
 #[test]
 fn what_the_back_keeps_is_never_ended_and_never_asked_for_without_end() {
     let mut world = World::new(4);
@@ -248,7 +248,7 @@ fn what_the_back_keeps_is_never_ended_and_never_asked_for_without_end() {
         (0..8).for_each(|k| _ = world.frame(10 + (round * 8 + k) % 30));
         world.ask();
         if world.request.is_some() {
-            // 7 is no status; the list may say anything.
+            // 7 is no valid status; a hostile back may write anything to the list.
             world.reply(round % 2 == 0, |_| 7);
         }
         world.check();
@@ -314,12 +314,12 @@ enum Step {
     Ask,
     /// SUCCESS or not; the seed of the statuses.
     Reply(bool, u16),
-    /// The platform says so of this grant, or no longer.
+    /// The platform reports this grant as in use, or as free.
     Use(u32, bool),
     Full(bool),
     Disconnect(usize),
     Renew(usize),
-    /// SUCCESS, though some entries failed.
+    /// The answer is SUCCESS, though some entries failed.
     Part(usize),
 }
 
@@ -373,7 +373,7 @@ proptest! {
         prop_assert!(world.standing.is_empty(), "a grant is left");
     }
 
-    /// With a back that answers honestly all that fits is there in the end, and is found.
+    /// With an honest back all pages that fit get into the table, and are found there.
     #[test]
     fn a_working_set_that_fits_is_hit(capacity in 1..=PLACES, before in proptest::collection::vec(0..PAGES, 0..200)) {
         let mut world = World::new(capacity);
@@ -385,7 +385,7 @@ proptest! {
                 world.reply(true, |_| 0);
             }
         }
-        // Two windows and more: what came before may have had it copy.
+        // This takes two windows and more, because the frames before may have made the cache copy.
         for k in 0..5000 {
             world.frame(k % capacity);
             world.answer(0);
