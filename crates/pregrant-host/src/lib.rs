@@ -57,9 +57,6 @@ pub mod loopback;
 mod mapping;
 pub mod ports;
 pub mod program;
-#[cfg(test)]
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
 pub mod wake;
 pub mod xenstored;
 

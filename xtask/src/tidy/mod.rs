@@ -14,6 +14,7 @@ mod link;
 mod log_line;
 mod out_parameter;
 mod page_words;
+mod path_attribute;
 mod product;
 mod section;
 mod status;
@@ -36,7 +37,7 @@ const FORBIDDEN_NAMES: &[&str] =
     &["util", "utils", "common", "helper", "helpers", "manager", "misc", "stuff", "shared_code"];
 
 /// The one place in which a test says that it is skipped: in CI it fails there.
-const SKIP: &str = "crates/pregrant/tests/skip/mod.rs";
+const SKIP: &str = "crates/pregrant-testkit/src/skip.rs";
 
 /// Files that may cite the protocol, or have comments, beside Rust's.
 const OTHERS: &[&str] = &["c", "h", "md", "script", "service", "sh", "socket", "toml"];
@@ -68,6 +69,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
     offences.extend(wall::check_walls(&sources));
     offences.extend(circle::check(&sources));
+    offences.extend(path_attribute::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(product::check(w)?);
     offences.extend(sources.iter().flat_map(comment::check));
