@@ -1,14 +1,12 @@
 //! The guest attacks the back's RX: requests, indices, grants, pages; while frames of any kind
 //! come for it.
 //!
-//! After each run the model front (`rig::model`) takes the answers, and each frame that was due is
-//! found: in its place, with its bytes and flags, or refused for a reason. The guest's pages are
-//! poisoned before, and nothing but frames may have been written to them: what else the back has in
-//! its memory stays there. At the end nothing is mapped or granted.
+//! After each run the model front (`pregrant_testkit::model_front`) takes the answers, and each
+//! frame that was due is found: in its place, with its bytes and flags, or refused for a reason.
+//! The guest's pages are poisoned before, and nothing but frames may have been written to them:
+//! what else the back has in its memory stays there. At the end nothing is mapped or granted.
 
 use crate::guest_pages::{GuestPages, Right, bytes_of, granted};
-use crate::rig::model::{RxFrame, RxModel};
-use crate::rig::{GUEST, Rig, Ring};
 use crate::staged::Staged;
 use crate::tape::{self, Tape};
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
@@ -31,6 +29,8 @@ use pregrant::wire::netif::{
 };
 use pregrant::wire::netif_ctrl::CtrlStatus;
 use pregrant::{PAGE_SIZE, PeerFault};
+use pregrant_testkit::model_front::{RxFrame, RxModel};
+use pregrant_testkit::two_domains::{GUEST, Ring, TwoDomains};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Number of pages with ordinary grants.
@@ -48,7 +48,7 @@ struct Due {
 }
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     model: RxModel<Ring<NetRx>>,
     ring: LocalRegion,
     /// Requests without an answer, as posted.
@@ -63,7 +63,7 @@ struct Game {
     heads: RxHeads,
     accepts: RxAccepts,
     control: SharedControl,
-    port: crate::rig::TestPort,
+    port: pregrant_testkit::two_domains::TestPort,
     /// Frames that the back was given and has not delivered, as they should arrive.
     due: VecDeque<Due>,
 }
@@ -74,7 +74,7 @@ pub fn back_rx(data: &[u8]) {
 
 impl Game {
     fn new(tape: &mut Tape<'_>) -> Self {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let start = if tape.below(2) == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
         let bits = tape.u8();
         let accepts = RxAccepts {
@@ -95,15 +95,15 @@ impl Game {
             let key = control.hash.set_key(tape.bytes(40));
             assert!(set[0] == CtrlStatus::Success && key == CtrlStatus::Success);
         }
-        let (front_ring, back_ring) = rig.ring::<NetRx>();
-        let chans = rig.channel();
+        let (front_ring, back_ring) = domains.ring::<NetRx>();
+        let chans = domains.channel();
         let way = tape.below(4);
         let mut heads = RxHeads::InPage;
         let (staged, path) = match way {
             0 => (None, AnyPath::Copy(CopyPath::default())),
             1 => (None, AnyPath::Persistent(PersistentPath::new(tape.below(PAGES + 1), Access::ReadWrite))),
             _ => {
-                let (staged, buffers) = Staged::new(&rig, tape, Access::ReadWrite);
+                let (staged, buffers) = Staged::new(&domains, tape, Access::ReadWrite);
                 heads = match bits & 128 {
                     0 if way == 3 => RxHeads::InBoth,
                     0 => RxHeads::InPage,
@@ -115,7 +115,7 @@ impl Game {
         let ring_memory = front_ring.into_pages();
         let model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), start);
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
-        let mut pages = GuestPages::new(&rig, PAGES, Right::Write);
+        let mut pages = GuestPages::new(&domains, PAGES, Right::Write);
         pages.kept = way == 1;
         Self {
             model,
@@ -129,9 +129,9 @@ impl Game {
             heads,
             accepts,
             control,
-            port: crate::rig::TestPort::default(),
+            port: pregrant_testkit::two_domains::TestPort::default(),
             due: VecDeque::new(),
-            rig,
+            domains,
         }
     }
 
@@ -157,7 +157,7 @@ impl Game {
             }
             5 => {
                 let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
-                self.pages.grant(&self.rig, tape.u8() as usize, right);
+                self.pages.grant(&self.domains, tape.u8() as usize, right);
             }
             6 => {
                 let by = tape.one_of(&[1u32, 256, 257, 0x8000_0000, u32::MAX]);
@@ -170,7 +170,7 @@ impl Game {
                 assert!(self.ring.store_u32(4 * word, tape.u32()));
             }
             8 => {
-                self.rig.guest.notify(&self.chans.0);
+                self.domains.guest.notify(&self.chans.0);
                 let work = self.back.final_check();
                 assert!(self.lied || work.is_ok(), "{work:?} of an honest index");
                 work?;
@@ -184,7 +184,7 @@ impl Game {
         if self.model.free() > 0 {
             // Its own ring as a buffer: whatever the answers say then, it asked for it.
             self.lied |=
-                self.pages.page_of(req.gref).is_none() && granted(&self.rig, req.gref, 0, 0).is_some();
+                self.pages.page_of(req.gref).is_none() && granted(&self.domains, req.gref, 0, 0).is_some();
             self.model.post(req);
             self.posted.push_back(req);
         }
@@ -270,7 +270,8 @@ impl Game {
             assert!(staged.region.copy_in(0, &poisoned[..staged.region.len()]));
         }
         loop {
-            let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, &mut self.port, &self.control);
+            let polled =
+                self.back.poll(&self.domains.host, GUEST, &self.chans.1, &mut self.port, &self.control);
             match polled {
                 Ok(Polled::More) => {}
                 Ok(Polled::Idle) => break,
@@ -394,14 +395,14 @@ impl Game {
     }
 
     fn close(self) {
-        let Self { rig, ring, model, back, pages, staged, chans, .. } = self;
+        let Self { domains, ring, model, back, pages, staged, chans, .. } = self;
         drop((back, chans, model));
-        pages.close(&rig);
+        pages.close(&domains);
         if let Some(staged) = staged {
-            staged.close(&rig);
+            staged.close(&domains);
         }
-        assert!(rig.guest.release(ring).is_ok());
-        rig.assert_empty();
+        assert!(domains.guest.release(ring).is_ok());
+        domains.assert_empty();
     }
 }
 

@@ -12,7 +12,6 @@
 //! there is one. At the end nothing is mapped or granted.
 
 use crate::guest_pages::{GuestPages, Right, granted};
-use crate::rig::{GUEST, Rig, Ring, SLOTS};
 use crate::staged::Staged;
 use crate::tape::{self, Tape};
 use pregrant::net::back::{Polled, SharedControl, TxQueue};
@@ -31,6 +30,7 @@ use pregrant::wire::netif::{
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
+use pregrant_testkit::two_domains::{GUEST, Ring, SLOTS, TwoDomains};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
@@ -107,7 +107,7 @@ fn blanked(frame: Option<&[u8]>, offload: Offload) -> Option<(Option<Vec<u8>>, O
 }
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     ring: Ring<NetTx>,
     req_prod: u32,
     /// Requests that the back consumed, and answered.
@@ -139,18 +139,18 @@ pub fn back_tx(data: &[u8]) {
 
 impl Game {
     fn new(tape: &mut Tape<'_>) -> Self {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let way = tape.below(5);
         let limit = if way == 2 { tape.below(PAGES + 1) } else { 0 };
         let start = if tape.below(2) == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
-        let (front_ring, back_ring) = rig.ring::<NetTx>();
-        let chans = rig.channel();
+        let (front_ring, back_ring) = domains.ring::<NetTx>();
+        let chans = domains.channel();
         let (staged, path) = match way {
             0 => (None, AnyPath::Copy(CopyPath::default())),
             1 => (None, AnyPath::Map(MapPath::default())),
             2 => (None, AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))),
             _ => {
-                let (staged, buffers) = Staged::new(&rig, tape, Access::ReadOnly);
+                let (staged, buffers) = Staged::new(&domains, tape, Access::ReadOnly);
                 (Some(staged), AnyPath::Staging(StagingPath::new(buffers)))
             }
         };
@@ -158,7 +158,7 @@ impl Game {
             front_ring.store(word, start);
         }
         let ring_memory = front_ring.into_pages();
-        let mut pages = GuestPages::new(&rig, PAGES, Right::Read);
+        let mut pages = GuestPages::new(&domains, PAGES, Right::Read);
         pages.kept = way == 2;
         let port = Port {
             took: Vec::new(),
@@ -170,7 +170,7 @@ impl Game {
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (control, offered) = (SharedControl::default(), tape.below(2) == 0);
         control.lock().offer_multicast(offered);
-        let mapped = rig.xen.counts().mapped;
+        let mapped = domains.xen.counts().mapped;
         Self {
             ring: RingPages::new(ring_memory),
             req_prod: start,
@@ -190,7 +190,7 @@ impl Game {
             control,
             offered,
             named: BTreeSet::new(),
-            rig,
+            domains,
         }
     }
 
@@ -223,7 +223,7 @@ impl Game {
             }
             6 => {
                 let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
-                self.pages.grant(&self.rig, tape.u8() as usize, right);
+                self.pages.grant(&self.domains, tape.u8() as usize, right);
             }
             7 => {
                 let (page, with) = (tape.below(PAGES), tape.u8());
@@ -267,7 +267,7 @@ impl Game {
                 self.push(TxRequest { gref, offset, flags, id, size }.to_words());
             }
             14 => {
-                self.rig.guest.notify(&self.chans.0);
+                self.domains.guest.notify(&self.chans.0);
                 return self.run(true);
             }
             _ => return self.run(false),
@@ -347,7 +347,7 @@ impl Game {
             self.req_prod = self.cons;
             self.lying = false;
         }
-        let mapped = self.rig.xen.counts().mapped;
+        let mapped = self.domains.xen.counts().mapped;
         assert!(self.mapped.contains(&mapped), "{mapped} pages are mapped, {:?} may be", self.mapped);
         Ok(())
     }
@@ -371,7 +371,7 @@ impl Game {
         };
 
         let (port, arena) = (&mut self.port, &mut self.arena);
-        let polled = self.back.poll(&self.rig.host, GUEST, &self.chans.1, port, arena, &self.control);
+        let polled = self.back.poll(&self.domains.host, GUEST, &self.chans.1, port, arena, &self.control);
         let polled = match polled {
             Ok(polled) => polled,
             Err(e) => {
@@ -510,7 +510,7 @@ impl Game {
             match (&self.staged, req.gref) {
                 (Some(staged), 0) => bytes.extend(staged.bytes_of(req.id, req.offset, len)?),
                 (None, 0) => return None,
-                (_, gref) => bytes.extend(granted(&self.rig, gref, req.offset, len)?),
+                (_, gref) => bytes.extend(granted(&self.domains, gref, req.offset, len)?),
             }
         }
         Some(bytes)
@@ -566,13 +566,13 @@ impl Game {
         let named: BTreeSet<[u8; 6]> =
             self.control.lock().multicast.addresses().iter().map(|m| m.0).collect();
         assert_eq!(named, self.named);
-        let Self { rig, ring, back, pages, staged, chans, port, .. } = self;
+        let Self { domains, ring, back, pages, staged, chans, port, .. } = self;
         drop((back, port, chans));
-        pages.close(&rig);
+        pages.close(&domains);
         if let Some(staged) = staged {
-            staged.close(&rig);
+            staged.close(&domains);
         }
-        assert!(rig.guest.release(ring.into_pages()).is_ok());
-        rig.assert_empty();
+        assert!(domains.guest.release(ring.into_pages()).is_ok());
+        domains.assert_empty();
     }
 }

@@ -16,12 +16,9 @@
 //! A guest that names a page of its own ring as data may have the disk write anything there. Then
 //! no panic, and nothing that is mapped at the end, is all that is asked.
 
-use crate::blk_model::{Asked, Due, Meanwhile, ModelDisk};
+use crate::blk_model::{Asked, Due, Meanwhile, Model, ModelDisk};
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::{GuestPages, Right};
-use crate::rig::bus::{MapBus, device};
-use crate::rig::{GUEST, HOST, Rig};
-use crate::shared_disk::Died;
 use crate::tape::Tape;
 use pregrant::blk::back::{BackVbd, VbdConfig};
 use pregrant::blk::disk::{Discard, DiskFigures, IoError};
@@ -37,6 +34,9 @@ use pregrant::wire::blkif::{
 use pregrant::xenbus::back::PreviousState;
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{PAGE_SIZE, PeerFault};
+use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::shared_disk::Died;
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -68,7 +68,7 @@ struct Queue {
 }
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     pages: GuestPages,
     disk: ModelDisk,
     config: VbdConfig,
@@ -100,9 +100,9 @@ pub fn blk_back(data: &[u8]) {
 
 impl Game {
     fn new(tape: &mut Tape<'_>) -> Self {
-        let rig = Rig::new();
-        rig.xen.stop_clock(1);
-        let pages = GuestPages::new(&rig, PAGES, Right::Write);
+        let domains = TwoDomains::new();
+        domains.xen.stop_clock(1);
+        let pages = GuestPages::new(&domains, PAGES, Right::Write);
         let path = tape.one_of(&PathName::ALL);
         let features = BackFeatures {
             max_ring_order: 2,
@@ -133,14 +133,14 @@ impl Game {
             ..DiskFigures::of(SECTORS)
         };
         let page_limit = tape.one_of(&[usize::MAX, usize::MAX, 40, 1300]);
-        let disk = ModelDisk::new(image, path, pages.region.clone());
+        let disk = Model::disk(image, path, pages.region.clone());
         disk.lock().at_once = bit(6);
         let (front_bus, back_bus) = device();
         back_bus.own.borrow_mut().insert("mode".into(), "w".into());
         let back = fresh(config, page_limit, &disk);
         let (kept, queues) = (BTreeMap::new(), Vec::new());
         let mut game = Self {
-            rig,
+            domains,
             pages,
             disk,
             config,
@@ -178,8 +178,8 @@ impl Game {
 
     /// Makes a step of the back, as its owner does: an error closes the device.
     fn step(&mut self) -> bool {
-        let Self { back, rig, back_bus, kept, .. } = self;
-        let stepped = back.step(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
+        let Self { back, domains, back_bus, kept, .. } = self;
+        let stepped = back.step(&domains.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
         self.check_step(stepped.map(|_| true))
     }
 
@@ -188,8 +188,8 @@ impl Game {
         let Err(e) = what else { return true };
         let text = e.to_string();
         assert!(text.len() < 1000 && !text.contains(char::is_control), "{text:?}");
-        self.back.close(&self.rig.host, &mut self.back_bus, Some(&text)).expect("a store");
-        assert_eq!(self.rig.xen.counts().mapped, 0, "an error leaves pages mapped");
+        self.back.close(&self.domains.host, &mut self.back_bus, Some(&text)).expect("a store");
+        assert_eq!(self.domains.xen.counts().mapped, 0, "an error leaves pages mapped");
         false
     }
 
@@ -201,7 +201,7 @@ impl Game {
         // A grant that is over has a number that a ring may get.
         let over = |right: &(u32, Right)| right.1 == Right::None;
         while let Some(page) = self.pages.rights().iter().position(over) {
-            self.pages.grant(&self.rig, page, Right::Write);
+            self.pages.grant(&self.domains, page, Right::Write);
         }
         self.publish_rights();
         self.set("state", "1");
@@ -211,8 +211,8 @@ impl Game {
             self.set(RING_ORDER, &order.to_string());
         }
         for i in 0..n {
-            let ring = BlkRing::new(&self.rig, abi, 1 << order, start);
-            let (chan, port) = self.rig.guest.offer(HOST).expect("a channel");
+            let ring = BlkRing::new(&self.domains, abi, 1 << order, start);
+            let (chan, port) = self.domains.guest.offer(HOST).expect("a channel");
             let at = queue_prefix(i, n);
             for (k, gref) in ring.refs.iter().enumerate() {
                 self.set(&(at.clone() + &ring_key("", k, order > 0)), &gref.0.to_string());
@@ -279,15 +279,15 @@ impl Game {
         self.set("state", "6");
         assert!(self.step(), "nothing is read of a front that goes");
         assert!(!self.back.is_connected());
-        assert_eq!(self.rig.xen.counts().mapped, 0, "a disk that is closed holds on to pages");
+        assert_eq!(self.domains.xen.counts().mapped, 0, "a disk that is closed holds on to pages");
         self.disk.lock().disconnected();
         for Queue { ring, chan, .. } in self.queues.drain(..) {
             drop(chan);
-            ring.close(&self.rig);
+            ring.close(&self.domains);
         }
         let own = &mut *self.front_bus.own.borrow_mut();
         own.retain(|key, _| ["backend", "state"].contains(&key.as_str()));
-        assert_eq!(self.rig.xen.counts().channels, 0);
+        assert_eq!(self.domains.xen.counts().channels, 0);
     }
 
     fn play(&mut self, tape: &mut Tape<'_>) {
@@ -326,7 +326,7 @@ impl Game {
             8 => {
                 let right =
                     tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Write, Right::Stranger]);
-                self.pages.grant(&self.rig, tape.below(PAGES), right);
+                self.pages.grant(&self.domains, tape.below(PAGES), right);
                 self.publish_rights();
             }
             9 => self.disk.lock().write(tape.below(PAGES) * PAGE_SIZE, &[tape.u8(); PAGE_SIZE]),
@@ -370,7 +370,7 @@ impl Game {
             18 if tape.below(4) == 0 => self.disconnect(),
             18 => {
                 self.now_ns += u64::from(tape.u8()) * 10_000_000;
-                self.rig.xen.stop_clock(self.now_ns);
+                self.domains.xen.stop_clock(self.now_ns);
                 let Queue { ring, .. } = &self.queues[q];
                 ring.set_event(tape.below(2) == 0, tape.u32());
             }
@@ -393,7 +393,7 @@ impl Game {
             4 => {
                 self.disk.lock().lands = tape.u8();
                 if tape.below(2) == 0 {
-                    self.back.detach(&self.rig.host, &mut ());
+                    self.back.detach(&self.domains.host, &mut ());
                 }
                 self.die(0);
             }
@@ -541,8 +541,8 @@ impl Game {
         let lane = self.lanes + q;
         let before = self.redone(q);
         self.ask(q);
-        let Self { back, rig, .. } = self;
-        let polled = catch_unwind(AssertUnwindSafe(|| back.queues()[q].poll(&rig.host)));
+        let Self { back, domains, .. } = self;
+        let polled = catch_unwind(AssertUnwindSafe(|| back.queues()[q].poll(&domains.host)));
         if self.names_ring() {
             return match polled {
                 Err(why) if why.is::<Died>() => self.die(0),
@@ -593,7 +593,7 @@ impl Game {
     }
 
     fn end_by(&mut self, fault: PeerFault) {
-        self.back.close(&self.rig.host, &mut self.back_bus, Some(&fault.to_string())).expect("a store");
+        self.back.close(&self.domains.host, &mut self.back_bus, Some(&fault.to_string())).expect("a store");
         self.disconnect();
     }
 
@@ -621,7 +621,7 @@ impl Game {
     /// Checks what must be true between two polls.
     fn check(&mut self) {
         let rings = self.ring_pages();
-        let (counts, path) = (self.rig.xen.counts(), self.path());
+        let (counts, path) = (self.domains.xen.counts(), self.path());
         let n = self.queues.len();
         let model = self.disk.lock();
         model.compare();
@@ -680,7 +680,7 @@ impl Game {
             self.disk.lock().before_poll(self.lanes + q, std::iter::empty());
         }
         self.disk.lock().hangs = hangs;
-        self.back.detach(&self.rig.host, &mut ());
+        self.back.detach(&self.domains.host, &mut ());
         self.disk.lock().hangs = false;
         for q in 0..self.queues.len() {
             let due = self.disk.lock().due_at_end(self.lanes + q);
@@ -689,14 +689,14 @@ impl Game {
             let Queue { open, again, .. } = &self.queues[q];
             assert!(open.len() == *again || hangs, "a disk that works, and requests without an answer");
         }
-        assert_eq!(self.rig.xen.counts().mapped, 0);
+        assert_eq!(self.domains.xen.counts().mapped, 0);
     }
 
     /// The process dies; the next one takes over the live rings.
     fn die(&mut self, grows: i64) {
         self.disk.lock().dies_in = None;
         self.back = fresh(self.config, self.page_limit, &self.disk);
-        assert_eq!(self.rig.xen.counts().mapped, 0, "a dead back has nothing mapped");
+        assert_eq!(self.domains.xen.counts().mapped, 0, "a dead back has nothing mapped");
         let known_figures = self.disk.lock().known_figures.sectors;
         let sectors = known_figures.saturating_add_signed(grows);
         self.disk.lock().image.sectors = sectors;
@@ -704,8 +704,8 @@ impl Game {
             queue.again = queue.open.len();
         }
         assert_eq!(self.back.inherit(&mut self.back_bus), Ok(PreviousState::Connected));
-        let Self { back, rig, back_bus, kept, .. } = self;
-        let up = back.reattach(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
+        let Self { back, domains, back_bus, kept, .. } = self;
+        let up = back.reattach(&domains.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
         let is_up = up.as_ref().is_ok_and(|up| *up);
         let lied = self.names_ring() || self.queues.iter().any(|q| q.lying);
         assert!(is_up == (sectors >= known_figures) || lied && !is_up, "{up:?}");
@@ -726,7 +726,7 @@ impl Game {
         let known = !self.names_ring();
         let Some(queue) = self.queues.get(q).filter(|queue| known && !queue.lying) else { return };
         let left = queue.cons != queue.req_prod || queue.again > 0;
-        let work = self.back.queues()[q].arm(&self.rig.host).expect("an honest index");
+        let work = self.back.queues()[q].arm(&self.domains.host).expect("an honest index");
         let waits = self.back.queues()[q].in_flight() > 0;
         assert!(work || !left || waits, "it sleeps while there are requests");
     }
@@ -755,10 +755,10 @@ impl Game {
         if !self.queues.is_empty() {
             self.disconnect();
         }
-        let Self { rig, pages, back, disk, .. } = self;
+        let Self { domains, pages, back, disk, .. } = self;
         drop((back, disk));
-        pages.close(&rig);
-        rig.assert_empty();
+        pages.close(&domains);
+        domains.assert_empty();
     }
 }
 

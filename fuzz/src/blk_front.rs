@@ -12,8 +12,6 @@
 
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::{bytes_of, fill, granted};
-use crate::rig::bus::{MapBus, device};
-use crate::rig::{GUEST, HOST, Rig};
 use crate::tape::Tape;
 use pregrant::blk::disk::{Discard, DiskFigures, IoError, SECTOR_BYTES};
 use pregrant::blk::features::{BackFeatures, FrontRequest, figures_pairs};
@@ -28,6 +26,8 @@ use pregrant::wire::blkif::{
 };
 use pregrant::xenbus::bus::OwnKeys;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest number of operations of one input.
@@ -91,7 +91,7 @@ struct Queue {
 }
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     config: FrontConfig,
     front: FrontVbd<LocalDomain>,
     front_bus: MapBus,
@@ -118,8 +118,8 @@ pub fn blk_front(data: &[u8]) {
 
 impl Game {
     fn new(tape: &mut Tape<'_>) -> Self {
-        let rig = Rig::new();
-        rig.xen.stop_clock(1);
+        let domains = TwoDomains::new();
+        domains.xen.stop_clock(1);
         let config = FrontConfig {
             queues: tape.one_of(&[1, 2, 3]),
             ring_order: tape.one_of(&[0, 1, 2]),
@@ -131,11 +131,11 @@ impl Game {
         };
         let (front_bus, back_bus) = device();
         let mut front = FrontVbd::new(HOST, config, tape.below(4) != 3);
-        let memory = GrantTable::pages(&rig.guest, OWN_PAGES).expect("the guest's pages");
+        let memory = GrantTable::pages(&domains.guest, OWN_PAGES).expect("the guest's pages");
         fill(&memory);
         assert!(front.use_memory(Some(memory)).is_none());
         let (queues, held, own) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Self { rig, config, front, front_bus, back_bus, queues, held, next_tag: 0, now_ns: 1, own }
+        Self { domains, config, front, front_bus, back_bus, queues, held, next_tag: 0, now_ns: 1, own }
     }
 
     fn set(&mut self, key: &str, value: &str) {
@@ -164,7 +164,7 @@ impl Game {
     /// Makes a step of the front, as its owner does.
     fn step(&mut self) {
         let was_live = self.front.is_live();
-        match self.front.step(&self.rig.guest, &mut self.front_bus) {
+        match self.front.step(&self.domains.guest, &mut self.front_bus) {
             Ok(FrontStep::Live) => self.live(),
             Ok(FrontStep::Resized | FrontStep::StaysInUse) => assert!(was_live),
             Ok(FrontStep::Waiting | FrontStep::Closed) => {}
@@ -201,14 +201,14 @@ impl Game {
         self.held.iter_mut().for_each(|(gref, _)| *gref = None);
         let most = BackFeatures { max_queues: u32::MAX, ..BackFeatures::default() };
         let keys = &mut OwnKeys(&mut self.front_bus);
-        let named =
-            FrontRequest::read(&self.rig.host, (GUEST, usize::MAX), keys, &most).expect("an honest front");
+        let named = FrontRequest::read(&self.domains.host, (GUEST, usize::MAX), keys, &most)
+            .expect("an honest front");
         assert_eq!(named.abi, self.config.abi);
         assert_eq!(named.queues.len(), self.front.nr_queues());
         assert!(named.queues.len() <= self.config.queues as usize);
         for keys in named.queues {
             assert!(keys.ring.len() <= 1 << self.config.ring_order);
-            let ring = BlkRing::map(&self.rig, named.abi, keys.ring);
+            let ring = BlkRing::map(&self.domains, named.abi, keys.ring);
             assert_eq!((ring.req_prod(), ring.rsp_prod()), (0, 0));
             let (open, waiting) = (Vec::new(), Vec::new());
             self.queues.push(Queue { ring, req_cons: 0, rsp_prod: 0, rsp_cons: 0, open, waiting });
@@ -252,7 +252,7 @@ impl Game {
             15 if !live => self.connect(tape),
             _ => {
                 self.now_ns += u64::from(tape.u8()) * 10_000_000;
-                self.rig.xen.stop_clock(self.now_ns);
+                self.domains.xen.stop_clock(self.now_ns);
                 self.step();
             }
         }
@@ -298,7 +298,7 @@ impl Game {
         let tag = self.next_tag;
         let queue = self.front.queue_mut(q).expect("it is live");
         let (room, most) = (queue.room(), queue.most_bytes());
-        match self.front.submit(&self.rig.guest, q, &ask, tag) {
+        match self.front.submit(&self.domains.guest, q, &ask, tag) {
             Ok(()) => {}
             Err(NotAsked::Length) => {
                 let most = if matches!(ask, Ask::Barrier { .. }) { 11 * PAGE_SIZE } else { most };
@@ -322,7 +322,7 @@ impl Game {
         let ask = OwnAsk { reads, sector, sectors, at };
         let queue = self.front.queue_mut(q).expect("it is live");
         let (room, most) = (queue.room(), queue.most_bytes());
-        match self.front.submit_own(&self.rig.guest, q, &ask, tag) {
+        match self.front.submit_own(&self.domains.guest, q, &ask, tag) {
             Ok(()) => {}
             Err(NotAsked::Length) => {
                 let there = at.is_multiple_of(SECTOR_BYTES) && at + len <= OWN_PAGES * PAGE_SIZE;
@@ -351,7 +351,7 @@ impl Game {
     fn asked(&mut self, q: usize, asked: Asked, bytes: &[u8]) {
         let tag = self.next_tag;
         self.next_tag += 1;
-        self.front.publish(&self.rig.guest, q);
+        self.front.publish(&self.domains.guest, q);
         let queue = &mut self.queues[q];
         assert_eq!(queue.ring.req_prod(), queue.req_cons.wrapping_add(1));
         let request = queue.ring.request(queue.req_cons);
@@ -400,7 +400,8 @@ impl Game {
                 assert_eq!((r.op, r.sector), (op, sector));
                 assert!(u32::from(r.nr_segments) <= self.config.max_segments.max(11));
                 let lists = r.pages(4096).expect("of an honest front").to_vec();
-                let page = |gref: &u32| granted(&self.rig, *gref, 0, PAGE_SIZE).expect("a list is granted");
+                let page =
+                    |gref: &u32| granted(&self.domains, *gref, 0, PAGE_SIZE).expect("a list is granted");
                 let entries: Vec<u8> = lists.iter().flat_map(page).collect();
                 let (entries, _) = entries.as_chunks();
                 let segments =
@@ -417,7 +418,7 @@ impl Game {
         if op != OP_READ {
             let at = |s: &Segment| (u16::from(s.first_sect) * SECTOR_BYTES as u16, s.gref);
             let pieces = segments.iter().zip(&sizes).flat_map(|(s, size)| {
-                granted(&self.rig, at(s).1, at(s).0, *size).expect("a page in flight is granted")
+                granted(&self.domains, at(s).1, at(s).0, *size).expect("a page in flight is granted")
             });
             assert!(pieces.eq(bytes[..len].iter().copied()), "other bytes than those that are to be written");
         }
@@ -448,7 +449,7 @@ impl Game {
         };
         if let Some(Open { data, op: OP_READ, .. }) = left.iter().find(|open| open.id == rsp.id) {
             for gref in data {
-                let map = self.rig.host.map(GUEST, &[GrantRef(*gref)], Access::ReadWrite);
+                let map = self.domains.host.map(GUEST, &[GrantRef(*gref)], Access::ReadWrite);
                 let page = map.expect("a page that is to be read into is granted");
                 assert!(page.copy_in(0, &[odd ^ *gref as u8; PAGE_SIZE]));
             }
@@ -506,7 +507,7 @@ impl Game {
                 let mut bytes = Vec::new();
                 if let (Asked::Read { sectors, .. }, Ok(())) = (open.asked, outcome) {
                     let page =
-                        |gref: &u32| granted(&self.rig, *gref, 0, PAGE_SIZE).expect("granted in flight");
+                        |gref: &u32| granted(&self.domains, *gref, 0, PAGE_SIZE).expect("granted in flight");
                     bytes = open.data.iter().flat_map(page).collect();
                     bytes.truncate(sectors as usize * SECTOR_BYTES);
                 }
@@ -515,7 +516,7 @@ impl Game {
         }
         queue.rsp_cons = queue.rsp_prod;
         let (mut found, own) = (Vec::new(), &self.own);
-        let taken = self.front.take(&self.rig.guest, q, |a: Answer<'_, LocalDomain>| {
+        let taken = self.front.take(&self.domains.guest, q, |a: Answer<'_, LocalDomain>| {
             if let Some(&(reads, len)) = own.get(&a.tag) {
                 let came = if reads && a.outcome.is_ok() { len } else { 0 };
                 assert_eq!((a.len(), a.copy_out(&mut [0; 9])), (came, 0), "its bytes are in the memory");
@@ -553,7 +554,7 @@ impl Game {
         let pages: Vec<u32> = queue.open.iter().flat_map(Open::pages).collect();
         if self.held.len() < HELD && !pages.is_empty() {
             let gref = GrantRef(pages[usize::from(tape.u8()) % pages.len()]);
-            let host = &self.rig.host;
+            let host = &self.domains.host;
             let is_read = |open: &&Open| open.op == OP_WRITE && open.data.contains(&gref.0);
             let is_own = |open: &Open| self.own.contains_key(&open.tag);
             // The source of a write from the guest's own memory must not be written to.
@@ -581,7 +582,7 @@ impl Game {
         let (rings, pages) = (1 << ring_order, pages.max(11));
         // A back that allows fewer pages for rings each time gets half of them each time.
         let most = queues as usize * (2 * rings + pages);
-        let counts = self.rig.xen.counts();
+        let counts = self.domains.xen.counts();
         let waiting = self.queues.iter().flat_map(|q| &q.waiting).map(|(open, _)| open);
         let open = self.queues.iter().flat_map(|q| &q.open).chain(waiting);
         let own = open.filter(|open| self.own.contains_key(&open.tag)).map(|open| open.data.len());
@@ -600,15 +601,15 @@ impl Game {
                 self.held.clear();
                 self.queues.clear();
             }
-            self.front.step(&self.rig.guest, &mut self.front_bus).expect("a back that is closed");
+            self.front.step(&self.domains.guest, &mut self.front_bus).expect("a back that is closed");
         }
         assert!(self.front.is_closed(), "{:?}", self.front.state());
-        let Self { rig, mut front, .. } = self;
+        let Self { domains, mut front, .. } = self;
         assert!(front.is_memory_free());
         let memory = front.use_memory(None).expect("it was given");
         drop(front);
-        assert!(rig.guest.release(memory).is_ok());
-        rig.assert_empty();
+        assert!(domains.guest.release(memory).is_ok());
+        domains.assert_empty();
     }
 }
 

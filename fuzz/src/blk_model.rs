@@ -17,7 +17,6 @@
 
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::Right;
-use crate::shared_disk::{self, SharedDisk, perhaps_die};
 use pregrant::PAGE_SIZE;
 use pregrant::blk::disk::{DiskFigures, Done, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES};
 use pregrant::blk::path::PathName;
@@ -27,6 +26,7 @@ use pregrant::wire::blkif::{
     DISCARD_SECURE, OP_DISCARD, OP_FLUSH_DISKCACHE, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP,
     RSP_ERROR, RSP_OKAY, Request, Response, SEGMENTS_MAX, SLOT_WORDS_MAX, Segment,
 };
+use pregrant_testkit::shared_disk::{self, SharedDisk, perhaps_die};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -160,12 +160,12 @@ pub struct Model {
 /// The model, shared by all that have a way to it.
 pub type ModelDisk = SharedDisk<Model>;
 
-impl ModelDisk {
-    /// A model for a guest with this memory.
-    pub fn new(image: DiskFigures, path: PathName, region: LocalRegion) -> Self {
+impl Model {
+    /// A disk for a guest with this memory.
+    pub fn disk(image: DiskFigures, path: PathName, region: LocalRegion) -> ModelDisk {
         let mut memory = vec![0; region.len()];
         assert!(region.copy_out(0, &mut memory));
-        Self::of(Model {
+        SharedDisk::of(Self {
             image,
             known_figures: image,
             barrier: false,

@@ -1,12 +1,12 @@
 //! A ring of blkif's slots, word by word, as a hostile end of it sees it: none of the drivers' code
 //! is in it.
 
-use crate::rig::{GUEST, HOST, Rig};
 use pregrant::platform::local::{LocalMap, LocalRegion};
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, Request, SLOT_WORDS_MAX};
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 
 /// Bytes of the indices, ahead of the slots.
 const HEADER: usize = 64;
@@ -27,9 +27,9 @@ pub struct BlkRing<S = LocalRegion> {
 
 impl BlkRing {
     /// A ring of this many pages, granted to the back, with all of its indices at `start`.
-    pub fn new(rig: &Rig, abi: Abi, pages: usize, start: u32) -> Self {
+    pub fn new(domains: &TwoDomains, abi: Abi, pages: usize, start: u32) -> Self {
         let mut refs = vec![GrantRef::NONE; pages];
-        let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring");
+        let memory = domains.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring");
         let ring = Self { memory, abi, refs, size: size(abi, pages) };
         for word in [REQ_PROD, RSP_PROD] {
             ring.store(word, start);
@@ -40,16 +40,16 @@ impl BlkRing {
         ring
     }
 
-    /// Frees the pages, which no one has mapped.
-    pub fn close(self, rig: &Rig) {
-        assert!(rig.guest.release(self.memory).is_ok(), "a closed disk has its ring mapped");
+    /// Takes the pages back; no one has them mapped.
+    pub fn close(self, domains: &TwoDomains) {
+        assert!(domains.guest.release(self.memory).is_ok(), "a closed disk has its ring mapped");
     }
 }
 
 impl BlkRing<LocalMap> {
     /// A guest's, mapped by its back.
-    pub fn map(rig: &Rig, abi: Abi, refs: Vec<GrantRef>) -> Self {
-        let memory = rig.host.map(GUEST, &refs, Access::ReadWrite).expect("a ring that is granted");
+    pub fn map(domains: &TwoDomains, abi: Abi, refs: Vec<GrantRef>) -> Self {
+        let memory = domains.host.map(GUEST, &refs, Access::ReadWrite).expect("a ring that is granted");
         Self { memory, abi, size: size(abi, refs.len()), refs }
     }
 }

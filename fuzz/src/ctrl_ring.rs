@@ -7,7 +7,6 @@
 //! says, bit by bit, and a queue that is there.
 
 use crate::guest_pages::{GuestPages, Right};
-use crate::rig::{GUEST, HOST, Rig, Ring};
 use crate::tape::{self, Tape};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::control_ring::CtrlRing;
@@ -19,6 +18,7 @@ use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus};
 use pregrant::{EvtchnPort, GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::two_domains::{GUEST, HOST, Ring, TwoDomains};
 
 /// Largest number of operations of one input.
 const OPS: usize = 300;
@@ -40,7 +40,7 @@ struct Rules {
 }
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     ring: Ring<NetCtrl>,
     ring_ref: GrantRef,
     /// The guest's event channel and its port. The back's end is closed and bound again.
@@ -62,11 +62,11 @@ pub fn ctrl_ring(data: &[u8]) {
 
 impl Game {
     fn new(tape: &mut Tape<'_>) -> Self {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let start = if tape.below(2) == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
         let queues = 1 + tape.below(4);
         let mut ring_ref = [GrantRef::NONE];
-        let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut ring_ref).expect("a ring page");
+        let memory = domains.guest.alloc(HOST, Access::ReadWrite, &mut ring_ref).expect("a ring page");
         let ring = RingPages::new(memory);
         ring.init();
         for word in [Word::ReqProd, Word::RspProd] {
@@ -75,17 +75,17 @@ impl Game {
         let mut game = Self {
             ring,
             ring_ref: ring_ref[0],
-            chan: rig.guest.offer(HOST).expect("a channel"),
+            chan: domains.guest.offer(HOST).expect("a channel"),
             req_prod: start,
             cons: start,
             lying: false,
             queues,
             back: None,
             page: Pages::new(CONTROL_BYTES / PAGE_SIZE),
-            pages: GuestPages::new(&rig, PAGES, Right::Read),
+            pages: GuestPages::new(&domains, PAGES, Right::Read),
             rules: Rules { toeplitz: false, flags: 0, key: [0; KEY as usize], table: Vec::new() },
             next_id: 0,
-            rig,
+            domains,
         };
         let control = SharedControl::default();
         control.lock().keep(ControlPage::new(game.page.clone()).expect("a page"));
@@ -96,7 +96,7 @@ impl Game {
     }
 
     fn attach(&self, last: Option<(u32, CtrlResponse)>) -> Result<CtrlRing<LocalDomain>, PeerFault> {
-        let host = &self.rig.host;
+        let host = &self.domains.host;
         let map = host.map(GUEST, &[self.ring_ref], Access::ReadWrite).expect("the ring is granted");
         let chan = host.bind(GUEST, self.chan.1).expect("the channel is offered");
         CtrlRing::attach(RingPages::new(map), chan, last, 0)
@@ -112,7 +112,7 @@ impl Game {
             }
             5 => {
                 let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
-                self.pages.grant(&self.rig, tape.below(PAGES), right);
+                self.pages.grant(&self.domains, tape.below(PAGES), right);
             }
             // A page as a table or a key: small numbers, or any bytes.
             6 => {
@@ -183,7 +183,7 @@ impl Game {
             let before: Vec<[u32; 4]> =
                 (0..shown.min(SLOTS)).map(|k| self.ring.read::<4>(self.cons.wrapping_add(k))).collect();
             let start = self.cons;
-            match ring.poll(&self.rig.host, GUEST, self.queues, control, None) {
+            match ring.poll(&self.domains.host, GUEST, self.queues, control, None) {
                 Ok(polled) => moved = polled == Polled::More,
                 Err(e) => {
                     assert!(shown > SLOTS, "{e} where there is no fault");
@@ -196,7 +196,7 @@ impl Game {
             let mut k = 0;
             while self.cons != end {
                 let asked = before[k];
-                let due = self.rules.answer(&self.rig, self.queues, CtrlRequest::from_words(asked));
+                let due = self.rules.answer(&self.domains, self.queues, CtrlRequest::from_words(asked));
                 let found: [u32; 4] = self.ring.read::<4>(self.cons);
                 assert_eq!(CtrlResponse::from_words([found[0], found[1], found[2]]), due, "{asked:?}");
                 assert_eq!(found[3], asked[3], "bytes of the slot that are the front's");
@@ -221,8 +221,8 @@ impl Game {
         if kept {
             let request = CtrlRequest::from_words(self.ring.read::<4>(self.cons));
             let next = self.cons.wrapping_add(1);
-            let answer = control.lock().answer(&self.rig.host, GUEST, self.queues, &request, next);
-            assert_eq!(answer, self.rules.answer(&self.rig, self.queues, request));
+            let answer = control.lock().answer(&self.domains.host, GUEST, self.queues, &request, next);
+            assert_eq!(answer, self.rules.answer(&self.domains, self.queues, request));
         }
         drop((ring, control));
         let control = SharedControl::default();
@@ -268,24 +268,24 @@ impl Game {
     }
 
     fn close(self) {
-        let Self { rig, ring, chan, back, pages, .. } = self;
+        let Self { domains, ring, chan, back, pages, .. } = self;
         drop((back, chan));
-        pages.close(&rig);
-        assert!(rig.guest.release(ring.into_pages()).is_ok());
-        rig.assert_empty();
+        pages.close(&domains);
+        assert!(domains.guest.release(ring.into_pages()).is_ok());
+        domains.assert_empty();
     }
 }
 
 impl Rules {
     /// Does what the request asks, and gives the answer.
-    fn answer(&mut self, rig: &Rig, queues: usize, req: CtrlRequest) -> CtrlResponse {
+    fn answer(&mut self, domains: &TwoDomains, queues: usize, req: CtrlRequest) -> CtrlResponse {
         use CtrlStatus::{InvalidParameter, NotSupported, Success};
         let [a, b, c] = req.data;
         let mut data = 0;
         let page = |len: u32| match len {
             0 => Some(Vec::new()),
             _ if a == 0 => None,
-            len => crate::guest_pages::granted(rig, a, 0, len as usize),
+            len => crate::guest_pages::granted(domains, a, 0, len as usize),
         };
         let status = match req.msg_type {
             1 if self.toeplitz => {

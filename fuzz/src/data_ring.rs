@@ -9,7 +9,6 @@
 //! ```
 
 use crate::guest_pages::{bytes_of, fill};
-use crate::rig::{GUEST, HOST, Half, Rig, SLOTS, Way, release_half};
 use crate::tape::Tape;
 use pregrant::net::back::RxQueue;
 use pregrant::net::features::RxAccepts;
@@ -31,6 +30,7 @@ use pregrant::wire::netif::{
     TxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, HOST, Half, SLOTS, TwoDomains, Way, release_half};
 use std::collections::VecDeque;
 
 /// Largest number of operations of one input.
@@ -95,19 +95,19 @@ fn around(bytes: &impl SharedBytes, place: usize, len: usize) -> Vec<u8> {
 }
 
 fn tx(tape: &mut Tape<'_>) {
-    let rig = Rig::new();
-    let (area, half): Half = rig.half(WAY, Access::ReadOnly).expect("a data ring");
+    let domains = TwoDomains::new();
+    let (area, half): Half = domains.half(WAY, Access::ReadOnly).expect("a data ring");
     let out = area.out.expect("the half for TX");
     fill(out.bytes());
     let chain = Chain::new(TX_ORDER, [AnyPath::DataRing(half)]);
-    let mut game = rig.tx_model_by(chain, None, u32::MAX - 9, 2);
+    let mut game = domains.tx_model_by(chain, None, u32::MAX - 9, 2);
     while tape.more(OPS) {
         let place = tape.one_of(&[0u32, 64, 8128, 4096, 8192, 32, u32::MAX]) ^ u32::from(tape.u8() & 0x41);
         let size = tape.one_of(&[60u16, 64, 1500, 8192, 8193, 13, 0, u16::MAX]) ^ u16::from(tape.u8() & 3);
         let offset = tape.one_of(&[0u16, 0, 0, 0, 64, u16::MAX]);
         let id = tape.u16();
         let request = TxRequest { gref: place, offset, flags: TXF_DATA_RING, id, size };
-        game.model.play(&[crate::rig::model::Slot::Data(request)]);
+        game.model.play(&[pregrant_testkit::model_front::Slot::Data(request)]);
         game.run().expect("a place closes no device");
         let answers = game.model.answers().expect("answers in order");
         let len = usize::from(size);
@@ -120,13 +120,13 @@ fn tx(tape: &mut Tape<'_>) {
     }
     assert_eq!(game.back.stats().grant_ops.copies, 0);
     game.close();
-    release_half(&rig.guest, Some(area.index), Some(SendArea::into_granted(out)));
-    rig.assert_empty();
+    release_half(&domains.guest, Some(area.index), Some(SendArea::into_granted(out)));
+    domains.assert_empty();
 }
 
 struct Rx {
-    rig: Rig,
-    game: crate::rig::RxGame,
+    domains: TwoDomains,
+    game: pregrant_testkit::two_domains::RxGame,
     index: pregrant::net::front::regions::Granted<LocalDomain>,
     within: RecvArea<LocalDomain>,
     posted: u32,
@@ -138,12 +138,12 @@ struct Rx {
 
 impl Rx {
     fn new() -> Self {
-        let rig = Rig::new();
-        let (area, half) = rig.half(WAY, Access::ReadWrite).expect("a data ring");
+        let domains = TwoDomains::new();
+        let (area, half) = domains.half(WAY, Access::ReadWrite).expect("a data ring");
         let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
-        let game = rig.rx_model_by(chain, None, u32::MAX - 9, RxAccepts::ALL);
+        let game = domains.rx_model_by(chain, None, u32::MAX - 9, RxAccepts::ALL);
         let within = area.within.expect("the half for RX");
-        Self { rig, game, index: area.index, within, posted: 0, kept: VecDeque::new(), lied: false }
+        Self { domains, game, index: area.index, within, posted: 0, kept: VecDeque::new(), lied: false }
     }
 
     fn play(mut self, tape: &mut Tape<'_>) {
@@ -158,8 +158,8 @@ impl Rx {
             }
         }
         self.game.close();
-        release_half(&self.rig.guest, Some(self.index), Some(self.within.into_granted()));
-        self.rig.assert_empty();
+        release_half(&self.domains.guest, Some(self.index), Some(self.within.into_granted()));
+        self.domains.assert_empty();
     }
 
     fn post(&mut self, n: usize) {
@@ -227,7 +227,7 @@ impl Rx {
                 self.lied = true;
             }
         }
-        let host = &self.rig.host;
+        let host = &self.domains.host;
         let page = host.map(GUEST, self.index.refs(), Access::ReadOnly).expect("the index page");
         let [within, _] = IndexPage::read(&page, 9).expect("an index page").validate();
         let refs = within.expect("good").expect("wanted");
@@ -243,22 +243,27 @@ impl Rx {
 
 /// Our front, and any answers.
 fn front(tape: &mut Tape<'_>) {
-    let rig = Rig::new();
-    let (front_ring, ring) = rig.ring::<NetRx>();
-    let (chan, other) = rig.channel();
-    let (area, half) = rig.half(WAY, Access::ReadWrite).expect("a data ring");
+    let domains = TwoDomains::new();
+    let (front_ring, ring) = domains.ring::<NetRx>();
+    let (chan, other) = domains.channel();
+    let (area, half) = domains.half(WAY, Access::ReadWrite).expect("a data ring");
     let within = area.within.expect("the half for RX");
     fill(within.bytes());
     let content = bytes_of(within.bytes(), 0, HALF);
-    let pages =
-        OrdinaryPages::new(&rig.guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing);
+    let pages = OrdinaryPages::new(
+        &domains.guest,
+        &mut Regions::new(HOST),
+        Access::ReadWrite,
+        SLOTS,
+        Granting::Standing,
+    );
     let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1);
     front.chain_mut().insert_flagged(AnyFlaggedPath::DataRing(within));
     // Up to here no answer was one of several for a frame.
     let mut whole = true;
     let (mut rsp_prod, mut arena) = (0u32, Arena::new());
     while tape.more(OPS) {
-        assert!(front.post(&rig.guest, &chan).is_ok());
+        assert!(front.post(&domains.guest, &chan).is_ok());
         let flags = tape.one_of(&[RXF_DATA_RING, RXF_DATA_RING, RXF_DATA_RING, 0]);
         let more = tape.one_of(&[0, 0, 0, RXF_MORE_DATA, RXF_EXTRA_INFO]);
         let offset = tape.one_of(&[0u16, 1, 127, 128, 64, u16::MAX]) ^ u16::from(tape.u8() & 1);
@@ -286,8 +291,8 @@ fn front(tape: &mut Tape<'_>) {
         }
     }
     drop((half, ring));
-    release_half(&rig.guest, Some(area.index), None);
-    crate::rig::release_front(&rig.guest, front.into_parts());
+    release_half(&domains.guest, Some(area.index), None);
+    pregrant_testkit::two_domains::release_front(&domains.guest, front.into_parts());
     drop((chan, other));
-    rig.assert_empty();
+    domains.assert_empty();
 }

@@ -7,8 +7,6 @@
 //! ```
 
 use crate::guest_pages::bytes_of;
-use crate::rig::model::Slot;
-use crate::rig::{FRAMES, Rig, Way, byte};
 use crate::tape::Tape;
 use pregrant::PAGE_SIZE;
 use pregrant::net::features::RxAccepts;
@@ -19,6 +17,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     MIN_FRAME, RSP_ERROR, RSP_OKAY, RX_FOREIGN, RxRequest, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
 };
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{FRAMES, TwoDomains, Way, byte};
 
 /// Largest number of operations of one input.
 const OPS: usize = 60;
@@ -39,11 +39,11 @@ fn beyond(tape: &mut Tape<'_>) -> u32 {
 }
 
 fn tx(tape: &mut Tape<'_>) {
-    let rig = Rig::new();
-    rig.numbers_frames(Way::Foreign);
-    let chain = Chain::new(TX_ORDER, rig.whole(Way::Foreign).map(AnyPath::Foreign));
-    let mut game = rig.tx_model_by(chain, None, u32::MAX - 9, PAGES as usize);
-    let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
+    let domains = TwoDomains::new();
+    domains.numbers_frames(Way::Foreign);
+    let chain = Chain::new(TX_ORDER, domains.whole(Way::Foreign).map(AnyPath::Foreign));
+    let mut game = domains.tx_model_by(chain, None, u32::MAX - 9, PAGES as usize);
+    let first = domains.guest.first_frame(&game.memory).expect("a guest with numbers");
     while tape.more(OPS) {
         // Of each slot: its bytes; None: there are none such.
         let (mut slots, mut bytes, mut named) = (Vec::new(), Some(Vec::new()), 0);
@@ -74,16 +74,16 @@ fn tx(tape: &mut Tape<'_>) {
         assert!(took.into_iter().eq(good), "{slots:?}");
     }
     game.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 fn rx(tape: &mut Tape<'_>) {
-    let rig = Rig::new();
-    rig.numbers_frames(Way::Foreign);
-    let chain = Chain::new(RX_ORDER, rig.whole(Way::Foreign).map(AnyPath::Foreign));
-    let mut game = rig.rx_model_by(chain, None, u32::MAX - 9, RxAccepts::ALL);
-    let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
-    let ring = rig.guest.first_frame(&game.ring_memory).expect("a guest with numbers");
+    let domains = TwoDomains::new();
+    domains.numbers_frames(Way::Foreign);
+    let chain = Chain::new(RX_ORDER, domains.whole(Way::Foreign).map(AnyPath::Foreign));
+    let mut game = domains.rx_model_by(chain, None, u32::MAX - 9, RxAccepts::ALL);
+    let first = domains.guest.first_frame(&game.memory).expect("a guest with numbers");
+    let ring = domains.guest.first_frame(&game.ring_memory).expect("a guest with numbers");
     for round in 0..OPS {
         if tape.is_over() {
             break;
@@ -124,5 +124,5 @@ fn rx(tape: &mut Tape<'_>) {
         assert!(bytes_of(&game.memory, last, PAGE_SIZE).iter().all(|b| *b == 0));
     }
     game.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }

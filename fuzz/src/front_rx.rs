@@ -19,7 +19,6 @@ use crate::guest_pages::{bytes_of, granted};
 use crate::lent_pages::LentPages;
 use crate::own_frames::OwnFrames;
 use crate::raw_ring::RawRing;
-use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
 use crate::tape::{self, Tape};
 use pregrant::net::checksum;
 use pregrant::net::front::Granting;
@@ -42,6 +41,7 @@ use pregrant::wire::netif::{
     TxResponse,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TwoDomains, Way, release_front};
 use std::collections::BTreeMap;
 
 /// Largest number of operations of one input.
@@ -54,7 +54,7 @@ const OWN: u8 = 0xFE;
 const CHAIN: usize = 32;
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     tx: TxFront<LocalDomain>,
     rx: RxFront<LocalDomain>,
     tx_ring: RawRing<NetTx>,
@@ -114,10 +114,10 @@ enum Next {
 }
 
 /// Staging buffers, as if the back had accepted their list.
-fn staging(rig: &Rig, way: Way, acc: Access, n: u32) -> Option<StagingArea<LocalDomain>> {
+fn staging(domains: &TwoDomains, way: Way, acc: Access, n: u32) -> Option<StagingArea<LocalDomain>> {
     let (Way::Staging(len) | Way::Heads(len)) = way else { return None };
     let len = DataLen::new(len).expect("a length that buffers can have");
-    Some(StagingArea::new(&rig.guest, &mut Regions::new(HOST), acc, len, n, 0).expect("staging buffers"))
+    Some(StagingArea::new(&domains.guest, &mut Regions::new(HOST), acc, len, n, 0).expect("staging buffers"))
 }
 
 pub fn front_rx(data: &[u8]) {
@@ -126,31 +126,32 @@ pub fn front_rx(data: &[u8]) {
 
 impl Game {
     fn new(tape: &mut Tape<'_>) -> Self {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let ways = [Way::Copy, Way::Staging(128), Way::Staging(256), Way::Staging(4096), Way::Staging(65535)];
         let (tx_way, rx_way) = (tape.one_of(&ways), tape.one_of(&ways));
         let granting = tape.one_of(&[Granting::PerFrame, Granting::Standing]);
         let how = tape.u8();
         let start = if how & 1 == 0 { 0 } else { u32::MAX - u32::from(tape.u8()) };
         let spare = if how & 2 == 0 { 0 } else { SLOTS / 4 };
-        let (tx_mem, tx_back) = rig.ring::<NetTx>();
-        let (rx_mem, rx_back) = rig.ring::<NetRx>();
-        let ((a, b), (c, d)) = (rig.channel(), rig.channel());
+        let (tx_mem, tx_back) = domains.ring::<NetTx>();
+        let (rx_mem, rx_back) = domains.ring::<NetRx>();
+        let ((a, b), (c, d)) = (domains.channel(), domains.channel());
         let rx_pages = || {
             let (regions, n) = (&mut Regions::new(HOST), SLOTS + spare);
-            OrdinaryPages::new(&rig.guest, regions, Access::ReadWrite, n, Granting::Standing).expect("pages")
+            OrdinaryPages::new(&domains.guest, regions, Access::ReadWrite, n, Granting::Standing)
+                .expect("pages")
         };
         let rx_pages = (!rx_way.copy_only()).then(rx_pages);
         // More ids than the ring has slots.
         let longer = if how & 8 != 0 { SLOTS / 2 } else { 0 };
-        let tx_area = staging(&rig, tx_way, Access::ReadOnly, SLOTS + longer);
+        let tx_area = staging(&domains, tx_way, Access::ReadOnly, SLOTS + longer);
         let more = if how & 4 != 0 { SLOTS / 8 } else { 0 };
-        let mut rx_area = staging(&rig, rx_way, Access::ReadWrite, SLOTS + more);
+        let mut rx_area = staging(&domains, rx_way, Access::ReadWrite, SLOTS + more);
         if let Some(area) = &mut rx_area {
             area.set_rx_heads(how & 16 != 0);
         }
         let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
-        let tx_chain = FrontChain::new(tx_area, rig.ordinary(tx_way, Access::ReadOnly, granting));
+        let tx_chain = FrontChain::new(tx_area, domains.ordinary(tx_way, Access::ReadOnly, granting));
         let mut tx = TxFront::new(FrontRing::starting_at(tx_mem, start), tx_chain);
         let mut game = Self {
             rx: RxFront::new(FrontRing::starting_at(rx_mem, start), FrontChain::new(rx_area, rx_pages), 1),
@@ -172,10 +173,10 @@ impl Game {
             first_rx: SLOTS + longer,
             diverted: Diverted::new(),
             actions: HookStats::default(),
-            lends: LentPages::new(&rig),
-            own: OwnFrames::new(&rig, &mut tx),
+            lends: LentPages::new(&domains),
+            own: OwnFrames::new(&domains, &mut tx),
             tx,
-            rig,
+            domains,
         };
         if sends_on {
             game.tx.allow_send_on((SLOTS + longer) as u16);
@@ -194,7 +195,7 @@ impl Game {
         }
         if op == OWN {
             let tx = (&mut self.tx, &self.chans[0]);
-            let sent = self.own.play(&self.rig, tx, &self.in_flight, tape);
+            let sent = self.own.play(&self.domains, tx, &self.in_flight, tape);
             sent.iter().for_each(|(frame, offload)| self.frame_sent(frame, *offload));
             assert_eq!(self.tx_ring.mem.load(Word::ReqProd), self.tx_seen, "requests beyond the frames");
             self.own.check(&self.tx, &self.in_flight);
@@ -220,7 +221,7 @@ impl Game {
                 }
             }
             6 => self.tx_ring.show_wrong_index(tape),
-            7 => assert!(self.rx.post(&self.rig.guest, &self.chans[2]).is_ok(), "standing grants"),
+            7 => assert!(self.rx.post(&self.domains.guest, &self.chans[2]).is_ok(), "standing grants"),
             8 => {
                 for _ in 0..1 + tape.below(64) {
                     self.answer_rx(RxResponse { id: 0, offset: 0, flags: 1, status: 60 }.to_words());
@@ -273,8 +274,8 @@ impl Game {
 
     fn send(&mut self, tape: &mut Tape<'_>) {
         if self.tx.takes_pieces() && tape.below(2) == 1 {
-            if let Some((frame, offload)) = self.lends.queue(&self.rig, &mut self.tx, tape) {
-                self.tx.publish(&self.rig.guest, &self.chans[0]);
+            if let Some((frame, offload)) = self.lends.queue(&self.domains, &mut self.tx, tape) {
+                self.tx.publish(&self.domains.guest, &self.chans[0]);
                 self.frame_sent(&frame, offload);
             }
             return;
@@ -296,7 +297,7 @@ impl Game {
             assert!(self.arena.push(&frame, offload));
             frames.push(frame);
         }
-        let sent = self.tx.send(&self.rig.guest, &self.chans[0], &self.arena.burst());
+        let sent = self.tx.send(&self.domains.guest, &self.chans[0], &self.arena.burst());
         let sent = sent.expect("grants to be had");
         for frame in &frames[..sent] {
             self.frame_sent(frame, offload);
@@ -357,7 +358,7 @@ impl Game {
         }
         match (req.gref, self.tx.chain().staging()) {
             (0, Some(area)) => bytes_of(area.bytes(), area.start(req.id) + req.offset as usize, len),
-            (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),
+            (gref, _) => granted(&self.domains, gref, req.offset, len).expect("a granted page"),
         }
     }
 
@@ -392,7 +393,7 @@ impl Game {
         if self.tx_ring.asked() > 0
             && req.flags & TXF_STAGING_BUFFER == 0
             && self.in_flight.get(&req.id) == Some(&req.gref)
-            && let Ok(map) = self.rig.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
+            && let Ok(map) = self.domains.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
         {
             match self.lends.out.contains_key(&req.id) {
                 _ if self.own.names(req.gref) => self.own.held.push(map),
@@ -423,13 +424,13 @@ impl Game {
             }
         }
         let found = if check_first { self.tx.final_check(1) } else { Ok(true) };
-        let taken = found.and_then(|_| self.tx.reclaim(&self.rig.guest, 1));
+        let taken = found.and_then(|_| self.tx.reclaim(&self.domains.guest, 1));
         assert_eq!(taken.is_err(), fault, "{taken:?}");
         assert_eq!(taken?, n);
         while let Some(buffer) = self.tx.returned() {
             self.rx.give_back(buffer);
         }
-        self.lends.answered(&self.rig, &mut self.tx);
+        self.lends.answered(&self.domains, &mut self.tx);
         self.own.check(&self.tx, &self.in_flight);
         assert_eq!(
             self.rx.buffers().away() as usize,
@@ -475,7 +476,7 @@ impl Game {
                 lent.into_iter().all(|(pages, _)| !pages.contains(&gref)),
                 "a page that is lent is posted"
             );
-            let host = &self.rig.host;
+            let host = &self.domains.host;
             let map = || host.map(GUEST, &[GrantRef(gref)], Access::ReadWrite).expect("a page for the back");
             assert!(self.rx_pages.entry(gref).or_insert_with(map).copy_in(0, &fill.map(|b| !b)));
         }
@@ -526,7 +527,7 @@ impl Game {
                 self.lent.extend(lent.tokens().map(|token| Loan { token, rest: None }));
                 assert_eq!(self.rx.lent() as usize, self.lent.len());
                 n?;
-                self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
+                self.rx.post(&self.domains.guest, &self.chans[2]).expect("standing grants");
                 return Ok(());
             }
             let before = self.rx_ring.cons;
@@ -613,10 +614,10 @@ impl Game {
             asked.push(Asked { head, len, left: f.head().to_vec(), action });
             action
         };
-        let (p, stats) = (&self.rig.guest, &mut self.actions);
+        let (p, stats) = (&self.domains.guest, &mut self.actions);
         let (out, diverted) = (&mut self.arena, &mut self.diverted);
         let n = self.rx.recv_hooked(&mut Hooked { p, tx: &mut self.tx, out, diverted, stats }, 1, most, hook);
-        self.tx.publish(&self.rig.guest, &self.chans[0]);
+        self.tx.publish(&self.domains.guest, &self.chans[0]);
         let lied = self.rx_ring.lied;
         // They were called for the frames that came, as the rules have it.
         let (mut pass, mut redirect, mut sent) = (Vec::new(), Vec::new(), Vec::new());
@@ -650,7 +651,7 @@ impl Game {
         }
         if lied {
             n?;
-            self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
+            self.rx.post(&self.domains.guest, &self.chans[2]).expect("standing grants");
             return Ok(());
         }
         if let Err(e) = n {
@@ -671,7 +672,7 @@ impl Game {
         let runs = self.diverted.runs();
         let runs: Vec<_> = runs.flat_map(|(vif, b)| there(b).into_iter().map(move |f| (vif, f))).collect();
         assert!(runs == redirect, "frames for other vifs are others");
-        self.rx.post(&self.rig.guest, &self.chans[2]).expect("standing grants");
+        self.rx.post(&self.domains.guest, &self.chans[2]).expect("standing grants");
         Ok(())
     }
 
@@ -786,12 +787,12 @@ impl Game {
 
     fn close(mut self) {
         self.release(usize::MAX);
-        let Self { rig, mut tx, rx, tx_ring, rx_ring, chans, held, rx_pages, lends, own, .. } = self;
+        let Self { domains, mut tx, rx, tx_ring, rx_ring, chans, held, rx_pages, lends, own, .. } = self;
         drop((held, rx_pages, tx_ring, rx_ring, chans));
-        lends.close(&rig);
-        own.close(&rig, &mut tx);
-        release_front(&rig.guest, tx.into_parts());
-        release_front(&rig.guest, rx.into_parts());
-        rig.assert_empty();
+        lends.close(&domains);
+        own.close(&domains, &mut tx);
+        release_front(&domains.guest, tx.into_parts());
+        release_front(&domains.guest, rx.into_parts());
+        domains.assert_empty();
     }
 }

@@ -7,7 +7,6 @@
 //! nothing; what a queue's table has afterwards, and what is mapped, is the set.
 
 use crate::guest_pages::{GuestPages, Right, bytes_of};
-use crate::rig::{GUEST, Rig};
 use crate::tape::{self, Tape};
 use pregrant::net::path::gref_mapping::exchange::GrefExchange;
 use pregrant::net::path::gref_mapping::page::{GREF_PAGE_BYTES, GrefPage};
@@ -17,6 +16,7 @@ use pregrant::platform::local::{LocalDomain, LocalMap, Pages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlStatus, GrefEntry};
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, TwoDomains};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ struct Asked {
 }
 
 struct Game {
-    rig: Rig,
+    domains: TwoDomains,
     pages: GuestPages,
     grefs: GrefRequests<LocalDomain>,
     exchanges: Vec<Arc<GrefExchange<LocalMap>>>,
@@ -61,14 +61,14 @@ pub fn gref_requests(data: &[u8]) {
 
 impl Game {
     fn new() -> Self {
-        let rig = Rig::new();
-        let mut pages = GuestPages::new(&rig, PAGES, Right::Write);
+        let domains = TwoDomains::new();
+        let mut pages = GuestPages::new(&domains, PAGES, Right::Write);
         pages.kept = true;
         let kept: Vec<_> = (0..QUEUES).map(|_| Pages::new(GREF_PAGE_BYTES.div_ceil(PAGE_SIZE))).collect();
         let (grefs, exchanges, tables) = back(&kept);
         let versions = vec![0; QUEUES];
         let (asked, model) = (Vec::new(), Default::default());
-        Self { rig, pages, grefs, exchanges, tables, kept, versions, asked, model, next_id: 0 }
+        Self { domains, pages, grefs, exchanges, tables, kept, versions, asked, model, next_id: 0 }
     }
 
     fn play(&mut self, tape: &mut Tape<'_>) {
@@ -76,7 +76,7 @@ impl Game {
             0..=2 => self.ask(tape),
             3 => {
                 let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
-                self.pages.grant(&self.rig, tape.below(PAGES), right);
+                self.pages.grant(&self.domains, tape.below(PAGES), right);
                 self.asked.iter_mut().for_each(|asked| asked.stale = true);
             }
             4 => self.check(tape.below(QUEUES)),
@@ -117,7 +117,7 @@ impl Game {
             assert_eq!(self.asked.len(), UNANSWERED_MAX);
             return;
         }
-        let answer = self.grefs.take(&self.rig.host, GUEST, &request);
+        let answer = self.grefs.take(&self.domains.host, GUEST, &request);
         let list = self.list(&request);
         self.asked.push(Asked { request, list, stale: false });
         if let Some((status, data)) = answer {
@@ -129,7 +129,7 @@ impl Game {
     fn list(&self, request: &CtrlRequest) -> Option<Vec<GrefEntry>> {
         let [_, gref, n] = request.data;
         let write = request.msg_type == 10;
-        let memory = crate::guest_pages::granted(&self.rig, gref, 0, PAGE_SIZE).filter(|_| gref != 0)?;
+        let memory = crate::guest_pages::granted(&self.domains, gref, 0, PAGE_SIZE).filter(|_| gref != 0)?;
         let fits = (1..=512).contains(&n) && (!write || self.is_right(gref, true));
         fits.then(|| {
             memory.as_chunks().0.iter().take(n as usize).map(|e| GrefEntry::from_bytes(*e)).collect()
@@ -141,7 +141,7 @@ impl Game {
         if write {
             self.pages.page_of(gref).is_some()
         } else {
-            crate::guest_pages::granted(&self.rig, gref, 0, 1).is_some()
+            crate::guest_pages::granted(&self.domains, gref, 0, 1).is_some()
         }
     }
 
@@ -152,7 +152,7 @@ impl Game {
 
     fn turn(&mut self) {
         self.grefs.begin_turn();
-        while let Some(due) = self.grefs.due(&self.rig.host, GUEST) {
+        while let Some(due) = self.grefs.due(&self.domains.host, GUEST) {
             if let Some((queue, version)) = due.changed {
                 self.versions[queue] = version;
             }
@@ -240,7 +240,7 @@ impl Game {
         }
         if self.asked.is_empty() {
             let mapped: usize = self.model.iter().map(BTreeMap::len).sum();
-            assert_eq!((self.rig.xen.counts().mapped, self.grefs.pages()), (mapped, mapped));
+            assert_eq!((self.domains.xen.counts().mapped, self.grefs.pages()), (mapped, mapped));
             assert_eq!(self.grefs.room() + mapped, ROOM);
             assert!(!self.grefs.can_move());
         }
@@ -251,12 +251,12 @@ impl Game {
     fn die(&mut self, in_a_commit: bool) {
         if in_a_commit {
             self.grefs.begin_turn();
-            let _ = self.grefs.due(&self.rig.host, GUEST);
+            let _ = self.grefs.due(&self.domains.host, GUEST);
         }
         let taken: Vec<_> = self.asked.iter().map(|asked| asked.request).collect();
         (self.grefs, self.exchanges, self.tables) = back(&self.kept);
-        assert_eq!(self.rig.xen.counts().mapped, 0, "a dead back has nothing mapped");
-        self.grefs.resume(&self.rig.host, GUEST, &self.versions);
+        assert_eq!(self.domains.xen.counts().mapped, 0, "a dead back has nothing mapped");
+        self.grefs.resume(&self.domains.host, GUEST, &self.versions);
         (0..QUEUES).for_each(|q| self.check(q));
         for (q, model) in self.model.iter_mut().enumerate() {
             let table = &self.tables[q];
@@ -270,14 +270,14 @@ impl Game {
             assert_eq!(table.len(), model.len(), "an entry that was not added");
             let pages = &self.pages;
             let lost = |&(gref, writable): &(u32, bool)| writable && pages.page_of(gref).is_none();
-            let readable = |gref| crate::guest_pages::granted(&self.rig, gref, 0, 1).is_some();
+            let readable = |gref| crate::guest_pages::granted(&self.domains, gref, 0, 1).is_some();
             assert!(gone.iter().all(|e| lost(e) || !readable(e.0)), "it could be mapped, and is not");
         }
         // Lists are read again.
         for at in 0..self.asked.len() {
             self.asked[at].list = self.list(&self.asked[at].request);
         }
-        self.grefs.take_again(&self.rig.host, GUEST, &taken);
+        self.grefs.take_again(&self.domains.host, GUEST, &taken);
     }
 
     fn close(mut self) {
@@ -287,10 +287,10 @@ impl Game {
         }
         assert!(self.asked.is_empty(), "requests without an answer");
         self.compare();
-        let Self { rig, pages, grefs, exchanges, tables, .. } = self;
+        let Self { domains, pages, grefs, exchanges, tables, .. } = self;
         drop((grefs, exchanges, tables));
-        pages.close(&rig);
-        rig.assert_empty();
+        pages.close(&domains);
+        domains.assert_empty();
     }
 }
 

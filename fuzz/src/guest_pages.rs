@@ -1,10 +1,10 @@
 //! Pages of a guest that grants and revokes them as it likes.
 
-use crate::rig::{GUEST, HOST, Rig};
 use pregrant::platform::local::LocalRegion;
 use pregrant::platform::{Access, GrantPool, GrantTable, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 use std::sync::LazyLock;
 
 /// A domain that is neither end.
@@ -29,22 +29,23 @@ pub struct GuestPages {
 }
 
 impl GuestPages {
-    /// `n` pages, all granted to the back with `right`, filled with [`byte`](crate::rig::byte).
-    pub fn new(rig: &Rig, n: usize, right: Right) -> Self {
-        let region = GrantTable::pages(&rig.guest, n).expect("the guest's pages");
+    /// `n` pages, all granted to the back with `right`, filled with
+    /// [`byte`](pregrant_testkit::two_domains::byte).
+    pub fn new(domains: &TwoDomains, n: usize, right: Right) -> Self {
+        let region = GrantTable::pages(&domains.guest, n).expect("the guest's pages");
         let mut pages = Self { region, refs: vec![(GrantRef::NONE, Right::None); n], kept: false };
         for page in 0..n {
-            pages.grant(rig, page, right);
+            pages.grant(domains, page, right);
         }
         fill(&pages.region);
         pages
     }
 
     /// Ends the grant of a page and makes another one, which may get the old one's number.
-    pub fn grant(&mut self, rig: &Rig, page: usize, right: Right) {
+    pub fn grant(&mut self, domains: &TwoDomains, page: usize, right: Right) {
         let page = page % self.refs.len();
         if self.refs[page].1 != Right::None {
-            let old = rig.guest.revoke(self.refs[page].0);
+            let old = domains.guest.revoke(self.refs[page].0);
             if old.is_err() && self.kept {
                 return;
             }
@@ -54,7 +55,7 @@ impl GuestPages {
         let acc = if right == Right::Read { Access::ReadOnly } else { Access::ReadWrite };
         let gref = match right {
             Right::None => self.refs[page].0,
-            _ => rig.guest.grant(to, &self.region, page, acc).expect("a grant"),
+            _ => domains.guest.grant(to, &self.region, page, acc).expect("a grant"),
         };
         self.refs[page] = (gref, right);
     }
@@ -74,25 +75,26 @@ impl GuestPages {
         self.refs.iter().position(|&(r, right)| r.0 == gref && right == Right::Write)
     }
 
-    pub fn close(mut self, rig: &Rig) {
+    pub fn close(mut self, domains: &TwoDomains) {
         self.kept = false;
         for page in 0..self.refs.len() {
-            self.grant(rig, page, Right::None);
+            self.grant(domains, page, Right::None);
         }
-        assert!(rig.guest.release(self.region).is_ok());
+        assert!(domains.guest.release(self.region).is_ok());
     }
 }
 
-/// Bytes that the back reads through a grant of the guest, if it may read them.
-pub fn granted(rig: &Rig, gref: u32, offset: u16, len: usize) -> Option<Vec<u8>> {
-    let map = rig.host.map(GUEST, &[GrantRef(gref)], Access::ReadOnly).ok()?;
+/// What the back reads through a grant of the guest's, if it is its to read.
+pub fn granted(domains: &TwoDomains, gref: u32, offset: u16, len: usize) -> Option<Vec<u8>> {
+    let map = domains.host.map(GUEST, &[GrantRef(gref)], Access::ReadOnly).ok()?;
     Some(bytes_of(&map, offset.into(), len))
 }
 
 /// Fills memory, at most 64 pages, so that neighbouring lines and pages always differ.
 pub fn fill(memory: &impl SharedBytes) {
     // Made once: this is what most of an input's time would go to.
-    static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..64 * PAGE_SIZE).map(crate::rig::byte).collect());
+    static PATTERN: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..64 * PAGE_SIZE).map(pregrant_testkit::two_domains::byte).collect());
     assert!(memory.copy_in(0, &PATTERN[..memory.len()]));
 }
 

@@ -1,7 +1,6 @@
 //! Pages that a guest grants for one frame each, and has again when their requests are answered,
 //! or later where the back holds on to them.
 
-use crate::rig::{HOST, Rig, SLOTS};
 use crate::tape::Tape;
 use pregrant::net::front::{GrantedPiece, PIECES_MAX, TxFront};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion};
@@ -9,6 +8,7 @@ use pregrant::platform::{Access, GrantPool, GrantTable};
 use pregrant::port::{Burst, FrameDesc, Frames, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{HOST, SLOTS, TwoDomains};
 use std::collections::BTreeMap;
 
 pub struct LentPages {
@@ -22,8 +22,8 @@ pub struct LentPages {
 }
 
 impl LentPages {
-    pub fn new(rig: &Rig) -> Self {
-        let memory = GrantTable::pages(&rig.guest, SLOTS as usize).expect("the guest's pages");
+    pub fn new(domains: &TwoDomains) -> Self {
+        let memory = GrantTable::pages(&domains.guest, SLOTS as usize).expect("the guest's pages");
         let bytes: Vec<u8> = (0..memory.len()).map(|at| (at ^ at >> 8 ^ at >> 12) as u8).collect();
         assert!(memory.copy_in(0, &bytes));
         Self { memory, out: BTreeMap::new(), late: Vec::new(), held: Vec::new() }
@@ -32,7 +32,7 @@ impl LentPages {
     /// Queues a frame with its payload in granted pages; returns which, if there was room.
     pub fn queue(
         &mut self,
-        rig: &Rig,
+        domains: &TwoDomains,
         tx: &mut TxFront<LocalDomain>,
         tape: &mut Tape<'_>,
     ) -> Option<(Vec<u8>, Offload)> {
@@ -50,18 +50,18 @@ impl LentPages {
             let mut bytes = vec![0; len.into()];
             assert!(self.memory.copy_out(page * PAGE_SIZE + usize::from(offset), &mut bytes));
             frame.extend(bytes);
-            let gref = rig.guest.grant(HOST, &self.memory, page, Access::ReadOnly).expect("a grant");
+            let gref = domains.guest.grant(HOST, &self.memory, page, Access::ReadOnly).expect("a grant");
             pieces.push(GrantedPiece { gref, offset, len });
         }
         let desc = FrameDesc { at: 0, len: frame.len() as u32, offload };
         let (frames, mut ids) = ([desc], [0; PIECES_MAX]);
         let burst = Burst::of(&frame, &frames);
         let source = burst.get(0).expect("a frame");
-        let queued = tx.queue_pieces(&rig.guest, &source, &pieces, &mut ids);
+        let queued = tx.queue_pieces(&domains.guest, &source, &pieces, &mut ids);
         if queued != Ok(true) {
             // The ring is full, or all pages are out.
             assert!(queued.is_ok() || pieces.is_empty() || frame.len() > 65535, "{queued:?}");
-            pieces.iter().for_each(|piece| assert!(rig.guest.revoke(piece.gref).is_ok()));
+            pieces.iter().for_each(|piece| assert!(domains.guest.revoke(piece.gref).is_ok()));
             return None;
         }
         for (id, piece) in ids.into_iter().zip(&pieces) {
@@ -70,19 +70,19 @@ impl LentPages {
         Some((frame, offload))
     }
 
-    /// Ends the grants of answered fragments.
-    pub fn answered(&mut self, rig: &Rig, tx: &mut TxFront<LocalDomain>) {
+    /// Takes back what is answered.
+    pub fn answered(&mut self, domains: &TwoDomains, tx: &mut TxFront<LocalDomain>) {
         while let Some(id) = tx.answered_piece() {
             self.late.push(self.out.remove(&id).expect("a piece that is out"));
         }
-        self.late.retain(|gref| rig.guest.revoke(*gref).is_err());
+        self.late.retain(|gref| domains.guest.revoke(*gref).is_err());
     }
 
-    pub fn close(mut self, rig: &Rig) {
+    pub fn close(mut self, domains: &TwoDomains) {
         self.held.clear();
         for gref in self.out.into_values().chain(self.late) {
-            assert!(rig.guest.revoke(gref).is_ok(), "a grant does not end");
+            assert!(domains.guest.revoke(gref).is_ok(), "a grant does not end");
         }
-        assert!(rig.guest.release(self.memory).is_ok());
+        assert!(domains.guest.release(self.memory).is_ok());
     }
 }

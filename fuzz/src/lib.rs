@@ -16,8 +16,6 @@ mod guest_pages;
 mod lent_pages;
 mod own_frames;
 mod raw_ring;
-#[path = "../../crates/pregrant/tests/rig/mod.rs"]
-mod rig;
 /// Only the switch is compiled here: building all of `pregrant-host` would take longer.
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/pregrant-host/src/ports"]
@@ -26,8 +24,6 @@ mod ports {
     mod segments;
     pub mod switch;
 }
-#[path = "../../crates/pregrant/tests/blk/shared_disk.rs"]
-mod shared_disk;
 mod staged;
 mod tape;
 

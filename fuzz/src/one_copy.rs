@@ -15,8 +15,6 @@
 
 use crate::guest_pages::bytes_of;
 use crate::ports::switch::{Sources, Switch, SwitchPort};
-use crate::rig::model::Slot;
-use crate::rig::{GUEST, Rig, RxGame, TxGame, Way};
 use crate::tape::{self, Tape};
 use pregrant::PAGE_SIZE;
 use pregrant::net::back::{Polled, SharedControl};
@@ -30,6 +28,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     RSP_ERROR, RSP_OKAY, RxRequest, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_MORE_DATA, TxRequest,
 };
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{GUEST, RxGame, TwoDomains, TxGame, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl QueueWaker for Doorbell {
 
 /// Both queues of a guest, and its port.
 struct Guest {
-    rig: Rig,
+    domains: TwoDomains,
     port: SwitchPort,
     tx: TxGame,
     waiting: VecDeque<Waiting>,
@@ -106,17 +106,17 @@ fn mac(guest: usize) -> [u8; 6] {
 
 impl Guest {
     fn new(tape: &mut Tape<'_>, port: SwitchPort) -> Self {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let start = tape.one_of(&[0, u32::MAX - 9]);
         let way = tape.one_of(&WAYS);
-        let (area, buffers) = rig.stage_some(way, Access::ReadOnly, 0, PAGES.into()).unzip();
+        let (area, buffers) = domains.stage_some(way, Access::ReadOnly, 0, PAGES.into()).unzip();
         let chain: Chain<_> = match buffers {
             Some(buffers) => AnyPath::Staging(StagingPath::new(buffers)).into(),
             None => AnyPath::Persistent(PersistentPath::new(tape.one_of(&[256, 5]), Access::ReadOnly)).into(),
         };
-        let tx = rig.tx_model_by(chain, area, start, PAGES.into());
+        let tx = domains.tx_model_by(chain, area, start, PAGES.into());
         let way = tape.one_of(&[WAYS[0], WAYS[1], WAYS[2], Way::Copy]);
-        let rx = rig.rx_model(way, start, RxAccepts::ALL);
+        let rx = domains.rx_model(way, start, RxAccepts::ALL);
         Self {
             tx,
             waiting: VecDeque::new(),
@@ -127,7 +127,7 @@ impl Guest {
             lied: [false; 2],
             came: 0,
             control: SharedControl::default(),
-            rig,
+            domains,
             port,
         }
     }
@@ -143,15 +143,15 @@ impl Guest {
 
     /// The worker's turn for its TX. Err: it broke its ring.
     fn poll_tx(&mut self, arena: &mut Arena) -> Result<Polled, ()> {
-        let Self { rig, port, tx, control, lied, .. } = self;
-        let polled = tx.back.poll(&rig.host, GUEST, &tx.chans.1, port, arena, control);
+        let Self { domains, port, tx, control, lied, .. } = self;
+        let polled = tx.back.poll(&domains.host, GUEST, &tx.chans.1, port, arena, control);
         polled.map_err(|fault| assert!(lied[0], "{fault}"))
     }
 
     /// The worker's turn for its RX.
     fn poll_rx(&mut self) -> Result<Polled, ()> {
-        let Self { rig, port, rx, control, lied, .. } = self;
-        let polled = rx.back.poll(&rig.host, GUEST, &rx.chans.1, port, control);
+        let Self { domains, port, rx, control, lied, .. } = self;
+        let polled = rx.back.poll(&domains.host, GUEST, &rx.chans.1, port, control);
         polled.map_err(|fault| assert!(lied[1], "{fault}"))
     }
 
@@ -203,11 +203,11 @@ impl Guest {
 
     /// Ends it, with whatever is in flight.
     fn close(self, port_first: bool) {
-        let (tx, rx, rig) = (self.tx, self.rx, self.rig);
+        let (tx, rx, domains) = (self.tx, self.rx, self.domains);
         let port = (!port_first).then_some(self.port);
         tx.close();
         rx.close();
-        rig.assert_empty();
+        domains.assert_empty();
         drop(port);
     }
 }
@@ -467,7 +467,7 @@ impl Game {
         let Some(guest) = &mut self.guests[who] else { return };
         if in_order && !guest.lied[0] {
             let taken = guest.tx.back.requests();
-            guest.tx.back.drain(&guest.rig.host, &guest.tx.chans.1);
+            guest.tx.back.drain(&guest.domains.host, &guest.tx.chans.1);
             assert_eq!(guest.tx.model.rsp_prod(), taken, "what was taken is answered");
             guest.reclaim();
         }

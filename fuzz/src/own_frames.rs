@@ -8,7 +8,6 @@
 //! No grant ends while a request names it, and a page counts as in flight if and only if one does.
 
 use crate::guest_pages::{bytes_of, fill};
-use crate::rig::{GUEST, HOST, Rig};
 use crate::tape::Tape;
 use pregrant::net::front::{GrefCache, HeadedFrame, TxFront};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion};
@@ -17,6 +16,7 @@ use pregrant::port::{FrameDesc, MAX_FRAME, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlResponse, GrefEntry};
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ pub struct OwnFrames {
 }
 
 impl OwnFrames {
-    pub fn new(rig: &Rig, tx: &mut TxFront<LocalDomain>) -> Self {
-        let memory = GrantTable::pages(&rig.guest, PAGES).expect("the guest's pages");
+    pub fn new(domains: &TwoDomains, tx: &mut TxFront<LocalDomain>) -> Self {
+        let memory = GrantTable::pages(&domains.guest, PAGES).expect("the guest's pages");
         fill(&memory);
         let mut cache = GrefCache::new(PAGES, PLACES);
         cache.begin(PLACES);
@@ -52,7 +52,7 @@ impl OwnFrames {
     /// these references.
     pub fn play(
         &mut self,
-        rig: &Rig,
+        domains: &TwoDomains,
         (tx, chan): (&mut TxFront<LocalDomain>, &LocalChan),
         in_flight: &BTreeMap<u16, u32>,
         tape: &mut Tape<'_>,
@@ -61,12 +61,12 @@ impl OwnFrames {
         let Self { memory, list, pages, held } = self;
         let end = |gref: GrantRef| {
             assert!(in_flight.values().all(|named| *named != gref.0), "the grant of a frame in flight ends");
-            rig.guest.revoke(gref).is_ok() && pages.borrow_mut().remove(&gref.0).is_some()
+            domains.guest.revoke(gref).is_ok() && pages.borrow_mut().remove(&gref.0).is_some()
         };
         match tape.below(6) {
             0 => {
                 let grant = |page: usize| {
-                    let gref = rig.guest.grant(HOST, memory, page, Access::ReadOnly).expect("a grant");
+                    let gref = domains.guest.grant(HOST, memory, page, Access::ReadOnly).expect("a grant");
                     let mut pages = pages.borrow_mut();
                     assert!(pages.values().all(|other| *other != page), "page {page} is granted twice");
                     pages.insert(gref.0, page);
@@ -74,7 +74,7 @@ impl OwnFrames {
                 };
                 cache.question(list, grant, end);
                 for entry in &*list {
-                    held.extend(rig.host.map(GUEST, &[GrantRef(entry.gref)], Access::ReadOnly));
+                    held.extend(domains.host.map(GUEST, &[GrantRef(entry.gref)], Access::ReadOnly));
                 }
             }
             1 => {
@@ -89,8 +89,8 @@ impl OwnFrames {
                 }
                 cache.take_answer(CtrlResponse { id: 0, msg_type: 9, status, data }, &statuses, end);
             }
-            2 | 3 => return self.send(rig, (tx, chan), tape, false),
-            4 => return self.send(rig, (tx, chan), tape, true),
+            2 | 3 => return self.send(domains, (tx, chan), tape, false),
+            4 => return self.send(domains, (tx, chan), tape, true),
             _ => {
                 cache.renew();
                 cache.begin(tape.below(PLACES + 1));
@@ -102,7 +102,7 @@ impl OwnFrames {
     /// Sends frames from any place and of any length, some of them outside of the memory.
     fn send(
         &mut self,
-        rig: &Rig,
+        domains: &TwoDomains,
         (tx, chan): (&mut TxFront<LocalDomain>, &LocalChan),
         tape: &mut Tape<'_>,
         headed: bool,
@@ -131,10 +131,10 @@ impl OwnFrames {
         let sent = if headed {
             let frames: Vec<HeadedFrame<'_>> =
                 made.iter().map(|(head, payload)| HeadedFrame { head, payload: *payload }).collect();
-            tx.send_headed(&rig.guest, chan, &self.memory, &frames)
+            tx.send_headed(&domains.guest, chan, &self.memory, &frames)
         } else {
             let frames: Vec<FrameDesc> = made.iter().map(|(_, desc)| *desc).collect();
-            tx.send_own(&rig.guest, chan, &self.memory, &frames)
+            tx.send_own(&domains.guest, chan, &self.memory, &frames)
         };
         let whole = |(head, desc): &(Vec<u8>, FrameDesc)| {
             let (at, len) = (desc.at as usize, desc.len as usize);
@@ -155,11 +155,11 @@ impl OwnFrames {
         }
     }
 
-    pub fn close(mut self, rig: &Rig, tx: &mut TxFront<LocalDomain>) {
+    pub fn close(mut self, domains: &TwoDomains, tx: &mut TxFront<LocalDomain>) {
         self.held.clear();
         let mut cache = tx.take_cache().expect("its cache");
-        cache.disconnect(|gref| rig.guest.revoke(gref).is_ok());
+        cache.disconnect(|gref| domains.guest.revoke(gref).is_ok());
         assert_eq!(cache.grants(), 0, "a grant does not end");
-        assert!(rig.guest.release(self.memory).is_ok());
+        assert!(domains.guest.release(self.memory).is_ok());
     }
 }

@@ -2,7 +2,6 @@
 //! page's 512.
 
 use crate::guest_pages::{bytes_of, fill};
-use crate::rig::{GUEST, HOST, Rig};
 use crate::tape::Tape;
 use pregrant::net::path::StagedBuffers;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
@@ -10,6 +9,7 @@ use pregrant::platform::local::{LocalMap, LocalRegion};
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 
 /// Largest number of pages of the buffers of one list.
 const PAGES: usize = 16;
@@ -28,7 +28,7 @@ pub struct Staged {
 impl Staged {
     /// Lays out, lists and grants buffers according to the tape; the back reads the list, validates
     /// and maps it.
-    pub fn new(rig: &Rig, tape: &mut Tape<'_>, acc: Access) -> (Self, StagedBuffers<LocalMap>) {
+    pub fn new(domains: &TwoDomains, tape: &mut Tape<'_>, acc: Access) -> (Self, StagedBuffers<LocalMap>) {
         let len = match tape.below(6) {
             0 => 128,
             1 => 256,
@@ -53,10 +53,10 @@ impl Staged {
             at += bytes + gap;
         }
         let mut refs = [GrantRef::NONE; PAGES];
-        let region = rig.guest.alloc(HOST, acc, &mut refs).expect("the buffers' pages");
+        let region = domains.guest.alloc(HOST, acc, &mut refs).expect("the buffers' pages");
         fill(&region);
         let mut list_ref = [GrantRef::NONE];
-        let list = rig.guest.alloc(HOST, Access::ReadOnly, &mut list_ref).expect("the list's page");
+        let list = domains.guest.alloc(HOST, Access::ReadOnly, &mut list_ref).expect("the list's page");
         let entry = |(id, &at): (usize, &usize)| StagingEntry {
             id: id as u16,
             gref: refs[at / PAGE_SIZE].0,
@@ -64,10 +64,10 @@ impl Staged {
         };
         assert!(staging_list::write(&list, places.iter().enumerate().map(entry)));
 
-        let page = rig.host.map(GUEST, &list_ref, Access::ReadOnly).expect("the list is granted");
+        let page = domains.host.map(GUEST, &list_ref, Access::ReadOnly).expect("the list is granted");
         let entries = staging_list::read(&page, 512);
         let accepted = staging_list::validate(&entries, 0, len).expect("a list by the rules");
-        let map = rig.host.map(GUEST, &accepted.refs, acc).expect("the buffers are granted");
+        let map = domains.host.map(GUEST, &accepted.refs, acc).expect("the buffers are granted");
         let buffers =
             StagedBuffers { map, place: accepted.place, len: len.buffer_bytes(), copy_only: len.copy_only() };
         (Self { region, list, places, len: bytes, copy_only: len.copy_only() }, buffers)
@@ -86,9 +86,9 @@ impl Staged {
     }
 
     /// Ends the grants; the back has let go.
-    pub fn close(self, rig: &Rig) {
+    pub fn close(self, domains: &TwoDomains) {
         for region in [self.region, self.list] {
-            assert!(rig.guest.release(region).is_ok(), "the back still maps a staging page");
+            assert!(domains.guest.release(region).is_ok(), "the back still maps a staging page");
         }
     }
 }

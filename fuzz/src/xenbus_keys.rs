@@ -9,7 +9,6 @@
 //! granted, no channel.
 
 use crate::guest_pages::{GuestPages, Right};
-use crate::rig::{GUEST, HOST, Rig, TestPort, Way};
 use crate::tape::Tape;
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
@@ -31,6 +30,7 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Device, DeviceId, Side};
 use pregrant::xenstore::Client;
 use pregrant::{DomId, PAGE_SIZE};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
 use pregrant_xenstored::{LocalLink, LocalStore};
 
 /// Largest number of operations of one input.
@@ -200,13 +200,13 @@ fn shown(text: &str) {
 }
 
 fn hostile_front(tape: &mut Tape<'_>) {
-    let rig = Rig::new();
-    rig.numbers_frames(Way::Foreign);
+    let domains = TwoDomains::new();
+    domains.numbers_frames(Way::Foreign);
     let mut store = Store::new(Side::Back);
-    let mut pages = GuestPages::new(&rig, PAGES, Right::Write);
+    let mut pages = GuestPages::new(&domains, PAGES, Right::Write);
     assert!(pages.region.copy_in(0, &vec![0; pages.region.len()]));
     let channels: Vec<(LocalChan, u32)> =
-        (0..CHANNELS).map(|_| rig.guest.offer(HOST).expect("a channel")).map(|(c, p)| (c, p.0)).collect();
+        (0..CHANNELS).map(|_| domains.guest.offer(HOST).expect("a channel")).map(|(c, p)| (c, p.0)).collect();
     let numbers = |pages: &GuestPages| -> Vec<u32> {
         (0..PAGES).map(|k| pages.gref(k)).chain(channels.iter().map(|c| c.1)).chain([2, 4, 0]).collect()
     };
@@ -235,7 +235,7 @@ fn hostile_front(tape: &mut Tape<'_>) {
                 // What the back has mapped cannot be revoked: the guest tries only where it has
                 // not.
                 if vif.nr_queues() == 0 {
-                    pages.grant(&rig, page, right);
+                    pages.grant(&domains, page, right);
                 }
             }
             6 => {
@@ -245,30 +245,30 @@ fn hostile_front(tape: &mut Tape<'_>) {
             7 => {
                 for i in 0..vif.nr_queues() {
                     port.gives.push_back((vec![7; 60], Offload::default()));
-                    let tx = vif.poll_tx(&rig.host, i, &mut port, &mut arena);
-                    let rx = vif.poll_rx(&rig.host, i, &mut port);
+                    let tx = vif.poll_tx(&domains.host, i, &mut port, &mut arena);
+                    let rx = vif.poll_rx(&domains.host, i, &mut port);
                     assert!(port.took.iter().all(|(bytes, _)| bytes.len() >= 14));
                     port.took.clear();
-                    let ctrl = vif.poll_ctrl(&rig.host);
+                    let ctrl = vif.poll_ctrl(&domains.host);
                     failed = failed.or([tx, rx, ctrl].into_iter().find_map(|r: Result<Polled, _>| r.err()));
                 }
             }
             // The operator, or the toolstack, takes it down.
             9 => {
-                let _ = vif.close(&rig.host, &mut store.bus(), None);
+                let _ = vif.close(&domains.host, &mut store.bus(), None);
             }
             // This process is killed, and another one finds what is left.
             8 => {
                 vif = fresh();
-                if let Err(e) = vif.reattach(&rig.host, &mut store.bus(), &mut |_, _| None) {
+                if let Err(e) = vif.reattach(&domains.host, &mut store.bus(), &mut |_, _| None) {
                     shown(&e.to_string());
-                    let _ = vif.close(&rig.host, &mut store.bus(), Some(&e.to_string()));
+                    let _ = vif.close(&domains.host, &mut store.bus(), Some(&e.to_string()));
                 }
             }
             _ => {
-                if let Err(e) = vif.step(&rig.host, &mut store.bus(), &mut |_, _| None) {
+                if let Err(e) = vif.step(&domains.host, &mut store.bus(), &mut |_, _| None) {
                     shown(&e.to_string());
-                    let _ = vif.close(&rig.host, &mut store.bus(), Some(&e.to_string()));
+                    let _ = vif.close(&domains.host, &mut store.bus(), Some(&e.to_string()));
                     assert_eq!(vif.nr_queues(), 0);
                 }
                 vif.refused_lists().iter().for_each(|(_, _, why)| shown(&why.to_string()));
@@ -276,12 +276,12 @@ fn hostile_front(tape: &mut Tape<'_>) {
         }
         if let Some(fault) = failed {
             shown(&fault.to_string());
-            let _ = vif.close(&rig.host, &mut store.bus(), Some(&fault.to_string()));
+            let _ = vif.close(&domains.host, &mut store.bus(), Some(&fault.to_string()));
         }
         assert!(vif.nr_queues() <= BackFeatures::default().max_queues as usize);
         assert!(vif.mapped_pages() <= limit, "more is mapped than may be");
         if vif.nr_queues() == 0 {
-            let counts = rig.xen.counts();
+            let counts = domains.xen.counts();
             assert_eq!(
                 (counts.mapped, counts.channels),
                 (0, CHANNELS),
@@ -290,12 +290,12 @@ fn hostile_front(tape: &mut Tape<'_>) {
         }
     }
     store.make_sure_of_it();
-    assert!(vif.close(&rig.host, &mut store.bus(), None).is_ok());
-    let counts = rig.xen.counts();
+    assert!(vif.close(&domains.host, &mut store.bus(), None).is_ok());
+    let counts = domains.xen.counts();
     assert_eq!((counts.mapped, counts.channels), (0, CHANNELS), "a closed end holds on");
     drop((vif, channels));
-    pages.close(&rig);
-    rig.assert_empty();
+    pages.close(&domains);
+    domains.assert_empty();
 }
 
 /// Up to two queues, rings in pages 0 and 1, 12 and 13, perhaps a control ring in 14; the first
@@ -348,8 +348,8 @@ fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u
 }
 
 fn hostile_back(tape: &mut Tape<'_>) {
-    let rig = Rig::new();
-    rig.numbers_frames(Way::Foreign);
+    let domains = TwoDomains::new();
+    domains.numbers_frames(Way::Foreign);
     let mut store = Store::new(Side::Front);
     let config = FrontConfig {
         queues: 2,
@@ -377,7 +377,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
     };
     let reconnect = tape.below(2) == 0;
     let mut vif = FrontVif::<LocalDomain>::new(HOST, config, reconnect);
-    let memory = GrantTable::pages(&rig.guest, OWN_PAGES).expect("the guest's pages");
+    let memory = GrantTable::pages(&domains.guest, OWN_PAGES).expect("the guest's pages");
     assert!(vif.use_memory(memory, OWN_PAGES).is_ok());
     let mut arena = Arena::new();
     let numbers = [0, 1, 2, 4, 128, 256, 65535, u32::MAX];
@@ -386,7 +386,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
             break;
         }
         // Time enough to reconnect.
-        rig.xen.stop_clock(op as u64 * 1_000_000_000);
+        domains.xen.stop_clock(op as u64 * 1_000_000_000);
         let mut failed = false;
         match tape.below(8) {
             0..=3 => store.play(tape, &numbers),
@@ -403,21 +403,21 @@ fn hostile_back(tape: &mut Tape<'_>) {
                 for i in 0..vif.nr_queues() {
                     arena.clear();
                     assert!(arena.push(&[7; 300], Offload::default()));
-                    failed |= vif.queue_mut(i).unwrap().send(&rig.guest, &arena.burst()).is_err();
+                    failed |= vif.queue_mut(i).unwrap().send(&domains.guest, &arena.burst()).is_err();
                     // Of the guest's own, while no request names the page.
                     let page = op % OWN_PAGES;
                     let at = (page * PAGE_SIZE) as u32;
                     let own = FrameDesc { at, len: 300, offload: Offload::default() };
-                    failed |= !vif.is_held(page) && vif.send_own(&rig.guest, i, &[own]).is_err();
-                    failed |= vif.turn(&rig.guest).is_err();
+                    failed |= !vif.is_held(page) && vif.send_own(&domains.guest, i, &[own]).is_err();
+                    failed |= vif.turn(&domains.guest).is_err();
                     arena.clear();
-                    failed |= vif.queue_mut(i).unwrap().recv(&rig.guest, &mut arena, 1).is_err();
-                    failed |= vif.queue_mut(i).unwrap().reclaim(&rig.guest, 1).is_err();
+                    failed |= vif.queue_mut(i).unwrap().recv(&domains.guest, &mut arena, 1).is_err();
+                    failed |= vif.queue_mut(i).unwrap().reclaim(&domains.guest, 1).is_err();
                 }
                 assert!(!failed, "no end answered");
             }
             _ => {
-                if let Err(e) = vif.step(&rig.guest, &mut store.bus()) {
+                if let Err(e) = vif.step(&domains.guest, &mut store.bus()) {
                     shown(&e.to_string());
                     failed = true;
                 }
@@ -442,16 +442,16 @@ fn hostile_back(tape: &mut Tape<'_>) {
         let named = 2 * slots + config.spare_rx_pages as usize;
         // And a list page of exported pages.
         let most = times * 2 * (tx + rx + data_ring + named + 1) + 2 * OWN_PAGES + 4;
-        let grants = rig.xen.counts().grants;
+        let grants = domains.xen.counts().grants;
         assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");
     }
     store.make_sure_of_it();
     let _ = vif.close(&mut store.bus(), None);
     store.write("state", b"6");
-    assert!(vif.step(&rig.guest, &mut store.bus()).is_ok());
+    assert!(vif.step(&domains.guest, &mut store.bus()).is_ok());
     assert!(vif.is_closed(), "{:?}", vif.state());
-    let memory = vif.take_memory(&rig.guest).expect("no grant stands");
-    assert!(rig.guest.release(memory).is_ok());
+    let memory = vif.take_memory(&domains.guest).expect("no grant stands");
+    assert!(domains.guest.release(memory).is_ok());
     drop(vif);
-    rig.assert_empty();
+    domains.assert_empty();
 }

@@ -143,8 +143,10 @@ fn arm(w: &Workspace) -> Result<(), String> {
     }
     let mut cargo =
         w.cargo(&["test", "-p", "pregrant", "-p", "pregrant-tests", "--target", LINUX, "--no-fail-fast"]);
-    // Under emulation, unoptimized code takes longer to run than optimizing takes.
-    cargo.args(["--config", "profile.dev.package.pregrant-tests.opt-level=1"]);
+    // Emulated, code that is not optimized takes longer than to optimize it.
+    for package in ["pregrant-tests", "pregrant-testkit"] {
+        cargo.args(["--config", &format!("profile.dev.package.{package}.opt-level=1")]);
+    }
     cargo.args(ON_ARM).envs(FEW_ON_ARM);
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
     run(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"))

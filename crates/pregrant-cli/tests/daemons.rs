@@ -2,15 +2,13 @@
 //! backends, an orderly end leaves or closes, `top` sees what they do, and what is in the way is
 //! said.
 
-mod served;
-
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::Vif;
 use pregrant::xenstore::Client;
 use pregrant_host::UnixTransport;
 use pregrant_host::drivers::BackStatus;
 use pregrant_loopback::{Control, DomainSpec};
-use served::{Process, Served, command};
+use pregrant_test_machine::served::{Process, Served, command};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;

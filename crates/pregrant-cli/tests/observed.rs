@@ -5,8 +5,6 @@
 //!   loopback serve --dir D      back, blkback, front ... of D: each one's log is a file      doctor, top: checked
 //! ```
 
-mod served;
-
 use pregrant::blk::front::FrontConfig;
 use pregrant::net::front::{self as net, Granting};
 use pregrant::net::path::staging::wanted::Buffers;
@@ -18,8 +16,8 @@ use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use pregrant_host::drivers::{BlkFrontend, Frontend};
 use pregrant_host::wake::WakeOn;
 use pregrant_loopback::Loopback;
+use pregrant_test_machine::served::{Process, Served};
 use rustix::process::{Resource, Rlimit, Signal};
-use served::{Process, Served};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,7 @@
 //! Programs of tcpdump's, programs that are none, and any programs beside Linux's own run of them.
 
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
 use pregrant_cli::front::packet_filter::{Instruction, PacketFilter};
+use pregrant_testkit::skip::skip;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
@@ -190,7 +188,7 @@ fn any_program_does_as_in_linux() {
     let probe = [Instruction { code: 6, jt: 0, jf: 0, k: 1 }];
     let (_, there) = UnixDatagram::pair().unwrap();
     if let Err(e) = attach(&there, &probe) {
-        return skip::skip(format_args!("this kernel takes no filter: {e}"));
+        return skip(format_args!("this kernel takes no filter: {e}"));
     }
     let dice = &mut Dice(2029);
     let (mut run, mut matches, mut refused) = (0, 0, 0);

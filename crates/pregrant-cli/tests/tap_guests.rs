@@ -6,14 +6,11 @@
 //!   frames --to -- kernel -- tap -- front 5 (own-buffers) -- back -- front 6 (--rx reference) -- tap -- kernel -- frames --serve
 //! ```
 
-mod served;
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
+use pregrant_test_machine::served::{Process, Served, command};
+use pregrant_testkit::skip::skip;
 use rustix::fd::AsFd;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use served::{Process, Served, command};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -80,11 +77,11 @@ fn numbers<const N: usize>(text: &str, before: [&str; N]) -> [u64; N] {
 
 fn can_run() -> bool {
     if !rustix::process::geteuid().is_root() {
-        skip::skip("a tap takes root");
+        skip("a tap takes root");
         return false;
     }
     if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
-        skip::skip(format_args!("/dev/net/tun: {e}; modprobe tun"));
+        skip(format_args!("/dev/net/tun: {e}; modprobe tun"));
         return false;
     }
     true

@@ -13,14 +13,11 @@
 //! `cargo run --release -p pregrant-host --example between_rate [REPEATS [one|threads [ABOVE
 //! [TURNS LENGTH]]]]`
 
-#[path = "../../pregrant/tests/rig/mod.rs"]
-mod rig;
-
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::port::{Arena, FramePort, MAX_FRAME, Offload, Offloads};
 use pregrant_host::ports::switch::{LEND_ABOVE, Switch};
-use rig::{GUEST, Rig, Way};
+use pregrant_testkit::two_domains::{GUEST, TwoDomains, Way};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -49,9 +46,9 @@ fn turn_of_the_back<T>(back: impl FnOnce() -> T) -> T {
 fn measure(len: usize, lend_above: u32, threads: bool, most: Option<u32>) -> Rate {
     let switch = Switch::new();
     switch.lend_above(lend_above);
-    let rigs = [Rig::new(), Rig::new()];
+    let [sending, receiving] = [TwoDomains::new(), TwoDomains::new()];
     let way = if len <= 2048 { Way::Staging(2048) } else { Way::Staging(65535) };
-    let (a, b) = (rigs[0].tx(way, Granting::PerFrame, 0), rigs[1].rx(way, Granting::PerFrame, 0, false));
+    let (a, b) = (sending.tx(way, Granting::PerFrame, 0), receiving.rx(way, Granting::PerFrame, 0, false));
     let (mut from, mut to) = (switch.add_port(ALL).unwrap(), switch.add_port(ALL).unwrap());
     let mut frame = vec![7u8; len];
     let mut arena = Arena::new();
@@ -61,7 +58,7 @@ fn measure(len: usize, lend_above: u32, threads: bool, most: Option<u32>) -> Rat
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
     let (mut tx, mut rx) = (a.back, b.back);
     let (mut send, mut recv) = (a.front, b.front);
-    let [host_a, host_b] = [&rigs[0], &rigs[1]].map(|rig| rig.host.clone());
+    let [host_a, host_b] = [&sending, &receiving].map(|domains| domains.host.clone());
     let (mut scratch, control, mut back_ns) = (Arena::new(), SharedControl::default(), 0);
     let (mut turns, mut waits) = (0u32, 0u32);
     let mut back = || {
@@ -81,11 +78,11 @@ fn measure(len: usize, lend_above: u32, threads: bool, most: Option<u32>) -> Rat
     let (mut out, mut into) = (Arena::new(), Arena::new());
     while out.push(&frame, Offload::NONE) {}
     let mut guests = || {
-        send.reclaim(&rigs[0].guest, 1).unwrap();
-        send.send(&rigs[0].guest, &a.front_chan, &out.burst()).unwrap();
+        send.reclaim(&sending.guest, 1).unwrap();
+        send.send(&sending.guest, &a.front_chan, &out.burst()).unwrap();
         into.clear();
         recv.recv(&mut into, 1).unwrap();
-        recv.post(&rigs[1].guest, &b.front_chan).unwrap();
+        recv.post(&receiving.guest, &b.front_chan).unwrap();
     };
     let (is_over, started) = (AtomicBool::new(false), Instant::now());
     let mut came = (0, 0, 0, 0.0);

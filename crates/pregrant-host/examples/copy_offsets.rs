@@ -8,13 +8,10 @@
 //!
 //! `cargo run --release -p pregrant-host --example copy_offsets`
 
-#[path = "../../pregrant/tests/rig/mod.rs"]
-mod rig;
-
 use pregrant::GrantRef;
 use pregrant::platform::{Access, GrantPool};
 use pregrant::shm::SharedBytes;
-use rig::{HOST, Rig};
+use pregrant_testkit::two_domains::{HOST, TwoDomains};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -22,9 +19,9 @@ const COPIES: u32 = 4096;
 const REPEATS: usize = 101;
 
 fn main() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let region =
-        rig.guest.alloc(HOST, Access::ReadOnly, &mut [GrantRef::NONE; 2]).expect("pages of the guest's");
+        domains.guest.alloc(HOST, Access::ReadOnly, &mut [GrantRef::NONE; 2]).expect("pages of the guest's");
     let bytes = vec![7u8; 2 * 4096 + 64];
     let start = bytes.as_ptr().align_offset(64);
     for len in [1500, 4000] {

@@ -10,15 +10,12 @@
 //! `cargo build --release -p pregrant-host --example lend_rate`, then
 //! `sudo unshare -n target/release/examples/lend_rate [REPEATS]`
 
-#[path = "../../pregrant/tests/rig/mod.rs"]
-mod rig;
-
 use pregrant::net::back::SharedControl;
 use pregrant::net::batch::Thresholds;
 use pregrant::net::front::Granting;
 use pregrant::port::{Arena, MAX_FRAME, Offload, Offloads};
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
-use rig::{GUEST, Rig, Way};
+use pregrant_testkit::two_domains::{GUEST, TwoDomains, Way};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 
@@ -35,9 +32,9 @@ fn cpu_ns() -> i64 {
 
 /// Nanoseconds a frame.
 fn measure(port: &mut TapPort, len: usize, lend_from: u32) -> f64 {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let way = if len <= 2048 { Way::Staging(2048) } else { Way::Staging(65535) };
-    let a = rig.tx(way, Granting::PerFrame, 0);
+    let a = domains.tx(way, Granting::PerFrame, 0);
     let (mut send, mut back, mut scratch) = (a.front, a.back, Arena::new());
     back.set_thresholds(Thresholds { lend_from, ..Thresholds::USUAL });
     // The protocol number for experiments.
@@ -47,10 +44,10 @@ fn measure(port: &mut TapPort, len: usize, lend_from: u32) -> f64 {
     while out.push(&frame, Offload::NONE) {}
     let (control, mut ns) = (SharedControl::default(), 0);
     while (back.stats().frames as usize) < BYTES / len {
-        send.reclaim(&rig.guest, 1).unwrap();
-        send.send(&rig.guest, &a.front_chan, &out.burst()).unwrap();
+        send.reclaim(&domains.guest, 1).unwrap();
+        send.send(&domains.guest, &a.front_chan, &out.burst()).unwrap();
         let started = cpu_ns();
-        back.poll(&rig.host, GUEST, &a.back_chan, port, &mut scratch, &control).unwrap();
+        back.poll(&domains.host, GUEST, &a.back_chan, port, &mut scratch, &control).unwrap();
         ns += cpu_ns() - started;
     }
     ns as f64 / back.stats().frames as f64

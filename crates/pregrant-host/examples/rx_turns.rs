@@ -10,13 +10,10 @@
 //! `valgrind --tool=callgrind --toggle-collect='*turn_of_the_back*'
 //! target/release/examples/rx_turns copy|heads|staging|persistent LENGTH BURSTS [reference]`.
 
-#[path = "../../pregrant/tests/rig/mod.rs"]
-mod rig;
-
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::{Granting, Lent};
 use pregrant::port::{Arena, BURST_FRAMES, Burst, FramePort, Offload, Offloads};
-use rig::{GUEST, Rig, Way};
+use pregrant_testkit::two_domains::{GUEST, TwoDomains, Way};
 use std::hint::black_box;
 
 /// A port that returns the same frame, one burst at a time.
@@ -62,16 +59,17 @@ fn main() {
     };
     let (len, bursts) = (number(1), number(2));
     let by_reference = args.iter().any(|arg| arg == "reference");
-    let rig = Rig::new();
-    let rig::RxEnds { mut front, mut back, front_chan, back_chan, .. } = rig.rx(way, granting, 0, false);
+    let domains = TwoDomains::new();
+    let pregrant_testkit::two_domains::RxEnds { mut front, mut back, front_chan, back_chan, .. } =
+        domains.rx(way, granting, 0, false);
     let (mut port, control) = (Gives { frame: vec![7; len], left: 0 }, SharedControl::default());
     let (mut into, mut lent) = (Arena::new(), Lent::default());
-    front.post(&rig.guest, &front_chan).expect("grants stand");
+    front.post(&domains.guest, &front_chan).expect("grants stand");
     let mut came = 0;
     for _ in 0..bursts {
         port.left = BURST_FRAMES;
         turn_of_the_back(|| {
-            while back.poll(&rig.host, GUEST, &back_chan, &mut port, &control) == Ok(Polled::More) {}
+            while back.poll(&domains.host, GUEST, &back_chan, &mut port, &control) == Ok(Polled::More) {}
         });
         came += turn_of_the_guest(|| {
             into.clear();
@@ -84,7 +82,7 @@ fn main() {
                 front.recv(&mut into, 1)
             };
             black_box(into.burst().frames.len());
-            front.post(&rig.guest, &front_chan).expect("grants stand");
+            front.post(&domains.guest, &front_chan).expect("grants stand");
             came.expect("an honest back")
         });
     }

@@ -26,9 +26,6 @@ pub mod listener;
 pub mod mapping;
 pub mod ports;
 pub mod program;
-#[cfg(test)]
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
 pub mod unix_transport;
 pub mod wake;
 

@@ -1,12 +1,6 @@
 //! The images behind disks, without a guest: RAM, files, block devices; by io_uring and by threads;
 //! memory of our own and of others.
 
-#[path = "machine/log_lines.rs"]
-#[allow(dead_code)] // others check through all of them
-mod log_lines;
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
 use pregrant::DomId;
 use pregrant::blk::disk::{
     Buffer, Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, MappedPiece, OpenError, Opening,
@@ -14,6 +8,8 @@ use pregrant::blk::disk::{
 };
 use pregrant::shm::SharedBytes;
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay, NamedImage, RamImage};
+use pregrant_test_machine::log_lines;
+use pregrant_testkit::skip::skip;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fdatasync};
 use std::fs::{File, OpenOptions};
@@ -260,7 +256,7 @@ fn a_file_in_memory_is_read_and_written_in_place() {
         let figures = open(&mut image, &WRITABLE).unwrap();
         let text = image.describe().unwrap();
         if !text.contains("in memory") {
-            return skip::skip("/dev/shm is not in memory here");
+            return skip("/dev/shm is not in memory here");
         }
         assert_eq!(text.contains("in place"), config.io == IoWay::Uring, "{text}");
         exercise(&mut image, figures);
@@ -286,7 +282,7 @@ fn a_discard_frees_blocks() {
         let mut image = FileImage::new(&scratch.0, config);
         let figures = open(&mut image, &WRITABLE).unwrap();
         let Some(discard) = figures.discard else {
-            return skip::skip("this file system punches no holes");
+            return skip("this file system punches no holes");
         };
         assert!(!discard.secure, "a hole frees blocks, which hold what they held");
         let mut disk = image.queue().unwrap();
@@ -310,12 +306,12 @@ fn a_discard_of_a_terabyte_is_an_order_among_others() {
     for config in ways() {
         let scratch = Scratch::new(&format!("long-{}-{}", config.io, config.direct), 65536);
         if let Err(e) = scratch.file().set_len(bytes) {
-            return skip::skip(format_args!("a file of 1 TiB: {e}"));
+            return skip(format_args!("a file of 1 TiB: {e}"));
         }
         let mut image = FileImage::new(&scratch.0, config);
         let figures = open(&mut image, &WRITABLE).unwrap();
         if figures.discard.is_none() {
-            return skip::skip("this file system punches no holes");
+            return skip("this file system punches no holes");
         }
         assert!(figures.discard.is_some_and(|discard| discard.zeroes));
         let mut disk = image.queue().unwrap();
@@ -395,11 +391,11 @@ fn loop_device(file: &Path, more: &[&str]) -> Option<LoopDevice> {
             Some(LoopDevice(String::from_utf8(out.stdout).unwrap().trim().into()))
         }
         Ok(out) => {
-            skip::skip(format_args!("losetup: {}", String::from_utf8_lossy(&out.stderr).trim()));
+            skip(format_args!("losetup: {}", String::from_utf8_lossy(&out.stderr).trim()));
             None
         }
         Err(e) => {
-            skip::skip(format_args!("losetup: {e}"));
+            skip(format_args!("losetup: {e}"));
             None
         }
     }
@@ -439,11 +435,11 @@ impl Mounted {
             match command.output() {
                 Ok(out) if out.status.success() => {}
                 Ok(out) => {
-                    skip::skip(format_args!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim()));
+                    skip(format_args!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim()));
                     return None;
                 }
                 Err(e) => {
-                    skip::skip(format_args!("{command:?}: {e}"));
+                    skip(format_args!("{command:?}: {e}"));
                     return None;
                 }
             }
@@ -720,7 +716,7 @@ fn a_device_of_the_same_number_is_another_device() {
     }
     assert_eq!(std::fs::metadata(&device.0).unwrap().rdev(), number);
     if !before.contains("disk ") {
-        return skip::skip("this kernel does not count disks");
+        return skip("this kernel does not count disks");
     }
     assert_ne!(identity(), before);
 }

@@ -1,13 +1,11 @@
 //! Who else may have an image: the kernel's loop devices and mounts, qemu; and which file a path
 //! leads to while it is opened.
 
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
 use nix::fcntl::{FcntlArg, fcntl};
 use pregrant::DomId;
 use pregrant::blk::disk::{Buffer, Disk, DiskFigures, Image, Io, IoMemory, IoOp, OpenError, Opening};
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay};
+use pregrant_testkit::skip::skip;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -59,11 +57,11 @@ fn output(command: &mut Command) -> Option<String> {
     match command.output() {
         Ok(out) if out.status.success() => Some(String::from_utf8_lossy(&out.stdout).trim().into()),
         Ok(out) => {
-            skip::skip(format_args!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim()));
+            skip(format_args!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim()));
             None
         }
         Err(e) => {
-            skip::skip(format_args!("{command:?}: {e}"));
+            skip(format_args!("{command:?}: {e}"));
             None
         }
     }
@@ -295,7 +293,7 @@ fn another_medium_is_not_read_through_what_was_opened_before() {
         let changed = unsafe { libc::ioctl(drive.as_raw_fd(), 0x4c06, second.open().as_raw_fd()) };
         assert_eq!(changed, 0, "{}", std::io::Error::last_os_error());
         if !before.is_some_and(|identity| identity.contains("disk ")) {
-            return skip::skip("this kernel does not count media");
+            return skip("this kernel does not count media");
         }
         // It is seen when its length is asked for, each second.
         while read(&mut *disk).is_ok() {
@@ -323,7 +321,7 @@ fn a_path_that_changes_meanwhile_opens_no_device_that_is_in_use() {
     let Some(device) = loop_device(&below.0, &[]) else { return };
     // As a mount has it.
     let in_use = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&device.1);
-    let Ok(_in_use) = in_use else { return skip::skip(format_args!("{in_use:?}")) };
+    let Ok(_in_use) = in_use else { return skip(format_args!("{in_use:?}")) };
     let over = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {

@@ -3,13 +3,12 @@
 //!
 //! The binary starts itself, once for each: the bound is the process's.
 
-mod machine;
-
-use machine::model::Slot;
-use machine::raw_guest::RawGuest;
-use machine::{Back, Machine, one_by_one, until};
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant_host::drivers::wait::UNBOUNDED;
+use pregrant_test_machine::machine::{Back, Machine, until};
+use pregrant_test_machine::one_by_one;
+use pregrant_test_machine::raw_guest::RawGuest;
+use pregrant_testkit::model_front::Slot;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

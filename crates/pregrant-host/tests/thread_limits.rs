@@ -4,14 +4,10 @@
 //! The test starts itself as another user, for whom `RLIMIT_NPROC` counts (io_uring's workers count
 //! there, too), with the image as its standard input.
 
-#[path = "machine/log_lines.rs"]
-#[allow(dead_code)] // others check through all of them
-mod log_lines;
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
 use pregrant::blk::disk::{Buffer, Disk, Image, Io, IoMemory, IoOp, OpenError, Opening};
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay};
+use pregrant_test_machine::log_lines;
+use pregrant_testkit::skip::skip;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -98,7 +94,7 @@ fn a_disk_goes_on_where_no_thread_more_is_to_be_had() {
         return child(io.parse().unwrap(), early == "early");
     }
     if !rustix::process::geteuid().is_root() {
-        return skip::skip("it takes root to be another user");
+        return skip("it takes root to be another user");
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("threads-{}", std::process::id()));
     let test = std::thread::current().name().unwrap().to_string();
@@ -113,7 +109,7 @@ fn a_disk_goes_on_where_no_thread_more_is_to_be_had() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).uid(USER).gid(USER);
         let out = match command.output() {
             // The program itself may be out of that user's reach.
-            Err(e) => return skip::skip(format_args!("as user {USER}: {e}")),
+            Err(e) => return skip(format_args!("as user {USER}: {e}")),
             Ok(out) => out,
         };
         let said = String::from_utf8_lossy(&out.stdout).into_owned();

@@ -4,17 +4,13 @@
 //! The binary starts itself as `child ROLE PATH`; a child says `ready` (and what the test needs to
 //! know) on its standard output and goes on when it reads a line. Tests run one after the other.
 
-#[path = "../../pregrant-host/tests/one_by_one/mod.rs"]
-mod one_by_one;
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
 use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, PeerMem, Platform, ReadySet};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use pregrant_loopback::{Audit, Broker, Control, DomainSpec, GrantSummary, Hooks, Loopback, LoopbackError};
-use skip::skip;
+use pregrant_test_machine::one_by_one;
+use pregrant_testkit::skip::skip;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

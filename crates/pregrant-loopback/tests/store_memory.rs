@@ -2,17 +2,17 @@
 //! in bytes, and that the others are served all the while. The server runs in the test's own
 //! thread, whose allocations are counted.
 
-#[path = "../../pregrant/tests/counting/mod.rs"]
-mod counting;
-
-use counting::live;
 use pregrant::DomId;
 use pregrant::wire::xs::{Header, MsgType};
 use pregrant::xenstore::codec;
 use pregrant_loopback::xenstored::Xenstored;
+use pregrant_testkit::counting::{Counting, live};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 const EVENTS: usize = 100_000;
 

@@ -3,14 +3,14 @@
 //! depends on time.
 #![cfg(not(any(loom, miri)))]
 
-#[path = "../../pregrant/tests/counting/mod.rs"]
-mod counting;
-
-use counting::live;
 use pregrant::DomId;
 use pregrant::wire::xs::{Header, MsgType, PAYLOAD_MAX};
 use pregrant::xenstore::codec;
+use pregrant_testkit::counting::{Counting, live};
 use pregrant_xenstored::{ConnId, Limits, Server};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 const GUEST: DomId = DomId(7);
 const EVENTS: usize = 100_000;

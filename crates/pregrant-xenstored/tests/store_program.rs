@@ -3,16 +3,14 @@
 //! again. See `store_model`.
 #![cfg(not(any(loom, miri)))]
 
-mod store_model;
-
 use pregrant::DomId;
 use pregrant::wire::xs::MsgType;
 use pregrant::xenstore::codec::{self, Parser};
+use pregrant_testkit::store_model::Reply;
+use pregrant_testkit::store_model::program::{LIMITS, Store, program, run};
 use pregrant_xenstored::{ConnId, Server};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use store_model::Reply;
-use store_model::program::{LIMITS, Store, program, run};
 
 struct Client {
     conn: ConnId,

@@ -3,11 +3,6 @@
 //! whole process's.
 #![cfg(not(any(loom, miri)))]
 
-mod counting;
-mod rig;
-mod rounds;
-
-use counting::{calls, live};
 use pregrant::PAGE_SIZE;
 use pregrant::net::back::{BackVif, Polled, SharedControl, VifConfig};
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookAction, HookFrame};
@@ -17,9 +12,13 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::GrantPool;
 use pregrant::platform::local::LocalXen;
 use pregrant::port::{Arena, Burst, FrameDesc, FramePort, Offload, Offloads, Payload};
-use rig::bus::{connect, device};
-use rig::{GUEST, HOST, Rig, RxEnds, SLOTS, TxEnds, Way};
-use rounds::rounds;
+use pregrant_testkit::bus::{connect, device};
+use pregrant_testkit::counting::{Counting, calls, live};
+use pregrant_testkit::rounds::rounds;
+use pregrant_testkit::two_domains::{GUEST, HOST, RxEnds, SLOTS, TwoDomains, TxEnds, Way};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 /// Frames that are counted, for each way and direction.
 fn frames() -> u64 {
@@ -115,7 +114,7 @@ impl FramePort for MixPort {
 
 /// Sends until the port has `frames`.
 fn send(
-    rig: &Rig,
+    domains: &TwoDomains,
     ends: &mut TxEnds,
     mix: &mut Mix,
     port: &mut MixPort,
@@ -132,23 +131,31 @@ fn send(
                 break;
             }
         }
-        let sent = ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()).expect("grants to be had");
+        let sent =
+            ends.front.send(&domains.guest, &ends.front_chan, &burst.burst()).expect("grants to be had");
         mix.at = at + sent;
         while ends
             .back
-            .poll(&rig.host, GUEST, &ends.back_chan, port, arena, &mix.control)
+            .poll(&domains.host, GUEST, &ends.back_chan, port, arena, &mix.control)
             .expect("an honest front")
             == Polled::More
         {}
-        ends.front.reclaim(&rig.guest, 1).expect("an honest back");
+        ends.front.reclaim(&domains.guest, 1).expect("an honest back");
     }
 }
 
 /// Receives until `frames` have arrived.
-fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, arena: &mut Arena, frames: u64) {
+fn receive(
+    domains: &TwoDomains,
+    ends: &mut RxEnds,
+    mix: &mut Mix,
+    port: &mut MixPort,
+    arena: &mut Arena,
+    frames: u64,
+) {
     while ends.front.stats().frames < frames {
-        ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
-        ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &mix.control).expect("an honest front");
+        ends.front.post(&domains.guest, &ends.front_chan).expect("grants to be had");
+        ends.back.poll(&domains.host, GUEST, &ends.back_chan, port, &mix.control).expect("an honest front");
         arena.clear();
         ends.front.recv(arena, 1).expect("an honest back");
         for (bytes, offload) in arena.burst().iter() {
@@ -162,37 +169,37 @@ fn tx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
 }
 
 fn tx_to(payload: Payload, way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
-    let rig = Rig::new();
-    let mut ends = rig.tx(way, granting, 0);
+    let domains = TwoDomains::new();
+    let mut ends = domains.tx(way, granting, 0);
     let mut arenas = (Arena::new(), Arena::new());
     let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload });
-    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
+    send(&domains, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
     let frames = frames(); // which may allocate
     let before = (calls(), live());
-    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + frames);
+    send(&domains, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + frames);
     assert_eq!((calls(), live()), before, "TX by {way:?} allocates");
-    check_platform(&rig, way, ends.back.stats().granted, lens);
-    ends.close(&rig);
+    check_platform(&domains, way, ends.back.stats().granted, lens);
+    ends.close(&domains);
 }
 
 fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
-    let rig = Rig::new();
-    let mut ends = rig.rx(way, granting, 0, false);
+    let domains = TwoDomains::new();
+    let mut ends = domains.rx(way, granting, 0, false);
     let mut arena = Arena::new();
     let (mut mix, mut port) =
         (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload: Payload::Private });
-    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
+    receive(&domains, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
     let frames = frames(); // which may allocate
     let before = (calls(), live());
-    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + frames);
+    receive(&domains, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + frames);
     assert_eq!((calls(), live()), before, "RX by {way:?} allocates");
-    check_platform(&rig, way, ends.back.stats().granted, lens);
-    ends.close(&rig);
+    check_platform(&domains, way, ends.back.stats().granted, lens);
+    ends.close(&domains);
 }
 
 /// Two pollers wake each other at most once; what fits its buffer needs no grant operation.
-fn check_platform(rig: &Rig, way: Way, granted: u64, lens: &[(usize, bool)]) {
-    let counts = rig.xen.counts();
+fn check_platform(domains: &TwoDomains, way: Way, granted: u64, lens: &[(usize, bool)]) {
+    let counts = domains.xen.counts();
     assert!(counts.notifications <= 2, "{} events between two pollers", counts.notifications);
     if matches!(way, Way::Staging(_)) && (way.copy_only() || lens == SHORT_ONLY) {
         assert_eq!((counts.copies, granted), (0, 0));
@@ -399,10 +406,10 @@ fn to_give_idle_pages_up_allocates_nothing() {
 /// guest's stack. Ordinary pages, one for each slot, are where the frames are, and left out.
 #[test]
 fn a_vif_with_staging_takes_less_than_a_mebibyte() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let before = live();
-    let tx = rig.tx(Way::Staging(256), Granting::PerFrame, 0);
-    let rx = rig.rx(Way::Staging(256), Granting::PerFrame, 0, true);
+    let tx = domains.tx(Way::Staging(256), Granting::PerFrame, 0);
+    let rx = domains.rx(Way::Staging(256), Granting::PerFrame, 0, true);
     let ends = live() - before;
     let arenas = (Arena::new(), Arena::new()); // the back worker's for TX, the front's for RX
     let all = live() - before;
@@ -425,7 +432,7 @@ fn a_vif_with_staging_takes_less_than_a_mebibyte() {
     );
     assert!(taken < 1 << 20, "{taken} bytes");
     drop(arenas);
-    tx.close(&rig);
-    rx.close(&rig);
-    rig.assert_empty();
+    tx.close(&domains);
+    rx.close(&domains);
+    domains.assert_empty();
 }

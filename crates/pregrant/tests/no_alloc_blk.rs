@@ -2,13 +2,6 @@
 //! A test binary of its own, since the allocator that counts is the whole process's.
 #![cfg(not(any(loom, miri)))]
 
-#[path = "rig/bus.rs"]
-#[allow(dead_code)] // vifs connect there too
-mod bus;
-mod counting;
-
-use bus::{MapBus, device};
-use counting::{calls, live};
 use pregrant::blk::back::{BackVbd, VbdConfig};
 use pregrant::blk::disk::{Disk, DiskFigures, Done, Image, Io, IoOp, OpenError, Opening, SECTOR_BYTES};
 use pregrant::blk::features::BackFeatures;
@@ -19,6 +12,11 @@ use pregrant::grants::regions::Granting;
 use pregrant::platform::local::{LocalDomain, LocalXen, Pages};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, PAGE_SIZE};
+use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::counting::{Counting, calls, live};
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(1);

@@ -1,8 +1,7 @@
 //! A test that cannot run passes on a desk, saying so, and fails in CI.
 #![cfg(not(any(loom, miri)))]
 
-mod skip;
-
+use pregrant_testkit::skip::skip;
 use std::process::Command;
 
 /// Only when the test below asks for it.
@@ -11,7 +10,7 @@ const NEEDED: &str = "PREGRANT_TEST_NEEDS";
 #[test]
 fn what_needs_more_than_there_is() {
     if let Ok(what) = std::env::var(NEEDED) {
-        skip::skip(format!("no {what} here"));
+        skip(format!("no {what} here"));
     }
 }
 

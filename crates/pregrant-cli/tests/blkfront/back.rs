@@ -1,6 +1,5 @@
 //! A back in a thread of the test, on a model of a disk: it does what a test orders, at any time.
 
-use crate::model_disk::ModelDisk;
 use pregrant::DomId;
 use pregrant::blk::back::{BackVbd, VbdConfig};
 use pregrant::platform::local::Pages;
@@ -11,6 +10,7 @@ use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Access, Client, Permission};
 use pregrant_host::UnixTransport;
 use pregrant_loopback::Loopback;
+use pregrant_testkit::model_disk::ModelDisk;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;

@@ -8,28 +8,22 @@
 
 mod attach;
 mod back;
-#[path = "../../../pregrant/tests/blk/model_disk.rs"]
-#[allow(dead_code)] // other tests use the rest of it
-mod model_disk;
 mod programs;
 mod ram;
 mod ranges;
-#[path = "../served/mod.rs"]
-mod served;
-#[path = "../../../pregrant/tests/skip/mod.rs"]
-mod skip;
 mod waits;
 
 use back::{Back, ID, Order, make_vbd, store};
-use model_disk::ModelDisk;
 use pregrant::DomId;
 use pregrant::blk::disk::{Discard, DiskFigures};
 use pregrant::xenbus::toolstack;
 use pregrant::xenstore::Client;
 use pregrant_host::UnixTransport;
 use pregrant_loopback::Loopback;
+use pregrant_test_machine::served::{Process, Served};
+use pregrant_testkit::model_disk::ModelDisk;
+use pregrant_testkit::skip::skip;
 use rustix::fs::FallocateFlags;
-use served::{Process, Served};
 use std::fs::File;
 use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -40,11 +34,11 @@ use std::time::Duration;
 /// Whether disks can be mounted here; if not, prints why.
 fn can_mount() -> bool {
     if !rustix::process::geteuid().is_root() {
-        skip::skip("a mount takes root");
+        skip("a mount takes root");
         return false;
     }
     if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        skip::skip(format_args!("/dev/fuse: {e}"));
+        skip(format_args!("/dev/fuse: {e}"));
         return false;
     }
     true

@@ -4,8 +4,8 @@
 //!   mke2fs, e2fsck, debugfs, fio, qemu-img -- MNT/disk -- blkfront -- rings -- blkback (killed, and started again) -- image
 //! ```
 
-use crate::skip::skip;
 use crate::{Machine, Numbers, Process, can_mount};
+use pregrant_testkit::skip::skip;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

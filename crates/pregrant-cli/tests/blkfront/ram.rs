@@ -5,8 +5,8 @@
 //!   ext4 -- loop device -- MNT/disk -- blkfront -- rings -- blkback, killed, ended, replaced -- ram:32M
 //! ```
 
-use crate::served::Process;
 use crate::{Machine, can_mount, until_text};
+use pregrant_test_machine::served::Process;
 use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,9 @@ impl<'a> Mounted<'a> {
         if !runs("mke2fs", &["-q", "-F", "-t", "ext4", &disk])
             || !runs("mount", &["-o", "loop", &disk, &shown])
         {
-            crate::skip::skip("a file system on a loop device takes e2fsprogs and /dev/loop-control");
+            pregrant_testkit::skip::skip(
+                "a file system on a loop device takes e2fsprogs and /dev/loop-control",
+            );
             return None;
         }
         let mounted = Self(at);

@@ -5,9 +5,9 @@
 //!   fallocate(2) -- MNT/disk -- blkfront -- rings -- blkback, which counts -- a sparse image
 //! ```
 
-use crate::served::Process;
-use crate::skip::skip;
 use crate::{Machine, can_mount};
+use pregrant_test_machine::served::Process;
+use pregrant_testkit::skip::skip;
 use rustix::fs::FallocateFlags;
 use rustix::process::Signal;
 use std::fs::File;

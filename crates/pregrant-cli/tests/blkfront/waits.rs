@@ -5,8 +5,8 @@
 //!   dd, fio, this test -- MNT/disk -- blkfront -- rings -- blkback, which is killed, or none
 //! ```
 
-use crate::served::Process;
 use crate::{Machine, can_mount, programs};
+use pregrant_test_machine::served::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -188,7 +188,7 @@ fn a_front_waits_for_no_disk_where_it_lacks_memory() {
     }
     if let Err(e) = rustix::process::configure_io_flusher_behavior(false) {
         // No package gives this process CAP_SYS_RESOURCE.
-        crate::skip::skip_for_kernel(format_args!("an IO_FLUSHER: {e}"));
+        pregrant_testkit::skip::skip_for_kernel(format_args!("an IO_FLUSHER: {e}"));
         return;
     }
     let (_machine, _back, front) = mounted("flusher", &[]);

@@ -1,9 +1,9 @@
 //! docs/protocol 8.5 is enough to write a guest from: one in C, which links nothing of ours, is
 //! built with `cc`, attaches to a machine and finds another guest.
 
-use crate::served::{Process, Served};
-use crate::skip::skip;
 use crate::text;
+use pregrant_test_machine::served::{Process, Served};
+use pregrant_testkit::skip::skip;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Promises of the command line for each subcommand of both programs: hints, examples, exit codes.
 
-use crate::served::programs::{self, LAB, PREGRANT};
 use crate::{pregrant, text};
+use pregrant_test_machine::programs::{self, LAB, PREGRANT};
 use std::collections::BTreeSet;
 use std::process::Command;
 

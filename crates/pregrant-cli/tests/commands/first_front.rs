@@ -5,9 +5,9 @@
 #[allow(dead_code)] // its `main` reads the command line
 mod example;
 
-use crate::served::{Process, Served};
 use pregrant::DomId;
 use pregrant::net::headers::MacAddr;
+use pregrant_test_machine::served::{Process, Served};
 use std::net::Ipv4Addr;
 
 const PAGE: &str = include_str!("../../../../docs/first-front.md");

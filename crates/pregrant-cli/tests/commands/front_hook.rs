@@ -1,8 +1,8 @@
 //! `front --experiment hook=.. --experiment match=..`: who asks sees answers or none, and the line
 //! at the end says what became of the frames.
 
-use crate::served::{Process, Served, command};
 use pregrant_host::drivers::BackStatus;
+use pregrant_test_machine::served::{Process, Served, command};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! What a parent leaves: `nohup` stays, and no daemon is unstoppable.
 
-use crate::served::{Process, programs};
+use pregrant_test_machine::programs;
+use pregrant_test_machine::served::Process;
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;

@@ -7,7 +7,6 @@
 //! ```
 //! Frames that a killed process was moving may be lost; here there are none, so every frame counts.
 
-use crate::served::{Process, Served};
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
@@ -18,6 +17,7 @@ use pregrant_host::UnixTransport;
 use pregrant_host::drivers::{BackStatus, Frontend};
 use pregrant_host::ports::sequence::{self, Head};
 use pregrant_loopback::Loopback;
+use pregrant_test_machine::served::{Process, Served};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;

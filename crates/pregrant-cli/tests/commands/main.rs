@@ -8,10 +8,6 @@ mod hotplug;
 mod inherited_signals;
 mod killed_backend;
 mod pages;
-#[path = "../served/mod.rs"]
-mod served;
-#[path = "../../../pregrant/tests/skip/mod.rs"]
-mod skip;
 mod store_keys;
 
 use std::process::Output;
@@ -20,7 +16,7 @@ const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
 
 /// A command of the program that has it.
 fn pregrant(args: &[&str]) -> Output {
-    served::programs::command(args).output().expect("the program starts")
+    pregrant_test_machine::programs::command(args).output().expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -1,8 +1,8 @@
 //! Commands of pages and units: each `pregrant SUBCOMMAND --option` and `pregrant-lab SUBCOMMAND
 //! --option` in a block of code, in backticks or in an `ExecStart=` is one that the program has.
 
-use crate::served::programs::{self, LAB, PREGRANT};
 use crate::text;
+use pregrant_test_machine::programs::{self, LAB, PREGRANT};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

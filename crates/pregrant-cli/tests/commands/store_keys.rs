@@ -1,8 +1,8 @@
 //! `pregrant store ls`, `read` and `write` on a machine: what an operator does by xenstore-ls,
 //! xenstore-read and xenstore-write where these are not installed.
 
-use crate::served::Served;
 use crate::{pregrant, text};
+use pregrant_test_machine::served::Served;
 
 #[test]
 fn keys_of_a_machine_are_listed_read_and_written() {

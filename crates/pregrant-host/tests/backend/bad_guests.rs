@@ -2,12 +2,6 @@
 //! loses its own vif or its own extension, with a line that says where and why; two good guests
 //! exchange frames before, meanwhile and after; nothing is left.
 
-use crate::machine::guest::{Guest, ordinary};
-use crate::machine::model::Slot;
-use crate::machine::obstructed::Obstructed;
-use crate::machine::raw_guest::{Keys, RawGuest};
-use crate::machine::stage::{BAD, Stage};
-use crate::machine::{BACK, Store, Test, log_lines, mac, until};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::{Access, GrantPool, InUse, Platform};
 use pregrant::shm::SharedBytes;
@@ -16,9 +10,15 @@ use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::{DomId, GrantRef};
 use pregrant_host::UnixTransport;
-use pregrant_host::drivers::VifReport;
 use pregrant_host::drivers::recovery::FileRecovery;
 use pregrant_loopback::Loopback;
+use pregrant_test_machine::guest::{Guest, ordinary};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{BACK, Store, Test, mac, until};
+use pregrant_test_machine::obstructed::Obstructed;
+use pregrant_test_machine::raw_guest::{Keys, RawGuest};
+use pregrant_test_machine::stage::{BAD, Stage};
+use pregrant_testkit::model_front::Slot;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -46,76 +46,6 @@ pub const TESTS: &[Test] = &[
         a_guest_that_steps_without_end_is_served_now_and_again,
     ),
 ];
-
-impl Stage {
-    /// A new vif of the bad guest, its front not started.
-    pub fn guest(&mut self) -> (DeviceId, RawGuest) {
-        self.vifs += 1;
-        log_lines::take();
-        let id = self.vif(self.vifs);
-        (id, RawGuest::attach(&self.machine, id))
-    }
-
-    fn report(&self, id: DeviceId) -> VifReport {
-        self.back.report(id).unwrap()
-    }
-
-    /// The vif is closed; store, report and log say where and why.
-    fn is_closed(&mut self, id: DeviceId, guest: &mut RawGuest, parts: &[&str]) {
-        guest.wait_back(&[XenbusState::Closed]);
-        until(|| self.report(id).state == XenbusState::Closed);
-        let reported = self.machine.error_node(id).expect("an error node");
-        let name = format!("domain {BAD}");
-        let front = id.front_dir();
-        for part in parts.iter().copied().chain([front.as_str(), &name, "detach and attach"]) {
-            assert!(reported.contains(part), "{part:?} is not in: {reported}");
-        }
-        assert_eq!(self.report(id).failed.as_ref(), Some(&reported));
-        let lines = log_lines::with(&reported);
-        assert_eq!(lines.len(), 1, "{reported} in the log: {lines:?}");
-        assert!(lines[0].starts_with(&format!("WARN: {id}: closed: ")), "{lines:?}");
-        // It stays closed as long as its front says that it is connected.
-        self.traffic.flows();
-        assert_eq!(self.machine.back_state(id).as_deref(), Some("6"));
-    }
-
-    /// The vif is removed; the machine's account is what it was, and the good guests never noticed.
-    pub fn clear(&mut self, id: DeviceId, guest: RawGuest) {
-        drop(guest);
-        self.remove(id);
-        self.settles();
-    }
-
-    /// A connect whose keys are changed by `mischief` fails, with a text that has these parts.
-    fn refuses(&mut self, mischief: impl FnOnce(&mut RawGuest, &mut Keys), parts: &[&str]) {
-        let (id, mut guest) = self.guest();
-        let mut keys = guest.keys();
-        mischief(&mut guest, &mut keys);
-        guest.connect(&keys);
-        self.is_closed(id, &mut guest, parts);
-        // A front that mends its ways gets the same vif.
-        guest.set_state(XenbusState::Closed);
-        guest.set_state(XenbusState::Initialising);
-        guest.connect(&guest.keys());
-        guest.wait_back(&[XenbusState::Connected]);
-        until(|| self.report(id).failed.is_none());
-        guest.play(&[Slot::Data(guest.request(0, 64))]);
-        assert_eq!(guest.answers(), [RSP_OKAY]);
-        self.clear(id, guest);
-    }
-
-    /// A live vif is closed for what `mischief` does on its rings.
-    fn closes(&mut self, mischief: impl FnOnce(&mut RawGuest), parts: &[&str]) {
-        let (id, mut guest) = self.guest();
-        guest.connect_honestly();
-        guest.play(&[Slot::Data(guest.request(0, 64))]);
-        assert_eq!(guest.answers(), [RSP_OKAY]);
-        mischief(&mut guest);
-        guest.notify();
-        self.is_closed(id, &mut guest, parts);
-        self.clear(id, guest);
-    }
-}
 
 fn set(keys: &mut Keys, key: &str, value: impl ToString) {
     keys.insert(key.into(), value.to_string());

@@ -2,9 +2,6 @@
 //! others too, a switch. A guest gets the settings that it makes; a guest that breaks the protocol
 //! or never rests loses its own vif, or nothing.
 
-use crate::machine::guest::{Guest, Traffic, ordinary};
-use crate::machine::raw_guest::RawGuest;
-use crate::machine::{BACK, Back, Machine, Test, log_lines, until};
 use pregrant::GrantRef;
 use pregrant::net::front::{FrontConfig, Granting};
 use pregrant::net::headers::MacAddr;
@@ -17,6 +14,10 @@ use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_READO
 use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::device_log::LINES_PER_DEVICE;
 use pregrant_loopback::{Channel, Region};
+use pregrant_test_machine::guest::{Guest, Traffic, ordinary};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{BACK, Back, Machine, Test, until};
+use pregrant_test_machine::raw_guest::RawGuest;
 
 pub const TESTS: &[Test] = &[
     ("xsa_39_a_control_ring_that_breaks_the_protocol", xsa_39_a_control_ring_that_breaks_the_protocol),

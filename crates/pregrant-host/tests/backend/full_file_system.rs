@@ -3,12 +3,13 @@
 //!
 //! The file system is a tmpfs of 64 KiB, in namespaces that a child of this program has for itself.
 
-use crate::machine::model::Slot;
-use crate::machine::stage::{BAD, Stage};
-use crate::machine::{Test, log_lines};
-use crate::skip::skip;
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant_host::drivers::recovery::FileRecovery;
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::Test;
+use pregrant_test_machine::stage::{BAD, Stage};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::skip::skip;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;

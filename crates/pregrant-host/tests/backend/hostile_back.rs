@@ -4,8 +4,8 @@
 #[path = "../../examples/hostile_back/cases.rs"]
 mod cases;
 
-use crate::machine::guest::{Guest, staging};
-use crate::machine::{BACK, Machine, Store, Test};
+use pregrant_test_machine::guest::{Guest, staging};
+use pregrant_test_machine::machine::{BACK, Machine, Store, Test};
 
 use pregrant::PeerFault;
 use pregrant::net::front::{FrontConfig, FrontQueue};

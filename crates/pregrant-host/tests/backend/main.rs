@@ -10,19 +10,16 @@ mod bad_guests;
 mod control_ring;
 mod full_file_system;
 mod hostile_back;
-#[path = "../machine/mod.rs"]
-mod machine;
 mod misbehaviour;
 mod rx_context;
 mod shares;
-#[path = "../../../pregrant/tests/skip/mod.rs"]
-mod skip;
 mod successor;
 mod vif_life;
 mod vif_time;
 mod workers;
 mod xsa_machine;
 
+use pregrant_test_machine::machine;
 use std::path::Path;
 
 fn main() {

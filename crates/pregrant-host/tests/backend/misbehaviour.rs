@@ -5,8 +5,8 @@
 #[path = "../../examples/misbehaviour/cases.rs"]
 mod cases;
 
-use crate::machine::{BACK, Back, Machine, Test, until};
 use pregrant::DomId;
+use pregrant_test_machine::machine::{BACK, Back, Machine, Test, until};
 
 pub const TESTS: &[Test] = &[("each_case_has_its_answers", each_case_has_its_answers)];
 

@@ -1,6 +1,5 @@
 //! In whose turn frames go from one queue of a worker to another.
 
-use crate::machine::{self, Test};
 use pregrant::port::{Arena, PortOwner, QueueWaker};
 use pregrant::units::EvtchnPort;
 use pregrant::xenbus::{Class, DeviceId};
@@ -10,6 +9,7 @@ use pregrant_host::drivers::device_class::{RingFault, ServedQueue};
 use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::worker_queues::WorkerQueues;
 use pregrant_loopback::{Broker, DomainSpec, Hooks, Loopback};
+use pregrant_test_machine::machine::{self, Test};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 

@@ -1,8 +1,6 @@
 //! One guest with many devices, disks and vifs: each has its share of what one guest may have
 //! mapped, and none costs another its share before it connects.
 
-use crate::machine::guest::{Guest, exchange, ordinary, staging};
-use crate::machine::{BACK, Back, Machine, Plan, Store, Test, until};
 use pregrant::DomId;
 use pregrant::blk::front::{Ask, FrontConfig as DiskConfig, FrontVbd};
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -11,6 +9,8 @@ use pregrant::xenbus::toolstack::{self, Vbd};
 use pregrant::xenbus::{Class, Device, DeviceId, XenbusState};
 use pregrant_host::drivers::{DeviceReport, Net};
 use pregrant_loopback::Loopback;
+use pregrant_test_machine::guest::{Guest, exchange, ordinary, staging};
+use pregrant_test_machine::machine::{BACK, Back, Machine, Plan, Store, Test, until};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -8,11 +8,12 @@
 //! The obstacle stays until guest 5's frames are answered, so a worker has served it before vif 6
 //! is had, always.
 
-use crate::machine::guest::{Guest, exchange, ordinary};
-use crate::machine::{Back, Kind, Machine, Obstacle, Plan, Test, Workers, log_lines, until};
 use pregrant::net::front::FrontConfig;
 use pregrant::xenbus::DeviceId;
 use pregrant_host::drivers::Placement;
+use pregrant_test_machine::guest::{Guest, exchange, ordinary};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{Back, Kind, Machine, Obstacle, Plan, Test, Workers, until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,10 +1,6 @@
 //! Vifs from their coming to their end, as two guests and a backend live it: what was negotiated is
 //! what frames take, and when it is over nothing is left.
 
-use crate::machine::guest::{Guest, exchange, ordinary, staging};
-use crate::machine::model::Slot;
-use crate::machine::raw_guest::RawGuest;
-use crate::machine::{BACK, Back, Machine, Plan, Store, Test, log_lines, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
@@ -21,6 +17,11 @@ use pregrant_host::drivers::{
     Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider, RemoteSide,
 };
 use pregrant_loopback::{Audit, BrokerRecovery};
+use pregrant_test_machine::guest::{Guest, exchange, ordinary, staging};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{BACK, Back, Machine, Plan, Store, Test, net, until};
+use pregrant_test_machine::raw_guest::RawGuest;
+use pregrant_testkit::model_front::Slot;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 

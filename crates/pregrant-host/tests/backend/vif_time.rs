@@ -2,14 +2,15 @@
 //! that goes, and a rate changes while frames travel. Each rule, to the nanosecond,
 //! is tested in the core.
 
-use crate::machine::guest::{Guest, ordinary};
-use crate::machine::model::Slot;
-use crate::machine::raw_guest::RawGuest;
-use crate::machine::{Back, Machine, Test, log_lines, mac, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Patience;
 use pregrant::wire::netif::{RSP_OKAY, RxRequest};
 use pregrant::xenbus::XenbusState;
+use pregrant_test_machine::guest::{Guest, ordinary};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{Back, Machine, Test, mac, net, until};
+use pregrant_test_machine::raw_guest::RawGuest;
+use pregrant_testkit::model_front::Slot;
 
 pub const TESTS: &[Test] = &[
     (

@@ -5,10 +5,6 @@
 //! Waits are unbounded here: a wake-up, or a command to a worker, that is lost ends the process or
 //! hangs the test.
 
-use crate::machine::guest::{Guest, exchange, ordinary, staging};
-use crate::machine::model::Slot;
-use crate::machine::raw_guest::RawGuest;
-use crate::machine::{self, Back, Machine, Plan, Test, Workers, log_lines, until};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
@@ -28,6 +24,11 @@ use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::worker_pool::{SpawnWorker, Threads, WorkerPool, thread};
 use pregrant_host::drivers::worker_queues::{Returned, Why, WorkerQueues};
 use pregrant_loopback::{Broker, DomainSpec, Hooks, Loopback};
+use pregrant_test_machine::guest::{Guest, exchange, ordinary, staging};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{self, Back, Machine, Plan, Test, Workers, until};
+use pregrant_test_machine::raw_guest::RawGuest;
+use pregrant_testkit::model_front::Slot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;

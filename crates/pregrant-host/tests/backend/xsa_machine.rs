@@ -1,16 +1,17 @@
 //! Xen's security advisories that need a whole machine: processes' resources, event channels,
 //! xenstore, a log. A hostile guest beside two that go on. docs/threat-model.md has the table.
 
-use crate::machine::guest::{Guest, exchange, ordinary, staging};
-use crate::machine::model::Slot;
-use crate::machine::raw_guest::RawGuest;
-use crate::machine::stage::{BAD, Stage};
-use crate::machine::{Store, Test, log_lines, mac, until};
 use pregrant::net::front::FrontConfig;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::XenbusState;
 use pregrant_host::UnixTransport;
 use pregrant_loopback::Loopback;
+use pregrant_test_machine::guest::{Guest, exchange, ordinary, staging};
+use pregrant_test_machine::log_lines;
+use pregrant_test_machine::machine::{Store, Test, mac, until};
+use pregrant_test_machine::raw_guest::RawGuest;
+use pregrant_test_machine::stage::{BAD, Stage};
+use pregrant_testkit::model_front::Slot;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};

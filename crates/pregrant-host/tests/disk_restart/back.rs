@@ -1,6 +1,5 @@
 //! The back's process: a real [`Backend`] for vbds, whose images are files.
 
-use crate::log_lines;
 use crate::world::{BACK, LIMIT, LOGS, client};
 use pregrant::blk::back::VbdConfig;
 use pregrant::platform::Platform;
@@ -10,6 +9,7 @@ use pregrant_host::drivers::{
 };
 use pregrant_host::wake::WakeOn;
 use pregrant_loopback::{BrokerRecovery, Loopback};
+use pregrant_test_machine::log_lines;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::Read;
 use std::os::fd::AsFd;

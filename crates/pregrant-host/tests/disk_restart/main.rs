@@ -8,15 +8,6 @@
 mod back;
 mod closing;
 mod guest;
-#[path = "../machine/log_lines.rs"]
-#[allow(dead_code)] // others keep the lines
-mod log_lines;
-#[path = "../one_by_one/mod.rs"]
-mod one_by_one;
-#[path = "../processes/mod.rs"]
-mod processes;
-#[path = "../../../pregrant/tests/skip/mod.rs"]
-mod skip;
 mod slow;
 mod world;
 
@@ -24,6 +15,8 @@ use guest::{Guest, ask, hammer};
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::FrontConfig;
 use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
+use pregrant_test_machine::one_by_one;
+use pregrant_testkit::skip::skip;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
@@ -325,7 +318,7 @@ fn a_discard_reaches_the_file() {
         let guest = Guest::start(&world, FrontConfig::default());
         let disk = guest.disk();
         if disk.figures().is_some_and(|figures| figures.discard.is_none()) {
-            skip::skip("this file system punches no holes");
+            skip("this file system punches no holes");
         } else {
             ask(disk, DiskOp::Write { at: 0, bytes: vec![5; BYTES as usize] }).unwrap();
             ask(disk, DiskOp::Flush).unwrap();

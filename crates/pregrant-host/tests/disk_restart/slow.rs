@@ -7,7 +7,6 @@
 //! ```
 
 use crate::guest::{Guest, ask};
-use crate::skip::skip;
 use crate::world::World;
 use fuser::{
     BackgroundSession, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -18,6 +17,7 @@ use pregrant::blk::disk::{Buffer, Disk, Image, Io, IoError, IoMemory, IoOp, Open
 use pregrant::blk::front::FrontConfig;
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay};
 use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
+use pregrant_testkit::skip::skip;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::ffi::OsStr;

@@ -1,17 +1,17 @@
 //! The machine of these tests: a guest with a disk, and backs as processes.
 
-use crate::processes::Host;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vbd};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant_loopback::DomainSpec;
+use pregrant_test_machine::processes::Host;
 use std::fs::{File, OpenOptions};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-pub use crate::processes::{BACK, Back, client};
+pub use pregrant_test_machine::processes::{BACK, Back, client};
 
 pub const GUEST: DomId = DomId(5);
 pub const VBD: u32 = 51712;

@@ -4,13 +4,13 @@
 //!   Sender: TxFront --ring--> TxQueue --SwitchPort--> switch --SwitchPort--> RxQueue --ring--> RxFront: Receiver
 //! ```
 
-use crate::rig::{Frame, GUEST, Rig, RxEnds, SLOTS, TxEnds, Way};
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::path::{AnyFrontPath, FrontPath};
 use pregrant::port::{Arena, FramePort, Offload, Offloads};
 use pregrant::shm::SharedBytes;
 use pregrant_host::ports::switch::{Switch, SwitchPort};
+use pregrant_testkit::two_domains::{Frame, GUEST, RxEnds, SLOTS, TwoDomains, TxEnds, Way};
 
 pub const ALL: Offloads = Offloads { csum: true, gso: true };
 
@@ -39,7 +39,7 @@ pub fn teach(port: &mut SwitchPort, guest: u8) {
 }
 
 pub struct Sender {
-    pub rig: Rig,
+    pub domains: TwoDomains,
     pub ends: TxEnds,
     pub port: SwitchPort,
     arena: Arena,
@@ -48,11 +48,11 @@ pub struct Sender {
 
 impl Sender {
     pub fn new(switch: &Switch, guest: u8, way: Way) -> Self {
-        let rig = Rig::new();
-        let ends = rig.tx(way, Granting::PerFrame, 0);
+        let domains = TwoDomains::new();
+        let ends = domains.tx(way, Granting::PerFrame, 0);
         let mut port = switch.add_port(ALL).unwrap();
         teach(&mut port, guest);
-        Self { rig, ends, port, arena: Arena::new(), burst: Arena::new() }
+        Self { domains, ends, port, arena: Arena::new(), burst: Arena::new() }
     }
 
     /// Puts frames on its ring; how many had room.
@@ -64,8 +64,11 @@ impl Sender {
             if frames[sent..].iter().take_while(fits).count() == 0 {
                 return sent;
             }
-            let n =
-                self.ends.front.send(&self.rig.guest, &self.ends.front_chan, &self.burst.burst()).unwrap();
+            let n = self
+                .ends
+                .front
+                .send(&self.domains.guest, &self.ends.front_chan, &self.burst.burst())
+                .unwrap();
             if n == 0 {
                 return sent;
             }
@@ -75,10 +78,10 @@ impl Sender {
 
     /// Runs one turn of its back, and then its own.
     pub fn turn(&mut self) -> bool {
-        let Self { rig, ends, port, arena, .. } = self;
+        let Self { domains, ends, port, arena, .. } = self;
         let control = SharedControl::default();
-        let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, arena, &control).unwrap();
-        ends.front.reclaim(&rig.guest, 1).unwrap();
+        let polled = ends.back.poll(&domains.host, GUEST, &ends.back_chan, port, arena, &control).unwrap();
+        ends.front.reclaim(&domains.guest, 1).unwrap();
         polled == Polled::More
     }
 
@@ -101,14 +104,14 @@ impl Sender {
 
     /// Closes it: nothing of it stays granted or mapped.
     pub fn close(self) -> SwitchPort {
-        self.ends.close(&self.rig);
-        self.rig.assert_empty();
+        self.ends.close(&self.domains);
+        self.domains.assert_empty();
         self.port
     }
 }
 
 pub struct Receiver {
-    pub rig: Rig,
+    pub domains: TwoDomains,
     pub ends: RxEnds,
     pub port: SwitchPort,
     arena: Arena,
@@ -117,22 +120,22 @@ pub struct Receiver {
 
 impl Receiver {
     pub fn new(switch: &Switch, guest: u8, way: Way, caps: Offloads) -> Self {
-        let rig = Rig::new();
-        let ends = rig.rx(way, Granting::PerFrame, 0, false);
+        let domains = TwoDomains::new();
+        let ends = domains.rx(way, Granting::PerFrame, 0, false);
         let mut port = switch.add_port(caps).unwrap();
         teach(&mut port, guest);
-        Self { rig, ends, port, arena: Arena::new(), got: Vec::new() }
+        Self { domains, ends, port, arena: Arena::new(), got: Vec::new() }
     }
 
     /// Posts what slots it has.
     pub fn post(&mut self) {
-        self.ends.front.post(&self.rig.guest, &self.ends.front_chan).unwrap();
+        self.ends.front.post(&self.domains.guest, &self.ends.front_chan).unwrap();
     }
 
     pub fn poll(&mut self) -> bool {
-        let Self { rig, ends, port, .. } = self;
+        let Self { domains, ends, port, .. } = self;
         let control = SharedControl::default();
-        ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &control).unwrap() == Polled::More
+        ends.back.poll(&domains.host, GUEST, &ends.back_chan, port, &control).unwrap() == Polled::More
     }
 
     pub fn recv(&mut self) -> usize {
@@ -154,8 +157,8 @@ impl Receiver {
     }
 
     pub fn close(self) {
-        self.ends.close(&self.rig);
-        self.rig.assert_empty();
+        self.ends.close(&self.domains);
+        self.domains.assert_empty();
     }
 }
 

@@ -2,14 +2,12 @@
 //! waits for whom when one of them ends, stands, or breaks its word.
 
 mod guests;
-#[path = "../../../pregrant/tests/rig/mod.rs"]
-mod rig;
 
 use guests::{ALL, Receiver, Sender, assert_same, frame, mac, teach};
 use pregrant::net::back::stall::{Link, Patience};
 use pregrant::port::{Arena, FramePort, MAX_FRAME, Offload, Offloads, PortOwner, QueueWaker};
 use pregrant_host::ports::switch::Switch;
-use rig::{Frame, Way};
+use pregrant_testkit::two_domains::{Frame, Way};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -273,8 +271,8 @@ fn a_sender_that_is_drained_has_all_answered() {
     let (mut a, mut b, frames) = pair(&switch);
     assert_eq!(a.send(&frames), 4);
     while a.turn() {}
-    a.ends.back.drain(&a.rig.host, &a.ends.back_chan);
-    a.ends.front.reclaim(&a.rig.guest, 1).unwrap();
+    a.ends.back.drain(&a.domains.host, &a.ends.back_chan);
+    a.ends.front.reclaim(&a.domains.guest, 1).unwrap();
     assert_eq!(a.in_flight(), 0);
     b.turn();
     assert_same(&b.got, &frames);

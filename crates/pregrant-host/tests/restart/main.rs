@@ -10,15 +10,9 @@ mod frames;
 mod grefs;
 mod guest;
 mod matrix;
-#[path = "../../../pregrant/tests/rig/model.rs"]
-mod model;
 mod model_guest;
-#[path = "../one_by_one/mod.rs"]
-mod one_by_one;
 mod one_copy;
 mod pairs;
-#[path = "../processes/mod.rs"]
-mod processes;
 mod reconnect;
 mod rounds;
 mod tcp;
@@ -32,6 +26,7 @@ use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::xenbus::XenbusState;
 use pregrant_loopback::LoopbackError;
+use pregrant_test_machine::one_by_one;
 use std::path::Path;
 use std::time::Duration;
 use traffic::Traffic;

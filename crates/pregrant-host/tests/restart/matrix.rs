@@ -16,7 +16,6 @@
 use crate::POINTS;
 use crate::back::BURST;
 use crate::frames;
-use crate::one_by_one::alive;
 use crate::pairs::{self, Dice};
 use crate::traffic::Traffic;
 use crate::world::{Back, Counts, Word, World};
@@ -26,6 +25,7 @@ use pregrant::net::one_slot::OneSlot;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::BURST_FRAMES;
+use pregrant_test_machine::one_by_one::alive;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 

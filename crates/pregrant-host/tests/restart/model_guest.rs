@@ -1,6 +1,5 @@
 //! A guest that plays raw slots: the model front on a live vif.
 
-use crate::model::{RxFrame, RxModel, Slot, TxModel};
 use crate::world::{BACK, World};
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::net::front::regions::Regions;
@@ -26,6 +25,7 @@ use pregrant_host::MonotonicClock;
 use pregrant_host::UnixTransport;
 use pregrant_host::ports::sequence;
 use pregrant_loopback::{Channel, Loopback, Region};
+use pregrant_testkit::model_front::{RxFrame, RxModel, Slot, TxModel};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -9,7 +9,6 @@
 //! and repeats those alone that its successor names.
 
 use crate::POINTS;
-use crate::one_by_one::alive;
 use crate::world::{Back, Word, World};
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
@@ -21,6 +20,7 @@ use pregrant_host::UnixTransport;
 use pregrant_host::drivers::Frontend;
 use pregrant_host::ports::sequence::{self, Head};
 use pregrant_loopback::{DomainSpec, Loopback};
+use pregrant_test_machine::one_by_one::alive;
 use std::time::Duration;
 
 const SENDER: DomId = DomId(7);

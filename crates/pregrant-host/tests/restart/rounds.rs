@@ -200,7 +200,7 @@ impl Rounds {
 
     /// A little work of everybody who lives in this process.
     fn step(&mut self, send: bool) {
-        crate::one_by_one::alive();
+        pregrant_test_machine::one_by_one::alive();
         let answered = self.model.answered();
         if answered > 0
             && let Some(died) = self.died.take()

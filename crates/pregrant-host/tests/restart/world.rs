@@ -1,7 +1,6 @@
 //! The machine of these tests: guests with a vif each, backs as processes, and memory in which
 //! these keep account over their deaths.
 
-use crate::processes::{self, Host};
 use pregrant::DomId;
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::DeviceId;
@@ -9,11 +8,12 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
 use pregrant_host::UnixTransport;
 use pregrant_loopback::{DomainSpec, Loopback, Persistent};
+use pregrant_test_machine::processes::Host;
 use std::ops::{Deref, DerefMut, Range};
 use std::process::Stdio;
 use std::time::Duration;
 
-pub use processes::{BACK, Back, client};
+pub use pregrant_test_machine::processes::{BACK, Back, client};
 
 pub const GUEST: DomId = DomId(5);
 pub const OTHER: DomId = DomId(6);

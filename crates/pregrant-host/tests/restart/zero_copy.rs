@@ -3,12 +3,12 @@
 
 use crate::POINTS;
 use crate::back::BURST;
-use crate::one_by_one::alive;
 use crate::traffic::Traffic;
 use crate::world::{Word, World};
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
+use pregrant_test_machine::one_by_one::alive;
 use std::time::Duration;
 
 const FRAMES: u64 = 400;

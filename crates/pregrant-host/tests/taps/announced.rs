@@ -1,14 +1,14 @@
 //! The announcement of an interface whose vif has connected: its addresses, and those of the bridge
 //! that it is a port of.
 
-use crate::netns::{GUEST_MAC, apart, ip};
-use crate::skip::skip;
 use pregrant::net::announcement::{arp, neighbour_advertisement, rarp};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::Arena;
 use pregrant_host::ports::announcement::announce;
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::tap::Tap;
+use pregrant_test_machine::netns::{GUEST_MAC, apart, ip};
+use pregrant_testkit::skip::skip;
 use std::net::Ipv6Addr;
 
 const MAC: MacAddr = MacAddr(GUEST_MAC);

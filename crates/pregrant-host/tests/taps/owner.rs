@@ -1,8 +1,6 @@
 //! What the owner of an interface does while a tap has it: renames it, moves it to another network
 //! namespace, removes it. The descriptor stays, and frames go on.
 
-use crate::netns::{BOTH, GUEST_MAC, apart, ip};
-use crate::skip::skip;
 use pregrant::DomId;
 use pregrant::port::{Arena, FramePort, Offload};
 use pregrant::xenbus::{Class, DeviceId};
@@ -10,6 +8,8 @@ use pregrant_host::drivers::net::port_provider::Ports;
 use pregrant_host::drivers::{Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::tap::{Tap, TapPort, Whereabouts};
+use pregrant_test_machine::netns::{BOTH, GUEST_MAC, apart, ip};
+use pregrant_testkit::skip::skip;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;

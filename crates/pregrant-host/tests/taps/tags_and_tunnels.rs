@@ -6,13 +6,13 @@
 //! ```
 //! A packet socket says of its frames what a bridge passes on of a nested guest's, or of a VLAN's.
 
-use crate::netns::GUEST_MAC;
 use crate::tap::{Packets, each_way};
 use etherparse::PacketBuilder;
 use pregrant::net::checksum;
 use pregrant::net::headers::IpHeaders;
 use pregrant::port::{Arena, FramePort, Offload, PieceMut};
 use pregrant_host::ports::tap::TapPort;
+use pregrant_test_machine::netns::GUEST_MAC;
 use std::time::{Duration, Instant};
 
 /// `ETH_P_ALL`.

@@ -5,8 +5,6 @@
 //!   this test (as the guest, 10.77.0.2) <--TapPort--> interface vif7.0, 10.77.0.1 <--> a socket of the same namespace
 //! ```
 
-use crate::netns::{BOTH, GUEST_MAC, apart, ip};
-use crate::skip::{skip, skip_for_kernel};
 use pregrant::DomId;
 use pregrant::net::checksum;
 use pregrant::platform::local::Pages;
@@ -19,6 +17,8 @@ use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
 use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
+use pregrant_test_machine::netns::{BOTH, GUEST_MAC, apart, ip};
+use pregrant_testkit::skip::{skip, skip_for_kernel};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
 };

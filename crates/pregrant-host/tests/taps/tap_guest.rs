@@ -6,8 +6,6 @@
 //!   front --ring--> TxQueue --> vif7.0 --bridge--> vif8.0, whose guest takes nothing unfinished: the kernel cuts
 //! ```
 
-use crate::netns::{BOTH, GUEST_MAC, apart_without_ipv6 as apart, ip};
-use crate::rig::model::{Slot, TxModel};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::front::Granting;
@@ -18,14 +16,16 @@ use pregrant::ring::{BackRing, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{Class, DeviceId};
+use pregrant_test_machine::netns::{BOTH, GUEST_MAC, apart_without_ipv6 as apart, ip};
+use pregrant_testkit::model_front::{Slot, TxModel};
 
-use crate::rig::{GUEST, Rig, Way};
-use crate::skip::skip;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use pregrant_loopback::{Broker, DomainSpec, Hooks};
+use pregrant_testkit::skip::skip;
+use pregrant_testkit::two_domains::{GUEST, TwoDomains, Way};
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,8 +124,8 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             (Way::Map, false, false),
             (Way::Map, true, true),
         ] {
-            let rig = Rig::new();
-            let mut ends = rig.tx(way, Granting::PerFrame, 0);
+            let domains = TwoDomains::new();
+            let mut ends = domains.tx(way, Granting::PerFrame, 0);
             let mut frame = tcp(v6, &payload);
             if csum_blank {
                 pregrant::net::checksum::make_blank(&mut frame).unwrap();
@@ -133,9 +133,9 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             let gso = Offload { csum_blank, csum_ok: true, gso_type: 1 + u8::from(v6), gso_size: 1400 };
             let mut arena = Arena::new();
             assert!(arena.push(&frame, gso));
-            assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+            assert_eq!(ends.front.send(&domains.guest, &ends.front_chan, &arena.burst()), Ok(1));
             let control = SharedControl::default();
-            while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &control)
+            while ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut arena, &control)
                 == Ok(Polled::More)
             {}
             assert_eq!(ends.back.stats().gso_checksum_fixups, u64::from(!csum_blank));
@@ -146,8 +146,8 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             if pages > 0 {
                 assert_eq!(ops.copies, 1, "the kernel took the payload from the guest's pages");
             }
-            ends.front.reclaim(&rig.guest, 1).unwrap();
-            ends.close(&rig);
+            ends.front.reclaim(&domains.guest, 1).unwrap();
+            ends.close(&domains);
             let (mut came, mut segments) = (vec![0; payload.len()], 0);
             while segments < payload.len().div_ceil(1400) {
                 next_burst(&mut received, &mut arena);

@@ -7,13 +7,9 @@
 
 #[path = "../../examples/device_class/main.rs"]
 mod example;
-#[path = "../machine/mod.rs"]
-mod machine;
 
 use example::front;
 use example::vtoy::{MOST, Toys, VTOY};
-use machine::guest::{Guest, exchange, ordinary};
-use machine::{BACK, Machine, Test, until};
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -26,6 +22,9 @@ use pregrant_host::drivers::{
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_loopback::{BrokerRecovery, Loopback};
+use pregrant_test_machine::guest::{Guest, exchange, ordinary};
+use pregrant_test_machine::machine;
+use pregrant_test_machine::machine::{BACK, Machine, Test, until};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};

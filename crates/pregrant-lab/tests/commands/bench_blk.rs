@@ -1,7 +1,7 @@
 //! `bench blk` as a user runs it: what it prints, writes and returns.
 
-use crate::skip::skip;
 use crate::{LAB, text};
+use pregrant_testkit::skip::skip;
 use std::path::PathBuf;
 use std::process::Command;
 

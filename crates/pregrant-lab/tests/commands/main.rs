@@ -9,8 +9,6 @@ mod bench_store;
 mod command_line;
 mod frames;
 mod report;
-#[path = "../../../pregrant/tests/skip/mod.rs"]
-mod skip;
 mod store_tools;
 
 use std::process::{Command, Output};

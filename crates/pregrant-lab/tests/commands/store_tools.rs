@@ -1,7 +1,7 @@
 //! Xen's own tools (Debian: xenstore-utils) against `pregrant-lab store serve`.
 
 use crate::LAB;
-use crate::skip::skip;
+use pregrant_testkit::skip::skip;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

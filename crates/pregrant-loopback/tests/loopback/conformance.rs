@@ -1,10 +1,10 @@
 //! The loopback passes the conformance suite, with each way of mapping and each grant table, and
 //! leaves nothing behind.
 
-use crate::skip::skip;
 use pregrant::DomId;
 use pregrant_loopback::conformance::{self, CaseStatus, Machine};
 use pregrant_loopback::{Audit, Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
+use pregrant_testkit::skip::skip;
 
 const FRONT: DomId = DomId(5);
 const BACK: DomId = DomId(0);

@@ -2,12 +2,12 @@
 //! `crates/pregrant-xenstored/tests/store_program.rs`, fewer of them. Here events are sent as they
 //! come, and a domain that is released finds its sockets closed.
 
-use crate::store_model::Reply;
-use crate::store_model::program::{LIMITS, Store, program, run};
 use pregrant::DomId;
 use pregrant::wire::xs::MsgType;
 use pregrant::xenstore::codec::{self, Message, Parser};
 use pregrant_loopback::xenstored::{Handle, Xenstored};
+use pregrant_testkit::store_model::Reply;
+use pregrant_testkit::store_model::program::{LIMITS, Store, program, run};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::io::{Read, Write};

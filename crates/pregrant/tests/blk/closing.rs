@@ -3,7 +3,7 @@
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
-use crate::rig::{GUEST, HOST, SECTORS, Setting, World, figures, pattern};
+use crate::world::{GUEST, HOST, SECTORS, Setting, World, figures, pattern};
 use pregrant::blk::back::{BackVbd, VbdConfig};
 use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd};

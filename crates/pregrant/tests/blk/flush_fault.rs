@@ -1,7 +1,7 @@
 //! A flush that failed: Linux tells of a lost write-back once for each open file, and forgets it.
 #![cfg(not(miri))]
 
-use crate::rig::{HOST, World, figures};
+use crate::world::{HOST, World, figures};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontStep, FrontVbd};

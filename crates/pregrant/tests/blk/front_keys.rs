@@ -3,7 +3,7 @@
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
-use crate::rig::{HOST, World, figures, pattern};
+use crate::world::{HOST, World, figures, pattern};
 use pregrant::GrantRef;
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::{Discard, DiskFigures};

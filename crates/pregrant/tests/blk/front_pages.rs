@@ -1,7 +1,7 @@
 //! Which pages a front grants, and when: as requests need them, up to a bound.
 #![cfg(not(miri))]
 
-use crate::rig::{GUEST, HOST, Setting, World, figures, pattern};
+use crate::world::{GUEST, HOST, Setting, World, figures, pattern};
 use pregrant::blk::front::free_pages::{REFUSALS, STEP_PAGES};
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd, NotAsked};
 use pregrant::blk::path::PathName;

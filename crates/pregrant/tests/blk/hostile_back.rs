@@ -1,6 +1,6 @@
 //! A back that answers what it likes.
 
-use crate::rig::{GUEST, HOST, World, figures};
+use crate::world::{GUEST, HOST, World, figures};
 use pregrant::PeerFault;
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::IoError;

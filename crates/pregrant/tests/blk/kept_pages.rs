@@ -3,7 +3,7 @@
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
-use crate::rig::{Setting, World, figures};
+use crate::world::{Setting, World, figures};
 use pregrant::blk::front::Ask;
 use pregrant::blk::path::PathName;
 use pregrant::blk::path::persistent::back::PURGE_EACH_NS;
@@ -115,7 +115,7 @@ fn a_page_that_is_granted_to_be_read_can_be_written_to_the_disk() {
     let mut world = world(20);
     let mut front = RawFront::<Blkif64>::connect(&mut world, 2);
     let mut refs = [pregrant::GrantRef::NONE];
-    let read_only = world.guest.alloc(crate::rig::HOST, Access::ReadOnly, &mut refs).unwrap();
+    let read_only = world.guest.alloc(crate::world::HOST, Access::ReadOnly, &mut refs).unwrap();
     assert!(read_only.copy_in(0, &[0x5a; 4096]));
     let own = std::mem::replace(&mut front.refs[0], refs[0]);
     assert_eq!(front.ask(&mut world, &front.pages_of(OP_WRITE, 8, &[0, 1])), RSP_OKAY);

@@ -1,8 +1,7 @@
 //! From keys to a live disk, and back.
 #![cfg(not(miri))]
 
-use crate::model_disk::byte;
-use crate::rig::{HOST, SECTORS, Setting, World, figures, pattern};
+use crate::world::{HOST, SECTORS, Setting, World, figures, pattern};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::{Discard, DiskFigures, IoError};
 use pregrant::blk::features::BackFeatures;
@@ -13,6 +12,7 @@ use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::back::PageShare;
 use pregrant::xenbus::connect_error::ConnectError;
+use pregrant_testkit::model_disk::byte;
 
 #[test]
 fn bytes_go_both_ways_on_every_path_in_both_layouts() {
@@ -165,7 +165,7 @@ fn what_a_disk_is_reaches_its_guest() {
 fn nothing_is_connected_before_the_disk_is_open() {
     let mut world = World::new(VbdConfig::default(), figures());
     world.disk.inside().broken = Some("no such image: give another in `params`".into());
-    let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, FrontConfig::default(), true);
+    let mut front = pregrant::blk::front::FrontVbd::new(crate::world::HOST, FrontConfig::default(), true);
     world.step_back().unwrap();
     assert_eq!(world.disk.inside().opened, 0);
     front.step(&world.guest, &mut world.front_bus).unwrap();
@@ -247,7 +247,8 @@ fn a_front_s_keys_are_validated() {
         ("multi-queue-num-queues", "0", "multi-queue-num-queues"),
     ] {
         let mut world = World::new(VbdConfig::default(), figures());
-        let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, FrontConfig::default(), false);
+        let mut front =
+            pregrant::blk::front::FrontVbd::new(crate::world::HOST, FrontConfig::default(), false);
         world.step_back().unwrap();
         front.step(&world.guest, &mut world.front_bus).unwrap();
         world.front_bus.own.borrow_mut().insert(key.into(), value.into());
@@ -272,7 +273,7 @@ fn a_guest_s_pages_are_bounded() {
         let setting = Setting::of(path, Abi::X86_64);
         let mut world = World::new(setting.back, figures());
         world.back.limit_pages(0);
-        let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, setting.front, false);
+        let mut front = pregrant::blk::front::FrontVbd::new(crate::world::HOST, setting.front, false);
         world.step_back().unwrap();
         front.step(&world.guest, &mut world.front_bus).unwrap();
         assert!(matches!(world.step_back(), Err(ConnectError::TooManyPages(_))));
@@ -429,7 +430,7 @@ fn what_a_predecessor_offered_ends_with_its_connection() {
     let offers = |segments| BackFeatures { max_indirect_segments: segments, ..BackFeatures::default() };
     let mut world = World::new(VbdConfig { features: offers(32), ..VbdConfig::default() }, figures());
     let config = FrontConfig { max_segments: 256, ..FrontConfig::default() };
-    let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, config, true);
+    let mut front = pregrant::blk::front::FrontVbd::new(crate::world::HOST, config, true);
     assert_eq!(world.connect(&mut front), [FrontStep::Live]);
     world.config.features = offers(64);
     assert!(world.succeed().expect("a live ring"));

@@ -11,14 +11,14 @@
 //! guest that dies leaves requests, and starts again. Each tag is answered once.
 #![cfg(not(miri))]
 
-use crate::model_disk::shared_disk::Died;
-use crate::rig::{HOST, SECTORS, Setting, World, figures};
-use crate::rounds::rounds;
+use crate::world::{HOST, SECTORS, Setting, World, figures};
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd, NotAsked};
 use pregrant::blk::path::PathName;
 use pregrant::platform::local::LocalDomain;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::Abi;
+use pregrant_testkit::rounds::rounds;
+use pregrant_testkit::shared_disk::Died;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -371,7 +371,7 @@ fn a_live_ring_without_its_journal_is_not_taken_up() {
     front.submit(&world.guest, 0, &Ask::Flush, 1).unwrap();
     front.publish(&world.guest, 0);
     let gone = pregrant::blk::back::BackVbd::new(
-        crate::rig::GUEST,
+        crate::world::GUEST,
         51712,
         world.config,
         Box::new(world.disk.clone()),

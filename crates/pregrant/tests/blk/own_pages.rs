@@ -2,7 +2,7 @@
 #![cfg(not(miri))]
 
 use crate::hostile_back::Ends;
-use crate::rig::{GUEST, Setting, World, figures, pattern};
+use crate::world::{GUEST, Setting, World, figures, pattern};
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd, NotAsked, OwnAsk};
 use pregrant::blk::path::PathName;
 use pregrant::grants::regions::Granting;

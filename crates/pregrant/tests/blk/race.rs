@@ -2,14 +2,14 @@
 //! Small enough for Miri, which says whether a race with a peer is one that Rust allows; of the
 //! other tests of a disk it has only a hostile back's.
 
-use crate::mutator::{Outcomes, until_both, while_mutating};
 use crate::raw_front::RawFront;
-use crate::rig::{Setting, World};
+use crate::world::{Setting, World};
 use pregrant::blk::disk::DiskFigures;
 use pregrant::blk::path::PathName;
 use pregrant::ring::{AnyOrder, Blkif32, Blkif64};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, IndirectRequest, OP_READ, OP_WRITE, Request, Response, RwRequest, Segment};
+use pregrant_testkit::mutator::{Outcomes, until_both, while_mutating};
 
 /// Slots, pages and lists are each read once: whatever is made of them, the disk gets requests for
 /// sectors that it has and for as many bytes, which the model disk checks, and each request is

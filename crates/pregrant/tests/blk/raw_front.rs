@@ -1,6 +1,6 @@
 //! A guest that writes what it likes on its ring: no code of our front's driver is in it.
 
-use crate::rig::{HOST, World};
+use crate::world::{HOST, World};
 use pregrant::GrantRef;
 use pregrant::blk::features::FEATURE_PERSISTENT;
 use pregrant::platform::local::{LocalChan, LocalRegion};

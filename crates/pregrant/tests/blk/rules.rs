@@ -2,7 +2,7 @@
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
-use crate::rig::{SECTORS, Setting, World, figures};
+use crate::world::{SECTORS, Setting, World, figures};
 use pregrant::GrantRef;
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::disk::{DiskFigures, IoError, IoOp};
@@ -255,7 +255,7 @@ fn grants_that_end_in_flight_fail_their_request_alone() {
     let mut late = [GrantRef::NONE; 1];
     let region = {
         use pregrant::platform::{Access, GrantPool};
-        world.guest.alloc(crate::rig::HOST, Access::ReadWrite, &mut late).unwrap()
+        world.guest.alloc(crate::world::HOST, Access::ReadWrite, &mut late).unwrap()
     };
     world.disk.inside().by_hand = true;
     front.push(&rw(OP_READ, 8, &[(late[0].0, 0, 7)]));

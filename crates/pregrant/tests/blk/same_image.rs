@@ -2,7 +2,7 @@
 //! changed while no back ran.
 #![cfg(not(miri))]
 
-use crate::rig::{HOST, World, figures, pattern};
+use crate::world::{HOST, World, figures, pattern};
 use pregrant::blk::back::VbdConfig;
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd};
 use pregrant::platform::local::LocalDomain;

@@ -3,7 +3,7 @@
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
-use crate::rig::{Setting, World, figures};
+use crate::world::{Setting, World, figures};
 use pregrant::PeerFault;
 use pregrant::blk::disk::IoOp;
 use pregrant::blk::front::FrontStep;
@@ -319,7 +319,7 @@ fn xsa_300_lists_that_are_refused_at_their_end_are_bounded() {
 fn xsa_350_states_that_toggle_leave_nothing() {
     for setting in settings() {
         let mut world = World::new(setting.back, figures());
-        let mut front = pregrant::blk::front::FrontVbd::new(crate::rig::HOST, setting.front, true);
+        let mut front = pregrant::blk::front::FrontVbd::new(crate::world::HOST, setting.front, true);
         world.xen.stop_clock(0);
         for turn in 0..100u64 {
             world.xen.stop_clock(turn * 1_000_000_000);

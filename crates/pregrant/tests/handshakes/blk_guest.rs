@@ -2,7 +2,6 @@
 //! every answer of our back.
 
 use super::machine::{GUEST, HOST, Machine, VBD};
-use super::model_disk::{ModelDisk, byte};
 use super::page::Page;
 use super::script::{Grant, Io, Pair, Step, play};
 use pregrant::blk::back::{BackVbd, VbdConfig};
@@ -12,6 +11,7 @@ use pregrant::platform::{Access, Events, GrantPool};
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::Side;
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::model_disk::{ModelDisk, byte};
 
 /// Sectors of the disk.
 const SECTORS: u64 = 4096;

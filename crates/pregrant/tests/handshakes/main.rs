@@ -10,10 +10,6 @@
 //! byte.
 #![cfg(not(any(loom, miri)))]
 
-#[path = "../blk/model_disk.rs"]
-#[allow(dead_code)] // the disk's own tests use the rest of it
-mod model_disk;
-
 mod blk_back;
 mod blk_front;
 mod blk_guest;

@@ -2,8 +2,6 @@
 //! answered OKAY is in its memory.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::path::staging::back::RxHeads;
@@ -14,9 +12,9 @@ use pregrant::ring::{BackRing, NetRx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::RxRequest;
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::model_front::RxModel;
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
 use proptest::prelude::*;
-use rig::model::RxModel;
-use rig::{GUEST, HOST, Rig, TestPort, Way};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
@@ -28,17 +26,17 @@ proptest! {
         acc in prop_oneof![4 => Just(Access::ReadWrite), 1 => Just(Access::ReadOnly)],
         rounds in prop::collection::vec((prop::collection::vec((0u16..256, 0u8..20), 1..60), prop::collection::vec(1usize..9000, 1..30)), 1..8),
     ) {
-        let rig = Rig::new();
-        let (front_ring, back_ring) = rig.ring::<NetRx>();
-        let (_fc, bc) = rig.channel();
+        let domains = TwoDomains::new();
+        let (front_ring, back_ring) = domains.ring::<NetRx>();
+        let (_fc, bc) = domains.channel();
         let ring_memory = front_ring.into_pages();
         let mut model = RxModel::starting_at(RingPages::<NetRx, _>::new(ring_memory.clone()), u32::MAX - 50);
-        let (area, buffers) = rig.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
+        let (area, buffers) = domains.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
         let area = area.unwrap();
         let mut refs = vec![GrantRef::NONE; 256];
-        let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut refs).unwrap();
+        let memory = domains.guest.alloc(HOST, Access::ReadWrite, &mut refs).unwrap();
         let mut ro = [GrantRef::NONE];
-        let _ro = rig.guest.alloc(HOST, Access::ReadOnly, &mut ro).unwrap();
+        let _ro = domains.guest.alloc(HOST, Access::ReadOnly, &mut ro).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
         let mut back = RxQueue::new(ring, Chain::new(RX_ORDER, vec![
             AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_rx_heads(heads, false)),
@@ -61,14 +59,14 @@ proptest! {
             }
             for len in lens {
                 salt = salt.wrapping_add(1);
-                let f: Vec<u8> = (0..len).map(|a| rig::byte(a).wrapping_add(salt)).collect();
+                let f: Vec<u8> = (0..len).map(|a| pregrant_testkit::two_domains::byte(a).wrapping_add(salt)).collect();
                 frames.push_back(f.clone());
                 port.gives.push_back((f, Offload::default()));
             }
             // One batch at a time, so that what a later one writes is not taken for an earlier
             // one's.
             loop {
-                let more = back.poll(&rig.host, GUEST, &bc, &mut port, &control).unwrap();
+                let more = back.poll(&domains.host, GUEST, &bc, &mut port, &control).unwrap();
                 let got = model.frames().unwrap();
                 let mut last: std::collections::BTreeMap<(bool, u32), Vec<u8>> = Default::default();
                 for fr in &got {

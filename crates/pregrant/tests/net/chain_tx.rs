@@ -2,8 +2,6 @@
 //! from none. The bytes of pages and buffers are other ones in each round.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagingPath, TX_ORDER};
@@ -13,9 +11,9 @@ use pregrant::ring::{BackRing, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::{GrantRef, PAGE_SIZE};
+use pregrant_testkit::model_front::{Slot, TxModel};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
 use proptest::prelude::*;
-use rig::model::{Slot, TxModel};
-use rig::{GUEST, HOST, Rig, TestPort, Way};
 
 #[derive(Clone, Copy, Debug)]
 enum Src {
@@ -44,15 +42,15 @@ proptest! {
         heads in any::<bool>(),
         rounds in prop::collection::vec(prop::collection::vec(prop::collection::vec((src(), 0u16..1500, 0u16..1800), 1..6), 1..40), 1..8),
     ) {
-        let rig = Rig::new();
-        let (front_ring, back_ring) = rig.ring::<NetTx>();
-        let (fc, bc) = rig.channel();
+        let domains = TwoDomains::new();
+        let (front_ring, back_ring) = domains.ring::<NetTx>();
+        let (fc, bc) = domains.channel();
         let ring_memory = front_ring.into_pages();
         let mut model = TxModel::starting_at(RingPages::<NetTx, _>::new(ring_memory.clone()), u32::MAX - 100);
-        let (area, buffers) = rig.stage(Way::Staging(2048), Access::ReadOnly, 0).unzip();
+        let (area, buffers) = domains.stage(Way::Staging(2048), Access::ReadOnly, 0).unzip();
         let area = area.unwrap();
         let mut refs = vec![GrantRef::NONE; 40];
-        let memory = rig.guest.alloc(HOST, Access::ReadOnly, &mut refs).unwrap();
+        let memory = domains.guest.alloc(HOST, Access::ReadOnly, &mut refs).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
         let mut paths = vec![AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_heads(heads))];
         if limit > 0 { paths.push(AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))); }
@@ -65,10 +63,10 @@ proptest! {
         let (mut total_given, mut total_failed) = (0u64, 0u64);
         for frames in rounds {
             salt = salt.wrapping_mul(7).wrapping_add(3);
-            let content: Vec<u8> = (0..memory.len()).map(|a| rig::byte(a).wrapping_add(salt)).collect();
+            let content: Vec<u8> = (0..memory.len()).map(|a| pregrant_testkit::two_domains::byte(a).wrapping_add(salt)).collect();
             assert!(memory.copy_in(0, &content));
             let mut staged = vec![0u8; area.bytes().len()];
-            for (a, b) in staged.iter_mut().enumerate() { *b = rig::byte(a ^ 0x5555).wrapping_mul(salt | 1); }
+            for (a, b) in staged.iter_mut().enumerate() { *b = pregrant_testkit::two_domains::byte(a ^ 0x5555).wrapping_mul(salt | 1); }
             assert!(area.bytes().copy_in(0, &staged));
             let mut want = Vec::new();
             let mut good_frames = Vec::new();
@@ -110,7 +108,7 @@ proptest! {
                 if good { want.push(bytes); }
                 good_frames.push(good);
             }
-            while back.poll(&rig.host, GUEST, &bc, &mut port, &mut arena, &control).unwrap() == Polled::More {}
+            while back.poll(&domains.host, GUEST, &bc, &mut port, &mut arena, &control).unwrap() == Polled::More {}
             let answers = model.answers().unwrap();
             prop_assert_eq!(answers.len(), good_frames.len());
             for (a, good) in answers.iter().zip(&good_frames) {
@@ -126,9 +124,9 @@ proptest! {
         prop_assert_eq!(s.errors, total_failed);
         prop_assert_eq!(s.frames, total_given);
         prop_assert_eq!(s.staging + s.granted + s.persistent, total_given, "{:?}", s);
-        prop_assert!(rig.xen.counts().mapped <= 2 + 128 + limit, "{}", rig.xen.counts().mapped);
+        prop_assert!(domains.xen.counts().mapped <= 2 + 128 + limit, "{}", domains.xen.counts().mapped);
         drop(back);
         drop((fc, bc));
-        assert_eq!(rig.xen.counts().mapped, 0);
+        assert_eq!(domains.xen.counts().mapped, 0);
     }
 }

@@ -3,8 +3,6 @@
 //! died.
 #![cfg(not(miri))]
 
-use crate::rig::ruled_domain::{RuledDomain, Rules};
-use crate::rounds::rounds;
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::control_ring::{CtrlRing, REQUESTS_PER_TURN};
 use pregrant::net::back::multicast::MulticastList;
@@ -19,6 +17,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType, GrefEntry, SLOT_BYTES};
 use pregrant::wire::ring::HEADER_BYTES;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::rounds::rounds;
+use pregrant_testkit::ruled_domain::{RuledDomain, Rules};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::sync::Arc;

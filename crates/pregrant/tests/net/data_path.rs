@@ -2,15 +2,13 @@
 //! arrive intact and in order, and nothing stays granted, mapped or bound.
 #![cfg(not(miri))] // Miri has data_path_race
 
-use crate::rig;
-
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::port::{Arena, Offload, Piece, PieceMut, Sink, Source};
+use pregrant_testkit::two_domains::{Frame, GUEST, OWN_WAYS, TestPort, TwoDomains, WAYS, Way};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, WAYS, Way};
 use std::collections::VecDeque;
 
 /// Lengths at which something changes: buffers, pages, colours, header copies, the ends of what is
@@ -127,16 +125,16 @@ impl Sink for Few {
 /// Sends `frames` from our front to our back, in turns, in fragments of this many bytes, one by one
 /// or in bursts. Returns what the port received.
 fn carry_tx(
-    rig: &Rig,
+    domains: &TwoDomains,
     way: Way,
     granting: Granting,
     start: u32,
     (frames, pieces): (&[Frame], Option<usize>),
     turns: &[(u8, u8, u8)],
 ) -> Vec<Frame> {
-    let copies = rig.xen.counts().copies;
-    let mut ends = rig.tx(way, granting, start);
-    let set_up = rig.xen.counts();
+    let copies = domains.xen.counts().copies;
+    let mut ends = domains.tx(way, granting, start);
+    let set_up = domains.xen.counts();
     let mut port = TestPort::default();
     let (mut arena, mut burst) = (Arena::new(), Arena::new());
     let mut todo: VecDeque<&Frame> = frames.iter().collect();
@@ -150,14 +148,14 @@ fn carry_tx(
             }
         }
         let sent = match pieces {
-            None => ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()),
+            None => ends.front.send(&domains.guest, &ends.front_chan, &burst.burst()),
             Some(bytes) => {
                 let queued = todo.iter().take(most as usize).take_while(|frame| {
-                    let queued = ends.front.queue(&rig.guest, &InPieces(frame, bytes));
+                    let queued = ends.front.queue(&domains.guest, &InPieces(frame, bytes));
                     queued.expect("grants to be had") == 1
                 });
                 let sent = queued.count();
-                ends.front.publish(&rig.guest, &ends.front_chan);
+                ends.front.publish(&domains.guest, &ends.front_chan);
                 Ok(sent)
             }
         };
@@ -166,15 +164,15 @@ fn carry_tx(
         // At the end of the frames everybody gets a turn, whatever the script says.
         for _ in 0..polls.max(todo.is_empty() as u8) {
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
+                .poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
         }
         for _ in 0..reclaims.max((sent == 0) as u8) {
-            ends.front.reclaim(&rig.guest, 1).expect("an honest back");
+            ends.front.reclaim(&domains.guest, 1).expect("an honest back");
         }
         if sent == 0 {
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
+                .poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
         }
     }
@@ -184,28 +182,28 @@ fn carry_tx(
     assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
     assert_eq!((f.bytes, f.staging), (b.bytes, b.staging), "both ends count alike");
     if way.copy_only() {
-        assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
+        assert_eq!((b.granted, domains.xen.counts().copies), (0, copies), "no grant operation with 65535");
     }
-    let (now, ops) = (rig.xen.counts(), b.grant_ops);
+    let (now, ops) = (domains.xen.counts(), b.grant_ops);
     assert_eq!(ops.copies, now.copies - set_up.copies);
     assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
-    ends.close(rig);
+    ends.close(domains);
     port.took
 }
 
 /// Delivers `frames` from our back to our front, in turns; returns what arrived. To a sink of its
 /// own, or to arenas.
 fn carry_rx(
-    rig: &Rig,
+    domains: &TwoDomains,
     way: Way,
     granting: Granting,
     (start, after_tx): (u32, bool),
     (frames, own_sink): (&[Frame], bool),
     turns: &[(u8, u8, u8)],
 ) -> Vec<Frame> {
-    let copies = rig.xen.counts().copies;
-    let mut ends = rig.rx(way, granting, start, after_tx);
-    let set_up = rig.xen.counts();
+    let copies = domains.xen.counts().copies;
+    let mut ends = domains.rx(way, granting, start, after_tx);
+    let set_up = domains.xen.counts();
     let mut port = TestPort::default();
     let mut arena = Arena::new();
     let mut todo: VecDeque<&Frame> = frames.iter().collect();
@@ -217,12 +215,12 @@ fn carry_rx(
         for _ in 0..most {
             port.gives.extend(todo.pop_front().cloned());
         }
-        ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+        ends.front.post(&domains.guest, &ends.front_chan).expect("grants to be had");
         idle = false;
         for _ in 0..=polls {
             let polled = ends
                 .back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
+                .poll(&domains.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
                 .expect("an honest front");
             idle = polled == Polled::Idle && !ends.back.final_check().expect("an honest front");
         }
@@ -249,12 +247,12 @@ fn carry_rx(
     assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
     assert_eq!((f.bytes, f.staging), (b.bytes, b.staging), "both ends count alike");
     if way.copy_only() {
-        assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
+        assert_eq!((b.granted, domains.xen.counts().copies), (0, copies), "no grant operation with 65535");
     }
-    let (now, ops) = (rig.xen.counts(), b.grant_ops);
+    let (now, ops) = (domains.xen.counts(), b.grant_ops);
     assert_eq!(ops.copies, now.copies - set_up.copies);
     assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
-    ends.close(rig);
+    ends.close(domains);
     arrived
 }
 
@@ -277,18 +275,18 @@ proptest! {
     fn what_the_guest_sends_arrives(
         way in ways(), granting in granting(), start in starts(), frames in frames(), turns in turns(),
     ) {
-        let rig = Rig::new();
-        same(&carry_tx(&rig, way, granting, start, (&frames, None), &turns), &frames)?;
-        rig.assert_empty();
+        let domains = TwoDomains::new();
+        same(&carry_tx(&domains, way, granting, start, (&frames, None), &turns), &frames)?;
+        domains.assert_empty();
     }
 
     #[test]
     fn what_comes_for_the_guest_arrives(
         way in ways(), granting in granting(), start in starts(), after_tx: bool, frames in frames(), turns in turns(),
     ) {
-        let rig = Rig::new();
-        same(&carry_rx(&rig, way, granting, (start, after_tx), (&frames, false), &turns), &frames)?;
-        rig.assert_empty();
+        let domains = TwoDomains::new();
+        same(&carry_rx(&domains, way, granting, (start, after_tx), (&frames, false), &turns), &frames)?;
+        domains.assert_empty();
     }
 
     /// Frames that are in pieces go as those of a burst do.
@@ -297,9 +295,9 @@ proptest! {
         way in ways(), granting in granting(), start in starts(), pieces in 1..5000usize, frames in frames(),
         turns in turns(),
     ) {
-        let rig = Rig::new();
-        same(&carry_tx(&rig, way, granting, start, (&frames, Some(pieces)), &turns), &frames)?;
-        rig.assert_empty();
+        let domains = TwoDomains::new();
+        same(&carry_tx(&domains, way, granting, start, (&frames, Some(pieces)), &turns), &frames)?;
+        domains.assert_empty();
     }
 
     /// A sink of any kind gets what an arena gets; what it has no room for stays on the ring.
@@ -308,39 +306,39 @@ proptest! {
         way in ways(), granting in granting(), start in starts(), after_tx: bool, frames in frames(),
         mut turns in turns(),
     ) {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         turns.push((1, 0, 0)); // one that takes a frame
-        same(&carry_rx(&rig, way, granting, (start, after_tx), (&frames, true), &turns), &frames)?;
-        rig.assert_empty();
+        same(&carry_rx(&domains, way, granting, (start, after_tx), (&frames, true), &turns), &frames)?;
+        domains.assert_empty();
     }
 
     /// The two directions of one queue have lengths of their own, and either may be without
     /// staging.
     #[test]
     fn directions_are_negotiated_apart(tx in ways(), rx in ways(), frames in frames(), turns in turns()) {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let after_tx = tx.data_len().is_some();
-        same(&carry_tx(&rig, tx, Granting::PerFrame, 0, (&frames, None), &turns), &frames)?;
-        same(&carry_rx(&rig, rx, Granting::PerFrame, (0, after_tx), (&frames, false), &turns), &frames)?;
-        rig.assert_empty();
+        same(&carry_tx(&domains, tx, Granting::PerFrame, 0, (&frames, None), &turns), &frames)?;
+        same(&carry_rx(&domains, rx, Granting::PerFrame, (0, after_tx), (&frames, false), &turns), &frames)?;
+        domains.assert_empty();
     }
 }
 
 /// The sender says when the back is to check.
 #[test]
 fn what_is_queued_is_seen_once_it_is_published() {
-    let rig = Rig::new();
-    let mut ends = rig.tx(Way::Copy, Granting::PerFrame, 0);
+    let domains = TwoDomains::new();
+    let mut ends = domains.tx(Way::Copy, Granting::PerFrame, 0);
     let (mut port, mut arena) = (TestPort::default(), Arena::new());
     let frame = (noise(9000, 1), Offload::default());
     for published in [false, true] {
         if published {
-            ends.front.publish(&rig.guest, &ends.front_chan);
+            ends.front.publish(&domains.guest, &ends.front_chan);
         } else {
-            assert_eq!(ends.front.queue(&rig.guest, &InPieces(&frame, 100)), Ok(1));
+            assert_eq!(ends.front.queue(&domains.guest, &InPieces(&frame, 100)), Ok(1));
         }
         let polled = ends.back.poll(
-            &rig.host,
+            &domains.host,
             GUEST,
             &ends.back_chan,
             &mut port,
@@ -352,9 +350,9 @@ fn what_is_queued_is_seen_once_it_is_published() {
             (Ok(if published { Polled::More } else { Polled::Idle }), usize::from(published))
         );
     }
-    ends.front.reclaim(&rig.guest, 1).expect("an honest back");
-    ends.close(&rig);
-    rig.assert_empty();
+    ends.front.reclaim(&domains.guest, 1).expect("an honest back");
+    ends.close(&domains);
+    domains.assert_empty();
 }
 
 /// A frame of at most N bytes takes no grant operation, one of N + 1 does.
@@ -362,30 +360,30 @@ fn what_is_queued_is_seen_once_it_is_published() {
 fn the_data_length_is_where_staging_ends() {
     for len in [64usize, 128, 256, 2048, 4096] {
         for (content, staged) in [(len, 1), (len + 1, 0)] {
-            let rig = Rig::new();
-            let mut ends = rig.tx(Way::Staging(len as u32), Granting::PerFrame, 0);
+            let domains = TwoDomains::new();
+            let mut ends = domains.tx(Way::Staging(len as u32), Granting::PerFrame, 0);
             let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());
             assert!(burst.push(&noise(content, 1), Offload::default()));
-            assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()), Ok(1));
+            assert_eq!(ends.front.send(&domains.guest, &ends.front_chan, &burst.burst()), Ok(1));
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
+                .poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
             assert_eq!((stats.staging, stats.granted), (staged, 1 - staged), "TX {content} of {len}");
-            assert_eq!(rig.xen.counts().copies == 0, staged == 1);
-            ends.close(&rig);
+            assert_eq!(domains.xen.counts().copies == 0, staged == 1);
+            ends.close(&domains);
 
-            let mut ends = rig.rx(Way::Staging(len as u32), Granting::PerFrame, 0, false);
+            let mut ends = domains.rx(Way::Staging(len as u32), Granting::PerFrame, 0, false);
             let mut port =
                 TestPort { gives: [(noise(content, 1), Offload::default())].into(), ..TestPort::default() };
-            ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+            ends.front.post(&domains.guest, &ends.front_chan).expect("grants to be had");
             ends.back
-                .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
+                .poll(&domains.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
             assert_eq!((stats.staging, stats.granted), (staged, 1 - staged), "RX {content} of {len}");
-            ends.close(&rig);
-            rig.assert_empty();
+            ends.close(&domains);
+            domains.assert_empty();
         }
     }
 }

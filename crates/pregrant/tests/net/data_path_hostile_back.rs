@@ -2,8 +2,6 @@
 //! panic, a leak or a stall.
 #![cfg(not(miri))] // Miri has data_path_race
 
-use crate::rig;
-
 use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::{Access, InUse, PeerMem};
 use pregrant::port::{MAX_FRAME, Offload};
@@ -14,9 +12,9 @@ use pregrant::wire::netif::{
     RxResponse, TxResponse,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
+use pregrant_testkit::raw_back::{Rx, Tx};
+use pregrant_testkit::two_domains::{GUEST, SLOTS, Way};
 use proptest::prelude::*;
-use rig::raw_back::{Rx, Tx};
-use rig::{GUEST, SLOTS, Way};
 
 const GSO: Offload = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
 
@@ -146,7 +144,10 @@ fn xsa_396_ids_of_pages_in_use_wait_for_their_pages() {
         assert_eq!(t.send(64, Offload::default()), 1);
         let req = t.back.tx(k);
         held.push(
-            t.rig.host.map(GUEST, &[pregrant::GrantRef(req.gref)], Access::ReadOnly).expect("a frame's page"),
+            t.domains
+                .host
+                .map(GUEST, &[pregrant::GrantRef(req.gref)], Access::ReadOnly)
+                .expect("a frame's page"),
         );
         t.back.answer_tx(req.id, RSP_OKAY);
     }
@@ -166,23 +167,23 @@ fn xsa_396_pages_in_use_stay_granted_after_the_end() {
     let mut t = Tx::new(Way::Copy);
     assert_eq!(t.send(64, Offload::default()), 1);
     let gref = pregrant::GrantRef(t.back.tx(0).gref);
-    let map = t.rig.host.map(GUEST, &[gref], Access::ReadOnly).expect("a frame's page");
-    let Tx { rig, front, back, chans, .. } = t;
+    let map = t.domains.host.map(GUEST, &[gref], Access::ReadOnly).expect("a frame's page");
+    let Tx { domains, front, back, chans, .. } = t;
     drop((back, chans));
     let (ring, chain) = front.into_parts();
     let (staging, pages) = chain.into_parts();
-    rig::release_front(&rig.guest, (ring, FrontChain::new(staging, None)));
+    pregrant_testkit::two_domains::release_front(&domains.guest, (ring, FrontChain::new(staging, None)));
     let mut pages = pages.expect("the copy way has ordinary pages").into_granted();
     for _ in 0..2 {
-        match pages.release(&rig.guest) {
+        match pages.release(&domains.guest) {
             Err(InUse(kept)) => pages = kept,
             Ok(()) => panic!("released while mapped"),
         }
-        assert_eq!(rig.xen.counts().grants, 1);
+        assert_eq!(domains.xen.counts().grants, 1);
     }
     drop(map);
-    assert!(pages.release(&rig.guest).is_ok());
-    rig.assert_empty();
+    assert!(pages.release(&domains.guest).is_ok());
+    domains.assert_empty();
 }
 
 /// A burst of the caller's with a frame that no slot can describe: dropped, and the others go on.
@@ -193,7 +194,7 @@ fn tx_a_frame_longer_than_a_frame_can_be_is_dropped() {
         assert!(t.burst.push(&[1; 64], Offload::default()));
         assert!(t.burst.push(&vec![2; MAX_FRAME + 1], Offload::default()));
         assert!(t.burst.push(&[3; 64], Offload::default()));
-        assert_eq!(t.front.send(&t.rig.guest, &t.chans.0, &t.burst.burst()), Ok(3));
+        assert_eq!(t.front.send(&t.domains.guest, &t.chans.0, &t.burst.burst()), Ok(3));
         let stats = t.front.stats();
         assert_eq!((stats.frames, stats.dropped, t.front.in_flight()), (2, 1, 2));
         t.close();

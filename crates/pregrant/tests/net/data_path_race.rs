@@ -5,8 +5,6 @@
 //! Each goes on until both outcomes of the race were seen. A second read of a slot is found for
 //! certain elsewhere, where reads are counted: `xsa_back::xsa_155_197_tx_slots_are_read_once`.
 
-use crate::rig;
-
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::path::FrontPath;
@@ -18,9 +16,9 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE};
-use rig::model::Slot;
-use rig::mutator::{Outcomes, until_both, while_mutating};
-use rig::{GUEST, Rig, TestPort, Way};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::mutator::{Outcomes, until_both, while_mutating};
+use pregrant_testkit::two_domains::{GUEST, TestPort, TwoDomains, Way};
 
 const WAYS: &[Way] = if cfg!(miri) {
     &[Way::Map, Way::Staging(64)] // both also copy
@@ -34,9 +32,9 @@ const WAYS: &[Way] = if cfg!(miri) {
 #[test]
 fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
     for &way in WAYS {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         until_both(100, |seen: &mut Outcomes| {
-            let mut g = rig.tx_model(way, 0, 2);
+            let mut g = domains.tx_model(way, 0, 2);
             let ring = RingPages::<NetTx, _>::new(g.ring_memory.clone());
             let refs = g.refs.clone();
             let request = |x: u32, flags, size| TxRequest {
@@ -65,7 +63,7 @@ fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
             }
             g.close();
         });
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -78,8 +76,8 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
     let lengths: &[(u32, u16)] =
         if cfg!(miri) { &[(256, 256)] } else { &[(256, 256), (4096, 1500), (65535, 4096)] };
     for &(content, size) in lengths {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(content), 0, 1);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Staging(content), 0, 1);
         let area = g.area.as_ref().expect("a staging way");
         let places: Vec<usize> = (0..IDS).map(|id| area.start(id)).collect();
         let memory: LocalRegion = area.bytes().clone();
@@ -103,7 +101,7 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
             });
         });
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -149,30 +147,30 @@ fn frames_pass_between_two_honest_ends() {
     // above.
     let ways = if cfg!(miri) { &[Way::Staging(64)] } else { WAYS };
     for &way in ways {
-        let rig = Rig::new();
-        let mut tx = rig.tx(way, Granting::PerFrame, u32::MAX);
+        let domains = TwoDomains::new();
+        let mut tx = domains.tx(way, Granting::PerFrame, u32::MAX);
         let (mut arena, mut burst, mut port) = (Arena::new(), Arena::new(), TestPort::default());
         let control = SharedControl::default();
         for (bytes, offload) in &frames {
             assert!(burst.push(bytes, *offload));
         }
-        assert_eq!(tx.front.send(&rig.guest, &tx.front_chan, &burst.burst()), Ok(2));
-        while tx.back.poll(&rig.host, GUEST, &tx.back_chan, &mut port, &mut arena, &control)
+        assert_eq!(tx.front.send(&domains.guest, &tx.front_chan, &burst.burst()), Ok(2));
+        while tx.back.poll(&domains.host, GUEST, &tx.back_chan, &mut port, &mut arena, &control)
             == Ok(Polled::More)
         {}
         let slots = 3;
-        assert_eq!(tx.front.reclaim(&rig.guest, slots), Ok(slots));
+        assert_eq!(tx.front.reclaim(&domains.guest, slots), Ok(slots));
         assert!(port.took == frames, "{way:?}");
-        tx.close(&rig);
+        tx.close(&domains);
 
-        let mut rx = rig.rx(way, Granting::PerFrame, u32::MAX, false);
+        let mut rx = domains.rx(way, Granting::PerFrame, u32::MAX, false);
         port.gives.extend(frames.clone());
-        rx.front.post(&rig.guest, &rx.front_chan).expect("grants to be had");
-        while rx.back.poll(&rig.host, GUEST, &rx.back_chan, &mut port, &control) == Ok(Polled::More) {}
+        rx.front.post(&domains.guest, &rx.front_chan).expect("grants to be had");
+        while rx.back.poll(&domains.host, GUEST, &rx.back_chan, &mut port, &control) == Ok(Polled::More) {}
         arena.clear();
         assert_eq!(rx.front.recv(&mut arena, slots), Ok(2));
         assert!(arena.burst().iter().zip(&frames).all(|(got, due)| got == (&due.0[..], due.1)), "{way:?}");
-        rx.close(&rig);
-        rig.assert_empty();
+        rx.close(&domains);
+        domains.assert_empty();
     }
 }

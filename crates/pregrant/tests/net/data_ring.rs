@@ -4,7 +4,6 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig;
 
 use pregrant::net::back::{BackVif, PreviousState, RxQueue, VifConfig};
 use pregrant::net::features::RxAccepts;
@@ -31,10 +30,12 @@ use pregrant::wire::netif::{
     TXF_STAGING_BUFFER, TxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::raw_back::{Rx, Tx};
+use pregrant_testkit::two_domains::{
+    GUEST, HOST, RxGame, SLOTS, TwoDomains, TxGame, Way, byte, release_half,
+};
 use proptest::prelude::*;
-use rig::model::Slot;
-use rig::raw_back::{Rx, Tx};
-use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TxGame, Way, byte, release_half};
 use std::collections::VecDeque;
 
 const ORDER: u32 = 2;
@@ -43,20 +44,20 @@ const WAY: Way = Way::DataRing(ORDER);
 
 /// The model front against our TX back with a data ring, whose half is full of [`byte`].
 struct Sender {
-    rig: Rig,
+    domains: TwoDomains,
     game: TxGame,
     area: DataArea<LocalDomain>,
 }
 
 impl Sender {
     fn new() -> Self {
-        let rig = Rig::new();
-        let (area, half) = rig.half(WAY, Access::ReadOnly).expect("a data ring");
+        let domains = TwoDomains::new();
+        let (area, half) = domains.half(WAY, Access::ReadOnly).expect("a data ring");
         let chain = Chain::new(TX_ORDER, [AnyPath::DataRing(half)]);
-        let game = rig.tx_model_by(chain, None, u32::MAX - 5, 4);
+        let game = domains.tx_model_by(chain, None, u32::MAX - 5, 4);
         let out = area.out.as_ref().expect("the half for TX");
         assert!(out.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
-        Self { rig, game, area }
+        Self { domains, game, area }
     }
 
     /// The bytes at a place.
@@ -78,8 +79,8 @@ impl Sender {
     fn close(self) {
         self.game.close();
         let out = self.area.out.map(SendArea::into_granted);
-        release_half(&self.rig.guest, Some(self.area.index), out);
-        self.rig.assert_empty();
+        release_half(&self.domains.guest, Some(self.area.index), out);
+        self.domains.assert_empty();
     }
 }
 
@@ -115,20 +116,20 @@ fn tx_frames_are_where_requests_say_around_the_end_too() {
 /// would be as a buffer.
 #[test]
 fn a_place_beside_a_buffer_s_flag_is_a_place() {
-    let rig = Rig::new();
-    let (tx_area, tx_buffers) = rig.stage(Way::Staging(2048), Access::ReadOnly, 0).expect("staging");
-    let (rx_area, rx_buffers) = rig.stage(Way::Staging(2048), Access::ReadWrite, 256).expect("staging");
+    let domains = TwoDomains::new();
+    let (tx_area, tx_buffers) = domains.stage(Way::Staging(2048), Access::ReadOnly, 0).expect("staging");
+    let (rx_area, rx_buffers) = domains.stage(Way::Staging(2048), Access::ReadWrite, 256).expect("staging");
     for area in [&tx_area, &rx_area] {
         assert!(area.bytes().copy_in(0, &vec![0xEE; area.bytes().len()]));
     }
     let rx = StagingPath::new(rx_buffers);
     let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
-    let (area, half) = rig.half(WAY, Access::ReadOnly).expect("a data ring");
+    let (area, half) = domains.half(WAY, Access::ReadOnly).expect("a data ring");
     let out = area.out.as_ref().expect("the half for TX");
     assert!(out.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
     let chain = Chain::new(TX_ORDER, [by_list, AnyPath::DataRing(half)]);
-    let game = rig.tx_model_by(chain, Some(tx_area), 0, 1);
-    let mut s = Sender { rig, game, area };
+    let game = domains.tx_model_by(chain, Some(tx_area), 0, 1);
+    let mut s = Sender { domains, game, area };
     let flags = TXF_DATA_RING | TXF_STAGING_BUFFER;
     // As buffers 64 and 320 are of either list, and 4096 of none.
     for (place, size) in [(64, 60), (320, 60), (320, 1500), (4096, 60), (4096, 3000)] {
@@ -152,15 +153,15 @@ fn a_place_beside_a_buffer_s_flag_is_a_place() {
     assert_eq!(s.game.model.answers(), Ok(vec![vec![RSP_OKAY]; 2]));
     let took: Vec<_> = s.game.port.took.drain(..).map(|(bytes, _)| bytes).collect();
     assert!(took == vec![Sender::content(320, 60); 2]);
-    assert_eq!((s.game.back.stats().data_ring, s.rig.xen.counts().copies), (12, 0));
-    let Sender { rig, game, area } = s;
+    assert_eq!((s.game.back.stats().data_ring, s.domains.xen.counts().copies), (12, 0));
+    let Sender { domains, game, area } = s;
     game.close();
-    release_half(&rig.guest, Some(area.index), area.out.map(SendArea::into_granted));
+    release_half(&domains.guest, Some(area.index), area.out.map(SendArea::into_granted));
     drop(rx);
     for granted in rx_area.into_granted() {
-        assert!(granted.release(&rig.guest).is_ok(), "the back still maps a staging page");
+        assert!(granted.release(&domains.guest).is_ok(), "the back still maps a staging page");
     }
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 #[test]
@@ -206,15 +207,15 @@ fn tx_places_that_are_none_are_errors() {
 /// Where nothing was agreed on the flag means nothing, as any unknown one.
 #[test]
 fn tx_without_a_data_ring_a_place_is_a_grant() {
-    let rig = Rig::new();
-    let mut game = rig.tx_model(Way::Copy, 0, 2);
+    let domains = TwoDomains::new();
+    let mut game = domains.tx_model(Way::Copy, 0, 2);
     let gref = game.refs[1].0;
     game.model.play(&[Slot::Data(TxRequest { gref, ..at(0, 100) })]);
     game.run().expect("an honest front");
     assert_eq!(game.model.answers(), Ok(vec![vec![RSP_OKAY]]));
     assert_eq!(game.port.took[0].0, game.content(1, 0, 100));
     game.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 proptest! {
@@ -227,7 +228,7 @@ proptest! {
         steps in proptest::collection::vec((any::<bool>(), 14usize..3000, any::<prop::sample::Index>()), 1..150),
     ) {
         let mut t = Tx::new(Way::Copy);
-        let (area, half) = t.rig.half(WAY, Access::ReadOnly).expect("a data ring");
+        let (area, half) = t.domains.half(WAY, Access::ReadOnly).expect("a data ring");
         let (index, bytes) = (area.index, area.out.as_ref().expect("TX").bytes().clone());
         t.front.chain_mut().insert(AnyFrontPath::DataRing(area.out.expect("TX")));
         let mut waiting: Vec<(u16, u32, Vec<u8>)> = Vec::new();
@@ -246,7 +247,7 @@ proptest! {
                 let frame: Vec<u8> = (0..len).map(|at| (at * 7 + k * 13) as u8).collect();
                 t.burst.clear();
                 prop_assert!(t.burst.push(&frame, Offload::default()));
-                let sent = t.front.send(&t.rig.guest, &t.chans.0, &t.burst.burst());
+                let sent = t.front.send(&t.domains.guest, &t.chans.0, &t.burst.burst());
                 prop_assert_eq!(sent, Ok(1));
                 let req = t.back.tx(asked);
                 asked += 1;
@@ -278,7 +279,7 @@ proptest! {
         let Some((_, AnyFrontPath::DataRing(area))) = t.front.chain_mut().split(0) else { panic!("it is there") };
         prop_assert!(area.has_room(HALF) && area.put(0, &&[1; HALF][..]).is_some(), "all of it is free");
         drop(half);
-        release_half(&t.rig.guest, Some(index), None);
+        release_half(&t.domains.guest, Some(index), None);
         t.close();
     }
 }
@@ -293,7 +294,7 @@ struct Receiver {
 impl Receiver {
     fn new() -> Self {
         let mut r = Rx::new(Way::Copy);
-        let (area, half) = r.rig.half(WAY, Access::ReadWrite).expect("a data ring");
+        let (area, half) = r.domains.half(WAY, Access::ReadWrite).expect("a data ring");
         let within = area.within.expect("the half for RX");
         assert!(within.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
         r.front.chain_mut().insert_flagged(AnyFlaggedPath::DataRing(within));
@@ -302,7 +303,7 @@ impl Receiver {
 
     fn close(self) {
         drop(self.half);
-        release_half(&self.r.rig.guest, Some(self.index), None);
+        release_half(&self.r.domains.guest, Some(self.index), None);
         self.r.close();
     }
 }
@@ -385,7 +386,7 @@ fn rx_what_is_outside_or_not_whole_is_a_fault() {
 
 /// The model front against our RX back with a data ring.
 struct Taker {
-    rig: Rig,
+    domains: TwoDomains,
     game: RxGame,
     area: DataArea<LocalDomain>,
     /// Frames that came and whose slots were not posted again: where each piece is, and its bytes.
@@ -397,11 +398,11 @@ struct Taker {
 
 impl Taker {
     fn new() -> Self {
-        let rig = Rig::new();
-        let (area, half) = rig.half(WAY, Access::ReadWrite).expect("a data ring");
+        let domains = TwoDomains::new();
+        let (area, half) = domains.half(WAY, Access::ReadWrite).expect("a data ring");
         let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
-        let game = rig.rx_model_by(chain, None, u32::MAX - 40, RxAccepts::ALL);
-        Self { rig, game, area, kept: VecDeque::new(), posted: 0, sent: 0, ringed: 0 }
+        let game = domains.rx_model_by(chain, None, u32::MAX - 40, RxAccepts::ALL);
+        Self { domains, game, area, kept: VecDeque::new(), posted: 0, sent: 0, ringed: 0 }
     }
 
     /// Posts `n` slots. All are posted once before one is posted again, which gives the oldest
@@ -477,8 +478,8 @@ impl Taker {
 
     /// The back dies, and another takes the ring and the half up.
     fn succeed(&mut self, headroom: u16) {
-        let Self { rig, game, area, .. } = self;
-        let host = &rig.host;
+        let Self { domains, game, area, .. } = self;
+        let host = &domains.host;
         let index = host.map(GUEST, &[area.index_ref()], Access::ReadOnly).expect("the index page");
         let [within, _] = IndexPage::read(&index, 9).expect("an index page").validate();
         let refs = within.expect("good").expect("wanted");
@@ -494,8 +495,8 @@ impl Taker {
     fn close(self) {
         self.game.close();
         let within = self.area.within.map(RecvArea::into_granted);
-        release_half(&self.rig.guest, Some(self.area.index), within);
-        self.rig.assert_empty();
+        release_half(&self.domains.guest, Some(self.area.index), within);
+        self.domains.assert_empty();
     }
 }
 

@@ -5,14 +5,13 @@
 
 use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, announcing, by_hand, entries};
 use crate::raw_ring::RawRing;
-use crate::rig;
 
 use pregrant::platform::local::{LocalDomain, LocalMap};
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlType, GREF_READONLY, GrefEntry};
 use pregrant::{DomId, GrantRef};
-use rig::{GUEST, HOST};
+use pregrant_testkit::two_domains::{GUEST, HOST};
 
 /// The status in an entry before a request.
 const UNTOUCHED: u16 = 7;

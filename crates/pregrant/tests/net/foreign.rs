@@ -3,7 +3,6 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig;
 
 use pregrant::PeerFault;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
@@ -22,14 +21,14 @@ use pregrant::wire::netif::{
     Extra, GSO_TYPE_TCPV4, RSP_ERROR, RSP_NULL, RSP_OKAY, RX_FOREIGN, RxRequest, TXF_CSUM_BLANK,
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TxRequest,
 };
-use rig::model::Slot;
-use rig::{FRAMES, GUEST, Rig, RxGame, SLOTS, TestPort, TxGame, Way, byte};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{FRAMES, GUEST, RxGame, SLOTS, TestPort, TwoDomains, TxGame, Way, byte};
 
 const WAY: Way = Way::Foreign;
 
 /// The model front against our TX back, with pages that are full of [`byte`].
 struct Sender {
-    rig: Rig,
+    domains: TwoDomains,
     game: TxGame,
     /// The first of its pages.
     first: u32,
@@ -37,12 +36,12 @@ struct Sender {
 
 impl Sender {
     fn new() -> Self {
-        let rig = Rig::new();
-        rig.numbers_frames(WAY);
-        let chain = Chain::new(TX_ORDER, rig.whole(WAY).map(AnyPath::Foreign));
-        let game = rig.tx_model_by(chain, None, u32::MAX - 5, 4);
-        let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
-        Self { rig, game, first }
+        let domains = TwoDomains::new();
+        domains.numbers_frames(WAY);
+        let chain = Chain::new(TX_ORDER, domains.whole(WAY).map(AnyPath::Foreign));
+        let game = domains.tx_model_by(chain, None, u32::MAX - 5, 4);
+        let first = domains.guest.first_frame(&game.memory).expect("a guest with numbers");
+        Self { domains, game, first }
     }
 
     /// Plays a frame of these slots; its answers, and what the port took.
@@ -63,7 +62,7 @@ impl Sender {
 
     fn close(self) {
         self.game.close();
-        self.rig.assert_empty();
+        self.domains.assert_empty();
     }
 }
 
@@ -142,7 +141,7 @@ fn tx_frames_that_the_guest_does_not_have_are_errors() {
 #[test]
 fn tx_a_ring_that_is_sent_is_bytes_as_any() {
     let mut s = Sender::new();
-    let ring = s.rig.guest.first_frame(&s.game.ring_memory).expect("a guest with numbers");
+    let ring = s.domains.guest.first_frame(&s.game.ring_memory).expect("a guest with numbers");
     let (answers, took) = s.play(&[Slot::Data(TxRequest { gref: ring, ..s.named(0, 0, 4096) })]);
     assert_eq!((answers, took.map(|bytes| bytes.len())), (vec![RSP_OKAY], Some(4096)));
     s.close();
@@ -151,8 +150,8 @@ fn tx_a_ring_that_is_sent_is_bytes_as_any() {
 /// Where it was not agreed on, the flag means nothing.
 #[test]
 fn tx_a_flag_that_was_not_agreed_on_names_a_grant() {
-    let rig = Rig::new();
-    let mut game = rig.tx_model(Way::Copy, 0, 1);
+    let domains = TwoDomains::new();
+    let mut game = domains.tx_model(Way::Copy, 0, 1);
     let gref = game.refs[0].0;
     game.model.play(&[Slot::Data(TxRequest { gref, offset: 0, flags: TXF_FOREIGN, id: 1, size: 60 })]);
     game.run().expect("an honest front");
@@ -160,22 +159,22 @@ fn tx_a_flag_that_was_not_agreed_on_names_a_grant() {
     let stats = game.back.stats();
     assert_eq!((stats.foreign, stats.granted), (0, 1));
     game.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// An RX back, and a model of a front whose requests the test fills in itself.
-fn receiver() -> (Rig, RxGame, u32) {
-    let rig = Rig::new();
-    rig.numbers_frames(WAY);
-    let chain = Chain::new(RX_ORDER, rig.whole(WAY).map(AnyPath::Foreign));
-    let game = rig.rx_model_by(chain, None, u32::MAX - 2, RxAccepts::ALL);
-    let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
-    (rig, game, first)
+fn receiver() -> (TwoDomains, RxGame, u32) {
+    let domains = TwoDomains::new();
+    domains.numbers_frames(WAY);
+    let chain = Chain::new(RX_ORDER, domains.whole(WAY).map(AnyPath::Foreign));
+    let game = domains.rx_model_by(chain, None, u32::MAX - 2, RxAccepts::ALL);
+    let first = domains.guest.first_frame(&game.memory).expect("a guest with numbers");
+    (domains, game, first)
 }
 
 #[test]
 fn rx_slots_are_frames_or_grants_each_by_itself() {
-    let (rig, mut game, first) = receiver();
+    let (domains, mut game, first) = receiver();
     let beyond = RX_FOREIGN | FRAMES as u32;
     let named = |id: u16| RX_FOREIGN | (first + u32::from(id));
     let granted = game.refs[1].0;
@@ -207,15 +206,15 @@ fn rx_slots_are_frames_or_grants_each_by_itself() {
         assert_eq!(after.grant_ops.copies - before.grant_ops.copies, copies, "{grefs:x?}");
     }
     game.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// A guest that has frames written over the very ring that they are answered on: the back goes by
 /// its own indices, and what is wrong with the requests is found when they are read.
 #[test]
 fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
-    let (rig, mut game, _) = receiver();
-    let ring = rig.guest.first_frame(&game.ring_memory).expect("a guest with numbers");
+    let (domains, mut game, _) = receiver();
+    let ring = domains.guest.first_frame(&game.ring_memory).expect("a guest with numbers");
     for id in 0..SLOTS as u16 / 2 {
         game.model.post(RxRequest { id, gref: RX_FOREIGN | ring });
     }
@@ -225,7 +224,7 @@ fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
     assert!(matches!(game.run(), Err(PeerFault::ReqProdOverrun { .. })));
     assert!(game.back.stats().foreign > 0);
     game.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 fn request() -> FrontConfig {
@@ -385,14 +384,16 @@ fn a_successor_takes_it_up_or_takes_nothing() {
 /// Frames are lent where they are, as those in granted pages.
 #[test]
 fn frames_by_reference_are_read_in_their_pages() {
-    let rig = Rig::new();
-    let mut ends = rig.rx(WAY, pregrant::net::front::Granting::Standing, 0, false);
+    let domains = TwoDomains::new();
+    let mut ends = domains.rx(WAY, pregrant::net::front::Granting::Standing, 0, false);
     let (mut port, mut arena) = (TestPort::default(), Arena::new());
-    ends.front.post(&rig.guest, &ends.front_chan).expect("pages to post");
+    ends.front.post(&domains.guest, &ends.front_chan).expect("pages to post");
     let frame: Vec<u8> = (0..3000).map(byte).collect();
     port.gives.push_back((frame.clone(), Offload::default()));
     let control = Default::default();
-    while ends.back.poll(rig.host.peer(), GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
+    while ends.back.poll(domains.host.peer(), GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More)
+    {
+    }
     let mut lent = Default::default();
     assert_eq!(ends.front.recv_by_reference(&mut arena, &mut lent, 1), Ok(1));
     let token = lent.tokens().next().expect("it is longer than a head");
@@ -402,6 +403,6 @@ fn frames_by_reference_are_read_in_their_pages() {
     assert_eq!((piece.copy_out(&mut bytes[head..]), ends.front.stats().foreign), (3000 - head, 1));
     assert!(bytes == frame);
     assert!(ends.front.release(token).is_ok());
-    ends.close(&rig);
-    rig.assert_empty();
+    ends.close(&domains);
+    domains.assert_empty();
 }

@@ -2,8 +2,6 @@
 //! die, backs that break the protocol, and fronts that do.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::hook::HOOK_ROOM;
@@ -22,9 +20,9 @@ use pregrant::wire::netif::{
     RSP_ERROR, RSP_OKAY, RXF_MORE_DATA, RxResponse, TXF_MORE_DATA, TXF_STAGING_BUFFER,
 };
 use pregrant::{GrantRef, PeerFault};
-use rig::bus::{MapBus, connect, device};
-use rig::raw_back::RawBack;
-use rig::{GUEST, HOST, SLOTS, TestPort};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::raw_back::RawBack;
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TestPort};
 use std::sync::LazyLock;
 
 /// xorshift64*, from a fixed seed.

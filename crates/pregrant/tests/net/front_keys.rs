@@ -1,12 +1,12 @@
 //! A vif's keys as fronts leave them that do not want a key any more, or that came behind another
 //! driver of their guest.
 
-use crate::rig::bus::{MapBus, device};
 use pregrant::net::features::{BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest};
 use pregrant::net::path::staging::keys::{DataKeys, DataRequest, Lists, Request};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::xenbus::key_source::Pairs;
 use pregrant::{EvtchnPort, GrantRef};
+use pregrant_testkit::bus::{MapBus, device};
 
 /// What a back reads of a front that writes these keys.
 fn read(pairs: Pairs, others: &[(&str, &str)]) -> Result<FrontRequest, String> {

@@ -3,7 +3,6 @@
 #![cfg(not(miri))]
 
 use crate::raw_ring::RawRing;
-use crate::rig;
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackQueue, BackVif, ControlPage, Polled, VifConfig};
@@ -20,8 +19,8 @@ use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType, GREF_READONLY, GrefEntr
 use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::back::PageShare;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
-use rig::bus::{MapBus, device};
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 use std::collections::BTreeMap;
 
 pub const SUCCESS: u32 = 0;

@@ -2,8 +2,6 @@
 //! not blank, segments of next to nothing. etherparse says which checksums are right.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::batch::tx::BATCH_SEGMENTS;
@@ -11,7 +9,7 @@ use pregrant::net::front::Granting;
 use pregrant::net::gso::{HEADERS_MAX, MIN_GSO_SIZE, Segments};
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::{Arena, Offload};
-use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, TxEnds, WAYS, Way};
+use pregrant_testkit::two_domains::{Frame, GUEST, OWN_WAYS, TestPort, TwoDomains, TxEnds, WAYS, Way};
 
 const SRC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DST: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -39,17 +37,17 @@ fn blank(gso_type: u8, gso_size: u16) -> Offload {
 }
 
 /// Sends frames and has the back hand them on, a batch a poll. Gives how many each poll handed on.
-fn carry(rig: &Rig, ends: &mut TxEnds, port: &mut TestPort, frames: &[Frame]) -> Vec<usize> {
+fn carry(domains: &TwoDomains, ends: &mut TxEnds, port: &mut TestPort, frames: &[Frame]) -> Vec<usize> {
     let (mut arena, mut scratch, control) = (Arena::new(), Arena::new(), SharedControl::default());
     for (bytes, offload) in frames {
         assert!(arena.push(bytes, *offload));
     }
-    let sent = ends.front.send(&rig.guest, &ends.front_chan, &arena.burst());
+    let sent = ends.front.send(&domains.guest, &ends.front_chan, &arena.burst());
     assert_eq!(sent, Ok(frames.len()));
     let mut batches = Vec::new();
     loop {
         let before = port.took.len();
-        let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &mut scratch, &control);
+        let polled = ends.back.poll(&domains.host, GUEST, &ends.back_chan, port, &mut scratch, &control);
         if polled == Ok(Polled::Idle) {
             break;
         }
@@ -98,8 +96,8 @@ fn payload_of(frame: &[u8], gso_type: u8) -> usize {
 #[test]
 fn a_guest_s_large_segments_are_handed_on_with_blank_checksums() {
     for way in WAYS.into_iter().chain(OWN_WAYS) {
-        let rig = Rig::new();
-        let mut ends = rig.tx(way, Granting::PerFrame, 0);
+        let domains = TwoDomains::new();
+        let mut ends = domains.tx(way, Granting::PerFrame, 0);
         let mut port = TestPort::default();
         let frames: Vec<Frame> = [(1, 5000), (2, 5000), (1, 100), (2, 40_001)]
             .map(|(kind, len)| (tcp(kind, len), finished(kind, 1000)))
@@ -109,7 +107,7 @@ fn a_guest_s_large_segments_are_handed_on_with_blank_checksums() {
         let none: Frame = (vec![7; 3000], finished(1, 1000));
         let good: Frame = (tcp(1, 3000), blank(1, 1000));
         let sent = [&frames[..], &[none, good.clone()]].concat();
-        carry(&rig, &mut ends, &mut port, &sent);
+        carry(&domains, &mut ends, &mut port, &sent);
         assert_eq!(port.took.len(), 5, "{way:?}");
         for ((frame, offload), (was, _)) in port.took.iter().zip(&frames) {
             assert_eq!(frame.len(), was.len());
@@ -119,67 +117,68 @@ fn a_guest_s_large_segments_are_handed_on_with_blank_checksums() {
         assert_eq!(port.took[4], good, "a frame by the rules is as it was sent");
         let stats = ends.back.stats();
         assert_eq!((stats.frames, stats.gso_checksum_fixups, stats.dropped, stats.errors), (5, 5, 1, 0));
-        assert_eq!(ends.front.reclaim(&rig.guest, 1).map(|_| ends.front.stats().errors), Ok(0));
-        ends.close(&rig);
-        rig.assert_empty();
+        assert_eq!(ends.front.reclaim(&domains.guest, 1).map(|_| ends.front.stats().errors), Ok(0));
+        ends.close(&domains);
+        domains.assert_empty();
     }
 }
 
 #[test]
 fn a_back_s_large_segments_come_with_blank_checksums() {
     for way in WAYS.into_iter().chain(OWN_WAYS) {
-        let rig = Rig::new();
-        let mut ends = rig.rx(way, Granting::PerFrame, 0, false);
+        let domains = TwoDomains::new();
+        let mut ends = domains.rx(way, Granting::PerFrame, 0, false);
         let (mut port, mut out) = (TestPort::default(), Arena::new());
         port.gives.extend([
             (tcp(1, 5000), finished(1, 1000)),
             (vec![7; 3000], finished(1, 1000)),
             (tcp(2, 9001), finished(2, 1000)),
         ]);
-        ends.front.post(&rig.guest, &ends.front_chan).unwrap();
+        ends.front.post(&domains.guest, &ends.front_chan).unwrap();
         let control = SharedControl::default();
-        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
+        while ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {
+        }
         ends.front.recv(&mut out, 1).unwrap();
         let got: Vec<Frame> = out.burst().iter().map(|(f, o)| (f.to_vec(), o)).collect();
         assert_eq!(got.iter().map(|(f, _)| f.len()).collect::<Vec<_>>(), [5054, 9075], "{way:?}");
         got.iter().for_each(|(frame, offload)| assert_blank(frame, *offload));
         let stats = ends.front.stats();
         assert_eq!((stats.gso_checksum_fixups, stats.dropped), (3, 1));
-        ends.close(&rig);
+        ends.close(&domains);
     }
 }
 
 #[test]
 fn segments_of_next_to_nothing_are_refused() {
     for way in [Way::Copy, Way::Staging(65535)] {
-        let rig = Rig::new();
-        let mut ends = rig.tx(way, Granting::PerFrame, 0);
+        let domains = TwoDomains::new();
+        let mut ends = domains.tx(way, Granting::PerFrame, 0);
         let mut port = TestPort::default();
         let sizes = [1, 8, MIN_GSO_SIZE - 1, MIN_GSO_SIZE];
-        carry(&rig, &mut ends, &mut port, &sizes.map(|size| (tcp(1, 9000), blank(1, size))));
+        carry(&domains, &mut ends, &mut port, &sizes.map(|size| (tcp(1, 9000), blank(1, size))));
         assert_eq!(port.took.iter().map(|(_, o)| o.gso_size).collect::<Vec<_>>(), [MIN_GSO_SIZE]);
         assert_eq!((ends.back.stats().errors, ends.back.stats().frames), (3, 1));
-        ends.front.reclaim(&rig.guest, 1).unwrap();
-        ends.close(&rig);
+        ends.front.reclaim(&domains.guest, 1).unwrap();
+        ends.close(&domains);
     }
 }
 
 #[test]
 fn a_batch_has_a_bound_of_segments() {
-    let rig = Rig::new();
-    let mut ends = rig.tx(Way::Staging(65535), Granting::PerFrame, 0);
+    let domains = TwoDomains::new();
+    let mut ends = domains.tx(Way::Staging(65535), Granting::PerFrame, 0);
     let mut port = TestPort::default();
     // 600 segments in few bytes: room for many such frames in an arena.
     let frames = vec![(tcp(1, 200 * 48), blank(1, 48)); 12];
-    let batches = carry(&rig, &mut ends, &mut port, &frames);
+    let batches = carry(&domains, &mut ends, &mut port, &frames);
     assert_eq!(batches, [3; 4], "{BATCH_SEGMENTS} segments, and the frame with which there are as many");
-    ends.front.reclaim(&rig.guest, 1).unwrap();
+    ends.front.reclaim(&domains.guest, 1).unwrap();
     // At an MSS that is in use four of the longest frames are a batch, as without a bound.
     port.took.clear();
     let frames = vec![(tcp(1, 65_535 - 54), blank(1, 536)); 3];
-    assert_eq!(carry(&rig, &mut ends, &mut port, &frames), [3]);
-    ends.front.reclaim(&rig.guest, 1).unwrap();
-    ends.close(&rig);
+    assert_eq!(carry(&domains, &mut ends, &mut port, &frames), [3]);
+    ends.front.reclaim(&domains.guest, 1).unwrap();
+    ends.close(&domains);
 }
 
 /// Extension headers would be copied into each of a thousand segments.

@@ -4,7 +4,6 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig;
 
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookAction, Regions, RxFront};
@@ -25,10 +24,10 @@ use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
 use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::connect_error::{ConnectError, TooManyPages};
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault, PlatformError};
+use pregrant_testkit::bus::{MapBus, connect};
+use pregrant_testkit::own_grants::{FrameRules, OwnGrants, PerFrame};
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TestPort, TwoDomains, byte};
 use proptest::prelude::*;
-use rig::bus::{MapBus, connect};
-use rig::own_grants::{FrameRules, OwnGrants, PerFrame};
-use rig::{GUEST, HOST, Rig, SLOTS, TestPort, byte};
 use std::cell::{Cell, RefCell};
 
 /// Both ends, the back with frames for the front.
@@ -605,14 +604,14 @@ fn a_frame_whose_rest_is_gone_is_counted_once() {
 /// Requests that were written before a grant failed are shown to the back.
 #[test]
 fn what_is_posted_before_a_grant_fails_is_published() {
-    let rig = Rig::new();
-    let (front_ring, back_ring) = rig.ring::<NetRx>();
-    let p = Watched::of(rig.guest.clone(), Vec::new(), 5);
+    let domains = TwoDomains::new();
+    let (front_ring, back_ring) = domains.ring::<NetRx>();
+    let p = Watched::of(domains.guest.clone(), Vec::new(), 5);
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::PerFrame)
         .expect("pages");
     let mut front: RxFront<OwnGrants<PerFrame<Watched>>> =
         RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)), 1);
-    let chan = rig.channel();
+    let chan = domains.channel();
     for (more, posted) in [(0, 5), (0, 5), (7, 12)] {
         p.left.set(p.left.get() + more);
         assert_eq!(front.post(&p, &chan.0).map_err(|e| e.code), Err(28));

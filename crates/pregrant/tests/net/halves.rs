@@ -3,8 +3,8 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig::bus::device;
-use crate::rig::{GUEST, HOST, TestPort, byte};
+use pregrant_testkit::bus::device;
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, byte};
 
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;

@@ -8,8 +8,6 @@
 //! To inspect is to copy ring page and redo page, and to take the copy up.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::GrantRef;
 use pregrant::net::back::{Patience, Polled, RxQueue, SharedControl, TxQueue};
 use pregrant::net::features::RxAccepts;
@@ -22,8 +20,8 @@ use pregrant::port::{
 use pregrant::ring::{BackRing, InFlight, NetRx, NetTx, RedoPage, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxRequest, TXF_MORE_DATA, TxRequest};
-use rig::model::{RxModel, Slot, TxModel};
-use rig::{GUEST, HOST, Rig};
+use pregrant_testkit::model_front::{RxModel, Slot, TxModel};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
@@ -36,8 +34,8 @@ struct Survives<K> {
 
 impl<K: RingKind> Survives<K> {
     /// A fresh ring's, and the back's end of that ring.
-    fn new(rig: &Rig) -> (Self, BackRing<K, RingPages<K, LocalMap>>) {
-        let (front, back) = rig.ring::<K>();
+    fn new(domains: &TwoDomains) -> (Self, BackRing<K, RingPages<K, LocalMap>>) {
+        let (front, back) = domains.ring::<K>();
         let survives = Self { ring: front.into_pages(), redo: Pages::new(1), kind: PhantomData };
         let (back, _) = BackRing::attach(back, RedoPage::new(survives.redo.clone())).expect("a fresh ring");
         (survives, back)
@@ -60,8 +58,8 @@ impl<K: RingKind> Survives<K> {
         RingPages::<K, _>::new(self.ring.clone()).load(Word::RspProd)
     }
 
-    fn release(self, rig: &Rig) {
-        assert!(rig.guest.release(self.ring).is_ok(), "the back still maps the ring");
+    fn release(self, domains: &TwoDomains) {
+        assert!(domains.guest.release(self.ring).is_ok(), "the back still maps the ring");
     }
 }
 
@@ -116,11 +114,11 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     let paths: [fn() -> AnyPath<LocalDomain>; 2] =
         [|| AnyPath::Copy(CopyPath::default()), || AnyPath::Map(MapPath::default())];
     for path in paths {
-        let rig = Rig::new();
-        let (survives, ring) = Survives::<NetTx>::new(&rig);
-        let (_front_chan, chan) = rig.channel();
+        let domains = TwoDomains::new();
+        let (survives, ring) = Survives::<NetTx>::new(&domains);
+        let (_front_chan, chan) = domains.channel();
         let mut refs = [GrantRef::NONE];
-        let memory = rig.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
+        let memory = domains.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
         let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
         let mut back = TxQueue::new(ring, path());
         let mut port = InspectingPort::new(&survives);
@@ -130,17 +128,17 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
                 model.play(&[Slot::Data(TxRequest { gref: refs[0].0, offset: 0, flags: 0, id, size: 900 })]);
                 id += 1;
             }
-            back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
+            back.poll(&domains.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
         }
-        while back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control) == Ok(Polled::More) {}
+        while back.poll(&domains.host, GUEST, &chan, &mut port, &mut arena, &control) == Ok(Polled::More) {}
         assert_eq!(port.in_flight.len(), 4, "one burst for each batch with frames");
         for (due, found) in &port.in_flight {
             assert_eq!(*found, known(*due), "{:?}", port.in_flight);
         }
         assert_eq!((port.took, survives.inspect()), (11, known(0)), "all are answered");
         drop((back, chan));
-        assert!(rig.guest.release(memory).is_ok());
-        survives.release(&rig);
+        assert!(domains.guest.release(memory).is_ok());
+        survives.release(&domains);
     }
 }
 
@@ -186,11 +184,11 @@ impl FramePort for KeepingPort {
 /// port of a successor may get it a second time. One that the port found unreadable is not.
 #[test]
 fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
-    let rig = Rig::new();
-    let (survives, ring) = Survives::<NetTx>::new(&rig);
-    let (_front_chan, chan) = rig.channel();
+    let domains = TwoDomains::new();
+    let (survives, ring) = Survives::<NetTx>::new(&domains);
+    let (_front_chan, chan) = domains.channel();
     let mut refs = [GrantRef::NONE];
-    let memory = rig.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
+    let memory = domains.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
     let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
     let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
     let mut port = KeepingPort(Arc::default());
@@ -205,27 +203,27 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
             ]);
             id += 2;
         }
-        back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
+        back.poll(&domains.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
         assert_eq!(survives.inspect(), known(due));
     }
     assert_eq!(survives.answered(), 0);
     port.0.0.lock().expect("no thread panicked").1 = true;
-    back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
+    back.poll(&domains.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
     assert_eq!((survives.answered(), survives.inspect()), (24, known(0)));
     drop((back, chan));
-    assert!(rig.guest.release(memory).is_ok());
-    survives.release(&rig);
+    assert!(domains.guest.release(memory).is_ok());
+    survives.release(&domains);
 }
 
 /// Frames requested of the port, frames that wait, and frames left in the port: lost with the back
 /// until they are answered.
 #[test]
 fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
-    let rig = Rig::new();
-    let (survives, ring) = Survives::<NetRx>::new(&rig);
-    let (_front_chan, chan) = rig.channel();
+    let domains = TwoDomains::new();
+    let (survives, ring) = Survives::<NetRx>::new(&domains);
+    let (_front_chan, chan) = domains.channel();
     let mut refs = [GrantRef::NONE; 8];
-    let memory = rig.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("the guest's pages");
+    let memory = domains.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("the guest's pages");
     let mut model = RxModel::new(RingPages::new(survives.ring.clone()));
     let no_sg = RxAccepts { sg: false, ..RxAccepts::ALL };
     let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), no_sg);
@@ -239,7 +237,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
         }
     };
     let mut poll = |port: &mut InspectingPort<'_, NetRx>| {
-        let polled = back.poll(&rig.host, GUEST, &chan, port, &control).expect("an honest front");
+        let polled = back.poll(&domains.host, GUEST, &chan, port, &control).expect("an honest front");
         (polled, survives.inspect())
     };
     // All go.
@@ -264,21 +262,21 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     assert!(port.asked.iter().all(|found| found.asking), "{:?}", port.asked);
     assert_eq!(model.frames().map(|frames| frames.len()), Ok(8));
     drop((back, chan));
-    assert!(rig.guest.release(memory).is_ok());
-    survives.release(&rig);
+    assert!(domains.guest.release(memory).is_ok());
+    survives.release(&domains);
 }
 
 /// Frames that a stalled queue drops, its own and its port's, are in no one's hands.
 #[test]
 fn frames_that_expire_leave_the_hands_of_the_back() {
-    let rig = Rig::new();
-    let (survives, ring) = Survives::<NetRx>::new(&rig);
-    let (_front_chan, chan) = rig.channel();
+    let domains = TwoDomains::new();
+    let (survives, ring) = Survives::<NetRx>::new(&domains);
+    let (_front_chan, chan) = domains.channel();
     let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), RxAccepts::ALL);
     let mut port = InspectingPort::new(&survives);
     back.watch(Patience::default(), true, true, 0);
     port.gives.extend([60; 70]);
-    let polled = back.poll(&rig.host, GUEST, &chan, &mut port, &SharedControl::default());
+    let polled = back.poll(&domains.host, GUEST, &chan, &mut port, &SharedControl::default());
     assert_eq!((polled, survives.inspect()), (Ok(Polled::Idle), known(64 + 6)));
     assert_eq!(back.turn(0, &mut port), Ok(()));
     assert_eq!(survives.inspect(), known(70), "nothing has expired yet");
@@ -287,5 +285,5 @@ fn frames_that_expire_leave_the_hands_of_the_back() {
     assert_eq!(port.asked.len(), 3, "for its first burst, for what it had left, and for nothing more");
     assert!(port.asked.iter().all(|found| found.asking), "{:?}", port.asked);
     drop((back, chan));
-    survives.release(&rig);
+    survives.release(&domains);
 }

@@ -11,7 +11,7 @@ use pregrant::platform::local::Pages;
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::connect_error::ConnectError;
 
-use crate::rig::{GUEST, HOST};
+use pregrant_testkit::two_domains::{GUEST, HOST};
 
 /// Offsets of the magic and the version in each copy of a record.
 type Places = &'static [(usize, usize)];

@@ -6,8 +6,6 @@
 //! ```
 #![allow(unsafe_code)] // reads kept payload as a kernel would
 
-use crate::rig;
-
 use pregrant::net::back::{Polled, TxQueue};
 use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, TX_ORDER};
@@ -21,8 +19,8 @@ use pregrant::wire::netif::{
     Extra, RSP_ERROR, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
-use rig::model::Slot;
-use rig::{GUEST, Rig, TxGame, Way};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{GUEST, TwoDomains, TxGame, Way};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -183,8 +181,8 @@ pub fn bytes_of(g: &TxGame, fragments: &[(usize, u16, u16)]) -> Vec<u8> {
     fragments.iter().flat_map(|&(page, at, len)| g.content(page, at as usize, len as usize)).collect()
 }
 
-pub fn run(g: &mut TxGame, rig: &Rig, port: &mut dyn FramePort) -> Result<(), PeerFault> {
-    while g.back.poll(&rig.host, GUEST, &g.chans.1, port, &mut g.arena, &g.control)? == Polled::More {}
+pub fn run(g: &mut TxGame, domains: &TwoDomains, port: &mut dyn FramePort) -> Result<(), PeerFault> {
+    while g.back.poll(&domains.host, GUEST, &g.chans.1, port, &mut g.arena, &g.control)? == Polled::More {}
     Ok(())
 }
 
@@ -208,11 +206,11 @@ const COPIES: u64 = 1 + 1 + 1 + 3 + 1 + 1;
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_that_never_asks_for_payload_never_maps() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Map, 0, 16);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Map, 0, 16);
     let mut port = LentPort::new(Act::Skip);
     FRAMES.iter().for_each(|f| play(&mut g, f, 0, None));
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!(ops(&g.back), GrantOps { copies: COPIES, maps: 0, unmaps: 0 });
     assert_eq!((port.seen.len(), port.private.len()), (6, 0));
     for (seen, f) in port.seen.iter().zip(FRAMES) {
@@ -226,17 +224,17 @@ fn a_port_that_never_asks_for_payload_never_maps() {
     assert!(g.model.answers().unwrap().iter().flatten().all(|&s| s == RSP_OKAY));
     g.model.finish().unwrap();
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Map, u32::MAX - 3, 16);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Map, u32::MAX - 3, 16);
     let mut port = LentPort::new(Act::Copy);
     FRAMES.iter().for_each(|f| play(&mut g, f, 0, None));
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!(ops(&g.back), GrantOps { copies: COPIES, maps: 11, unmaps: 11 });
     for (seen, f) in port.seen.iter().zip(FRAMES) {
         assert_eq!(seen.bytes, bytes_of(&g, f));
@@ -263,10 +261,10 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
     }
     let mut port = Copier(LentPort::new(Act::Skip));
     FRAMES.iter().for_each(|f| play(&mut g, f, 0, None));
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!(port.0.private, FRAMES.map(|f| bytes_of(&g, f)));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// A list with one bad reference is refused as a whole: then page by page, and only that frame
@@ -276,14 +274,14 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
 fn one_bad_reference_costs_its_own_frame() {
     const BAD: usize = 99;
     for (act, failed) in [(Act::Copy, true), (Act::Keep, true), (Act::Skip, false)] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Map, 0, 16);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Map, 0, 16);
         let mut port = LentPort::new(act);
         let bad = [(2, 0, 1000), (BAD, 0, 1000), (3, 0, 1000)];
         play(&mut g, FRAMES[0], 0, None);
         play(&mut g, &bad, 0, None);
         play(&mut g, FRAMES[LONG], 0, None);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         let due: &[usize] = if failed { &[0, 2] } else { &[0, 1, 2] };
         assert_eq!((port.seen.len(), g.back.stats().frames), (due.len(), due.len() as u64), "{act:?}");
         assert_eq!(g.back.stats().errors, u64::from(failed));
@@ -294,13 +292,13 @@ fn one_bad_reference_costs_its_own_frame() {
         if act == Act::Keep {
             assert_eq!(g.model.answers().unwrap().len(), 0, "the first frame is kept");
             (0..2).for_each(|_| port.shelf.finish(0));
-            run(&mut g, &rig, &mut port).unwrap();
+            run(&mut g, &domains, &mut port).unwrap();
         }
         let answers = g.model.answers().unwrap();
         let error = if failed { RSP_ERROR } else { RSP_OKAY };
         assert_eq!(answers, [vec![RSP_OKAY], vec![RSP_OKAY, error, RSP_OKAY], vec![RSP_OKAY; 5]]);
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -309,19 +307,19 @@ fn one_bad_reference_costs_its_own_frame() {
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn what_is_found_unreadable_in_time_is_not_handed_on() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Map, 0, 16);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Map, 0, 16);
     let mut port = LentPort::new(Act::Skip);
     play(&mut g, FRAMES[0], 0, None);
     play(&mut g, &[(2, 0, 1000), (99, 0, 1000)], 0, None);
     play(&mut g, FRAMES[LONG], TXF_CSUM_BLANK, None); // no headers: copied whole
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!(port.seen.iter().map(|seen| seen.whole).collect::<Vec<_>>(), [false, true]);
     assert_eq!(port.seen[1].head, bytes_of(&g, FRAMES[LONG]));
     let answers = g.model.answers().unwrap();
     assert_eq!(answers, [vec![RSP_OKAY], vec![RSP_OKAY, RSP_ERROR], vec![RSP_OKAY; 5]]);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// Answered when the port has done with them and not before, in the order of the requests, their
@@ -329,48 +327,48 @@ fn what_is_found_unreadable_in_time_is_not_handed_on() {
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn kept_frames_are_answered_late_and_in_order() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Map, 0, 16);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Map, 0, 16);
     let mut port = LentPort::new(Act::Keep);
-    let before = rig.xen.counts().mapped;
-    let mapped = || rig.xen.counts().mapped - before;
+    let before = domains.xen.counts().mapped;
+    let mapped = || domains.xen.counts().mapped - before;
     for f in [0, LONG] {
         play(&mut g, FRAMES[f], 0, None);
     }
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     play(&mut g, FRAMES[4], 0, None); // short: whole, never kept
     play(&mut g, FRAMES[1], 0, None);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((port.seen.len(), port.shelf.kept.lock().unwrap().len(), mapped()), (4, 3, 7));
     assert_eq!(g.back.final_check(), Ok(false), "a worker that waits for a port sleeps");
     assert!(!g.back.is_late());
     // The last first: its pages go, its answer waits.
     port.shelf.finish(2);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (0, 6));
     port.shelf.finish(0);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (0, 6), "a batch's pages go together");
     port.shelf.finish(0);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (4, 0));
     g.model.finish().unwrap();
     // Tokens that no one holds, and completed ones, mean nothing.
     port.shelf.done.lock().unwrap().extend([Token(0), Token(77), Token(u64::MAX)]);
     play(&mut g, FRAMES[0], 0, None);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (0, 1));
     port.shelf.finish(0);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), g.back.stats().frames), (1, 5));
     // One that is done with before the port's call is over needs no later poll.
     port.act = Act::KeepShortly;
     play(&mut g, FRAMES[0], 0, None);
-    g.back.poll(&rig.host, GUEST, &g.chans.1, &mut port, &mut g.arena, &g.control).unwrap();
+    g.back.poll(&domains.host, GUEST, &g.chans.1, &mut port, &mut g.arena, &g.control).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (1, 0));
     assert_eq!(port.shelf.given_up.load(Ordering::Relaxed), 0);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// A port that never completes: the ring fills and stands, its worker sleeps; a queue beside it
@@ -378,14 +376,14 @@ fn kept_frames_are_answered_late_and_in_order() {
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_that_never_completes_stops_its_own_queue_alone() {
-    let rig = Rig::new();
-    let (mut g, mut other) = (rig.tx_model(Way::Map, 0, 16), rig.tx_model(Way::Map, 0, 16));
+    let domains = TwoDomains::new();
+    let (mut g, mut other) = (domains.tx_model(Way::Map, 0, 16), domains.tx_model(Way::Map, 0, 16));
     let (mut port, mut copies) = (LentPort::new(Act::Keep), LentPort::new(Act::Copy));
     while g.model.free() > 0 {
         play(&mut g, FRAMES[0], 0, None);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         play(&mut other, FRAMES[LONG], 0, None);
-        run(&mut other, &rig, &mut copies).unwrap();
+        run(&mut other, &domains, &mut copies).unwrap();
         assert_eq!(other.model.answers().unwrap().len(), 1);
     }
     assert_eq!((port.seen.len(), g.model.answers().unwrap().len()), (256, 0));
@@ -393,14 +391,14 @@ fn a_port_that_never_completes_stops_its_own_queue_alone() {
     g.close();
     other.close();
     assert_eq!(port.shelf.given_up.load(Ordering::Relaxed), 1);
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// The end of a queue has the port give up what it keeps while it is still mapped: drained in
 /// good order, or dropped after a fault.
 #[test]
 fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
-    struct Checks(Rig, Mutex<Vec<usize>>);
+    struct Checks(TwoDomains, Mutex<Vec<usize>>);
     impl Completions for Checks {
         fn complete(&self, _: &mut Vec<Token>) {}
         fn give_up(&self) {
@@ -437,16 +435,16 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
         }
     }
     for drain in if cfg!(miri) { &[false][..] } else { &[true, false] } {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let checks = Arc::new(Checks(
-            Rig { guest: rig.guest.clone(), host: rig.host.clone(), xen: rig.xen.clone() },
+            TwoDomains { guest: domains.guest.clone(), host: domains.host.clone(), xen: domains.xen.clone() },
             Mutex::default(),
         ));
         let mut port = Kernel(checks.clone(), Vec::new());
-        let mut g = rig.tx_model(Way::Map, 0, 5);
+        let mut g = domains.tx_model(Way::Map, 0, 5);
         play(&mut g, FRAMES[0], 0, None);
         play(&mut g, FRAMES[2], 0, None);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         let whole = [bytes_of(&g, FRAMES[0]), bytes_of(&g, FRAMES[2])].concat();
         let mut read = Vec::new();
         for &Place(at, len) in &port.1 {
@@ -457,12 +455,12 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
         }
         assert!(read == [&whole[128..1500], &whole[1500 + 128..]].concat(), "what is kept stays readable");
         if *drain {
-            g.back.drain(&rig.host, &g.chans.1);
+            g.back.drain(&domains.host, &g.chans.1);
             assert_eq!(g.model.answers().unwrap().len(), 2, "in good order all is answered");
         }
         g.close();
         assert_eq!(*checks.1.lock().unwrap(), [4 + 1], "asked once, four pages and the ring's mapped");
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -504,15 +502,15 @@ fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
         (0, TXF_DATA_VALIDATED, gso, false),
         (7, TXF_DATA_VALIDATED, gso, true),
     ] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Map, 0, 4);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Map, 0, 4);
         let frame = headers(options, 2000);
         assert!(g.memory.copy_in(0, &frame));
         let mut port = LentPort::new(Act::Skip);
         // One whose headers no one needs beside it.
         play(&mut g, &[(1, 0, 1000)], 0, None);
         play(&mut g, &[(0, 0, 100), (0, 100, frame.len() as u16 - 100)], flags, extra);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         let what = (options, flags, extra);
         if port.seen.is_empty() {
             panic!("{what:?}: nothing was lent");
@@ -531,7 +529,7 @@ fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
         assert_eq!(ops(&g.back).maps, if whole { 2 } else { 0 }, "{what:?}");
         g.model.answers().unwrap();
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -545,8 +543,8 @@ fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
     for (csum, gso_too, whole) in
         [(true, true, [false; 3]), (true, false, [false, false, true]), (false, false, [false, true, true])]
     {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Map, 0, 4);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Map, 0, 4);
         let frame = headers(0, 2000);
         assert!(g.memory.copy_in(0, &frame));
         let mut port = LentPort::new(Act::Copy);
@@ -555,11 +553,11 @@ fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
         play(&mut g, &all, 0, None);
         play(&mut g, &all, blank, None);
         play(&mut g, &all, blank, gso);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!(port.seen.iter().map(|seen| seen.whole).collect::<Vec<_>>(), whole);
         assert!(port.seen.iter().all(|seen| seen.bytes == frame));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -567,16 +565,16 @@ fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
 /// completion says what is wrong.
 #[test]
 fn a_blank_checksum_without_headers_is_copied_whole() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Map, 0, 4);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Map, 0, 4);
     let mut port = LentPort::new(Act::Copy);
     play(&mut g, &[(0, 0, 1000)], TXF_CSUM_BLANK, None);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((port.seen.len(), port.private.len()), (0, 1), "nothing is lent: an ordinary burst");
     assert_eq!(port.private[0], g.content(0, 0, 1000));
     assert_eq!(ops(&g.back).maps, 1);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// The time of check and the time of use: a guest that rewrites a frame after its head was
@@ -585,8 +583,8 @@ fn a_blank_checksum_without_headers_is_copied_whole() {
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alone() {
     for private in [false, true] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Map, 0, 4);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Map, 0, 4);
         let frame = headers(0, 3000);
         assert!(g.memory.copy_in(0, &frame));
         let memory = g.memory.clone();
@@ -596,12 +594,12 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
         play(&mut g, &[(0, 0, frame.len() as u16)], blank, Some(Extra::Gso { size: 500, gso_type: 2 }));
         if private {
             // A port that takes private bytes reads each of them once, before it is called.
-            let mut port = rig::TestPort::default();
-            run(&mut g, &rig, &mut port).unwrap();
+            let mut port = pregrant_testkit::two_domains::TestPort::default();
+            run(&mut g, &domains, &mut port).unwrap();
             rewrite();
             assert_eq!(port.took[0].0, frame);
         } else {
-            run(&mut g, &rig, &mut port).unwrap();
+            run(&mut g, &domains, &mut port).unwrap();
             let seen = &port.seen[0];
             let offload = Offload { csum_blank: true, csum_ok: true, gso_type: 2, gso_size: 500 };
             assert_eq!((seen.len, seen.offload), (frame.len(), offload));
@@ -610,7 +608,7 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
             assert!(seen.bytes[128..].iter().all(|&b| b == 0xEE), "it was rewritten");
         }
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -619,19 +617,19 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_head_is_as_long_as_what_another_path_fetched() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let chain = Chain::new(
         TX_ORDER,
         [AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)), AnyPath::Map(MapPath::default())],
     );
-    let mut g = rig.tx_model_by(chain, None, 0, 4);
+    let mut g = domains.tx_model_by(chain, None, 0, 4);
     let mut port = LentPort::new(Act::Copy);
     // The first page is seen here, and stays mapped.
     play(&mut g, &[(0, 0, 1500)], 0, None);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     let frame = [(0, 0, 4000), (1, 0, 3000)];
     play(&mut g, &frame, 0, None);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     let seen = port.seen.last().unwrap();
     assert_eq!((seen.head.len(), seen.whole, seen.len), (4000, false, 7000));
     assert!(seen.bytes == bytes_of(&g, &frame));
@@ -641,19 +639,19 @@ fn a_head_is_as_long_as_what_another_path_fetched() {
 /// A port may serve several queues: what it completes of one is not another's.
 #[test]
 fn a_token_is_one_frame_s_alone() {
-    let rig = Rig::new();
-    let (mut a, mut b) = (rig.tx_model(Way::Map, 0, 1), rig.tx_model(Way::Map, 0, 1));
+    let domains = TwoDomains::new();
+    let (mut a, mut b) = (domains.tx_model(Way::Map, 0, 1), domains.tx_model(Way::Map, 0, 1));
     let mut port = LentPort::new(Act::Keep);
     for g in [&mut a, &mut b] {
         play(g, FRAMES[0], 0, None);
-        run(g, &rig, &mut port).unwrap();
+        run(g, &domains, &mut port).unwrap();
     }
     let kept = port.shelf.kept.lock().unwrap().clone();
     assert!(kept.len() == 2 && kept[0] != kept[1], "{kept:?}");
-    let mapped = rig.xen.counts().mapped;
+    let mapped = domains.xen.counts().mapped;
     port.shelf.finish(0); // that of `a`
-    run(&mut b, &rig, &mut port).unwrap();
-    assert_eq!(rig.xen.counts().mapped, mapped, "the frame of `b` is kept still");
+    run(&mut b, &domains, &mut port).unwrap();
+    assert_eq!(domains.xen.counts().mapped, mapped, "the frame of `b` is kept still");
     a.close();
     b.close();
 }

@@ -6,7 +6,6 @@
 //! ```
 
 use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
-use crate::rig;
 
 use pregrant::net::batch::Thresholds;
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
@@ -21,8 +20,8 @@ use pregrant::wire::netif::{
     Extra, RSP_ERROR, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_MORE_DATA, TxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE};
-use rig::model::Slot;
-use rig::{GUEST, Rig, TxGame, Way};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{GUEST, TwoDomains, TxGame, Way};
 
 const PAGES: usize = 16;
 
@@ -47,10 +46,10 @@ enum By {
 const ALL: [By; 3] = [By::Staging, By::Persistent, By::Grefs];
 
 /// A queue whose guest's pages are all there.
-fn game(rig: &Rig, by: By) -> TxGame {
+fn game(domains: &TwoDomains, by: By) -> TxGame {
     match by {
         By::Staging => {
-            let mut g = rig.tx_model(Way::Staging(4096), 0, PAGES);
+            let mut g = domains.tx_model(Way::Staging(4096), 0, PAGES);
             let area = g.area.as_ref().expect("a staging way");
             for page in 0..PAGES {
                 let content = g.content(page, 0, PAGE_SIZE);
@@ -62,7 +61,7 @@ fn game(rig: &Rig, by: By) -> TxGame {
         }
         By::Persistent => {
             let chain = Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)));
-            let mut g = rig.tx_model_by(chain, None, 0, PAGES);
+            let mut g = domains.tx_model_by(chain, None, 0, PAGES);
             for page in 0..PAGES {
                 play(&mut g, &[(page, 0, 60)], 0, None);
             }
@@ -72,9 +71,9 @@ fn game(rig: &Rig, by: By) -> TxGame {
         }
         By::Grefs => {
             let chain = Chain::from(grefs());
-            let mut g = rig.tx_model_by(chain, None, 0, PAGES);
+            let mut g = domains.tx_model_by(chain, None, 0, PAGES);
             for gref in g.refs.clone() {
-                let map = rig.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
+                let map = domains.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
                 table(&mut g).insert(gref, Mapped::new(map, false));
             }
             g
@@ -117,12 +116,12 @@ fn named(act: Act) -> LentPort<'static> {
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
     for by in ALL {
-        let rig = Rig::new();
-        let mut g = game(&rig, by);
+        let domains = TwoDomains::new();
+        let mut g = game(&domains, by);
         let before = g.back.stats().grant_ops;
         let mut port = named(Act::Copy);
         FRAMES.iter().for_each(|f| put(&mut g, f));
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!(port.seen.len(), FRAMES.len(), "{by:?}");
         for ((seen, f), lent) in port.seen.iter().zip(FRAMES).zip(IS_LENT) {
             let whole = bytes_of(&g, f);
@@ -141,10 +140,10 @@ fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
         // A port that might skip them has private bytes: the path's work is to copy.
         let mut port = LentPort::new(Act::Copy);
         FRAMES.iter().for_each(|f| put(&mut g, f));
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!((port.seen.len(), port.private), (0, FRAMES.map(|f| bytes_of(&g, f)).to_vec()));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -153,37 +152,37 @@ fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn kept_frames_are_answered_late_one_by_one() {
     for by in ALL {
-        let rig = Rig::new();
-        let mut g = game(&rig, by);
+        let domains = TwoDomains::new();
+        let mut g = game(&domains, by);
         let mut port = named(Act::Keep);
         [0, 1, 2].iter().for_each(|&f| put(&mut g, FRAMES[f]));
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         put(&mut g, &[(10, 0, 4096)]);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!((port.seen.len(), port.shelf.kept.lock().unwrap().len()), (4, 3), "{by:?}");
         assert!(
             !g.back.is_late() && g.back.final_check() == Ok(false),
             "a worker that waits for a port sleeps"
         );
         port.shelf.finish(1);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!(g.model.answers().unwrap().len(), 0, "{by:?}: the first is kept");
         port.shelf.finish(0);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!(g.model.answers().unwrap().len(), 3, "{by:?}");
         // One that is done with before the port's call is over.
         port.shelf.finish(0);
         port.act = Act::KeepShortly;
         put(&mut g, FRAMES[1]);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         assert_eq!(g.model.answers().unwrap().len(), 2, "{by:?}");
         // A queue that is dropped has the port give up, before its pages go.
         port.act = Act::Keep;
         put(&mut g, FRAMES[0]);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         g.close();
         assert_eq!(port.shelf.given_up(), 1, "{by:?}");
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -192,47 +191,47 @@ fn kept_frames_are_answered_late_one_by_one() {
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn pages_of_a_kept_frame_stay() {
-    let rig = Rig::new();
-    let mut g = game(&rig, By::Persistent);
+    let domains = TwoDomains::new();
+    let mut g = game(&domains, By::Persistent);
     let mut port = named(Act::Keep);
-    let before = rig.xen.counts().mapped;
+    let before = domains.xen.counts().mapped;
     put(&mut g, FRAMES[1]);
-    run(&mut g, &rig, &mut port).unwrap();
-    g.back.chain_mut().limit_pages(&rig.host, 0);
-    assert_eq!(rig.xen.counts().mapped, before - PAGES + 3);
+    run(&mut g, &domains, &mut port).unwrap();
+    g.back.chain_mut().limit_pages(&domains.host, 0);
+    assert_eq!(domains.xen.counts().mapped, before - PAGES + 3);
     port.shelf.finish(0);
-    run(&mut g, &rig, &mut port).unwrap();
-    assert_eq!((rig.xen.counts().mapped, g.model.answers().unwrap().len()), (before - PAGES, 1));
+    run(&mut g, &domains, &mut port).unwrap();
+    assert_eq!((domains.xen.counts().mapped, g.model.answers().unwrap().len()), (before - PAGES, 1));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 
-    let rig = Rig::new();
-    let mut g = game(&rig, By::Grefs);
+    let domains = TwoDomains::new();
+    let mut g = game(&domains, By::Grefs);
     let mut port = named(Act::Keep);
     let gref = g.refs[0];
     // The same page twice: both frames hold it.
     put(&mut g, FRAMES[0]);
     put(&mut g, FRAMES[0]);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     for held in [true, true, false] {
         assert_eq!(table(&mut g).is_held(gref), held);
         if held {
             assert!(table(&mut g).remove(gref).is_none());
             port.shelf.finish(0);
-            run(&mut g, &rig, &mut port).unwrap();
+            run(&mut g, &domains, &mut port).unwrap();
         }
     }
     assert!(table(&mut g).remove(gref).is_some());
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// A buffer is a frame's alone, of its batch.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_buffer_that_is_named_twice_costs_the_second_frame() {
-    let rig = Rig::new();
-    let mut g = game(&rig, By::Staging);
+    let domains = TwoDomains::new();
+    let mut g = game(&domains, By::Staging);
     let mut port = named(Act::Copy);
     put(&mut g, FRAMES[0]);
     put(&mut g, &[(1, 0, 4000), (0, 0, 4096)]);
@@ -240,49 +239,49 @@ fn a_buffer_that_is_named_twice_costs_the_second_frame() {
     put(&mut g, &[(2, 0, 4000), (2, 0, 4000)]);
     put(&mut g, &[(3, 0, 3000), (300, 0, 4096)]);
     put(&mut g, &[(4, 0, 4096)]);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!(port.seen.iter().map(|seen| seen.len).collect::<Vec<_>>(), [4096, 4096]);
     let answers = g.model.answers().unwrap();
     let failed: Vec<bool> = answers.iter().map(|frame| frame.contains(&RSP_ERROR)).collect();
     assert_eq!(failed, [false, true, true, true, false]);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// A frame whose pages are not all there is served as before, and nothing of it is lent.
 #[test]
 fn what_is_not_all_there_is_copied() {
-    let rig = Rig::new();
-    let mut g = game(&rig, By::Grefs);
+    let domains = TwoDomains::new();
+    let mut g = game(&domains, By::Grefs);
     let gref = g.refs[2];
-    rig.host.unmap(&mut table(&mut g).remove(gref).into_iter().collect());
+    domains.host.unmap(&mut table(&mut g).remove(gref).into_iter().collect());
     let mut port = named(Act::Copy);
     put(&mut g, FRAMES[1]);
     put(&mut g, FRAMES[0]);
-    run(&mut g, &rig, &mut port).unwrap();
+    run(&mut g, &domains, &mut port).unwrap();
     assert_eq!(port.seen.iter().map(|seen| seen.whole).collect::<Vec<_>>(), [true, false]);
     assert!(port.seen[0].bytes == bytes_of(&g, FRAMES[1]) && port.seen[1].bytes == bytes_of(&g, FRAMES[0]));
     assert_eq!(g.back.stats().grant_ops.copies, 1, "the page that is not there");
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// Two paths lend frames of one batch in turns: each frame has its own payload.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_batch_has_nothing_of_the_one_before() {
-    let rig = Rig::new();
-    let (area, buffers) = rig.stage(Way::Staging(4096), Access::ReadOnly, 0).unzip();
+    let domains = TwoDomains::new();
+    let (area, buffers) = domains.stage(Way::Staging(4096), Access::ReadOnly, 0).unzip();
     let staging = buffers.map(|buffers| AnyPath::Staging(StagingPath::new(buffers)));
     let persistent = AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly));
     let others = [persistent, AnyPath::Map(MapPath::default()), grefs()];
     let chain = Chain::new(TX_ORDER, staging.into_iter().chain(others));
-    let mut g = rig.tx_model_by(chain, area, 0, PAGES);
+    let mut g = domains.tx_model_by(chain, area, 0, PAGES);
     let staged = g.area.as_ref().expect("a staging way");
     let content = g.content(9, 0, PAGE_SIZE);
     assert!(staged.bytes().copy_in(staged.start(9), &content));
     let gref = g.refs[0];
-    let map = rig.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
+    let map = domains.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
     table(&mut g).insert(gref, Mapped::new(map, false));
     // Page 1 is seen, and stays mapped.
     play(&mut g, &[(1, 0, 60)], 0, None);
@@ -295,7 +294,7 @@ fn a_batch_has_nothing_of_the_one_before() {
                 let good = std::mem::replace(&mut g.refs[7], bad);
                 let mut port = named(if page % 2 == 0 { Act::Copy } else { Act::Skip });
                 play(&mut g, &[(6, 0, 4000), (7, 0, 4000)], 0, None);
-                run(&mut g, &rig, &mut port).unwrap();
+                run(&mut g, &domains, &mut port).unwrap();
                 g.refs[7] = good;
                 g.model.answers().unwrap();
             }
@@ -306,7 +305,7 @@ fn a_batch_has_nothing_of_the_one_before() {
             } else {
                 play(&mut g, &[(page, 0, 4096)], 0, None);
             }
-            run(&mut g, &rig, &mut port).unwrap();
+            run(&mut g, &domains, &mut port).unwrap();
             let seen = &port.seen[0];
             assert!(!seen.whole && seen.head == g.content(page, 0, 128), "{act:?}: {page}");
             assert!(act == Act::Skip || seen.bytes == g.content(page, 0, 4096), "{act:?}: {page}");
@@ -317,11 +316,11 @@ fn a_batch_has_nothing_of_the_one_before() {
                 assert_eq!(now.grant_ops, before.grant_ops, "{act:?}: {page}");
             }
             // It was seen; the next time it is to come by the other path again.
-            g.back.chain_mut().limit_pages(&rig.host, 1);
+            g.back.chain_mut().limit_pages(&domains.host, 1);
         }
     }
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// As with `map`: who parses has private bytes, and a guest that rewrites a frame changes its
@@ -330,8 +329,8 @@ fn a_batch_has_nothing_of_the_one_before() {
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {
     for by in ALL {
-        let rig = Rig::new();
-        let mut g = game(&rig, by);
+        let domains = TwoDomains::new();
+        let mut g = game(&domains, by);
         let frame = headers(0, 3000);
         let (blank, gso) = (TXF_CSUM_BLANK | TXF_DATA_VALIDATED, Extra::Gso { size: 500, gso_type: 2 });
         let len = frame.len() as u16;
@@ -357,7 +356,7 @@ fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {
             size: len,
         };
         g.model.play(&[Slot::Data(first), Slot::extra(gso, false)]);
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         let seen = &port.seen[0];
         assert!(!seen.whole && seen.len == frame.len(), "{by:?}");
         assert!(seen.head == frame[..128] && seen.bytes[..128] == frame[..128], "{by:?}");
@@ -365,6 +364,6 @@ fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {
         drop(port);
         drop(rewrite);
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }

@@ -3,11 +3,6 @@
 //! what races and what is lent; the others say that they are not for it.
 #![cfg(not(loom))]
 
-#[path = "../rig/mod.rs"]
-mod rig;
-#[path = "../rounds/mod.rs"]
-mod rounds;
-
 mod chain_rx;
 mod chain_tx;
 mod control_ring;

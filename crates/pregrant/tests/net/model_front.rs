@@ -2,13 +2,13 @@
 //! ring.
 #![cfg(not(miri))]
 
-use crate::rig::model::{ModelFault, RxModel, Slot, TxModel};
 use pregrant::platform::local::Pages;
 use pregrant::ring::{NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::wire::netif::{
     Extra, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse, TxRequest,
     TxResponse,
 };
+use pregrant_testkit::model_front::{ModelFault, RxModel, Slot, TxModel};
 
 type Memory<K> = RingPages<K, Pages>;
 

@@ -3,8 +3,6 @@
 //! (2.5, 2.11).
 #![cfg(not(miri))] // Miri has data_path_race
 
-use crate::rig;
-
 use pregrant::PeerFault;
 use pregrant::net::back::multicast::MulticastList;
 use pregrant::net::batch::tx::MulticastAsk;
@@ -15,8 +13,8 @@ use pregrant::wire::netif::{
     Extra, MCAST_LIST_MAX, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
     TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
-use rig::model::Slot;
-use rig::{Rig, RxGame, SLOTS, TxGame, WAYS};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{RxGame, SLOTS, TwoDomains, TxGame, WAYS};
 
 const OKAY: i16 = RSP_OKAY;
 const ERROR: i16 = RSP_ERROR;
@@ -41,13 +39,13 @@ fn frame(g: &TxGame, id: u16) -> Vec<Slot> {
 
 fn on_all_ways(test: impl Fn(&mut TxGame)) {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, u32::MAX - 9, 8);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, u32::MAX - 9, 8);
         g.control.lock().offer_multicast(true);
         test(&mut g);
         assert_eq!(g.model.finish(), Ok(()));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -102,16 +100,16 @@ fn requests_that_make_no_sense_are_errors_or_faults() {
         assert_eq!(play(g, &requests), due);
         assert_eq!((named(g), g.port.took.len()), (vec![MacAddr(mac(3))], 0));
     });
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let unknown = |found: u8| Slot::Extra([u32::from(found), 0, 0]);
     for found in [0, 6, 255] {
-        let mut g = rig.tx_model(WAYS[0], 0, 8);
+        let mut g = domains.tx_model(WAYS[0], 0, 8);
         let [first, _] = extra_request(1, 0, &[Extra::McastAdd(mac(1))])[..] else { unreachable!() };
         g.model.play(&[first, unknown(found)]);
         assert_eq!(g.run(), Err(PeerFault::BadExtra(found)));
         g.close();
     }
-    let mut g = rig.tx_model(WAYS[0], 0, 8);
+    let mut g = domains.tx_model(WAYS[0], 0, 8);
     g.model.play(&[extra_request(1, 0, &[Extra::McastAdd(mac(1))])[0]]);
     assert_eq!(g.run(), Err(PeerFault::SlotsMissing));
     g.close();
@@ -121,8 +119,8 @@ fn requests_that_make_no_sense_are_errors_or_faults() {
 /// nothing.
 #[test]
 fn the_list_is_bounded() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(WAYS[0], 0, 8);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(WAYS[0], 0, 8);
     g.control.lock().offer_multicast(true);
     let requests: Vec<_> = (0..66).map(|n| extra_request(n, 0, &[Extra::McastAdd(mac(n as u8))])).collect();
     let answers = play(&mut g, &requests);
@@ -136,7 +134,7 @@ fn the_list_is_bounded() {
     }
     assert_eq!((named(&g).len(), g.back.stats().errors), (MCAST_LIST_MAX, 100_002));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 fn post(g: &mut RxGame, n: u32) {
@@ -160,11 +158,11 @@ fn tcp(dst: [u8; 6], len: usize) -> Vec<u8> {
 
 fn rx_on_all_ways(test: impl Fn(&mut RxGame)) {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.rx_model(way, u32::MAX - 3, RxAccepts::ALL);
+        let domains = TwoDomains::new();
+        let mut g = domains.rx_model(way, u32::MAX - 3, RxAccepts::ALL);
         test(&mut g);
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 

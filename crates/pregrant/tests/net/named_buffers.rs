@@ -1,23 +1,21 @@
 //! Requests that name buffers of the lists, as no honest front writes them.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::path::{AnyPath, FrontPath, StagingPath};
 use pregrant::platform::Access;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest};
-use rig::model::Slot;
-use rig::{Rig, Way};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{TwoDomains, Way};
 
 /// A front may name any buffer of either list, also one that is posted: it sends what stands there,
 /// and nothing else of anybody.
 #[test]
 fn a_front_that_names_buffers_as_it_likes() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let way = Way::Staging(256);
-    let (tx_area, tx_buffers) = rig.stage(way, Access::ReadOnly, 0).expect("staging");
-    let (rx_area, rx_buffers) = rig.stage_some(way, Access::ReadWrite, 256, 300).expect("staging");
+    let (tx_area, tx_buffers) = domains.stage(way, Access::ReadOnly, 0).expect("staging");
+    let (rx_area, rx_buffers) = domains.stage_some(way, Access::ReadWrite, 256, 300).expect("staging");
     for (area, of) in [(&tx_area, 0u8), (&rx_area, 100)] {
         for id in 0..area.entries() {
             let fill = vec![of.wrapping_add(id as u8); area.slot_bytes()];
@@ -26,7 +24,7 @@ fn a_front_that_names_buffers_as_it_likes() {
     }
     let rx = StagingPath::new(rx_buffers);
     let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
-    let mut g = rig.tx_model_by(by_list.into(), Some(tx_area), u32::MAX - 1, 2);
+    let mut g = domains.tx_model_by(by_list.into(), Some(tx_area), u32::MAX - 1, 2);
     let named = |id: u16, gref, offset, size, more: u16| {
         Slot::Data(TxRequest { gref, offset, flags: TXF_STAGING_BUFFER | more, id, size })
     };
@@ -93,20 +91,20 @@ fn a_front_that_names_buffers_as_it_likes() {
     g.model.play(&[named(2, 300, 0, 60, 0)]);
     assert_eq!(g.run(), Ok(()));
     assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY], vec![RSP_ERROR]]));
-    assert_eq!(rig.xen.counts().copies, 0, "a name is no grant");
+    assert_eq!(domains.xen.counts().copies, 0, "a name is no grant");
     g.close();
     drop(rx);
     for granted in rx_area.into_granted() {
-        assert!(granted.release(&rig.guest).is_ok(), "the back still maps a staging page");
+        assert!(granted.release(&domains.guest).is_ok(), "the back still maps a staging page");
     }
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// Where it was not negotiated the flag means nothing, and the reference is a grant, as it was.
 #[test]
 fn without_the_revision_a_name_is_a_grant() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Staging(256), 0, 2);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Staging(256), 0, 2);
     let gref = g.refs[1].0;
     let name = |gref| TxRequest { gref, offset: 0, flags: TXF_STAGING_BUFFER, id: 0, size: 60 };
     g.model.play(&[Slot::Data(name(gref))]);
@@ -117,5 +115,5 @@ fn without_the_revision_a_name_is_a_grant() {
     assert_eq!(g.run(), Ok(()));
     assert_eq!(g.model.answers(), Ok(vec![vec![RSP_ERROR]]));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }

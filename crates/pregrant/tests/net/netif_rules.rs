@@ -3,8 +3,6 @@
 //! and is right.
 #![cfg(not(miri))] // Miri has data_path_race
 
-use crate::rig;
-
 use pregrant::PeerFault;
 use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::port::Offload;
@@ -13,9 +11,9 @@ use pregrant::wire::netif::{
     Extra, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA,
     TxRequest,
 };
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{Frame, TwoDomains, TxGame, WAYS, Way};
 use proptest::prelude::*;
-use rig::model::Slot;
-use rig::{Frame, Rig, TxGame, WAYS, Way};
 
 const OKAY: i16 = RSP_OKAY;
 const ERROR: i16 = RSP_ERROR;
@@ -70,8 +68,8 @@ fn edit(slots: &mut [Slot], k: usize, change: impl FnOnce(&mut TxRequest)) {
 /// the middle one gets `expect`, and arrives if `arrives`.
 fn between_good_ones(make: impl Fn(&TxGame) -> Played, expect: &[i16], arrives: Option<Offload>) {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, u32::MAX - 9, PAGES);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, u32::MAX - 9, PAGES);
         let before = frame(&g, 200, &[(0, 60)], 0, &[]);
         let after = frame(&g, 210, &[(8, 4000), (9, 700)], 0, &[]);
         let middle = make(&g);
@@ -89,7 +87,7 @@ fn between_good_ones(make: impl Fn(&TxGame) -> Played, expect: &[i16], arrives: 
         let stats = g.back.stats();
         assert_eq!((stats.frames, stats.errors), (due.len() as u64, 3 - due.len() as u64), "{way:?}");
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -105,8 +103,8 @@ fn refused(make: impl Fn(&TxGame) -> Played, expect: &[i16]) {
 /// on, and the same fault when asked again.
 fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, 0, PAGES);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, 0, PAGES);
         let good = frame(&g, 200, &[(0, 60)], 0, &[]);
         g.model.play(&good.slots);
         let bad = make(&g);
@@ -124,7 +122,7 @@ fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
             assert_eq!(g.model.mem().read::<3>(k as u32), words, "slot {k} is as the front wrote it");
         }
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -239,8 +237,8 @@ fn fragments_may_end_with_their_page() {
 fn xsa_432_full_rings_of_every_shape_are_answered() {
     for way in WAYS {
         for pieces in [vec![(0, 60)], vec![(0, 4096); 15], vec![(0, 1); 18], vec![(10, 300); 21]] {
-            let rig = Rig::new();
-            let mut g = rig.tx_model(way, 77, PAGES);
+            let domains = TwoDomains::new();
+            let mut g = domains.tx_model(way, 77, PAGES);
             for _ in 0..3 {
                 while g.model.free() as usize >= pieces.len() {
                     let played = frame(&g, (g.model.next_index() % 200) as u16, &pieces, 0, &[]);
@@ -252,7 +250,7 @@ fn xsa_432_full_rings_of_every_shape_are_answered() {
                 assert_eq!(g.model.finish(), Ok(()));
             }
             g.close();
-            rig.assert_empty();
+            domains.assert_empty();
         }
     }
 }
@@ -370,15 +368,15 @@ fn a_failing_grant_behind_extras_fails_its_own_slot() {
 
 fn only_on(ways: &[Way], make: impl Fn(&TxGame) -> Played, expect: &[i16]) {
     for &way in ways {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, 0, PAGES);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, 0, PAGES);
         let played = make(&g);
         g.model.play(&played.slots);
         assert_eq!(g.run(), Ok(()));
         assert_eq!(g.model.answers(), Ok(vec![expect.to_vec()]), "{way:?}");
         assert!(g.port.took.is_empty());
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -495,15 +493,15 @@ fn a_chain_of_extras_is_bounded() {
 fn xsa_39_garbage_req_prod_closes_tx() {
     for way in WAYS {
         for violation in [257, 300, 1 << 31, u32::MAX] {
-            let rig = Rig::new();
-            let mut g = rig.tx_model(way, 0, PAGES);
+            let domains = TwoDomains::new();
+            let mut g = domains.tx_model(way, 0, PAGES);
             g.model.publish_index(violation);
             let fault = PeerFault::ReqProdOverrun { req_prod: violation, req_cons: 0, size: 256 };
             assert_eq!(g.run(), Err(fault));
             assert_eq!(g.back.final_check(), Err(fault));
             assert_eq!((g.model.rsp_prod(), g.port.took.len()), (0, 0));
             g.close();
-            rig.assert_empty();
+            domains.assert_empty();
         }
     }
 }
@@ -534,8 +532,8 @@ proptest! {
     fn any_frames_are_answered_in_order(
         way in proptest::sample::select(&WAYS[..]), start: u32, frames in anys(), polls in proptest::collection::vec(1..40usize, 1..8),
     ) {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, start, PAGES);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, start, PAGES);
         let mut due: Vec<Vec<u8>> = Vec::new();
         let mut answered = Vec::new();
         let mut expected = Vec::new();
@@ -578,7 +576,7 @@ proptest! {
         let took: Vec<Vec<u8>> = g.port.took.drain(..).map(|f| f.0).collect();
         prop_assert!(took == due, "what was handed on is not what was sent");
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 
     /// Slots of any bits: a fault or answers by the rules, nothing left behind.
@@ -587,8 +585,8 @@ proptest! {
         way in proptest::sample::select(&WAYS[..]),
         words in proptest::collection::vec((any::<u32>(), any::<u32>(), any::<u32>(), any::<bool>()), 1..256),
     ) {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, 0, PAGES);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, 0, PAGES);
         for (a, b, c, tame) in words {
             // Half of them with a length and an offset that fit, so that chains grow long.
             let (b, c) = if tame { (b & 0x000F_03FF, c & 0x03FF_00FF) } else { (b, c) };
@@ -602,7 +600,7 @@ proptest! {
             prop_assert_eq!(g.model.rsp_prod(), g.model.next_index(), "all is answered");
         }
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -611,8 +609,8 @@ proptest! {
 #[test]
 fn what_fits_a_burst_is_one_batch() {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(way, 0, 1);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(way, 0, 1);
         let gref = if way == Way::Staging(65535) { 0 } else { g.refs[0].0 };
         for id in 0..64 {
             g.model.play(&[Slot::Data(TxRequest { gref, offset: 0, flags: 0, id, size: 60 })]);

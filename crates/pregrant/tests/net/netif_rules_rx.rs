@@ -2,8 +2,6 @@
 //! the places of their requests, frames that wait for slots, requests that name what is not there.
 #![cfg(not(miri))] // Miri has data_path_race
 
-use crate::rig;
-
 use pregrant::PeerFault;
 use pregrant::net::features::RxAccepts;
 use pregrant::net::path::FrontPath;
@@ -14,8 +12,8 @@ use pregrant::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE};
-use rig::model::RxFrame;
-use rig::{Frame, Rig, RxGame, SLOTS, WAYS, Way};
+use pregrant_testkit::model_front::RxFrame;
+use pregrant_testkit::two_domains::{Frame, RxGame, SLOTS, TwoDomains, WAYS, Way};
 
 const BAD_GREF: u32 = 4_000_000;
 const SG: RxAccepts = RxAccepts::ALL;
@@ -57,11 +55,11 @@ fn content(g: &RxGame, way: Way, frame: &RxFrame) -> Vec<u8> {
 
 fn on_all_ways(start: u32, accepts: RxAccepts, test: impl Fn(&mut RxGame, Way)) {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.rx_model(way, start, accepts);
+        let domains = TwoDomains::new();
+        let mut g = domains.rx_model(way, start, accepts);
         test(&mut g, way);
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -153,10 +151,10 @@ fn frames_over_several_slots_are_for_guests_with_sg() {
 fn pages_that_cannot_be_written_cost_their_frame() {
     for way in WAYS.into_iter().filter(|way| !way.copy_only()) {
         for place in 0..3 {
-            let rig = Rig::new();
-            let read_only = rig.tx_model(Way::Copy, 0, 1);
+            let domains = TwoDomains::new();
+            let read_only = domains.tx_model(Way::Copy, 0, 1);
             for gref in [BAD_GREF, 0, read_only.refs[0].0] {
-                let mut g = rig.rx_model(way, 0, SG);
+                let mut g = domains.rx_model(way, 0, SG);
                 for id in 0..4u16 {
                     let gref = if id == place { GrantRef(gref) } else { g.refs[id as usize] };
                     g.model.post(RxRequest { id, gref: gref.0 });
@@ -171,7 +169,7 @@ fn pages_that_cannot_be_written_cost_their_frame() {
                 g.close();
             }
             read_only.close();
-            rig.assert_empty();
+            domains.assert_empty();
         }
     }
 }
@@ -180,9 +178,9 @@ fn pages_that_cannot_be_written_cost_their_frame() {
 #[test]
 fn staged_frames_need_no_page() {
     for len in [64, 256, 4096, 65535] {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let way = Way::Staging(len);
-        let mut g = rig.rx_model(way, 0, SG);
+        let mut g = domains.rx_model(way, 0, SG);
         for id in [7, 3] {
             g.model.post(RxRequest { id, gref: 0 });
         }
@@ -192,9 +190,9 @@ fn staged_frames_need_no_page() {
         assert!(
             content(&g, way, &frames[0]) == frame(60, 1).0 && content(&g, way, &frames[1]) == frame(64, 2).0
         );
-        assert_eq!((g.back.stats().staging, rig.xen.counts().copies), (2, 0));
+        assert_eq!((g.back.stats().staging, domains.xen.counts().copies), (2, 0));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -202,9 +200,9 @@ fn staged_frames_need_no_page() {
 fn staged_ids_that_are_not_in_the_list_cost_their_frame() {
     for len in [256, 65535] {
         for id in [SLOTS as u16, 300, 511, 512, u16::MAX] {
-            let rig = Rig::new();
+            let domains = TwoDomains::new();
             let way = Way::Staging(len);
-            let mut g = rig.rx_model(way, 0, SG);
+            let mut g = domains.rx_model(way, 0, SG);
             let gref = g.refs[0].0;
             g.model.post(RxRequest { id, gref });
             g.model.post(RxRequest { id: 4, gref });
@@ -214,7 +212,7 @@ fn staged_ids_that_are_not_in_the_list_cost_their_frame() {
             assert_eq!((frames[0].failed(), frames[1].failed()), (true, false), "id {id}");
             assert!(content(&g, way, &frames[1]) == frame(64, 2).0);
             g.close();
-            rig.assert_empty();
+            domains.assert_empty();
         }
     }
 }

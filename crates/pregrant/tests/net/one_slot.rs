@@ -4,8 +4,6 @@
 #![cfg(not(miri))]
 
 use crate::pair::Pair;
-use crate::rig::raw_back::{RawBack, Rx};
-use crate::rig::{Rig, TestPort, Way};
 use pregrant::net::back::{Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, Granting, RxFront};
@@ -16,6 +14,8 @@ use pregrant::port::{Arena, Offload};
 use pregrant::ring::{FrontRing, NetRx, RingMem};
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, RXF_MORE_DATA, RxRequest, RxResponse};
 use pregrant::{PAGE_SIZE, PeerFault};
+use pregrant_testkit::raw_back::{RawBack, Rx};
+use pregrant_testkit::two_domains::{TestPort, TwoDomains, Way};
 
 /// Slots of a ring.
 const SLOTS: usize = 256;
@@ -178,14 +178,14 @@ fn another_back_changes_nothing() {
 /// A back that answers with several slots all the same breaks the protocol.
 #[test]
 fn a_frame_over_several_slots_is_a_fault() {
-    let rig = Rig::new();
-    let (front_ring, ring) = rig.ring::<NetRx>();
-    let chans = rig.channel();
-    let (mut area, _) = rig.stage(Way::Staging(4096), Access::ReadWrite, 0).expect("buffers");
+    let domains = TwoDomains::new();
+    let (front_ring, ring) = domains.ring::<NetRx>();
+    let chans = domains.channel();
+    let (mut area, _) = domains.stage(Way::Staging(4096), Access::ReadWrite, 0).expect("buffers");
     area.set_no_sg();
     let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(Some(area), None), 1);
-    front.post(&rig.guest, &chans.0).expect("no grants");
-    let mut r = Rx { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() };
+    front.post(&domains.guest, &chans.0).expect("no grants");
+    let mut r = Rx { domains, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() };
     assert!((0..r.posted()).all(|k| RxRequest::from_words(r.back.ring.read(k)).gref == 0), "no page");
     let answer = |id, flags, status| RxResponse { id, offset: 0, flags, status };
     r.back.answer_rx(answer(0, 0, PAGE_SIZE as i16));

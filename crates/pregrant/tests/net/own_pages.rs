@@ -5,7 +5,6 @@
 
 use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, announcing, entries};
 use crate::raw_ring::RawRing;
-use crate::rig;
 
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
@@ -20,7 +19,7 @@ use pregrant::wire::netif_ctrl::GrefEntry;
 use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::back::PageShare;
 use pregrant::{GrantRef, PAGE_SIZE};
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 
 /// What the static pool takes of a table.
 const POOL: usize = 512;

@@ -3,7 +3,6 @@
 #![cfg(not(miri))]
 
 use crate::pair::Pair;
-use crate::rig::{HOST, TestPort};
 use crate::staging_pool::{burst, connected};
 use pregrant::net::back::VifConfig;
 use pregrant::net::features::BackFeatures;
@@ -11,6 +10,7 @@ use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{PathConfig, PathName};
 use pregrant::port::FramePort;
+use pregrant_testkit::two_domains::{HOST, TestPort};
 
 /// A back that announces that it keeps this many pages of a vif mapped.
 fn keeps(pages: u32) -> VifConfig {

@@ -1,13 +1,13 @@
 //! Both ends of a vif, over plain maps.
 #![cfg(not(miri))]
 
-use crate::rig::bus::{MapBus, connect, device};
-use crate::rig::{GUEST, HOST, TestPort, byte};
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, byte};
 
 pub struct Pair {
     pub xen: LocalXen,

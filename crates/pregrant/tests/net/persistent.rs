@@ -2,8 +2,6 @@
 //! up.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Granting;
@@ -15,8 +13,8 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::BackDevice;
-use rig::bus::{MapBus, connect, device};
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 
 /// A vif with both ends on one machine.
 struct Pair {

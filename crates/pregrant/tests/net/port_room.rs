@@ -1,18 +1,16 @@
 //! A port that has no room: its guest's frames stay on the ring, no one is asked to wait, and none
 //! is lost.
 
-use crate::rig;
-
 use pregrant::port::BURST_FRAMES;
 use pregrant::wire::netif::{RSP_OKAY, TxRequest};
-use rig::model::Slot;
-use rig::{Rig, Way};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{TwoDomains, Way};
 
 #[test]
 fn frames_stay_on_the_ring_while_their_port_has_no_room() {
     for way in [Way::Copy, Way::Map, Way::Persistent(20), Way::Staging(256)] {
-        let rig = Rig::new();
-        let mut game = rig.tx_model(way, 0, 2);
+        let domains = TwoDomains::new();
+        let mut game = domains.tx_model(way, 0, 2);
         let frame = |gref, id| [Slot::Data(TxRequest { gref, offset: 0, flags: 0, id, size: 100 })];
         let gref = game.refs[1].0;
         for id in 0..2 * BURST_FRAMES as u16 {
@@ -32,6 +30,6 @@ fn frames_stay_on_the_ring_while_their_port_has_no_room() {
         assert!(game.back.stands().is_none() && game.port.took.len() == 2 * BURST_FRAMES, "{way:?}");
         assert_eq!(game.back.stats().dropped, 0);
         game.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }

@@ -2,7 +2,7 @@
 #![cfg(not(miri))]
 
 use crate::gref_mapping::Pair;
-use crate::rig::{GUEST, HOST};
+use pregrant_testkit::two_domains::{GUEST, HOST};
 
 use pregrant::platform::local::{LocalMap, LocalRegion};
 use pregrant::platform::{Access, GrantPool, PeerMem};

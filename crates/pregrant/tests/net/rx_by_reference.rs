@@ -3,7 +3,6 @@
 #![cfg(not(miri))]
 
 use crate::lent::{Act, LentPort};
-use crate::rig;
 
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif, Lent, UnknownToken};
@@ -16,9 +15,9 @@ use pregrant::ring::{NetRx, RingKind};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_MORE_DATA, RxResponse};
 use pregrant::{PAGE_SIZE, PeerFault};
-use rig::bus::{MapBus, connect, device};
-use rig::raw_back::Rx;
-use rig::{GUEST, HOST, SLOTS, TestPort, Way};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::raw_back::Rx;
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TestPort, Way};
 use std::collections::BTreeSet;
 
 const HEAD: usize = 256;
@@ -112,7 +111,7 @@ fn a_page_that_is_lent_is_posted_by_no_slot_before_it_comes_back() {
         let mut lent = Lent::default();
         assert_eq!(take(&mut r, &mut lent), Ok(BURST_FRAMES));
         assert!(!r.front.has_free(), "all pages of these slots are lent");
-        r.front.post(&r.rig.guest, &r.chans.0).expect("nothing to post");
+        r.front.post(&r.domains.guest, &r.chans.0).expect("nothing to post");
         assert_eq!(r.posted(), SLOTS);
         tokens.extend(lent.tokens());
     }
@@ -120,7 +119,7 @@ fn a_page_that_is_lent_is_posted_by_no_slot_before_it_comes_back() {
     // had.
     for (k, token) in tokens.iter().rev().enumerate() {
         assert_eq!(r.front.release(*token), Ok(()));
-        r.front.post(&r.rig.guest, &r.chans.0).expect("a page");
+        r.front.post(&r.domains.guest, &r.chans.0).expect("a page");
         assert_eq!(r.posted(), SLOTS + k as u32 + 1);
         let req = NetRx::read_req(&r.back.ring, SLOTS + k as u32);
         assert_eq!((usize::from(req.id), req.gref), (k, refs[refs.len() - 1 - k]));
@@ -147,7 +146,7 @@ fn a_frame_over_several_slots_is_lent_whole_or_not_at_all() {
     }
     assert!(r.front.piece(token, 2).is_none());
     assert_eq!(frame, [vec![1; 200], vec![2; 4000], vec![3; 7]].concat());
-    r.front.post(&r.rig.guest, &r.chans.0).expect("the first slot");
+    r.front.post(&r.domains.guest, &r.chans.0).expect("the first slot");
     assert_eq!(r.posted(), SLOTS + 1);
     assert_eq!(r.front.release(token), Ok(()));
     // One with a wrong last slot is a fault, and nothing of it is lent.

@@ -4,9 +4,9 @@
 #![cfg(not(miri))]
 
 use crate::pair::ordinary;
-use crate::rig::bus::{MapBus, device};
-use crate::rig::ruled_domain::{RuledDomain, Rules};
-use crate::rig::{GUEST, HOST, TestPort, byte};
+use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::ruled_domain::{RuledDomain, Rules};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, byte};
 
 use pregrant::GrantRef;
 use pregrant::net::back::{BackVif, Polled, VifConfig};

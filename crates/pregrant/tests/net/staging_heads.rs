@@ -2,8 +2,6 @@
 //! both (docs/protocol 3.3), and ends that say otherwise.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, Polled, PreviousState, SharedControl, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif, Granting, Lent};
@@ -18,9 +16,9 @@ use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RXF_MORE_DATA, RxRequest, RxResponse};
 use pregrant::{PAGE_SIZE, PeerFault};
-use rig::bus::{connect, device};
-use rig::raw_back::Rx;
-use rig::{GUEST, HOST, Rig, RxGame, TestPort, Way};
+use pregrant_testkit::bus::{connect, device};
+use pregrant_testkit::raw_back::Rx;
+use pregrant_testkit::two_domains::{GUEST, HOST, RxGame, TestPort, TwoDomains, Way};
 
 const PAGE: u16 = PAGE_SIZE as u16;
 
@@ -29,10 +27,10 @@ fn frame(len: usize) -> Vec<u8> {
 }
 
 /// The model front with buffers of 256 bytes, whose pages and buffers are full of zeros.
-fn model(rig: &Rig, heads: RxHeads) -> RxGame {
-    let (area, buffers) = rig.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
+fn model(domains: &TwoDomains, heads: RxHeads) -> RxGame {
+    let (area, buffers) = domains.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
     let path = StagingPath::new(buffers.expect("staging buffers")).with_rx_heads(heads, false);
-    rig.rx_model_by(AnyPath::Staging(path).into(), area, u32::MAX - 3, RxAccepts::ALL)
+    domains.rx_model_by(AnyPath::Staging(path).into(), area, u32::MAX - 3, RxAccepts::ALL)
 }
 
 /// Bytes of buffer `id`, and of its page.
@@ -60,8 +58,8 @@ fn the_head_of_a_longer_frame_is_in_its_buffer() {
             (260, 64),
             (60, 256),
         ] {
-            let rig = Rig::new();
-            let mut g = model(&rig, heads);
+            let domains = TwoDomains::new();
+            let mut g = model(&domains, heads);
             g.back.set_headroom(headroom);
             let sent = frame(len);
             g.port.gives.push_back((sent.clone(), Offload::default()));
@@ -90,7 +88,7 @@ fn the_head_of_a_longer_frame_is_in_its_buffer() {
             let copies = g.back.stats().grant_ops.copies as usize;
             assert_eq!(copies, len.div_ceil(room), "{what}: one for each slot");
             g.close();
-            rig.assert_empty();
+            domains.assert_empty();
         }
     }
 }
@@ -98,19 +96,19 @@ fn the_head_of_a_longer_frame_is_in_its_buffer() {
 /// A head that is all of a slot costs no grant operation.
 #[test]
 fn a_slot_that_is_a_head_is_not_copied() {
-    let rig = Rig::new();
-    let mut ends = rig.rx(Way::Heads(4096), Granting::PerFrame, 0, false);
-    let before = rig.xen.counts().copies;
+    let domains = TwoDomains::new();
+    let mut ends = domains.rx(Way::Heads(4096), Granting::PerFrame, 0, false);
+    let before = domains.xen.counts().copies;
     let mut port = TestPort { gives: [(frame(9000), Offload::default())].into(), ..TestPort::default() };
-    ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+    ends.front.post(&domains.guest, &ends.front_chan).expect("grants to be had");
     let control = SharedControl::default();
-    while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
+    while ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
     let mut got = Arena::new();
     assert_eq!(ends.front.recv(&mut got, 1), Ok(1));
     assert!(got.burst().frame(0) == frame(9000));
-    assert_eq!(rig.xen.counts().copies - before, 2);
-    ends.close(&rig);
-    rig.assert_empty();
+    assert_eq!(domains.xen.counts().copies - before, 2);
+    ends.close(&domains);
+    domains.assert_empty();
 }
 
 /// An id that is in no list, and one twice in a batch: the frame fails where its head has to be in
@@ -118,8 +116,8 @@ fn a_slot_that_is_a_head_is_not_copied() {
 #[test]
 fn a_head_without_a_buffer_is_an_error_where_it_has_to_have_one() {
     for (heads, fails) in [(RxHeads::InPage, false), (RxHeads::InBoth, false), (RxHeads::InBuffer, true)] {
-        let rig = Rig::new();
-        let mut g = model(&rig, heads);
+        let domains = TwoDomains::new();
+        let mut g = model(&domains, heads);
         let ids = [9, 9, 300, u16::MAX, 8];
         for (k, id) in ids.into_iter().enumerate() {
             g.model.post(RxRequest { id, gref: g.refs[k].0 });
@@ -136,7 +134,7 @@ fn a_head_without_a_buffer_is_an_error_where_it_has_to_have_one() {
         let failed: Vec<_> = g.model.frames().expect("answers").iter().map(|f| f.failed()).collect();
         assert_eq!(failed, [true, false], "{heads:?}");
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 

@@ -2,8 +2,6 @@
 //! buffers, right and wrong (docs/protocol 3.2, 3.3).
 #![cfg(not(miri))] // Miri has data_path_race
 
-use crate::rig;
-
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::Granting;
@@ -19,9 +17,9 @@ use pregrant::wire::grant::GrantStatus;
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::model_front::{RxFrame, Slot};
+use pregrant_testkit::two_domains::{GUEST, HOST, RxGame, SLOTS, TestPort, TwoDomains, TxGame, Way};
 use proptest::prelude::*;
-use rig::model::{RxFrame, Slot};
-use rig::{GUEST, HOST, Rig, RxGame, SLOTS, TestPort, TxGame, Way};
 use std::ptr::NonNull;
 
 const OKAY: i16 = RSP_OKAY;
@@ -243,18 +241,19 @@ proptest! {
 /// RX buffers must be writable: mapping them shows it.
 #[test]
 fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
-    let rig = Rig::new();
-    let area = StagingArea::new(&rig.guest, &mut Regions::new(HOST), Access::ReadOnly, len(256), SLOTS, 0)
-        .expect("buffers");
-    let list = rig.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
+    let domains = TwoDomains::new();
+    let area =
+        StagingArea::new(&domains.guest, &mut Regions::new(HOST), Access::ReadOnly, len(256), SLOTS, 0)
+            .expect("buffers");
+    let list = domains.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
     let entries = staging_list::read(&list, SLOTS as usize);
     let got = staging_list::validate(&entries, 0, len(256)).expect("an honest list");
-    let refused = rig.host.map(GUEST, &got.refs, Access::ReadWrite).err().expect("read-only pages");
+    let refused = domains.host.map(GUEST, &got.refs, Access::ReadWrite).err().expect("read-only pages");
     assert_eq!((refused.index, refused.status), (Some(0), GrantStatus::PERMISSION_DENIED));
-    assert_eq!(rig.xen.counts().mapped, 1, "nothing but the list page");
+    assert_eq!(domains.xen.counts().mapped, 1, "nothing but the list page");
     drop(list);
-    assert!(area.into_granted().into_iter().all(|granted| granted.release(&rig.guest).is_ok()));
-    rig.assert_empty();
+    assert!(area.into_granted().into_iter().all(|granted| granted.release(&domains.guest).is_ok()));
+    domains.assert_empty();
 }
 
 // The data path.
@@ -282,8 +281,8 @@ fn play(g: &mut TxGame, frames: &[&[Slot]]) -> (Vec<Vec<i16>>, Vec<Vec<u8>>) {
 #[test]
 fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
     for content in [64, 256, 4096, 65535] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(content), 5, 1);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Staging(content), 5, 1);
         for id in [0, 1, 17, 255] {
             fill(&g, id);
         }
@@ -292,9 +291,9 @@ fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
         let (answers, took) = play(&mut g, &frames);
         assert_eq!(answers, vec![vec![OKAY]; 4]);
         assert_eq!(took, [vec![0; 64], vec![1; 14], vec![18; 60], vec![2; 64]]);
-        assert_eq!((g.back.stats().staging, rig.xen.counts().copies), (4, 0));
+        assert_eq!((g.back.stats().staging, domains.xen.counts().copies), (4, 0));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -313,41 +312,41 @@ fn bytes_past_the_buffer_are_an_error() {
         (4096, 0, 4096, OKAY),
         (65535, 4082, 14, OKAY),
     ] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(content), 0, 1);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Staging(content), 0, 1);
         let (answers, took) = play(&mut g, &[&[staged(3, offset, size)], &[staged(4, 0, 60)]]);
         assert_eq!(answers, [[status], [OKAY]], "{content}: {size} at {offset}");
         assert_eq!(took.len(), 1 + (status == OKAY) as usize);
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
     // Past the page it is what it is without staging: fatal.
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Staging(65535), 0, 1);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Staging(65535), 0, 1);
     g.model.play(&[staged(3, 4083, 14)]);
     assert_eq!(g.run(), Err(PeerFault::CrossesPage { offset: 4083, size: 14 }));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 #[test]
 fn ids_that_are_not_in_the_list_are_an_error() {
     for content in [64, 65535] {
         for id in [SLOTS as u16, 257, 511, 512, 513, u16::MAX] {
-            let rig = Rig::new();
-            let mut g = rig.tx_model(Way::Staging(content), 0, 1);
+            let domains = TwoDomains::new();
+            let mut g = domains.tx_model(Way::Staging(content), 0, 1);
             let (answers, took) = play(&mut g, &[&[staged(id, 0, 60)], &[staged(255, 0, 60)]]);
             assert_eq!((answers, took.len()), (vec![vec![ERROR], vec![OKAY]], 1), "id {id}");
             g.close();
-            rig.assert_empty();
+            domains.assert_empty();
         }
     }
 }
 
 #[test]
 fn ids_twice_in_a_batch_are_an_error() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Staging(256), 0, 1);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Staging(256), 0, 1);
     let twice: [&[Slot]; 4] =
         [&[staged(9, 0, 60)], &[staged(9, 0, 60)], &[staged(8, 0, 60)], &[staged(9, 64, 60)]];
     // A model that asks for ids in flight again; its own count of them is by place, so the answers
@@ -361,14 +360,14 @@ fn ids_twice_in_a_batch_are_an_error() {
     // In the next batch the id is free again.
     assert_eq!(play(&mut g, &[&[staged(9, 0, 60)]]).0, [[OKAY]]);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// docs/protocol 3.2, for RX: the second frame would overwrite the first before the guest saw it.
 #[test]
 fn rx_ids_twice_in_a_batch_are_an_error() {
-    let rig = Rig::new();
-    let mut g = rig.rx_model(Way::Staging(256), 0, RxAccepts::ALL);
+    let domains = TwoDomains::new();
+    let mut g = domains.rx_model(Way::Staging(256), 0, RxAccepts::ALL);
     let post = |g: &mut RxGame, ids: &[u16]| {
         ids.iter().for_each(|&id| g.model.post(RxRequest { id, gref: g.refs[id as usize].0 }));
     };
@@ -393,7 +392,7 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
     assert_eq!(g.run(), Ok(()));
     assert_eq!(failed(g.model.frames().unwrap()), [false, false, false, false, true]);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// Frames over several staged slots, and over staged and granted ones: each byte from exactly one
@@ -401,8 +400,8 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
 #[test]
 fn frames_may_mix_buffers_and_grants() {
     for content in [256, 65535] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Staging(content), 0, 4);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Staging(content), 0, 4);
         for id in 0..4 {
             fill(&g, id);
         }
@@ -416,27 +415,27 @@ fn frames_may_mix_buffers_and_grants() {
         assert_eq!(answers, [vec![OKAY; 3], vec![OKAY; 2]]);
         assert!(took[0] == [vec![1; 150], vec![2; 100], vec![3; 50]].concat());
         assert!(took[1] == [vec![4; 100], g.content(2, 100, 600)].concat());
-        assert_eq!(rig.xen.counts().copies, 1);
+        assert_eq!(domains.xen.counts().copies, 1);
         // One bad buffer costs the whole frame.
         let bad: [&[Slot]; 1] =
             [&[data(0, 0, TXF_MORE_DATA, 0, 300), data(0, 0, TXF_MORE_DATA, 900, 100), data(0, 0, 0, 2, 50)]];
         assert_eq!(play(&mut g, &bad), (vec![vec![ERROR; 3]], vec![]));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
 /// A front that has a grant says so, and is believed: nothing is taken from the buffer then.
 #[test]
 fn a_request_with_a_grant_is_not_in_the_buffer() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Staging(256), 0, 1);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Staging(256), 0, 1);
     fill(&g, 6);
     let granted = Slot::Data(TxRequest { gref: g.refs[0].0, offset: 40, flags: 0, id: 6, size: 60 });
     let (answers, took) = play(&mut g, &[&[granted]]);
     assert_eq!((answers, took), (vec![vec![OKAY]], vec![g.content(0, 40, 60)]));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// Whatever a front's list page says after the connect, its buffers stay where they were found
@@ -456,44 +455,44 @@ unsafe impl SharedBytes for Own {
 
 #[test]
 fn the_list_is_not_read_again() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Staging(256), 0, 1);
+    let domains = TwoDomains::new();
+    let mut g = domains.tx_model(Way::Staging(256), 0, 1);
     for id in [2, 3] {
         fill(&g, id);
     }
     let list_ref = g.area.as_ref().expect("a staging way").list_refs()[0];
     // A second mapping stands for the front's own view of the page, which may be written.
-    let list = Own(rig.host.map(GUEST, &[list_ref], Access::ReadOnly).expect("the list page"));
+    let list = Own(domains.host.map(GUEST, &[list_ref], Access::ReadOnly).expect("the list page"));
     assert!(staging_list::write(&list, std::iter::empty()));
     let (answers, took) = play(&mut g, &[&[staged(2, 0, 20)], &[staged(3, 0, 20)]]);
     assert_eq!((answers, took), (vec![vec![OKAY]; 2], vec![vec![3; 20], vec![4; 20]]));
     drop(list);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 #[test]
 fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it() {
-    let rig = Rig::new();
-    let mut ends = rig.tx(Way::Staging(256), Granting::Standing, 0);
+    let domains = TwoDomains::new();
+    let mut ends = domains.tx(Way::Staging(256), Granting::Standing, 0);
     let frame: Vec<u8> = (0..1500).map(|i| (i * 7 % 251) as u8).collect();
     let mut arena = Arena::new();
     assert!(arena.push(&frame, Offload::default()));
-    let buffer = |ends: &rig::TxEnds| {
+    let buffer = |ends: &pregrant_testkit::two_domains::TxEnds| {
         let mut content = [0; 256];
         let area = ends.front.chain().staging().expect("a staging area");
         assert!(area.bytes().copy_out(area.start(0), &mut content));
         content
     };
     assert_eq!(buffer(&ends), [0; 256]);
-    assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+    assert_eq!(ends.front.send(&domains.guest, &ends.front_chan, &arena.burst()), Ok(1));
     assert_eq!(buffer(&ends), frame[..256]);
     // A back that reads the grants alone is not misled by what happens to the buffer.
     let area = ends.front.chain().staging().expect("a staging area");
     assert!(area.bytes().copy_in(0, &[0xee; 256]));
     let mut port = TestPort::default();
     let polled = ends.back.poll(
-        &rig.host,
+        &domains.host,
         GUEST,
         &ends.back_chan,
         &mut port,
@@ -502,34 +501,34 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
     );
     assert_eq!(polled, Ok(Polled::More));
     assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&frame[..]]);
-    ends.close(&rig);
-    rig.assert_empty();
+    ends.close(&domains);
+    domains.assert_empty();
 }
 
 #[test]
 fn a_back_that_is_asked_to_takes_a_long_frame_s_head_from_its_buffer_and_the_rest_by_grants() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     for way in [Way::Staging(256), Way::Heads(256)] {
-        let mut ends = rig.tx(way, Granting::Standing, 0);
+        let mut ends = domains.tx(way, Granting::Standing, 0);
         let frame: Vec<u8> = (0..1500).map(|i| (i * 7 % 251) as u8).collect();
         let mut arena = Arena::new();
         assert!(arena.push(&frame, Offload::default()) && arena.push(&frame[..256], Offload::default()));
-        assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(2));
+        assert_eq!(ends.front.send(&domains.guest, &ends.front_chan, &arena.burst()), Ok(2));
         // Bytes that only the buffer has, only its reader gets.
         let area = ends.front.chain().staging().expect("a staging area");
         assert!(area.bytes().copy_in(area.start(0), &[0xee; 100]));
         let (mut port, control) = (TestPort::default(), SharedControl::default());
         let mut private = Arena::new();
-        let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut private, &control);
+        let polled = ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut private, &control);
         assert_eq!(polled, Ok(Polled::More));
         let marked = if way == Way::Heads(256) { 100 } else { 0 };
         let due = [&[0xee; 100][..marked], &frame[marked..]].concat();
         assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&due[..], &frame[..256]]);
         let stats = ends.back.stats();
         assert_eq!((stats.granted, stats.staging), (1, 1));
-        ends.close(&rig);
+        ends.close(&domains);
     }
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// docs/protocol 3.3: with 4096 bytes each way the first slot of any frame is staged, and the
@@ -539,41 +538,43 @@ fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
     let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true };
     for (len, staged, copies) in [(4096, 2, 0), (4097, 0, 2), (5000, 0, 2), (9000, 0, 4), (65_535, 0, 30)] {
         let frame: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
-        let rig = Rig::new();
-        let mut ends = rig.tx(Way::FirstSlots, Granting::PerFrame, 0);
+        let domains = TwoDomains::new();
+        let mut ends = domains.tx(Way::FirstSlots, Granting::PerFrame, 0);
         let mut port = TestPort::default();
         for offload in [Offload::default(), gso] {
             let mut arena = Arena::new();
             assert!(arena.push(&frame, offload));
-            assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+            assert_eq!(ends.front.send(&domains.guest, &ends.front_chan, &arena.burst()), Ok(1));
             let (mut private, control) = (Arena::new(), SharedControl::default());
-            let polled = ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut private, &control);
+            let polled =
+                ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut private, &control);
             assert_eq!(polled, Ok(Polled::More));
-            assert!(ends.front.reclaim(&rig.guest, 1).is_ok());
+            assert!(ends.front.reclaim(&domains.guest, 1).is_ok());
         }
         assert_eq!(port.took, [(frame.clone(), Offload::default()), (frame.clone(), gso)], "TX {len}");
         let (front, back) = (ends.front.stats(), ends.back.stats());
         assert_eq!(
-            (front.staging, back.staging, rig.xen.counts().copies),
+            (front.staging, back.staging, domains.xen.counts().copies),
             (staged, staged, copies),
             "TX {len}"
         );
-        ends.close(&rig);
+        ends.close(&domains);
 
-        let mut ends = rig.rx(Way::FirstSlots, Granting::PerFrame, 0, false);
-        let before = rig.xen.counts().copies;
+        let mut ends = domains.rx(Way::FirstSlots, Granting::PerFrame, 0, false);
+        let before = domains.xen.counts().copies;
         let mut port = TestPort { gives: port.took.drain(..).collect(), ..TestPort::default() };
-        ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
+        ends.front.post(&domains.guest, &ends.front_chan).expect("grants to be had");
         let control = SharedControl::default();
-        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {}
+        while ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &control) == Ok(Polled::More) {
+        }
         let mut got = Arena::new();
         assert_eq!(ends.front.recv(&mut got, 1), Ok(2), "RX {len}");
         assert!((0..2).all(|i| got.burst().frame(i) == frame), "RX {len}");
         let (front, back) = (ends.front.stats(), ends.back.stats());
-        let copied = rig.xen.counts().copies - before;
+        let copied = domains.xen.counts().copies - before;
         assert_eq!((front.staging, back.staging, copied), (staged, staged, copies), "RX {len}");
-        ends.close(&rig);
-        rig.assert_empty();
+        ends.close(&domains);
+        domains.assert_empty();
     }
 }
 
@@ -582,20 +583,20 @@ fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
 fn a_short_frame_that_is_to_be_cut_is_staged() {
     let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 100, csum_blank: true, csum_ok: true };
     for (way, staged) in [(Way::Staging(256), 1), (Way::Staging(128), 0), (Way::Copy, 0)] {
-        let rig = Rig::new();
-        let mut ends = rig.tx(way, Granting::PerFrame, 0);
+        let domains = TwoDomains::new();
+        let mut ends = domains.tx(way, Granting::PerFrame, 0);
         let mut arena = Arena::new();
         assert!(arena.push(&[9; 254], gso));
-        assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(1));
+        assert_eq!(ends.front.send(&domains.guest, &ends.front_chan, &arena.burst()), Ok(1));
         let (mut port, control) = (TestPort::default(), SharedControl::default());
         let polled =
-            ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut Arena::new(), &control);
+            ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &mut Arena::new(), &control);
         assert_eq!((polled, port.took.len()), (Ok(Polled::More), 1));
         assert_eq!(port.took[0], (vec![9; 254], gso));
         assert_eq!((ends.front.stats().staging, ends.back.stats().staging), (staged, staged), "{way:?}");
-        assert_eq!(ends.front.reclaim(&rig.guest, 1), Ok(2), "one for the extra info");
-        ends.close(&rig);
-        rig.assert_empty();
+        assert_eq!(ends.front.reclaim(&domains.guest, 1), Ok(2), "one for the extra info");
+        ends.close(&domains);
+        domains.assert_empty();
     }
 }
 
@@ -604,11 +605,11 @@ fn a_short_frame_that_is_to_be_cut_is_staged() {
 #[test]
 fn a_list_has_as_many_pages_as_it_needs() {
     for n in [511, 512, 513, 1024, 2048, 4096, 32767] {
-        let rig = Rig::new();
-        let (area, buffers) = rig.stage_some(Way::Staging(64), Access::ReadOnly, 0, n).unzip();
+        let domains = TwoDomains::new();
+        let (area, buffers) = domains.stage_some(Way::Staging(64), Access::ReadOnly, 0, n).unzip();
         assert_eq!(area.as_ref().map(|area| area.list_refs().len()), Some((n as usize).div_ceil(512)));
         let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")));
-        let mut g = rig.tx_model_by(chain.into(), area, 0, 1);
+        let mut g = domains.tx_model_by(chain.into(), area, 0, 1);
         let last = n as u16 - 1;
         [0, last / 2, last].into_iter().for_each(|id| fill(&g, id));
         let frames: [&[Slot]; 4] = [
@@ -622,7 +623,7 @@ fn a_list_has_as_many_pages_as_it_needs() {
         let value = |id: u16| (id as u8).wrapping_add(1);
         assert_eq!(took, [vec![value(last); 64], vec![1; 14], vec![value(last / 2); 60]]);
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -630,10 +631,10 @@ fn a_list_has_as_many_pages_as_it_needs() {
 /// frame is put into.
 #[test]
 fn an_rx_list_may_be_longer_than_its_ring() {
-    let rig = Rig::new();
-    let (area, buffers) = rig.stage_some(Way::Staging(256), Access::ReadWrite, 0, 1200).unzip();
+    let domains = TwoDomains::new();
+    let (area, buffers) = domains.stage_some(Way::Staging(256), Access::ReadWrite, 0, 1200).unzip();
     let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")));
-    let mut g = rig.rx_model_by(chain.into(), area, u32::MAX - 100, RxAccepts::ALL);
+    let mut g = domains.rx_model_by(chain.into(), area, u32::MAX - 100, RxAccepts::ALL);
     let (mut id, frame) = (0u32, |n: u32| (vec![n as u8 ^ (n >> 8) as u8; 60], Offload::default()));
     for round in 0..12 {
         // Every buffer in its turn, and one that is not there.
@@ -659,5 +660,5 @@ fn an_rx_list_may_be_longer_than_its_ring() {
     }
     assert_eq!(g.back.stats().staging, 1200);
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }

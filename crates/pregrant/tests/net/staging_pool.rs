@@ -3,8 +3,6 @@
 #![cfg(not(miri))]
 
 use crate::pair::Pair;
-use crate::rig::raw_back::Tx;
-use crate::rig::{GUEST, HOST, Rig, TestPort, Way};
 use pregrant::PeerFault;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::{BackFeatures, RxAccepts};
@@ -17,6 +15,8 @@ use pregrant::platform::Access;
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TxRequest};
+use pregrant_testkit::raw_back::Tx;
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
 use proptest::prelude::*;
 
 /// A back that offers this many pages for longer lists.
@@ -276,17 +276,18 @@ fn a_list_that_is_cut_at_a_page_ends_there() {
 /// Ids that the ring has no slot for, twice in a batch: the first has the buffer.
 #[test]
 fn ids_beyond_the_ring_are_one_frame_s_at_a_time() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     let way = Way::Staging(256);
-    let (area, buffers) = rig.stage_some(way, Access::ReadOnly, 0, 5000).expect("staging");
+    let (area, buffers) = domains.stage_some(way, Access::ReadOnly, 0, 5000).expect("staging");
     let path = AnyPath::Staging(StagingPath::new(buffers));
-    let mut g = rig.tx_model_by(path.into(), Some(area), 0, 1);
+    let mut g = domains.tx_model_by(path.into(), Some(area), 0, 1);
     let area = g.area.as_ref().expect("staging");
     for id in [256u16, 4999] {
         assert!(area.bytes().copy_in(area.start(id), &[id as u8; 60]));
     }
-    let staged =
-        |id| [crate::rig::model::Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id, size: 60 })];
+    let staged = |id| {
+        [pregrant_testkit::model_front::Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id, size: 60 })]
+    };
     for id in [256, 4999, 256, 5000, 4999, 32768] {
         g.model.write(&staged(id));
     }
@@ -299,9 +300,9 @@ fn ids_beyond_the_ring_are_one_frame_s_at_a_time() {
     assert_eq!(took, [vec![0; 60], vec![4999u16 as u8; 60]]);
     g.close();
 
-    let (area, buffers) = rig.stage_some(way, Access::ReadWrite, 5000, 5000).expect("staging");
+    let (area, buffers) = domains.stage_some(way, Access::ReadWrite, 5000, 5000).expect("staging");
     let path = AnyPath::Staging(StagingPath::new(buffers));
-    let mut g = rig.rx_model_by(path.into(), Some(area), 0, RxAccepts::ALL);
+    let mut g = domains.rx_model_by(path.into(), Some(area), 0, RxAccepts::ALL);
     for (k, id) in [256, 4999, 256, 5000, 4999, 32768, 257].into_iter().enumerate() {
         g.model.post(RxRequest { id, gref: g.refs[k].0 });
     }
@@ -318,7 +319,7 @@ fn ids_beyond_the_ring_are_one_frame_s_at_a_time() {
         assert_eq!(bytes, [k as u8 + 1; 60], "id {id}");
     }
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// A back answers ids that the ring has no slot for: those in flight, once each.

@@ -10,8 +10,6 @@
 //! the same.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::{BackFeatures, memory_is_active, of_front_connection, unknown_to_netback};
 use pregrant::net::front::Granting;
@@ -24,8 +22,8 @@ use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::{DeviceBus, OwnKeys};
 use pregrant::xenbus::key_source::{KeySource, Pairs};
-use rig::bus::{MapBus, connect, device};
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 
 /// An end like Linux's: it writes its own keys, does not know ours, and removes none.
 struct Kernel(MapBus);

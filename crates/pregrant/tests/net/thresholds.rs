@@ -2,7 +2,6 @@
 #![cfg(not(miri))]
 
 use crate::lent::{Act, LentPort, bytes_of, play, run};
-use crate::rig;
 
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::batch::Thresholds;
@@ -12,8 +11,8 @@ use pregrant::net::path::{AnyPath, Chain, PathConfig, PathName, PersistentPath};
 use pregrant::platform::Access;
 use pregrant::platform::local::LocalXen;
 use pregrant::port::{Arena, Offload};
-use rig::bus::{connect, device};
-use rig::{GUEST, HOST, Rig, Way};
+use pregrant_testkit::bus::{connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains, Way};
 
 /// Lengths around the thresholds, a page each.
 const LENS: [u16; 6] = [60, 128, 129, 1500, 1501, 4096];
@@ -25,14 +24,14 @@ fn set(copy_below: u32, lend_from: u32) -> Thresholds {
 #[test]
 fn frames_of_at_most_that_length_are_copied_and_longer_ones_mapped() {
     for (copy_below, mapped) in [(128, 4), (129, 3), (1500, 2), (1501, 1), (4095, 1), (4096, 0), (65535, 0)] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Map, 0, 16);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Map, 0, 16);
         g.back.set_thresholds(set(copy_below, Thresholds::USUAL.lend_from));
         let mut port = LentPort::new(Act::Copy);
         for (page, len) in LENS.into_iter().enumerate() {
             play(&mut g, &[(page, 0, len)], 0, None);
         }
-        run(&mut g, &rig, &mut port).unwrap();
+        run(&mut g, &domains, &mut port).unwrap();
         let ops = g.back.stats().grant_ops;
         // Those that are mapped have their heads by grant copy.
         assert_eq!((ops.maps, ops.unmaps, ops.copies), (mapped, mapped, LENS.len() as u64), "{copy_below}");
@@ -42,16 +41,16 @@ fn frames_of_at_most_that_length_are_copied_and_longer_ones_mapped() {
         assert!(seen.cloned().eq(whole), "{copy_below}");
         g.model.answers().unwrap();
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
 #[test]
 fn frames_of_more_than_that_length_are_lent() {
     for (lend_from, lent) in [(128, 4), (129, 3), (1500, 2), (2048, 1), (4096, 0), (65535, 0)] {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         let chain = Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)));
-        let mut g = rig.tx_model_by(chain, None, 0, 16);
+        let mut g = domains.tx_model_by(chain, None, 0, 16);
         g.back.set_thresholds(set(Thresholds::USUAL.copy_below, lend_from));
         // The first time each page is seen, the second time it is mapped.
         for turn in 0..2 {
@@ -59,7 +58,7 @@ fn frames_of_more_than_that_length_are_lent() {
             for (page, len) in LENS.into_iter().enumerate() {
                 play(&mut g, &[(page, 0, len)], 0, None);
             }
-            run(&mut g, &rig, &mut port).unwrap();
+            run(&mut g, &domains, &mut port).unwrap();
             g.model.answers().unwrap();
             if turn == 1 {
                 let zero_copy = port.seen.iter().filter(|seen| !seen.whole);
@@ -68,7 +67,7 @@ fn frames_of_more_than_that_length_are_lent() {
             }
         }
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 

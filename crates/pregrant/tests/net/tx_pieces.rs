@@ -3,8 +3,8 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig::raw_back::Tx;
-use crate::rig::{HOST, TestPort, Way, byte};
+use pregrant_testkit::raw_back::Tx;
+use pregrant_testkit::two_domains::{HOST, TestPort, Way, byte};
 
 use pregrant::net::back::{Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
@@ -247,8 +247,8 @@ fn a_back_answers_pieces_as_it_likes() {
     let gref = GrantRef(9);
     let pieces = [GrantedPiece { gref, offset: 0, len: 2000 }, GrantedPiece { gref, offset: 8, len: 2500 }];
     let mut ids = [0; 2];
-    assert_eq!(t.front.queue_pieces(&t.rig.guest, &&frame[..], &pieces, &mut ids), Ok(true));
-    t.front.publish(&t.rig.guest, &t.chans.0);
+    assert_eq!(t.front.queue_pieces(&t.domains.guest, &&frame[..], &pieces, &mut ids), Ok(true));
+    t.front.publish(&t.domains.guest, &t.chans.0);
     let [head, first, last] = [0, 1, 2].map(|k| t.back.tx(k));
     assert_eq!((head.size, first.id, last.id), (5000, ids[0], ids[1]));
     assert_eq!((first.gref, first.offset, last.offset, last.size), (9, 0, 8, 2500));

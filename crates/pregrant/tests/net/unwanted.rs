@@ -2,15 +2,13 @@
 //! and stays down, whatever its front and the toolstack write, in whatever order.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackStep, BackVif, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::xenbus::XenbusState as S;
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST};
 use proptest::prelude::*;
-use rig::bus::{MapBus, connect, device};
-use rig::{GUEST, HOST};
 
 fn set(bus: &MapBus, key: &str, value: &str) {
     bus.own.borrow_mut().insert(key.into(), value.into());

@@ -2,8 +2,6 @@
 //! second connection finds of the first, and what a peer's features mean on the data path.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, Drained, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
@@ -18,9 +16,9 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_ERROR, RxResponse};
 use pregrant::xenbus::XenbusState;
 use pregrant::{DomId, GrantRef, PlatformError};
-use rig::bus::{connect, device};
-use rig::own_grants::OwnGrants;
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::bus::{connect, device};
+use pregrant_testkit::own_grants::OwnGrants;
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 use std::cell::Cell;
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {

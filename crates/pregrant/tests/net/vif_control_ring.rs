@@ -3,8 +3,6 @@
 //! it.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::ctrl::NotAsked;
@@ -17,8 +15,8 @@ use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Steering};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
 use pregrant::wire::netif_ctrl::{CtrlResponse, CtrlType};
 use pregrant::{GrantRef, PeerFault};
-use rig::bus::{connect, device};
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::bus::{connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 use std::sync::{Arc, Mutex};
 
 fn back(features: BackFeatures) -> BackVif<LocalDomain> {

@@ -2,14 +2,12 @@
 //! rings means.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackStep, BackVif, PreviousState, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::xenbus::XenbusState as S;
-use rig::bus::{MapBus, connect, device};
-use rig::{GUEST, HOST};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST};
 
 fn back() -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, VifConfig::default())

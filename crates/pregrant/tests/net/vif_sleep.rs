@@ -8,8 +8,6 @@
 //! No time passes here: an event is there at once or never.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, Link, Patience, Polled, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -20,8 +18,8 @@ use pregrant::ring::{NetRx, RingMem, RingPages, Word};
 use pregrant::wire::netif::RxRequest;
 use pregrant::wire::netif_ctrl::CtrlType;
 use pregrant::{EvtchnPort, PAGE_SIZE};
-use rig::bus::{MapBus, connect, device};
-use rig::{GUEST, HOST, Rig, TestPort, Way};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
 use std::time::Duration;
 
 /// A guest and its driver domain, connected over plain maps.
@@ -127,8 +125,8 @@ fn each_ring_wakes_the_back_through_its_own_channel_each_time() {
 /// that would have been enough, and not for a frame that is no more.
 #[test]
 fn a_stalled_queue_asks_for_the_slots_that_end_it() {
-    let rig = Rig::new();
-    let mut g = rig.rx_model(Way::Copy, 0, RxAccepts::ALL);
+    let domains = TwoDomains::new();
+    let mut g = domains.rx_model(Way::Copy, 0, RxAccepts::ALL);
     let ring = RingPages::<NetRx, _>::new(g.ring_memory.clone());
     g.back.watch(Patience::default(), true, true, 0);
     g.port.gives.push_back((vec![7; 2 * PAGE_SIZE + 1], Offload::default()));
@@ -141,5 +139,5 @@ fn a_stalled_queue_asks_for_the_slots_that_end_it() {
     assert_eq!(ring.load(Word::ReqEvent), 1);
     assert_eq!((g.back.final_check(), ring.load(Word::ReqEvent)), (Ok(false), 3));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }

@@ -8,10 +8,10 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig::HOST;
 use pregrant::net::back::VifConfig;
 use pregrant::net::front::{FrontStep, FrontVif};
 use pregrant::xenbus::XenbusState;
+use pregrant_testkit::two_domains::HOST;
 
 /// A live vif whose front reconnects.
 fn live() -> Pair {

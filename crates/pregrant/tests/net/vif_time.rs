@@ -2,8 +2,6 @@
 //! stall, a guest with a rate waits for its credit (docs/protocol 6). Time is the test's.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackVif, Credit, Link, Patience, Polled, Rate, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -12,18 +10,18 @@ use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, FramePort, Offload};
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
 use pregrant::{PAGE_SIZE, PeerFault};
-use rig::bus::{MapBus, connect, device};
-use rig::model::Slot;
-use rig::{GUEST, HOST, Rig, RxGame, TestPort, Way};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{GUEST, HOST, RxGame, TestPort, TwoDomains, Way};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
 
-fn rx(notified: bool, live: bool) -> (Rig, RxGame) {
-    let rig = Rig::new();
-    let mut g = rig.rx_model(Way::Copy, 0, RxAccepts::ALL);
+fn rx(notified: bool, live: bool) -> (TwoDomains, RxGame) {
+    let domains = TwoDomains::new();
+    let mut g = domains.rx_model(Way::Copy, 0, RxAccepts::ALL);
     g.back.watch(Patience::default(), notified, live, 0);
-    (rig, g)
+    (domains, g)
 }
 
 /// Frames of two pages and a byte: three slots each.
@@ -333,9 +331,9 @@ fn a_garbled_rate_is_none_and_is_reported() {
 /// A frame costs the credit that its first request claims, whatever becomes of it.
 #[test]
 fn refused_frames_cost_credit_too() {
-    let rig = Rig::new();
-    rig.xen.stop_clock(0);
-    let mut g = rig.tx_model(Way::Copy, 0, 1);
+    let domains = TwoDomains::new();
+    domains.xen.stop_clock(0);
+    let mut g = domains.tx_model(Way::Copy, 0, 1);
     g.control.lock().credit = Some(Credit::new(Rate { bytes: 3000, usec: 1000 }, 0));
     let gref = g.refs[0].0;
     let slot = move |id, size, flags| Slot::Data(TxRequest { gref, offset: 0, flags, id, size });
@@ -348,8 +346,8 @@ fn refused_frames_cost_credit_too() {
     assert_eq!(g.model.answers(), Ok(vec![vec![RSP_ERROR; 3], vec![RSP_OKAY; 2]]));
     // The short one behind it waits too: order is kept.
     assert_eq!((g.run(), g.model.answers()), (Ok(()), Ok(vec![])));
-    rig.xen.stop_clock(MS);
+    domains.xen.stop_clock(MS);
     assert_eq!((g.run(), g.model.answers()), (Ok(()), Ok(vec![vec![RSP_OKAY]; 2])));
     g.close();
-    rig.assert_empty();
+    domains.assert_empty();
 }

@@ -2,8 +2,6 @@
 //! frames are then.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackStep, BackVif, Polled, PreviousState, SharedControl, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif, Granting};
@@ -16,8 +14,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{Extra, GSO_TYPE_TCPV4, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use pregrant::xenbus::XenbusState;
 use pregrant::{GrantRef, PAGE_SIZE};
-use rig::bus::{connect, device};
-use rig::{GUEST, HOST, Rig, RxGame, TestPort, Way};
+use pregrant_testkit::bus::{connect, device};
+use pregrant_testkit::two_domains::{GUEST, HOST, RxGame, TestPort, TwoDomains, Way};
 
 fn post(g: &mut RxGame, n: usize) {
     for _ in 0..n {
@@ -42,8 +40,8 @@ fn frames_are_behind_the_headroom_and_need_the_slots_that_takes() {
         let room = PAGE_SIZE - usize::from(headroom);
         for len in [60, room, room + 1, PAGE_SIZE, 2 * room, 65_535] {
             for offload in [Offload::default(), gso()] {
-                let rig = Rig::new();
-                let mut g = rig.rx_model(Way::Copy, u32::MAX - 3, RxAccepts::ALL);
+                let domains = TwoDomains::new();
+                let mut g = domains.rx_model(Way::Copy, u32::MAX - 3, RxAccepts::ALL);
                 g.back.set_headroom(headroom);
                 let extras = 1 + usize::from(offload.gso_type != 0);
                 let needed = len.div_ceil(room) + extras;
@@ -75,7 +73,7 @@ fn frames_are_behind_the_headroom_and_need_the_slots_that_takes() {
                 }
                 assert!(got == bytes(len), "{len} bytes behind {headroom}");
                 g.close();
-                rig.assert_empty();
+                domains.assert_empty();
             }
         }
     }
@@ -83,8 +81,8 @@ fn frames_are_behind_the_headroom_and_need_the_slots_that_takes() {
 
 #[test]
 fn without_sg_a_frame_has_one_page_less_its_headroom() {
-    let rig = Rig::new();
-    let mut g = rig.rx_model(Way::Staging(4096), 0, RxAccepts { sg: false, ..RxAccepts::ALL });
+    let domains = TwoDomains::new();
+    let mut g = domains.rx_model(Way::Staging(4096), 0, RxAccepts { sg: false, ..RxAccepts::ALL });
     g.back.set_headroom(256);
     post(&mut g, 8);
     g.port.gives.extend([(bytes(3841), Offload::default()), (bytes(3840), Offload::default())]);
@@ -115,15 +113,15 @@ fn staged_frames_have_it_in_their_buffers() {
         (Way::Heads(256), 60, false),
         (Way::Heads(128), 9000, false),
     ] {
-        let rig = Rig::new();
-        let mut ends = rig.rx(way, Granting::Standing, 0, false);
+        let domains = TwoDomains::new();
+        let mut ends = domains.rx(way, Granting::Standing, 0, false);
         ends.back.set_headroom(256);
         let mut port = TestPort::default();
         for offload in [Offload::default(), gso()] {
             port.gives.push_back((bytes(len), offload));
         }
-        ends.front.post(&rig.guest, &ends.front_chan).expect("grants stand");
-        while ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
+        ends.front.post(&domains.guest, &ends.front_chan).expect("grants stand");
+        while ends.back.poll(&domains.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
             == Ok(Polled::More)
         {}
         let mut got = Arena::new();
@@ -139,8 +137,8 @@ fn staged_frames_have_it_in_their_buffers() {
             let piece = len.min(PAGE_SIZE - 256);
             assert_eq!(buffer[256..256 + piece], bytes(len)[..piece]);
         }
-        ends.close(&rig);
-        rig.assert_empty();
+        ends.close(&domains);
+        domains.assert_empty();
     }
 }
 

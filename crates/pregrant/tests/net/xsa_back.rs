@@ -2,8 +2,6 @@
 //! and its like do not show. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::batch::{RxBatch, TxBatch};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::path::AnyClaims;
@@ -15,10 +13,10 @@ use pregrant::wire::netif::{
     Extra, RSP_NULL, RSP_OKAY, RXF_EXTRA_INFO, RxRequest, TXF_EXTRA_INFO, TxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::mutator::while_mutating;
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TwoDomains, WAYS, Way};
 use proptest::prelude::*;
-use rig::model::Slot;
-use rig::mutator::while_mutating;
-use rig::{GUEST, HOST, Rig, SLOTS, WAYS, Way};
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
@@ -108,9 +106,9 @@ proptest! {
 #[test]
 fn xsa_155_197_rx_requests_rewritten_while_they_are_read() {
     for way in [Way::Copy, Way::Staging(256), Way::Staging(65535)] {
-        let rig = Rig::new();
+        let domains = TwoDomains::new();
         for _ in 0..30 {
-            let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
+            let mut g = domains.rx_model(way, 0, RxAccepts::ALL);
             let ring = RingPages::<NetRx, _>::new(g.ring_memory.clone());
             let refs = g.refs.clone();
             let rewrite = |x: u32| {
@@ -132,7 +130,7 @@ fn xsa_155_197_rx_requests_rewritten_while_they_are_read() {
             assert_eq!((delivered, g.port.gives.len()), (64, 0), "{way:?}");
             g.close();
         }
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -141,8 +139,8 @@ fn xsa_155_197_rx_requests_rewritten_while_they_are_read() {
 fn xsa_216_pads_of_answers_are_zero() {
     const POISON: u32 = 0xA5A5_A5A5;
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
+        let domains = TwoDomains::new();
+        let mut g = domains.rx_model(way, 0, RxAccepts::ALL);
         for _ in 0..3 {
             let id = g.model.next_index() as u16;
             g.model.post(RxRequest { id, gref: g.refs[id as usize].0 });
@@ -160,7 +158,7 @@ fn xsa_216_pads_of_answers_are_zero() {
         assert!((3..SLOTS).all(|idx| ring.read::<2>(idx) == [POISON; 2]), "not asked, not written");
         g.close();
 
-        let mut g = rig.tx_model(way, 0, 1);
+        let mut g = domains.tx_model(way, 0, 1);
         let request = TxRequest { gref: g.refs[0].0, offset: 0, flags: TXF_EXTRA_INFO, id: 3, size: 60 };
         let extra = Extra::Gso { size: 1448, gso_type: 1 };
         let [head, body, _] = extra.to_tx_words(false);
@@ -170,7 +168,7 @@ fn xsa_216_pads_of_answers_are_zero() {
         assert_eq!(g.model.mem().read::<3>(1), [null, body, POISON]);
         assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY, RSP_NULL]]));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -178,12 +176,12 @@ fn xsa_216_pads_of_answers_are_zero() {
 /// reported, with its reason, and no other stays mapped.
 #[test]
 fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
-    let rig = Rig::new();
+    let domains = TwoDomains::new();
     for n in [1, 2, 17, 32, 33, 64] {
         let mut refs = vec![GrantRef::NONE; n];
-        let pages = rig.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages");
+        let pages = domains.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages");
         let mut other = [GrantRef::NONE];
-        let read_only = rig.guest.alloc(HOST, Access::ReadOnly, &mut other).expect("a page");
+        let read_only = domains.guest.alloc(HOST, Access::ReadOnly, &mut other).expect("a page");
         for (bad, status) in [
             (GrantRef(4_000_000), GrantStatus::BAD_GNTREF),
             (GrantRef::NONE, GrantStatus::BAD_GNTREF),
@@ -192,14 +190,14 @@ fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
             for k in 0..n {
                 let mut list = refs.clone();
                 list[k] = bad;
-                let refused = rig.host.map(GUEST, &list, Access::ReadWrite).err().expect("a bad entry");
+                let refused = domains.host.map(GUEST, &list, Access::ReadWrite).err().expect("a bad entry");
                 assert_eq!((refused.index, refused.status), (Some(k), status), "entry {k} of {n}");
-                assert_eq!(rig.xen.counts().mapped, 0, "entry {k} of {n}");
+                assert_eq!(domains.xen.counts().mapped, 0, "entry {k} of {n}");
             }
         }
-        assert!(rig.guest.release(pages).is_ok() && rig.guest.release(read_only).is_ok());
+        assert!(domains.guest.release(pages).is_ok() && domains.guest.release(read_only).is_ok());
     }
-    rig.assert_empty();
+    domains.assert_empty();
 }
 
 /// One slot posted for frames that need three: what waits in the back is one burst, however much
@@ -207,8 +205,8 @@ fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
 #[test]
 fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
     for way in WAYS {
-        let rig = Rig::new();
-        let mut g = rig.rx_model(way, 0, RxAccepts::ALL);
+        let domains = TwoDomains::new();
+        let mut g = domains.rx_model(way, 0, RxAccepts::ALL);
         g.model.post(RxRequest { id: 0, gref: g.refs[0].0 });
         const FRAMES: usize = 3000;
         g.port.gives.extend((0..FRAMES).map(|_| (vec![7; 2 * PAGE_SIZE + 1], Offload::default())));
@@ -221,7 +219,7 @@ fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
         assert!(kept <= BURST_FRAMES, "{kept} frames are kept");
         assert_eq!(g.model.frames(), Ok(vec![]));
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }
 
@@ -231,8 +229,8 @@ fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
 #[test]
 fn wrong_indices_of_every_kind() {
     for start in [0, 1000, u32::MAX - 3, 1 << 31] {
-        let rig = Rig::new();
-        let mut g = rig.tx_model(Way::Copy, start, 1);
+        let domains = TwoDomains::new();
+        let mut g = domains.tx_model(Way::Copy, start, 1);
         let gref = g.refs[0].0;
         let request = move |id| Slot::Data(TxRequest { gref, offset: 0, flags: 0, id, size: 60 });
         for round in 0..5u16 {
@@ -262,6 +260,6 @@ fn wrong_indices_of_every_kind() {
         g.model.publish();
         assert!(g.run().is_err());
         g.close();
-        rig.assert_empty();
+        domains.assert_empty();
     }
 }

@@ -2,8 +2,6 @@
 //! `data_path_hostile_back` does not show. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::front::Granting;
 use pregrant::net::front::TxFront;
 use pregrant::net::front::regions::Regions;
@@ -18,10 +16,10 @@ use pregrant::wire::netif::{
     RSP_DROPPED, RSP_ERROR, RSP_OKAY, RXF_MORE_DATA, RxResponse, TXF_EXTRA_INFO, TxResponse,
 };
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault, PlatformError};
-use rig::mutator::{Outcomes, Stop, until_both, while_mutating};
-use rig::own_grants::{FrameRules, OwnGrants, PerFrame};
-use rig::raw_back::{RawBack, Rx, Tx};
-use rig::{GUEST, HOST, Rig, SLOTS, Way};
+use pregrant_testkit::mutator::{Outcomes, Stop, until_both, while_mutating};
+use pregrant_testkit::own_grants::{FrameRules, OwnGrants, PerFrame};
+use pregrant_testkit::raw_back::{RawBack, Rx, Tx};
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TwoDomains, Way};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,7 +39,7 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
             for _ in 0..64 {
                 assert_eq!(t.send(64, Offload::default()), 1);
             }
-            let Tx { rig, front, back, .. } = &mut t;
+            let Tx { domains, front, back, .. } = &mut t;
             let ring = &back.ring;
             let rewrite = |x: u32| ring.write::<1>(x >> 26, [x >> 8 & 0x0000_FFFF]);
             let mut fault = None;
@@ -51,7 +49,7 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
                     let id = if k == seed { 999 } else { (k ^ seed & 1) as u16 };
                     ring.write::<1>(k, [TxResponse { id, status: RSP_OKAY }.to_word()]);
                     ring.store(Word::RspProd, k + 1);
-                    fault = front.reclaim(&rig.guest, 1).err();
+                    fault = front.reclaim(&domains.guest, 1).err();
                     if fault.is_some() {
                         break;
                     }
@@ -98,7 +96,7 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
 fn staged_pages_changed_during_the_copy_are_survived() {
     for (way, len) in [(Way::Copy, 4096usize), (Way::Staging(256), 256), (Way::Staging(65535), 4096)] {
         let mut r = Rx::new(way);
-        let Rx { rig, front, back, arena, chans } = &mut r;
+        let Rx { domains, front, back, arena, chans } = &mut r;
         let (memory, stride): (LocalRegion, usize) = match front.chain().staging() {
             Some(area) => (area.bytes().clone(), area.slot_bytes()),
             None => {
@@ -127,7 +125,7 @@ fn staged_pages_changed_during_the_copy_are_survived() {
                         seen.count(bytes.iter().any(|b| *b != bytes[0]));
                     }
                 }
-                front.post(&rig.guest, &chans.0).expect("standing grants");
+                front.post(&domains.guest, &chans.0).expect("standing grants");
             });
         });
         r.close();
@@ -157,7 +155,7 @@ fn xsa_216_pads_of_requests_are_zero() {
             r.back.answer_rx(rsp(0, 20));
         }
         while r.recv().expect("honest answers") > 0 {}
-        r.front.post(&r.rig.guest, &r.chans.0).expect("standing grants");
+        r.front.post(&r.domains.guest, &r.chans.0).expect("standing grants");
         for idx in 0..SLOTS {
             assert_eq!(r.back.ring.read::<2>(idx)[0], idx, "id and pad");
         }
@@ -181,7 +179,7 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
             t.burst.clear();
             let frame: Vec<u8> = (0..len).map(|k| 1 + (k % 50) as u8).collect();
             assert!(t.burst.push(&frame, Offload::default()));
-            assert_eq!(t.front.send(&t.rig.guest, &t.chans.0, &t.burst.burst()), Ok(1));
+            assert_eq!(t.front.send(&t.domains.guest, &t.chans.0, &t.burst.burst()), Ok(1));
             let buffers = t.front.chain();
             let mut shown = Vec::new();
             for region in
@@ -210,9 +208,9 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
 fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
     for way in WAYS {
         let mut t = Tx::new(way);
-        let Tx { rig, front, back, chans, burst } = &mut t;
+        let Tx { domains, front, back, chans, burst } = &mut t;
         let (near, remote) = (&chans.0, &chans.1);
-        let (host, guest) = (&rig.host, &rig.guest);
+        let (host, guest) = (&domains.host, &domains.guest);
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {
             let _stop = Stop(&stop);
@@ -272,16 +270,16 @@ impl FrameRules for Flaky {
 /// granted as before.
 #[test]
 fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
-    let rig = Rig::new();
-    let p = PerFrame::on(rig.guest.clone(), Flaky { dice: Cell::new(7) });
-    let (front_ring, ring) = rig.ring::<NetTx>();
-    let (near, remote) = rig.channel();
+    let domains = TwoDomains::new();
+    let p = PerFrame::on(domains.guest.clone(), Flaky { dice: Cell::new(7) });
+    let (front_ring, ring) = domains.ring::<NetTx>();
+    let (near, remote) = domains.channel();
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
         .expect("pages");
     let mut front: TxFront<OwnGrants<PerFrame<Flaky>>> =
         TxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)));
     let mut back = RawBack { ring, rsp_prod: 0 };
-    let before = rig.xen.counts().grants;
+    let before = domains.xen.counts().grants;
     let (mut seen, mut refused, mut held) = (0u32, 0, Vec::<LocalMap>::new());
     for round in 0..3000 {
         let mut burst = Arena::new();
@@ -295,13 +293,19 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
         while seen != asked {
             let request = back.tx(seen);
             if p.roll().is_multiple_of(8) {
-                held.push(rig.host.map(GUEST, &[GrantRef(request.gref)], Access::ReadOnly).expect("granted"));
+                held.push(
+                    domains.host.map(GUEST, &[GrantRef(request.gref)], Access::ReadOnly).expect("granted"),
+                );
             }
             back.answer_tx(request.id, [RSP_OKAY, RSP_OKAY, RSP_ERROR, RSP_DROPPED][p.roll() as usize % 4]);
             seen = seen.wrapping_add(1);
         }
         front.reclaim(&p, 1).expect("honest answers");
-        assert_eq!(rig.xen.counts().grants, before + held.len(), "round {round}: what is held, and no more");
+        assert_eq!(
+            domains.xen.counts().grants,
+            before + held.len(),
+            "round {round}: what is held, and no more"
+        );
         if p.roll().is_multiple_of(3) {
             held.clear();
         }
@@ -309,13 +313,13 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     held.clear();
     front.reclaim(&p, 1).expect("honest answers");
     assert!(refused > 100, "grants did fail: {refused} times");
-    assert_eq!((rig.xen.counts().grants, front.room()), (before, SLOTS));
+    assert_eq!((domains.xen.counts().grants, front.room()), (before, SLOTS));
     drop((back, near, remote));
     let (ring, chain) = front.into_parts();
     let (_, pages) = chain.into_parts();
     assert!(pages.expect("they are").into_granted().release(&p).is_ok());
-    rig::release_front(&rig.guest, (ring, FrontChain::new(None, None)));
-    rig.assert_empty();
+    pregrant_testkit::two_domains::release_front(&domains.guest, (ring, FrontChain::new(None, None)));
+    domains.assert_empty();
 }
 
 /// Steady RX traffic with failures: every slot is posted again, and as many pages are granted as
@@ -324,7 +328,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
 fn xsa_457_rx_with_failures_leaks_neither_pages_nor_slots() {
     for way in WAYS {
         let mut r = Rx::new(way);
-        let before = r.rig.xen.counts().grants;
+        let before = r.domains.xen.counts().grants;
         let mut errors = 0;
         for round in 0..500u32 {
             for k in 0..SLOTS {
@@ -333,9 +337,9 @@ fn xsa_457_rx_with_failures_leaks_neither_pages_nor_slots() {
                 r.back.answer_rx(if bad { rsp(0, RSP_ERROR) } else { rsp(0, 200) });
             }
             while r.recv().expect("honest answers") > 0 {}
-            r.front.post(&r.rig.guest, &r.chans.0).expect("standing grants");
+            r.front.post(&r.domains.guest, &r.chans.0).expect("standing grants");
             let posted = r.back.ring.load(Word::ReqProd).wrapping_sub(r.back.rsp_prod);
-            assert_eq!((posted, r.rig.xen.counts().grants), (SLOTS, before), "{way:?}, round {round}");
+            assert_eq!((posted, r.domains.xen.counts().grants), (SLOTS, before), "{way:?}, round {round}");
         }
         assert_eq!(r.front.stats().errors, errors);
         r.close();

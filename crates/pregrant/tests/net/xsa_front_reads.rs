@@ -2,8 +2,6 @@
 //! access.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::front::Granting;
 use pregrant::net::front::RxFront;
 use pregrant::net::front::regions::Regions;
@@ -19,8 +17,8 @@ use pregrant::ring::{FrontRing, NetRx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{Extra, RSP_ERROR, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse};
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
-use rig::own_grants::OwnGrants;
-use rig::{HOST, Rig, SLOTS, Way};
+use pregrant_testkit::own_grants::OwnGrants;
+use pregrant_testkit::two_domains::{HOST, SLOTS, TwoDomains, Way};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -90,9 +88,9 @@ type Came = (Result<usize, PeerFault>, Vec<(Vec<u8>, Offload)>, u64);
 /// A new front takes the answers `now`, which become `then` at the access `at` of its `recv`.
 /// Returns what came and the accesses that `recv` made.
 fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
-    let rig = Rig::new();
-    let guest = OwnGrants::new(rig.guest.clone(), Guest);
-    let memory = rig.ring::<NetRx>().0.into_pages();
+    let domains = TwoDomains::new();
+    let guest = OwnGrants::new(domains.guest.clone(), Guest);
+    let memory = domains.ring::<NetRx>().0.into_pages();
     let back = RingPages::<NetRx, _>::new(memory.clone());
     let rewriter = Arc::new(Rewriter {
         back,
@@ -123,7 +121,7 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
             .expect("pages");
     fill(pages.bytes(), PAGE_SIZE);
     let mut front = RxFront::new(ring, FrontChain::new(staging, Some(pages)), 1);
-    let chan = rig.channel();
+    let chan = domains.channel();
     front.post(&guest, &chan.0).expect("standing grants");
     write(&rewriter.back, now);
     rewriter.back.store(Word::RspProd, ANSWERS as u32);

@@ -3,8 +3,7 @@
 //! takes.
 #![cfg(not(miri))]
 
-use crate::rig;
-use crate::rounds::rounds;
+use pregrant_testkit::rounds::rounds;
 
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -17,9 +16,9 @@ use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem, Platform
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PeerFault, PlatformError};
-use rig::bus::{MapBus, device};
-use rig::own_grants::OwnGrants;
-use rig::{GUEST, HOST};
+use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::own_grants::OwnGrants;
+use pregrant_testkit::two_domains::{GUEST, HOST};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -3,8 +3,6 @@
 //! keeps what it has. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
-use crate::rig;
-
 use pregrant::net::back::{BackStep, BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Granting;
@@ -24,9 +22,9 @@ use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
 use pregrant::{GrantRef, PlatformError};
-use rig::bus::{MapBus, connect, device};
-use rig::ruled_domain::{RuledDomain, Rules};
-use rig::{GUEST, HOST, TestPort};
+use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::ruled_domain::{RuledDomain, Rules};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 use std::cell::Cell;
 
 /// A guest and its driver domain with one vif.

@@ -2,8 +2,6 @@
 //! and is built here, with `cc`. Both sides read the same random bytes and write the same values.
 #![cfg(not(miri))]
 
-use crate::skip;
-
 use pregrant::wire::blkif::{self, Abi, DiscardRequest, IndirectRequest, Request, Response, RwRequest};
 use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2};
 use pregrant::wire::netif::{Extra, RxRequest, RxResponse, TxRequest, TxResponse};
@@ -11,7 +9,7 @@ use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, GrefEntry};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::wire::xs::Header;
 use pregrant::wire::{data_ring, ring};
-use skip::skip;
+use pregrant_testkit::skip::skip;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,10 +1,6 @@
 //! Layouts: bytes written by hand, any bits there and back, and a C compiler's opinion.
 #![cfg(not(loom))]
 
-#[cfg(not(miri))]
-#[path = "../skip/mod.rs"]
-mod skip;
-
 mod c_oracle;
 mod golden;
 mod golden_round_trip;

@@ -203,7 +203,7 @@ impl fmt::Debug for Ring {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::skip::skip;
+    use pregrant_testkit::skip::skip;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::{Duration, Instant};

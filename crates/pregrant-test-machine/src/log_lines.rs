@@ -1,0 +1,68 @@
+//! The library's log, kept for tests to read: a process has one logger, so that a test program
+//! calls [`capture`] once, or [`to_stderr`] in a child.
+
+use log::{LevelFilter, Log, Metadata, Record};
+use pregrant_host::drivers::device_log::{LINES_PER_DEVICE, NEXT_LINE};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+struct Lines(Mutex<Vec<String>>);
+
+static LINES: Lines = Lines(Mutex::new(Vec::new()));
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &Record<'_>) {
+        self.lock().push(format!("{}: {}", record.level(), record.args()));
+    }
+    fn flush(&self) {}
+}
+
+/// Keeps log lines of level info and above from now on.
+pub fn capture() {
+    log::set_logger(&LINES).unwrap();
+    log::set_max_level(LevelFilter::Info);
+}
+
+struct Stderr;
+
+impl Log for Stderr {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &Record<'_>) {
+        eprintln!("{}: {}", record.level(), record.args());
+    }
+    fn flush(&self) {}
+}
+
+/// Writes log lines of level info and above to stderr from now on, in a child.
+pub fn to_stderr() {
+    log::set_logger(&Stderr).unwrap();
+    log::set_max_level(LevelFilter::Info);
+}
+
+/// Lines that one device may have caused since then: as many as it may at once, faults and others,
+/// and what came in time.
+pub fn most_of_a_device(since: Instant) -> usize {
+    let more = since.elapsed().as_secs() / NEXT_LINE.as_secs() + 1;
+    2 * (LINES_PER_DEVICE as usize + more as usize)
+}
+
+/// Takes what was logged since the last call.
+pub fn take() -> Vec<String> {
+    std::mem::take(&mut *LINES.lock())
+}
+
+/// The kept lines that contain `part`.
+pub fn with(part: &str) -> Vec<String> {
+    LINES.lock().iter().filter(|line| line.contains(part)).cloned().collect()
+}

@@ -1,0 +1,45 @@
+//! The two programs as cargo has built them, `pregrant` and `pregrant-lab`, and which of them has a
+//! command.
+//!
+//! Cargo gives the path of a program only to the tests of its own package. So they are looked for
+//! where the test's own program is: `target/PROFILE/deps/NAME-HASH` is a test,
+//! `target/PROFILE/pregrant` a program. Any command that builds the workspace builds both, as
+//! `cargo xtask test` and `cargo test` do.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What an operator runs.
+pub const PREGRANT: &str = "pregrant";
+/// The laboratory.
+pub const LAB: &str = "pregrant-lab";
+
+/// Where the program of this name is.
+pub fn path(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own program");
+    let profile = test.ancestors().nth(2).expect("the folder above `deps`");
+    let path = profile.join(name);
+    assert!(
+        path.exists(),
+        "{}: build both programs first: cargo build -p pregrant-cli -p pregrant-lab",
+        path.display()
+    );
+    path
+}
+
+/// The name of the program that has this command. A front without an interface of the kernel's
+/// makes traffic itself, which is the laboratory's.
+pub fn of(args: &[&str]) -> &'static str {
+    match args {
+        ["demo" | "bench" | "loopback" | "report" | "frames", ..] | ["store", "serve", ..] => LAB,
+        ["front", rest @ ..] if !rest.contains(&"--tap") || rest.contains(&"--address") => LAB,
+        _ => PREGRANT,
+    }
+}
+
+/// A command, of the program that has it.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(path(of(args)));
+    command.args(args);
+    command
+}

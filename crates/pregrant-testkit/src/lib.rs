@@ -1,0 +1,41 @@
+//! What the tests of several crates share, and the fuzz targets with them. The other half, machines
+//! with a broker and processes, is the crate `pregrant-test-machine`.
+//!
+//! ```text
+//!   the core's tests, fuzz targets -----------------------------> pregrant-testkit --> pregrant (feature `local`)
+//!   host, cli, lab, xenstored: tests -----------------------------^      ^
+//!                     '---> pregrant-test-machine --> pregrant-host ...  |
+//!                                     '----------------------------------'
+//! ```
+//! There are two crates, and not one with features, because cargo unifies features of what is built
+//! together: the core's tests would be built again after each change of the host, and Miri and the
+//! fuzz targets would build what they never run.
+//!
+//! A crate's own unit tests (`cfg(test)` in `src`) cannot use a kit that depends on that very
+//! crate: they would see two copies of its types. So `pregrant`'s unit tests use nothing of this,
+//! its integration tests do; the unit tests of the other crates may use all of it.
+//!
+//! - Two domains on a machine in memory: [`two_domains`] (both ends of a queue), [`bus`] (keys in
+//!   maps), [`own_grants`] and [`ruled_domain`] (a domain, some of whose calls a test answers).
+//! - A peer that a test plays itself: [`model_front`] (a front, which checks the back's answers),
+//!   [`raw_back`] (a back, whose words a test writes), [`mutator`] (memory that changes while it is
+//!   read).
+//! - Disks: [`shared_disk`] (handles to one model), [`model_disk`] (a model with a volatile cache).
+//! - `store_model` (feature `store-model`): a plain xenstored to compare ours with.
+//! - How tests run: [`skip`], [`rounds`], [`counting`] (an allocator that counts).
+#![deny(unsafe_code)]
+
+pub mod bus;
+pub mod counting;
+pub mod model_disk;
+pub mod model_front;
+pub mod mutator;
+pub mod own_grants;
+pub mod raw_back;
+pub mod rounds;
+pub mod ruled_domain;
+pub mod shared_disk;
+pub mod skip;
+#[cfg(feature = "store-model")]
+pub mod store_model;
+pub mod two_domains;

@@ -1,0 +1,115 @@
+//! A domain whose grants are a test's own: they fail, are counted or watched. All else is the
+//! domain's.
+//!
+//! ```text
+//!   driver --grants()--> OwnGrants<PerFrame<R>> --R: may it?--> LocalDomain
+//!          --peer(), events(), clock()------------------------>
+//! ```
+#![expect(unsafe_code, reason = "a platform's traits are unsafe; the domain keeps what they ask")]
+
+use pregrant::platform::local::{LocalDomain, LocalRegion};
+use pregrant::platform::{Access, GrantPool, GrantTable, InUse, Platform};
+use pregrant::{DomId, GrantRef, PlatformError};
+use std::ops::Deref;
+
+pub struct OwnGrants<G> {
+    domain: LocalDomain,
+    grants: G,
+}
+
+impl<G> OwnGrants<G> {
+    /// The function that makes the grants gets the domain, which has those of the machine.
+    pub fn new(domain: LocalDomain, make: impl FnOnce(LocalDomain) -> G) -> Self {
+        Self { grants: make(domain.clone()), domain }
+    }
+}
+
+impl<G> Deref for OwnGrants<G> {
+    type Target = G;
+    fn deref(&self) -> &G {
+        &self.grants
+    }
+}
+
+impl<G: GrantPool + Send + 'static> Platform for OwnGrants<G> {
+    type Grants = G;
+    type Peer = LocalDomain;
+    type Events = LocalDomain;
+    type Clock = LocalDomain;
+    fn domid(&self) -> DomId {
+        self.domain.domid()
+    }
+    fn grants(&self) -> &G {
+        &self.grants
+    }
+    fn peer(&self) -> &LocalDomain {
+        &self.domain
+    }
+    fn events(&self) -> &LocalDomain {
+        &self.domain
+    }
+    fn clock(&self) -> &LocalDomain {
+        &self.domain
+    }
+}
+
+/// What a test makes of a domain's allocations and of grants of single frames.
+pub trait FrameRules {
+    fn allocates(&self) {}
+    /// Whether the next frame is granted.
+    fn may_grant(&self) -> Result<(), PlatformError>;
+}
+
+/// The domain's grants, single frames too, by a test's rules.
+pub struct PerFrame<R> {
+    domain: LocalDomain,
+    rules: R,
+}
+
+impl<R> PerFrame<R> {
+    pub fn on(domain: LocalDomain, rules: R) -> OwnGrants<Self> {
+        OwnGrants::new(domain, |domain| Self { domain, rules })
+    }
+}
+
+impl<R> Deref for PerFrame<R> {
+    type Target = R;
+    fn deref(&self) -> &R {
+        &self.rules
+    }
+}
+
+// SAFETY: everything is the domain's.
+unsafe impl<R: FrameRules> GrantPool for PerFrame<R> {
+    type Region = LocalRegion;
+    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
+        self.rules.allocates();
+        self.domain.alloc(to, acc, refs)
+    }
+    fn release(&self, region: LocalRegion) -> Result<(), InUse<LocalRegion>> {
+        self.domain.release(region)
+    }
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = LocalRegion>> {
+        Some(self)
+    }
+}
+
+impl<R: FrameRules> GrantTable for PerFrame<R> {
+    type Region = LocalRegion;
+    fn pages(&self, pages: usize) -> Result<LocalRegion, PlatformError> {
+        self.domain.pages(pages)
+    }
+    fn grant(
+        &self,
+        to: DomId,
+        region: &LocalRegion,
+        page: usize,
+        acc: Access,
+    ) -> Result<GrantRef, PlatformError> {
+        self.rules.may_grant()?;
+        self.domain.grant(to, region, page, acc)
+    }
+    fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
+        self.domain.revoke(gref)
+    }
+}

@@ -1,0 +1,25 @@
+//! The message of a test that needs something which this machine lacks. `tidy` refuses a test that
+//! prints it itself, since that would pass in CI too.
+//!
+//! ```text
+//!   skip("no /dev/net/tun") --> on a desk a line `skipped: ...`, and the test passes; with CI=true it fails
+//! ```
+
+use std::fmt::Display;
+
+/// Prints why a test is skipped on a developer's machine. With `CI=true` it fails the test, because
+/// CI has everything.
+#[track_caller]
+pub fn skip(why: impl Display) {
+    assert!(
+        !std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1"),
+        "not skipped, for CI is set: {why}"
+    );
+    println!("skipped: {why}");
+}
+
+/// The same for a module that only another kernel has: CI cannot install that, so it never fails.
+/// The rig with real Xen has it.
+pub fn skip_for_kernel(why: impl Display) {
+    println!("skipped: {why}");
+}
