@@ -6,8 +6,8 @@
 //!   fuzz/corpus/NAME, fuzz/regressions/NAME (read)  -->  NAME  --> target/fuzz/corpus/NAME (what is new)
 //!                                                        |-------> target/fuzz/artifacts/NAME-* (what was found)
 //! ```
-//! The flags are those of cargo-fuzz, given to plain cargo: one tool less to install. The targets
-//! are in `fuzz/`, and its `src/lib.rs` says what they are.
+//! The targets are in `fuzz/`, and its `src/lib.rs` says what they are. The flags are those of
+//! cargo-fuzz, given to plain cargo; decision 0050 says why that program is not used.
 
 mod log;
 

@@ -5,7 +5,7 @@
 //!   cargo test --no-run --message-format=json --> package, name, program --> the longest first --> a command for each
 //! ```
 //! Most suites wait for processes and timers for much of their time, so one more than there are
-//! cores are run at once.
+//! cores are run at once. Decision 0050 says why cargo-nextest does not do this.
 
 use crate::tally::{Job, Says};
 use crate::workspace::{Workspace, show};

@@ -7,6 +7,8 @@
 //! ```
 //! Calls through a table (a `dyn` type's functions) are not followed.
 //!
+//! rustc has no `-Wframe-larger-than`, which the kernel's build gives to our C (decision 0050).
+//!
 //! A kernel's stack has 16 KiB for all that is called, interrupts included. The frames of a chain
 //! of calls add up, so each is bounded: those that a frame's way goes through more tightly.
 
