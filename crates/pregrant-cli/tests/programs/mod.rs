@@ -9,12 +9,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What an operator runs.
+/// Name of the operator's program.
 pub const PREGRANT: &str = "pregrant";
-/// The laboratory.
+/// Name of the laboratory's program.
 pub const LAB: &str = "pregrant-lab";
 
-/// Where the program of this name is.
+/// Path of the program of this name.
 pub fn path(name: &str) -> PathBuf {
     let own = option_env!("CARGO_BIN_EXE_pregrant").or(option_env!("CARGO_BIN_EXE_pregrant-lab"));
     let path = Path::new(own.expect("cargo names the package's own program")).with_file_name(name);

@@ -1,6 +1,6 @@
-//! The results of bad input: a guest that breaks the protocol, dies or makes a nuisance of itself
-//! loses its own vif or its own extension, with a line that says where and why; two good guests
-//! exchange frames before, meanwhile and after; nothing is left.
+//! Bad guests: one that breaks the protocol, dies or causes needless work loses its own vif or its
+//! own extension, and a line says where and why. Two good guests exchange frames before, meanwhile
+//! and after; nothing is left over.
 
 use crate::machine::guest::{Guest, ordinary};
 use crate::machine::model::Slot;
@@ -60,7 +60,7 @@ impl Stage {
         self.back.report(id).unwrap()
     }
 
-    /// The vif is closed; store, report and log say where and why.
+    /// Checks that the vif is closed, and that xenstore, report and log say where and why.
     fn is_closed(&mut self, id: DeviceId, guest: &mut RawGuest, parts: &[&str]) {
         guest.wait_back(&[XenbusState::Closed]);
         until(|| self.report(id).state == XenbusState::Closed);
@@ -86,7 +86,7 @@ impl Stage {
         self.settles();
     }
 
-    /// A connect whose keys are changed by `mischief` fails, with a text that has these parts.
+    /// Checks that a connect whose keys `mischief` changes fails, with a text that has these parts.
     fn refuses(&mut self, mischief: impl FnOnce(&mut RawGuest, &mut Keys), parts: &[&str]) {
         let (id, mut guest) = self.guest();
         let mut keys = guest.keys();
@@ -324,7 +324,7 @@ fn xsa_39_90_rings_that_break_the_protocol() {
     stage.end();
 }
 
-/// Errors of single frames: answered, counted, and the vif goes on.
+/// Errors of single frames: they are answered and counted, and the vif goes on.
 fn frames_whose_pages_are_gone() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
@@ -503,7 +503,7 @@ fn a_guest_that_takes_its_memory_back() {
     stage.end();
 }
 
-/// It sends with the good guests' addresses as sources: their frames must still reach them.
+/// The guest uses the good guests' addresses as sources: their frames must reach them nevertheless.
 fn a_guest_that_sends_as_another() {
     let mut stage = Stage::set();
     let id = stage.machine.make_vif(BAD, 0);
@@ -671,8 +671,9 @@ fn xsa_43_ten_thousand_bad_connects() {
     stage.end();
 }
 
-/// Each connect and each close of an honest guest finds something amiss that is not the guest's:
-/// the remote side's ports, the files of its vif. All of it is written at the vif's expense.
+/// Each connect and each close of an honest guest fails in part for reasons that are not the
+/// guest's: the remote side's ports, the files of its vif. All lines are written within the vif's
+/// budget.
 fn xsa_43_reconnects_of_which_everything_complains() {
     let began = Instant::now();
     let mut stage = Stage::set();

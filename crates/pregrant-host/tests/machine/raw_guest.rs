@@ -1,5 +1,5 @@
-//! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's
-//! mischief.
+//! A guest under the test's control: rings, grants and keys as a driver would make them, each open
+//! to changes by a test.
 
 use super::model::{RxModel, Slot, TxModel};
 use super::{BACK, Machine, Store, until};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Keys of the front's directory.
 pub type Keys = BTreeMap<String, String>;
 
-/// Pages for frames.
+/// Number of pages for frames.
 pub const PAGES: usize = 4;
 
 pub struct RawGuest {
@@ -46,7 +46,7 @@ impl RawGuest {
         Self::over(platform, xs, id)
     }
 
-    /// The same over an attachment.
+    /// Like `new`, over an existing attachment.
     pub fn over(platform: Loopback, mut xs: Store, id: DeviceId) -> Self {
         let device = Device::new(id, Side::Front);
         device.watch_peer(&mut xs).unwrap();
@@ -129,7 +129,7 @@ impl RawGuest {
         self.wait_back(&[XenbusState::Connected]);
     }
 
-    /// Comes to rest, and begins again as an honest front does: its first frame is answered.
+    /// Closes, and starts again as an honest front does: its first frame is answered.
     pub fn is_served_from_now_on(&mut self) {
         self.set_state(XenbusState::Closed);
         self.wait_back(&[XenbusState::Closed]);

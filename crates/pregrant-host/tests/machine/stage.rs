@@ -1,4 +1,4 @@
-//! Two good guests at work, and a domain that means no good.
+//! Two good guests that exchange frames, and a hostile domain.
 
 use super::guest::Traffic;
 use super::{Back, Machine, Store, log_lines, until};

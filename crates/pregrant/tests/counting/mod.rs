@@ -1,5 +1,5 @@
-//! The allocator of a test that counts: calls for memory, and bytes held. A test binary of its own,
-//! since it is the whole process's.
+//! An allocator that counts: calls for memory, and bytes in use. Tests with it are a binary of
+//! their own, since the allocator is the whole process's.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

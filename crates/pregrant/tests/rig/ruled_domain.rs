@@ -1,5 +1,5 @@
-//! A domain whose mappings, bindings and unmaskings a test forbids or counts. All else is the
-//! domain's.
+//! A domain whose mappings, bindings and unmaskings a test forbids or counts. Everything else is
+//! the real domain's.
 
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::platform::{
@@ -8,7 +8,7 @@ use pregrant::platform::{
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use std::time::Duration;
 
-/// What a test makes of a domain's calls.
+/// How a test changes a domain's calls.
 pub trait Rules {
     /// Whether pages of a peer are mapped.
     fn may_map(&self, refs: &[GrantRef]) -> Result<(), MapError> {
