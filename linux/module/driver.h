@@ -160,7 +160,7 @@ enum pregrant_front_state {
 	PREGRANT_FOLLOWING, /* the front follows the backend's xenbus state, connected or not */
 	PREGRANT_BROKEN, /* closed until the device is bound again, or its backend replaced */
 	PREGRANT_CLOSING, /* the front waits for the backend to unmap its pages, and is freed */
-	PREGRANT_ABANDONING, /* the same, but nothing is written to xenstore any more */
+	PREGRANT_ABANDONING, /* like CLOSING, but nothing is written to xenstore any more */
 };
 
 /* Bits of `events`: what happened since control ran, in any context. */

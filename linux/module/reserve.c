@@ -39,7 +39,7 @@ struct pregrant_reserve {
 	u8 bytes[] __aligned(16);
 };
 
-/* The header of a piece. */
+/* The header of each allocation from the reserve. */
 struct piece {
 	u32 before; /* offset of the previous piece */
 	bool freed;

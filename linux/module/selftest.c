@@ -32,7 +32,7 @@ bool pk_trusted(void)
 	return true;
 }
 
-/* Needs no lock: the test is one thread. */
+/* Needs no lock: the test has one thread. */
 void pk_fail(u32 kinds, u64 from, u64 to)
 {
 	fail_kinds = kinds;

@@ -1,4 +1,4 @@
-# shows: the same in a PVH guest: grants of another domain are mapped and copied where memory is translated
+# shows: `pregrant back` in a PVH guest as driver domain: grants of another domain are mapped and copied where memory is translated
 # icount: yes
 # seconds: 400
 export DRIVER=pvh

@@ -25,10 +25,10 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "units",
-        shows: "systemd takes the units of dist, and finds them little exposed",
+        shows: "systemd accepts the units of dist, and rates their exposure as low",
         run: crate::units::layer,
     },
-    Layer { name: "clippy", shows: "no warnings, in tests neither", run: clippy },
+    Layer { name: "clippy", shows: "no warnings, also in tests", run: clippy },
     Layer {
         name: "docs",
         shows: "the API's documentation builds without warnings, and the site of docs",
@@ -38,7 +38,7 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "arm", shows: "the crates build for Arm, and the core's tests pass there", run: arm },
     Layer {
         name: "replays",
-        shows: "what the fuzz targets once found stays mended, on stable Rust",
+        shows: "inputs on which fuzz targets once failed pass, on stable Rust",
         run: replays,
     },
     Layer {
@@ -54,7 +54,7 @@ pub const LAYERS: &[Layer] = &[
     Layer { name: "miri", shows: "no undefined behaviour in the core while a peer races", run: miri },
     Layer {
         name: "fuzz",
-        shows: "no peer's bytes make an end panic, leak or pass on what is not its own",
+        shows: "no peer's bytes make an end panic, leak or forward others' bytes",
         run: crate::fuzz::layer,
     },
     Layer {

@@ -135,15 +135,15 @@ pub struct BackArgs {
     /// By the control messages GET, ADD and DEL_GREF_MAPPING; 0: answer these with NOT_SUPPORTED
     #[arg(long, value_name = "PAGES", default_value_t = gref_mapping::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=gref_mapping::LIMIT_MAX as i64))]
     gref_mappings: u32,
-    /// With --path map and staging+map: copy frames of at most so many bytes, instead of mapping
+    /// With --path map and staging+map: copy frames of at most this many bytes, instead of mapping
     /// them
     #[arg(long, help_heading = HEADING, hide = true, value_name = "BYTES", default_value_t = Thresholds::USUAL.copy_below, value_parser = threshold())]
     copy_below: u32,
-    /// Frames of more than so many bytes are not copied: the tap reads them in the guest's pages,
+    /// Frames of more than this many bytes are not copied: the tap reads them in the guest's pages,
     /// if these are mapped (staging, persistent, gref-mapping); 65535: copy all
     #[arg(long, help_heading = HEADING, hide = true, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold())]
     lend_from: u32,
-    /// At a switch, copy frames of more than so many bytes once, from guest to guest, if the
+    /// At a switch, copy frames of more than this many bytes once, from guest to guest, if the
     /// sender's pages are mapped (staging, persistent, gref-mapping); 65535: copy all twice
     #[arg(long, help_heading = HEADING, hide = true, value_name = "BYTES", default_value_t = LEND_ABOVE, value_parser = threshold())]
     lend_between: u32,
@@ -226,7 +226,7 @@ impl Fallback {
 }
 
 impl BackArgs {
-    /// The vifs that are served; all when there are none.
+    /// The vifs to serve; empty: all.
     fn chosen(&self) -> Vec<DeviceChoice> {
         self.vif.iter().chain(&self.take).copied().collect()
     }
@@ -236,7 +236,7 @@ impl BackArgs {
         self.port.unwrap_or(if on_loopback { Port::Switch } else { Port::Tap })
     }
 
-    /// Refuses what would have no effect.
+    /// Refuses options that would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         self.daemon.check(given)?;
         if self.take.is_empty() && !self.give_back.is_empty() {
@@ -394,7 +394,7 @@ fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
     Box::new(stations)
 }
 
-/// A capture that is wanted.
+/// A capture that the user asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Wanted {
     front: u16,

@@ -177,7 +177,7 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     daemon.run(args.daemon.close)
 }
 
-/// The kernel's blkback gives a disk that it serves to no one: its guest would lose it.
+/// A disk that the kernel's blkback serves is left to it: the guest would lose the disk.
 fn had_by_kernel(kernel: &KernelBack, id: &DeviceId) -> Option<String> {
     kernel.has(id).then(|| {
         "the kernel's blkback has it, and a disk does not change hands while its guest runs. To have it served here, shut the guest \

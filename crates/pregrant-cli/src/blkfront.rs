@@ -132,7 +132,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// Default number of seconds to wait for a disk: a back waits ten for an image that is in use, and
 /// then reports by whom.
 const WAIT_USUAL: u64 = 15;
-/// Interval of checks for a signal while there was no backend yet.
+/// Interval of checks for a signal while no backend has been found.
 const CHECK: Duration = Duration::from_millis(100);
 
 pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
@@ -148,9 +148,9 @@ pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
     }
 }
 
-/// Memory that this process asks for is not made free by writing to a disk, which may be its own: a
-/// loop device on the file would wait for this process, and it for the device. Before the first
-/// thread, which inherits it.
+/// Marks this process so that the kernel does not write to a disk to free memory for it: the disk
+/// may be its own, for example as a loop device on the file, and then both would wait for each
+/// other. Called before the first thread, since threads inherit it.
 fn flush_io() {
     if let Err(e) = configure_io_flusher_behavior(true) {
         // LOG: once, at the start.
@@ -173,7 +173,7 @@ impl BlkFrontArgs {
         }
     }
 
-    /// The disk that was asked for, or the only one of the connection's domain.
+    /// The disk that the user asked for, or the only one of this domain.
     fn handle<T: Transport>(&self, xs: &mut Client<T>) -> Result<u32> {
         if let Some(handle) = self.device {
             return Ok(handle);
@@ -195,7 +195,7 @@ impl BlkFrontArgs {
     }
 }
 
-/// The disk's life, from its first search for a backend to its orderly end.
+/// Serves the disk, from the search for its backend to its orderly end.
 fn serve<P: Platform, T: Transport>(
     mut front: BlkFrontend<P, T>,
     args: &BlkFrontArgs,

@@ -121,7 +121,7 @@ fn run_dir(args: &DoctorArgs, serves: Serves) -> PathBuf {
     args.loopback.clone().unwrap_or_else(|| serves.own_dir().into())
 }
 
-/// Prints them; an error when something is wrong.
+/// Prints the findings; returns an error if something is wrong.
 fn print_findings(findings: &[Finding]) -> Result<()> {
     for finding in findings {
         screen::print(format_args!("{finding}"))?;

@@ -12,13 +12,13 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Args, Command};
 use std::ffi::OsString;
 
-/// The heading of options that are experiments.
+/// Heading of experiments in the help.
 pub const HEADING: &str = "Experiments";
 
 /// The value that switches a key without values on.
 const ON: &str = "on";
 
-/// The option, for commands that have experiments.
+/// The option `--experiment`, for commands that have experiments.
 #[derive(Args, Debug)]
 pub struct ExperimentArgs {
     /// An option of a measurement (docs/strategies.md has the keys); may be repeated
@@ -26,7 +26,7 @@ pub struct ExperimentArgs {
     pub keys: Vec<String>,
 }
 
-/// The command line with each experiment as the option that it is.
+/// Replaces each experiment on the command line by the hidden option that it names.
 ///
 /// # Errors
 /// A key that the command does not have, or an experiment that is written as an option.
@@ -66,7 +66,7 @@ fn is_experiment(arg: &Arg) -> bool {
     arg.get_help_heading() == Some(HEADING)
 }
 
-/// The key of an experiment that is written as an option.
+/// The key of an experiment that the user wrote as an option of its own.
 fn written_as_option<'a>(command: &'a Command, text: &str) -> Option<&'a str> {
     let name = text.strip_prefix("--")?.split('=').next()?;
     command
@@ -85,7 +85,7 @@ fn hidden(arg: &Arg) -> impl Iterator<Item = PossibleValue> {
     arg.get_possible_values().into_iter().filter(PossibleValue::is_hide_set)
 }
 
-/// `KEY=VALUE` as the option that it is.
+/// Turns `KEY=VALUE` into the hidden option.
 fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     let of_key = command.get_arguments().find(|arg| arg.get_long() == Some(key));

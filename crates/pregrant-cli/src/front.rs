@@ -207,7 +207,7 @@ pub fn run(args: &FrontArgs, given: &Given) -> Result<()> {
     serve_vif(&args.vif, given, &Tap { name: &args.tap, args: &args.vif })
 }
 
-/// Joins the guest as the front of its vif, and has `user` use that until its end.
+/// Connects as the front of the guest's vif, and lets `user` use it until its end.
 pub fn serve_vif(args: &VifArgs, given: &Given, user: &impl VifUser) -> Result<()> {
     args.check(given)?;
     let exit = match args.hook {
@@ -228,7 +228,7 @@ pub fn serve_vif(args: &VifArgs, given: &Given, user: &impl VifUser) -> Result<(
 /// What a front's process does with its vif. The platform is known only at run time, so that the
 /// work is generic.
 pub trait VifUser {
-    /// Queues that it asks for.
+    /// Number of queues to ask for.
     fn queues(&self) -> u32;
 
     /// Uses the vif until its own end or a signal, and closes it.
@@ -252,13 +252,13 @@ pub struct Joined<P: Platform, T: Transport> {
 pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--loopback DIR): on Xen gntalloc takes pages back that a guest still \
     has mapped, so that one that keeps what it is lent would cost its backend new pages without bound; use staging or data-ring";
 
-/// Why neither end does it on Xen.
+/// The error for `foreign` on Xen, where neither end can do it.
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
 /// Default length of an IP packet in bytes.
 pub const MTU: u32 = 1500;
-/// Queues that are not asked for by number.
+/// Largest default number of queues.
 const QUEUES_MAX: usize = 8;
 
 /// Pages of a ring, as the exponent of 2.
@@ -267,7 +267,7 @@ fn ring_order(text: &str) -> std::result::Result<u32, String> {
     pages.ok_or_else(|| "a power of two from 1 to 16".into())
 }
 
-/// A length of staging buffers that backs offer.
+/// Parses a length of staging buffers that backs offer.
 fn data_len(text: &str) -> std::result::Result<DataLen, String> {
     let offered = text.parse().ok().filter(|len| ALL_DATA_LENS.contains(len));
     offered.and_then(DataLen::new).ok_or_else(|| {
@@ -277,7 +277,7 @@ fn data_len(text: &str) -> std::result::Result<DataLen, String> {
 }
 
 impl VifArgs {
-    /// Refuses what would have no effect.
+    /// Refuses options that would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if self.loopback.is_none() {
             given.refuse("domain", NO_DOMAIN)?;
@@ -340,7 +340,7 @@ impl VifArgs {
         }
     }
 
-    /// Queues of an interface: as many as are asked for, or one for each processor.
+    /// Number of queues of an interface: as many as the user asked for, or one for each processor.
     fn nr_queues(&self) -> u32 {
         self.queues.unwrap_or_else(|| {
             std::thread::available_parallelism().map_or(1, |n| n.get().min(QUEUES_MAX) as u32)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The kernel's driver that has the device, by name: `vif-0`, `vbd-51712`.
+/// Name of the kernel's driver that has the device, such as `vif-0` or `vbd-51712`.
 pub fn of(sysfs: &Path, device: &str) -> Option<String> {
     let link = sysfs.join(format!("bus/xen/devices/{device}/driver"));
     let driver = std::fs::read_link(link).ok()?;

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-/// Commands that the laboratory alone has.
+/// Commands of the laboratory's program.
 const COMMANDS: [&str; 5] = ["demo", "bench", "loopback", "report", "frames"];
-/// Options of a front that makes traffic itself.
+/// Options of the laboratory's front, which makes traffic itself.
 const TRAFFIC: [&str; 7] = ["--ping", "--serve", "--send", "--address", "--count", "--interval", "--bytes"];
 
 /// The advice for a command line that belongs to the laboratory's program; `args` are those after

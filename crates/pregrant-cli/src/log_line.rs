@@ -25,15 +25,15 @@ pub enum LogLine {
 }
 
 impl LogLine {
-    /// The format for the current standard error.
+    /// The format that fits the current standard error.
     pub fn of_stderr() -> Self {
         let stat = rustix::fs::fstat(std::io::stderr()).ok();
         let stderr = stat.map(|stat| (stat.st_dev, stat.st_ino));
         Self::by(std::env::var_os(JOURNAL_STREAM).as_deref(), stderr)
     }
 
-    /// A program that is started with the variable and with another standard error has it still:
-    /// only where both agree it is the journal.
+    /// Chooses the format. A program that systemd's child started with another standard error
+    /// inherits the variable: only if both agree it is the journal.
     fn by(stream: Option<&OsStr>, stderr: Option<(u64, u64)>) -> Self {
         let named = stream.and_then(|stream| {
             let (device, inode) = std::str::from_utf8(stream.as_bytes()).ok()?.split_once(':')?;
@@ -56,7 +56,7 @@ impl LogLine {
             .init();
     }
 
-    /// A whole line, or several where the text has them.
+    /// Formats a line, or several if the text has them.
     fn line(self, level: Level, text: &fmt::Arguments<'_>, now: SystemTime) -> String {
         match self {
             Self::Journal => self.marked(level, &format_args!("[{level:<5}] {text}")) + "\n",

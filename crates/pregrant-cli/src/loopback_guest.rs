@@ -39,8 +39,8 @@ pub struct Wanted<'a> {
     pub class: Class,
 }
 
-/// Joins the guest as the only front of its device: `which` one, by xenstore, and what is `made` of
-/// the attachment.
+/// Connects as the only front of the guest's device that `which` finds in xenstore; `made` makes
+/// the result from the attachment.
 pub fn join<G>(
     wanted: Wanted<'_>,
     stop: &Stop,
@@ -70,7 +70,7 @@ pub fn join<G>(
 enum NotYet {
     /// The guest is being restarted.
     Coming(Box<dyn Error>),
-    /// The toolstack may be about to make it again, or its last front is dying.
+    /// The guest may appear soon: the toolstack may create it again, or its last front is dying.
     Perhaps(Box<dyn Error>),
     /// The guest will not appear by itself.
     Never(Box<dyn Error>),
@@ -82,7 +82,7 @@ impl<E: Into<Box<dyn Error>>> From<E> for NotYet {
     }
 }
 
-/// Why there is no such guest, and what to do: it may be on its way.
+/// Explains why there is no such guest, and what to do. It may appear soon.
 fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
     let shown = dir.display();
     let devices = UnixTransport::connect(loopback_machine::store_socket(dir))

@@ -19,8 +19,7 @@ use std::path::{Path, PathBuf};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The machine that a process was on has ended: not the process' fault, and nothing that it could
-/// do.
+/// The machine that a process was attached to has ended, which the process could not prevent.
 #[derive(Debug)]
 pub struct MachineEnded(PathBuf);
 
@@ -61,7 +60,7 @@ pub fn shell_word(path: &Path) -> String {
     }
 }
 
-/// The domain that serves devices.
+/// Domain id of the domain that serves devices.
 pub const DRIVER: DomId = DomId(0);
 
 /// Path of the socket on which processes attach.
@@ -88,7 +87,7 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
-/// Why `--domain` has no effect without `--loopback`.
+/// The explanation why `--domain` has no effect without `--loopback`.
 pub const NO_DOMAIN: &str =
     "on Xen the guest is the domain in which this runs (for a guest of a loopback machine: --loopback DIR)";
 

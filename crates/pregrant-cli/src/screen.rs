@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// Number of times a long task reports its progress, where standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Prints a result. If no one reads the output any more, the error is of a kind of its own, which
-/// ends the program silently.
+/// Prints a result. If no one reads the output any more, the error is a special one that ends the
+/// program silently.
 pub fn print(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|e| match e.kind() {

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Largest size of a status document in bytes.
 const DOCUMENT_MAX: usize = 16 << 20;
 
-/// The remedy for a socket, or its directory, that is not for this user.
+/// The remedy if this user may not use a socket, or its directory.
 pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it is";
 
 /// Why there is no status.

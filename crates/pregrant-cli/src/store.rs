@@ -59,7 +59,7 @@ enum StoreCommand {
     },
 }
 
-/// Which xenstore: this machine's, unless another is named.
+/// Which xenstore to use: this machine's, unless another is named.
 #[derive(Args, Debug)]
 struct Which {
     /// That of the machine that `pregrant-lab loopback serve` runs in this directory

@@ -10,7 +10,7 @@ pub enum Align {
     Right,
 }
 
-/// The table, filled row by row.
+/// A table that is filled row by row.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(String, Align)>,
@@ -33,7 +33,7 @@ impl Table {
         &self.columns
     }
 
-    /// The rows' cells; a gap has none.
+    /// The cells of the rows; a gap is a row without cells.
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }

@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, Command};
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
-/// The command line contradicts itself: exit code 2, as for any other wrong usage.
+/// An error in the use of the command line: exit code 2, as for any wrong usage.
 #[derive(Debug)]
 pub struct Usage(String);
 
@@ -58,7 +58,7 @@ impl Given {
         self.0.iter().map(String::as_str).filter(|option| !these.contains(option))
     }
 
-    /// Refuses an option that was given and can have no effect.
+    /// Refuses an option that the user gave and that can have no effect.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! `loopback`, `back`, `front` and `top` as processes of their own: a transfer outlives its
-//! backends, an orderly end leaves or closes, `top` sees what they do, and what is in the way is
-//! said.
+//! backends, an orderly end leaves devices connected or closes them, `top` shows what they do, and
+//! obstacles are reported.
 
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::Vif;
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Against hangs only.
+/// A limit against hangs only.
 const GUARD: Duration = Duration::from_secs(120);
 
 fn text(bytes: &[u8]) -> String {
@@ -84,7 +84,7 @@ impl Machine {
         }
     }
 
-    /// Frames that guest 5 has sent since the back took it up.
+    /// Number of frames that guest 5 has sent since the back took over its vif.
     fn sent_by_5(status: &BackStatus) -> u64 {
         let vif = status.vifs.iter().find(|vif| vif.front == 5);
         vif.map_or(0, |vif| vif.queues.iter().map(|q| q.tx.bytes).sum())
@@ -183,7 +183,7 @@ fn a_front_waits_as_its_mode_says() {
     machine.end();
 }
 
-/// Whatever threads do the work, and also when one of them has ended.
+/// The process's counters include all of its worker threads, also one that has ended.
 #[test]
 fn the_process_counts_what_all_of_its_workers_did() {
     let copies = |status: &BackStatus| -> u64 {
@@ -377,8 +377,8 @@ fn what_is_in_the_way_is_said() {
     machine.end();
 }
 
-/// A backend that is stopped closes no vif; guests that end meanwhile are made again all the same,
-/// none later than one.
+/// A backend that is stopped closes no vif. Guests that end meanwhile are created again
+/// nevertheless, all without additional delay.
 #[test]
 fn a_stopped_backend_holds_no_guest_up() {
     let machine = Machine::start("stopped");
@@ -441,8 +441,8 @@ fn grants_of_tables_are_counted(version: &str) {
     machine.end();
 }
 
-/// Each end says that it takes no frames over several slots. By staging of 4096 a front that does
-/// grants no page beside buffers, rings and lists.
+/// Neither end accepts frames over several slots. With staging buffers of 4096 bytes the front then
+/// grants no page besides buffers, rings and lists.
 #[test]
 fn without_sg_no_ordinary_page_is_granted() {
     let machine = Machine::start("no-sg");
@@ -471,7 +471,7 @@ fn without_sg_no_ordinary_page_is_granted() {
     machine.end();
 }
 
-/// A guest is there before its vif is: a front that comes between stays, and does not end the guest
+/// A guest exists before its vif: a front that starts in between waits, and does not end the guest
 /// by leaving it.
 #[test]
 fn a_front_that_is_early_waits_for_its_vif() {
@@ -514,7 +514,8 @@ fn a_machine_removes_nothing_of_others() {
     assert!(own.iter().chain([&socket]).all(|file| file.exists()), "the machine removed a user's file");
 }
 
-/// A receiver that was killed in mid-transfer says nothing any more: its sender ends, and says so.
+/// A receiver that was killed during a transfer sends nothing any more: its sender ends, and
+/// reports why.
 #[test]
 fn a_receiver_that_is_gone_ends_the_sender() {
     let machine = Machine::start("gone");
@@ -540,7 +541,7 @@ fn a_receiver_that_is_gone_ends_the_sender() {
     machine.end();
 }
 
-/// The machine ends first: its processes say that, and nothing of what they noticed of it.
+/// The machine ends first: its processes report that, and not the errors that follow from it.
 #[test]
 fn the_end_of_the_machine_is_reported_as_such() {
     let machine = Machine::start("ended");
@@ -580,7 +581,7 @@ fn captured(path: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// How many echo requests and replies domain 5's guest sent, and how many it got.
+/// Number of echo requests and replies that domain 5's guest sent, and that it received.
 fn echoes_of_5(frames: &[Vec<u8>]) -> [usize; 4] {
     let echoes = |from: u8, to: u8, kind: u8| {
         let is_one = |f: &&Vec<u8>| {
@@ -631,7 +632,7 @@ fn what_passes_a_vif_is_captured() {
     machine.end();
 }
 
-/// A capture that has all the bytes that it may have is reported once; its vif goes on.
+/// A capture that has reached its size limit is reported once; its vif goes on.
 #[test]
 fn a_capture_ends_at_its_limit() {
     let machine = Machine::start("capture-limit");
@@ -658,7 +659,7 @@ fn a_capture_ends_at_its_limit() {
     machine.end();
 }
 
-/// A capture that cannot be written any more is reported once; its vif goes on.
+/// A capture whose file cannot be written any more is reported once; its vif goes on.
 #[test]
 fn a_capture_that_fails_ends_alone() {
     let machine = Machine::start("capture-fails");

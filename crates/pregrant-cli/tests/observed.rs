@@ -30,14 +30,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Against hangs only.
+/// A limit against hangs only.
 const GUARD: Duration = Duration::from_secs(120);
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A process of the machine whose log is a file.
+/// A process of the machine whose log is written to a file.
 struct Logged {
     process: Process,
     log: PathBuf,
@@ -258,7 +258,8 @@ fn what_a_back_does_not_offer_is_said_to_who_asked_for_it() {
     machine.stop();
 }
 
-/// A device that the toolstack has not made is said to be missing, with those that there are.
+/// A device that the toolstack has not created is reported as missing, with a list of existing
+/// ones.
 #[test]
 fn a_missing_device_is_said_to_be_missing() {
     let mut machine = Served::start("missing", &["--guest", "5", "--disk", "5=ram:1M"]);
@@ -432,8 +433,8 @@ fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
     guest.join().expect("the guest ends well");
 }
 
-/// A disk without any vif: what was asked of it is in the JSON and in Prometheus' text, with how
-/// long it took.
+/// A disk without any vif: its requests are in the JSON and in Prometheus' text, with their
+/// latencies.
 #[test]
 fn a_disk_is_observed() {
     let mut machine = Served::start("disk", &["--guest", "5", "--disk", "5=ram:1M"]);
@@ -482,7 +483,7 @@ fn a_disk_is_observed() {
     machine.stop();
 }
 
-/// Systemd's watchdog is fed from the control thread, and by no one while that stands still.
+/// systemd's watchdog is fed from the control thread only, so not while that is blocked.
 #[test]
 fn the_watchdog_is_fed_while_the_control_thread_turns() {
     let mut machine = Served::start("watchdog", &["--guest", "5"]);
@@ -528,7 +529,7 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     machine.stop();
 }
 
-/// Clients that say nothing hold up no scrape.
+/// Clients that send nothing do not delay a scrape.
 #[test]
 fn a_scrape_waits_for_no_silent_client() {
     let machine = Served::start("scraped", &["--guest", "5"]);

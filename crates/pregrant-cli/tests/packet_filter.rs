@@ -1,4 +1,5 @@
-//! Programs of tcpdump's, programs that are none, and any programs beside Linux's own run of them.
+//! Programs of tcpdump, invalid programs, and any programs compared with Linux's own execution of
+//! them.
 
 use pregrant_cli::front::packet_filter::{Instruction, PacketFilter};
 use pregrant_testkit::skip::skip;
@@ -135,8 +136,8 @@ const CODES: &[u16] = &[
     0xa4, 0xac, 0x05, 0x15, 0x1d, 0x25, 0x2d, 0x35, 0x3d, 0x45, 0x4d, 0x06, 0x16, 0x07, 0x87,
 ];
 
-/// Any program; mostly one that is allowed. The first words of its memory are written first, for
-/// Linux takes no program that could read one before.
+/// Any program, mostly a valid one. The first words of its memory are written first, because Linux
+/// refuses a program that could read one before.
 fn any_program(dice: &mut Dice) -> Vec<Instruction> {
     let n = 3 + dice.below(40);
     let mut program: Vec<_> = (0..2).map(|k| Instruction { code: 2, jt: 0, jf: 0, k }).collect();
@@ -165,7 +166,7 @@ fn any_program(dice: &mut Dice) -> Vec<Instruction> {
     program
 }
 
-/// A socket behind a filter that the kernel runs.
+/// A socket with a filter that the kernel runs.
 fn attach(to: &UnixDatagram, program: &[Instruction]) -> io::Result<()> {
     let bytes = binary(program);
     let words: Vec<libc::sock_filter> = program
@@ -182,7 +183,8 @@ fn attach(to: &UnixDatagram, program: &[Instruction]) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What Linux takes we take, and what it refuses we refuse; and of each packet both say the same.
+/// We accept the programs that Linux accepts, and refuse those that it refuses; for each packet
+/// both give the same result.
 #[test]
 fn any_program_does_as_in_linux() {
     let probe = [Instruction { code: 6, jt: 0, jf: 0, k: 1 }];

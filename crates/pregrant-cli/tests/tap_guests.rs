@@ -22,14 +22,14 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The same command, run by another program.
+/// The command, run by another program.
 fn by(program: &[&str], command: &Command) -> Command {
     let mut other = Command::new(program[0]);
     other.args(&program[1..]);
     by_of(other, command)
 }
 
-/// The same, for a program with arguments.
+/// The command, run by another program that has arguments.
 fn by_of(mut all: Command, command: &Command) -> Command {
     all.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
@@ -63,7 +63,7 @@ impl Guest {
     }
 }
 
-/// The numbers behind these words in a text.
+/// The numbers after these words in a text.
 fn numbers<const N: usize>(text: &str, before: [&str; N]) -> [u64; N] {
     before.map(|words| {
         let behind = text.split_once(words).unwrap_or_else(|| panic!("no {words:?} in {text}")).1;
@@ -132,8 +132,8 @@ fn a_tap_announces_its_addresses_after_a_new_connection() {
     machine.end();
 }
 
-/// The guest's root renames the interface, as udev does, and removes it. The front goes on through
-/// both, and through a new connection after each.
+/// The guest's root renames the interface, as udev does, and removes it. The front survives both,
+/// and works in a new connection after each.
 #[test]
 fn a_front_outlives_its_interfaces_name_and_its_interface() {
     if !can_run() {
@@ -177,8 +177,8 @@ fn a_front_outlives_its_interfaces_name_and_its_interface() {
     machine.end();
 }
 
-/// A back without `feature-sg` takes a frame in one slot: the kernel sends it no longer ones, and
-/// sends them again to a back that takes them.
+/// A back without `feature-sg` accepts only frames of one slot: the kernel sends it no longer ones,
+/// and sends them again to a back that accepts them.
 #[test]
 fn a_tap_has_the_mtu_that_its_back_takes() {
     if !can_run() {
@@ -220,8 +220,8 @@ fn tcp_count(name: &str) -> u64 {
     both.find(|(n, _)| *n == name).expect("its count").1.parse().expect("a number")
 }
 
-/// Sends so many bytes from one guest's kernel to guest 6's, by TCP. Returns segments that were
-/// sent, and of these again.
+/// Sends `bytes` bytes from one guest's kernel to guest 6's, by TCP. Returns how many segments were
+/// sent, and how many of these again.
 fn transfer(one: &Guest, other: &Guest, bytes: usize) -> (u64, u64) {
     let (listens, port) = channel();
     let receiver = in_network(&other.front, move || {
@@ -266,9 +266,8 @@ fn wait_for_counts(machine: &Served, are_right: impl Fn(&[u64]) -> bool) {
     }
 }
 
-/// A kernel sends large segments as fast as it can, and the other takes them as fast as that one
-/// can: what there is no room for at the moment waits at its sender, and is not dropped and sent
-/// again.
+/// One kernel sends large segments as fast as it can, and the other receives them as fast as it
+/// can: if there is no room, frames wait at the sender instead of being dropped and sent again.
 #[test]
 fn large_segments_between_two_kernels_wait_for_room() {
     if !can_run() {
@@ -289,8 +288,8 @@ fn large_segments_between_two_kernels_wait_for_room() {
     machine.end();
 }
 
-/// A guest that does not read, and another that sends to it: that one's frames for a third go on,
-/// since no one waits for the first for ever.
+/// One guest does not read, and another sends to it: the sender's frames to a third guest go on,
+/// since no one waits forever for the first.
 #[test]
 fn a_guest_that_does_not_read_does_not_stop_who_sends_to_it() {
     if !can_run() {
@@ -335,8 +334,8 @@ fn a_guest_that_does_not_read_does_not_stop_who_sends_to_it() {
     machine.end();
 }
 
-/// An operator's work on Xen, without Xen: vifs as taps of domain 0's kernel, which join a bridge
-/// or are plugged in by a script; one of them is detached, and the guest and its other vif go on.
+/// An operator's work on Xen, without Xen: vifs are taps of domain 0's kernel, which join a bridge
+/// or are connected by a script; one of them is detached, and the guest and its other vif go on.
 #[test]
 fn a_machine_of_the_loopback_has_taps_bridges_and_scripts() {
     if !can_run() {

@@ -1,5 +1,5 @@
-//! What the back takes of a frame between two guests, rings and all, with one copy and with two, in
-//! turns.
+//! The cost in the back of a frame between two guests, including rings, with one copy and with two,
+//! in turns.
 //!
 //! ```text
 //!   guests: A fills its ring, B empties its own      back: TX of A -> switch -> RX of B
@@ -25,8 +25,9 @@ const ALL: Offloads = Offloads { csum: true, gso: true };
 /// The duration of each repeat, with one copy and with two.
 const TIME: Duration = Duration::from_millis(100);
 
-/// Nanoseconds a frame: of all, and of the back while it had something to do; the share of frames
-/// that were lent, and of the back's turns in which frames wait for the receiver's slots; frames.
+/// Results: nanoseconds for each frame, in all and in the back while it had work; the share of
+/// zero-copy frames, and of turns in which frames wait for the receiver's slots; the number of
+/// frames.
 #[derive(Clone, Copy, Default)]
 struct Rate {
     all: f64,
@@ -42,7 +43,8 @@ fn turn_of_the_back<T>(back: impl FnOnce() -> T) -> T {
     back()
 }
 
-/// Both guests and the back in one thread, or the back in another; for a time, or so many turns.
+/// Runs both guests and the back in one thread, or the back in another; for some time, or for a
+/// number of turns.
 fn measure(len: usize, lend_above: u32, threads: bool, most: Option<u32>) -> Rate {
     let switch = Switch::new();
     switch.lend_above(lend_above);

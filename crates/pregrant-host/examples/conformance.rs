@@ -1,5 +1,4 @@
-//! The conformance suite on the real Xen that this runs on: one domain, which grants to itself and
-//! binds to itself.
+//! The conformance suite on real Xen: one domain, which grants to itself and binds to itself.
 //!
 //! Root in dom0 or in a guest, with the modules xen-evtchn, xen-gntdev and xen-gntalloc. `cargo
 //! xtask rig conformance` runs it in a dom0, a PV guest and a PVH guest.

@@ -1,5 +1,6 @@
-//! What a copy into granted memory takes, by where it begins: at a multiple of 64 at both ends, as
-//! between our ends; at the same place in a line; at another (docs/decisions/0018).
+//! The cost of a copy into granted memory, depending on where it begins: at a multiple of 64 at
+//! both ends, as between our ends; at the same offset in a cache line; at another
+//! (docs/decisions/0018).
 //!
 //! ```text
 //!   private bytes, at `from` in a line --copy_in--> a page of a region, at `to` in one

@@ -1,5 +1,5 @@
-//! A hostile back on real Xen: takes a vif through states 2, 4, 5 and 6 again and again, and lets
-//! go of no page that it knows of.
+//! A hostile back on real Xen: takes a vif through states 2, 4, 5 and 6 again and again, and never
+//! unmaps a page.
 //!
 //! Root in dom0, where nothing else serves the vif: `cycling_back DOMID TURNS`. A line every 20
 //! turns, and the status says whether the front ever granted it more than in the first one. `cargo

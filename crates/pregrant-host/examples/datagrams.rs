@@ -10,7 +10,7 @@ use std::time::Duration;
 const PORT: u16 = 9;
 /// Headers of Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;
-/// No queue is shorter than a burst, and a pause is long enough to send one.
+/// Number of datagrams in a burst. No queue is shorter, and a pause is long enough to send one.
 const BURST: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
 

@@ -1,5 +1,5 @@
-//! How long Xen has run domains, in nanoseconds: `domain_time DOMID...`, a line each. In dom0, as
-//! root.
+//! How long Xen has run domains, in nanoseconds: `domain_time DOMID...` prints a line for each. In
+//! dom0, as root.
 //!
 //! In the rig with `--icount` a nanosecond is an instruction, of the domain or of Xen for it. With
 //! `--profile` QEMU's plugin (`rig/profile/count.c`) writes down what was executed since the last

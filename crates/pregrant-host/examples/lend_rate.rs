@@ -1,4 +1,4 @@
-//! What the back takes of a frame from a guest to a tap: copied and then written, or written from
+//! The cost in the back of a frame from a guest to a tap: copied and then written, or written from
 //! the guest's mapped pages (`back --lend-from`), in turns.
 //!
 //! ```text
@@ -30,7 +30,7 @@ fn cpu_ns() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// Nanoseconds a frame.
+/// Measures nanoseconds for each frame.
 fn measure(port: &mut TapPort, len: usize, lend_from: u32) -> f64 {
     let domains = TwoDomains::new();
     let way = if len <= 2048 { Way::Staging(2048) } else { Way::Staging(65535) };

@@ -1,4 +1,4 @@
-//! Frames to a guest, path by path, for who counts the instructions of either end.
+//! Frames to a guest, path by path, for counting the instructions of either end.
 //!
 //! ```text
 //!   back: a burst of 64 --copy | heads | staging | persistent--> ring      guest: receives it, posts again

@@ -1,5 +1,5 @@
-//! What the switch takes of a frame between two guests, without rings and grants: nanoseconds a
-//! frame, one worker.
+//! The cost in the switch of a frame between two guests, without rings and grants: nanoseconds for
+//! each frame, with one worker.
 //!
 //! ```text
 //!   a guest's memory --copy--> where the batch is fetched to --switch--> where it is delivered from --copy--> another guest's memory

@@ -1,5 +1,5 @@
-//! What a frame through a tap costs by a system call of its own, and by one for a burst. As root,
-//! in a network namespace of its own:
+//! The cost of a frame through a tap, by a system call for each frame and by one for a burst. As
+//! root, in a network namespace of its own:
 //!
 //! ```sh
 //! cargo build --release -p pregrant-host --example tap_rate

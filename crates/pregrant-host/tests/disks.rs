@@ -1,5 +1,5 @@
-//! The images behind disks, without a guest: RAM, files, block devices; by io_uring and by threads;
-//! memory of our own and of others.
+//! Images of disks, without a guest: in RAM, in files, on block devices; by io_uring and by
+//! threads; with private memory and with a guest's.
 
 use pregrant::DomId;
 use pregrant::blk::disk::{
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
-/// A file that goes with its test.
+/// A file that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -83,7 +83,7 @@ unsafe impl SharedBytes for Pages {
     }
 }
 
-/// Opens it, however late the processor comes to that.
+/// Opens an image, and retries if the machine is too slow.
 fn open(image: &mut dyn Image, how: &Opening) -> Result<DiskFigures, OpenError> {
     loop {
         match image.open(how) {
@@ -100,7 +100,7 @@ fn private(bytes: &[u8]) -> IoMemory {
     IoMemory::Private(buffer)
 }
 
-/// The same in three fragments, none of which is aligned to a page.
+/// The bytes in three fragments, none of which is aligned to a page.
 fn mapped(bytes: &[u8]) -> IoMemory {
     assert!(bytes.len() >= 3 * 512 && bytes.len() <= 3 * 3584);
     let third = bytes.len() / 3 / 512 * 512;
@@ -455,7 +455,7 @@ impl Drop for Mounted {
     }
 }
 
-/// An open file of it that was flushed, as another's flush would do.
+/// Opens the file once more and flushes it, as another process would.
 fn written_through(path: &Path) -> OwnedFd {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
     let fds = fds.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path));
@@ -466,8 +466,8 @@ fn written_through(path: &Path) -> OwnedFd {
     fds.find(writes).unwrap().try_clone_to_owned().unwrap()
 }
 
-/// Linux says once to an open file that its writes are gone, and perhaps to a flush that ends later
-/// than one that it then confirms.
+/// Linux reports lost writes once for each open file, and possibly to a flush that ends later than
+/// one that it then confirms.
 #[test]
 fn a_flush_beside_one_that_failed_fails_too() {
     for io in IoWay::ALL {

@@ -1,5 +1,5 @@
-//! The hotplug service: what it runs for a backend, and what it refuses to an attacker
-//! in the backend's process.
+//! The hotplug service: what it runs for a backend, and what it refuses to an attacker who controls
+//! the backend's process.
 
 use pregrant_host::drivers::net::hotplug::{
     Asked, Capacity, REQUEST_BYTES, Request, Run, Service, ServiceError, What,
@@ -231,8 +231,8 @@ fn a_backend_learns_how_its_script_ended() {
     assert!(matches!(plugged, Plugged::No(_)), "{plugged:?}");
 }
 
-/// The log and xenstore get what the service says; a service that says what it should not is none
-/// of ours.
+/// The service's text is written to the log and to xenstore; a text that is not plain and short is
+/// replaced.
 #[test]
 fn what_a_service_says_is_plain_and_short() {
     let host = Host::new("says", REPORTING_SCRIPT);
@@ -255,7 +255,7 @@ fn what_a_service_says_is_plain_and_short() {
     assert!(received(&[b'x'; REQUEST_BYTES * 8]).unwrap_err().len() <= REQUEST_BYTES);
 }
 
-/// A service whose queue of connections is full refuses no one for good: a script waits, online as
+/// A service whose queue of connections is full is tried again: scripts wait, online as well as
 /// offline.
 #[test]
 fn a_script_waits_for_a_service_that_takes_no_more() {

@@ -1,5 +1,5 @@
-//! Who else may have an image: the kernel's loop devices and mounts, qemu; and which file a path
-//! leads to while it is opened.
+//! Other users of an image: the kernel's loop devices and mounts, and qemu; and to which file a
+//! path leads while it is opened.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use pregrant::DomId;
@@ -25,7 +25,7 @@ const READ: Opening = Opening {
 const WRITE: Opening = Opening { writable: true, ..READ };
 const WRITE_ON: Opening = Opening { is_live: true, ..WRITE };
 
-/// A name that goes with its test.
+/// A name that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -86,7 +86,7 @@ fn mount(what: &Path, at: &Path, how: &str) -> Option<Undo> {
     Some(Undo(&["umount"], at.into()))
 }
 
-/// Opens it, however late the processor comes to that, and closes it.
+/// Opens an image and closes it again; retries if the machine is too slow.
 fn open(path: &Path, how: &Opening) -> Result<DiskFigures, String> {
     let mut image = FileImage::new(path, DiskConfig::default());
     loop {
@@ -100,7 +100,7 @@ fn open(path: &Path, how: &Opening) -> Result<DiskFigures, String> {
 /// A lock that an earlier opening still has after this time is never released.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// The same, if it may take a moment until the previous one has released it.
+/// Checks that an image opens, possibly only after the previous user has released it.
 fn opens(path: &Path, how: &Opening) {
     let began = Instant::now();
     while let Err(refusal) = open(path, how) {
@@ -109,7 +109,7 @@ fn opens(path: &Path, how: &Opening) {
     }
 }
 
-/// The same for an image that must be refused.
+/// Checks that an image is refused, with these parts in the text.
 fn refused(path: &Path, how: &Opening, why: &[&str]) {
     let refusal = || open(path, how).expect_err("it is served");
     let began = Instant::now();
@@ -252,7 +252,7 @@ fn qemu_and_a_guest_exclude_each_other() {
     }
 }
 
-/// A CD drive whose medium is changed is open still, and the kernel would read the new medium.
+/// A CD drive stays open when its medium is changed, and the kernel would then read the new medium.
 #[test]
 fn another_medium_is_not_read_through_what_was_opened_before() {
     let (first, second) = (Scratch::file(), Scratch::file());
@@ -312,7 +312,7 @@ fn another_medium_is_not_read_through_what_was_opened_before() {
     }
 }
 
-/// Whether it is a device is known of what is opened, and not of what the path led to before.
+/// Whether an image is a device is decided by the opened file, not by what the path led to before.
 #[test]
 fn a_path_that_changes_meanwhile_opens_no_device_that_is_in_use() {
     let (file, below, link) = (Scratch::file(), Scratch::file(), Scratch::name());

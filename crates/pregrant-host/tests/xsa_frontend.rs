@@ -1,4 +1,4 @@
-//! Xen's security advisories on a guest's own loop around its vif: a hostile back that writes
+//! Xen's security advisories on the loop of a guest around its vif: a hostile back that writes keys
 //! without end.
 
 use pregrant::DomId;
@@ -16,7 +16,7 @@ use std::time::Duration;
 const GUEST: DomId = DomId(5);
 const BACK: DomId = DomId(0);
 
-/// A guest's way to the store. Whenever it checks whether more has come, the back has just written
+/// A guest's connection to xenstore. Whenever it checks for more events, the back has just written
 /// its state once more.
 struct Restless {
     link: LocalLink,

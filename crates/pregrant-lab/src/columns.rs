@@ -5,7 +5,7 @@ use crate::record::stats::Summary;
 use pregrant_cli::table::{Align, Table};
 use std::fmt;
 
-/// The table, which has a row for each of some values.
+/// Builds a table that has a row for each of some values.
 pub struct Columns<'a, T> {
     of: Vec<&'a T>,
     headings: Vec<(String, Align)>,
@@ -41,8 +41,8 @@ impl<'a, T> Columns<'a, T> {
         self.median(name, unit, &cell).column("(range)", Align::Right, &range)
     }
 
-    /// The cells come from a trait object, so that this is compiled once for each `T` and not for
-    /// each column.
+    /// The cells come from a trait object, so that this is compiled once for each `T`, not for each
+    /// column.
     fn column(mut self, name: &str, align: Align, cell: &dyn Fn(&'a T) -> String) -> Self {
         self.headings.push((name.into(), align));
         for (row, cells) in self.of.iter().zip(&mut self.rows) {

@@ -77,7 +77,7 @@ struct Task {
     send: Option<Ipv4Addr>,
 }
 
-/// Options of a vif that only an interface has.
+/// Options of a vif that need a network interface.
 const OF_TAPS: [&str; 3] = ["queues", "rx", "own_buffers"];
 
 fn interval(text: &str) -> std::result::Result<f64, String> {
@@ -91,7 +91,7 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
 const PORT: u16 = 5001;
 /// The seed of their bytes.
 const SEED: u64 = 0x5eed;
-/// Transfers that are served at a time.
+/// Largest number of transfers that are served at the same time.
 const TRANSFERS_MAX: usize = 8;
 /// How long the other end may take to answer at all.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
@@ -157,7 +157,7 @@ impl VifUser for FrontArgs {
     }
 }
 
-/// An answer that is not here after this long counts as lost.
+/// An answer that has not arrived after this time counts as lost.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
 
 /// Echo requests until a signal, or as many as were asked for.
@@ -223,7 +223,7 @@ where
     Ok(())
 }
 
-/// One transfer to `to`.
+/// Runs one transfer to `to`.
 fn send<P: Platform, T: Transport>(
     station: &mut Station<P, T>,
     to: Ipv4Addr,
@@ -316,7 +316,7 @@ fn no_server(e: TransferError, to: Ipv4Addr) -> Box<dyn Error> {
     }
 }
 
-/// Answers pings, and serves transfers where that is asked for, until a signal.
+/// Answers pings, and serves transfers if that was asked for, until a signal.
 fn serve<P: Platform, T: Transport>(station: &mut Station<P, T>, transfers: bool, stop: &Stop) -> Result<()>
 where
     P::Events: WakeOn,

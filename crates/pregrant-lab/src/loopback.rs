@@ -214,7 +214,7 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
     }
 }
 
-/// The state that the toolstack waits for.
+/// A state that the toolstack waits for.
 enum Event {
     Destroyed(DomId),
     Stop,
@@ -324,7 +324,7 @@ fn make_disk(xs: &mut Client<UnixTransport>, guest: DomId, disk: &DiskSpec) -> R
     Ok(handle)
 }
 
-/// The machine in `dir`, for a toolstack that is another process.
+/// Connects to the machine in `dir`, for a toolstack in another process.
 fn running(dir: &Path) -> Result<(Control, Client<UnixTransport>)> {
     let control = Control::connect(&loopback_machine::broker_socket(dir)).map_err(|e| no_machine(dir, e))?;
     Ok((control, Client::new(UnixTransport::connect(loopback_machine::store_socket(dir))?)))
@@ -432,7 +432,7 @@ fn is_unknown(e: &LoopbackError) -> bool {
     matches!(e, LoopbackError::Refused { source: Errno::NOENT, .. })
 }
 
-/// The domains that xenstore knows, in words.
+/// The domains that xenstore knows, as text.
 fn domains(xs: &mut Client<UnixTransport>) -> String {
     let mut known: Vec<u16> =
         xs.directory("/local/domain").unwrap_or_default().iter().filter_map(|d| d.parse().ok()).collect();

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A running machine; it ends on drop, and everybody on it loses it.
+/// A running machine. Dropping it ends the machine for all processes that are attached.
 pub struct Machine {
     broker: Broker,
     store: Handle,

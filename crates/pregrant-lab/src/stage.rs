@@ -86,7 +86,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The server's next report other than its progress, which is shown.
+    /// The server's next report except for progress, which is displayed.
     pub fn server_report(&mut self) -> Result<Report> {
         loop {
             match self.server.report(&mut [&mut self.back, &mut self.client])? {
@@ -180,7 +180,7 @@ impl Done {
         Ok((repeated, not_got.saturating_sub(overflow + left)))
     }
 
-    /// Sleeps of anybody that ended by their bound with work pending.
+    /// Sleeps of any process that ended by timeout although work was pending.
     pub fn missed_wakeups(&self) -> u64 {
         self.sent.missed_wakeups + self.received.missed_wakeups + self.switched.missed_wakeups
     }

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The expected report; another one is an error.
+/// Returns the expected report; another one is an error.
 macro_rules! answer {
     ($report:expr, $wanted:pat => $value:expr) => {
         match $report {
@@ -211,7 +211,8 @@ fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
 /// Number of times a directory is removed before it is left.
 const REMOVALS: u32 = 100;
 
-/// The processes die with this one; their directory would stay. Starts one thread, once.
+/// Removes the directory on a signal (the processes die with this one, but the directory would
+/// stay). Starts one thread, once.
 fn remove_on_signal() -> Result<()> {
     static STARTED: AtomicBool = AtomicBool::new(false);
     if STARTED.swap(true, Ordering::Relaxed) {
@@ -279,7 +280,7 @@ impl Ends {
 pub struct Process {
     name: String,
     child: Child,
-    /// Readable once it has ended.
+    /// Readable once the process has ended.
     life: OwnedFd,
     commands: Option<ChildStdin>,
     reports: BufReader<ChildStdout>,
@@ -302,7 +303,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Tells it what to do.
+    /// Sends a command to the process.
     pub fn command(&mut self, command: &ProcessCommand) -> Result<()> {
         let line = serde_json::to_string(command)? + "\n";
         let commands = self.commands.as_mut().ok_or("the process was asked to end already")?;
@@ -312,7 +313,7 @@ impl Process {
         Ok(commands.flush()?)
     }
 
-    /// Tells it what to do, and waits for its answer, or until one of `others` ends.
+    /// Sends a command, and waits for the answer, or until one of `others` ends.
     pub fn ask(&mut self, command: &ProcessCommand, others: &mut [&mut Process]) -> Result<Report> {
         self.command(command)?;
         self.report(others)
@@ -346,8 +347,8 @@ impl Process {
         }
     }
 
-    /// Ends it by SIGKILL, at once and without a word to it; returns when it is gone. Expected:
-    /// no one is notified.
+    /// Kills the process by SIGKILL; returns when it is gone. That is expected, so no one is
+    /// notified.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().map_err(|e| format!("cannot kill the process of the {}: {e}", self.name))?;
         self.child.wait()?;

@@ -38,7 +38,8 @@ pub struct VifSpec {
 impl FromStr for VifSpec {
     type Err = String;
 
-    /// `bridge=xenbr0,script=/etc/xen/scripts/vif-bridge`, as xl has it.
+    /// Parses keys as in xl's vif lines, such as
+    /// `bridge=xenbr0,script=/etc/xen/scripts/vif-bridge`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let known = VIF_KEYS.join(", ");
         let keys = text.split(',').map(|part| {
@@ -97,7 +98,7 @@ pub fn vifs_of<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Vec<Dev
     devices_of(xs, Class::VIF, front)
 }
 
-/// The devices of a kind that a guest has.
+/// A guest's devices of one class.
 pub fn devices_of<T: Transport>(xs: &mut Client<T>, class: Class, front: DomId) -> Result<Vec<DeviceId>> {
     let mut all = toolstack::backs_of(xs, DRIVER, class)?;
     all.retain(|id| id.front == front);
@@ -151,8 +152,8 @@ enum Remade {
     Disk(DiskSpec),
 }
 
-/// A guest's devices on their way out: their backends were asked to close them. No one waits for it
-/// meanwhile.
+/// A guest's devices that are being removed: their backends were asked to close them. No one waits
+/// for this.
 pub struct Removal {
     devices: Vec<(DeviceId, Remade)>,
     until: Instant,

@@ -6,7 +6,8 @@ use std::io;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessCounts {
     pub fds: usize,
-    /// Eventfds among them. One that wakes another process is opened when first needed.
+    /// Number of these descriptors that are eventfds. One that wakes another process is opened when
+    /// first needed.
     pub eventfds: usize,
     pub threads: usize,
     /// Mappings of the loopback's memfds, including the windows of userfaultfd.

@@ -1,4 +1,4 @@
-//! Domains as processes that die: killed at any moment, by a signal of their own, or forbidden to
+//! Domains as processes that die: killed at any moment, by a signal of their own, or not allowed to
 //! read others' memory.
 //!
 //! The binary starts itself as `child ROLE PATH`; a child says `ready` (and what the test needs to
@@ -277,7 +277,8 @@ fn touch(path: &Path, role: &str) {
     say_ready(&[]);
 }
 
-/// Whether the first of two ways of mapping is here. The tests play both, or the second twice.
+/// True if the first of the two methods of mapping is available. The tests use both, or the second
+/// one twice.
 fn maps_by_userfaultfd(back: &Loopback) -> bool {
     let how = back.describe();
     let is_here = how.contains("userfaultfd continue");

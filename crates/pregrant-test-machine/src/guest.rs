@@ -55,7 +55,7 @@ impl Guest {
         Self::over(platform, xs, id, config, reconnect)
     }
 
-    /// The same over an attachment.
+    /// Like `new`, over an existing attachment.
     pub fn over(platform: Loopback, xs: Store, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
         let front = Frontend::new(platform, xs, id.handle, config, reconnect).unwrap();
         Self { front, mac: machine::mac(id.front.0, id.handle), into: Arena::new() }
@@ -67,7 +67,7 @@ impl Guest {
         guest
     }
 
-    /// Waits until it is live, and has announced its pages if it does so.
+    /// Waits until the vif is live, and has announced its pages if it does so.
     pub fn connect(&mut self) {
         while !self.front.connect(Duration::from_millis(100)).unwrap() {}
         while self.front.vif().is_announcing() {
@@ -80,7 +80,7 @@ impl Guest {
         self.mac
     }
 
-    /// Takes this address for its own from now on, even if another has it.
+    /// Uses this address as its own from now on, even if another guest has it.
     pub fn act_as(&mut self, mac: MacAddr) {
         self.mac = mac;
     }
@@ -98,8 +98,8 @@ impl Guest {
         }
     }
 
-    /// Takes the frames for it that are there, on any queue: numbers and bytes, each checked to the
-    /// last byte.
+    /// Receives the frames that are there, on all queues: returns numbers and lengths; every byte
+    /// is checked.
     pub fn take(&mut self) -> Vec<(u64, usize)> {
         let mut got = Vec::new();
         for i in 0..self.front.vif().nr_queues() {
@@ -192,7 +192,7 @@ impl Traffic {
         traffic
     }
 
-    /// Returns once more frames went both ways after the call.
+    /// Returns once more frames travelled in both directions after the call.
     pub fn flows(&self) {
         let before = self.round_trips.load(Ordering::Relaxed);
         until(|| {

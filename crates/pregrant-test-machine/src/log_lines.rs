@@ -50,14 +50,14 @@ pub fn to_stderr() {
     log::set_max_level(LevelFilter::Info);
 }
 
-/// Lines that one device may have caused since then: as many as it may at once, faults and others,
-/// and what came in time.
+/// Largest number of lines that one device may have caused since then: its budget of faults and of
+/// other lines, and what was refilled.
 pub fn most_of_a_device(since: Instant) -> usize {
     let more = since.elapsed().as_secs() / NEXT_LINE.as_secs() + 1;
     2 * (LINES_PER_DEVICE as usize + more as usize)
 }
 
-/// Takes what was logged since the last call.
+/// Returns the lines that were logged since the last call.
 pub fn take() -> Vec<String> {
     std::mem::take(&mut *LINES.lock())
 }

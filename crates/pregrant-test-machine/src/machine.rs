@@ -48,8 +48,8 @@ pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
 /// A test, and its name.
 pub type Test = (&'static str, fn());
 
-/// Runs the tests of these files one after the other, since each counts what the whole process
-/// holds. Arguments that are no options select by parts of `file::name`.
+/// Runs the tests of these files one after another, because each counts what the whole process
+/// uses. Arguments that are not options select tests by parts of `file::name`.
 pub fn run(files: &[(&str, &[Test])]) {
     log_lines::capture();
     pregrant_host::drivers::wait::lift_bounds();
@@ -190,7 +190,7 @@ impl Drop for Machine {
     }
 }
 
-/// How it serves vifs that are found from now on.
+/// The class of vifs of a backend, to change how vifs are served that are found from now on.
 pub fn net(backend: &mut LoopbackBackend) -> &mut Net<Loopback> {
     backend.class_mut().expect("vifs are served")
 }
@@ -220,12 +220,12 @@ fn workers() -> Workers {
 pub struct Plan {
     pub features: BackFeatures,
     pub fallback: PathName,
-    /// Whether it maps all memory of a guest that asks for it.
+    /// The back may map a guest's whole memory.
     pub foreign: bool,
     pub workers: Workers,
     /// Whether devices outlive it, and it resumes those that did.
     pub recovers: bool,
-    /// An obstacle to resuming one of them at once.
+    /// An obstacle to taking over one of the vifs at once.
     pub obstacle: Option<Arc<Obstacle>>,
     pub disks: bool,
 }
@@ -296,7 +296,7 @@ impl Back {
         self.send_job(job).recv().expect("the back's thread ended")
     }
 
-    /// The same, with the answer later.
+    /// Like `send`, with the answer later.
     pub fn send_job<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static,
@@ -313,8 +313,7 @@ impl Back {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
 
-    /// Lets the remote side take its time to unplug vifs, or no longer. Returns how often it was
-    /// asked to.
+    /// Sets whether undoing hotplug takes long. Returns how often it was asked for.
     pub fn holds_plugs(&self, holds: bool) -> u32 {
         self.unplugging.holds.store(holds, Ordering::SeqCst);
         self.unplugging.asked.load(Ordering::SeqCst)
@@ -371,7 +370,7 @@ impl Drop for Back {
 /// Changes of links as a remote side saw them, in order.
 pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
 
-/// How a remote side unplugs vifs.
+/// How a remote side undoes the hotplug of vifs.
 #[derive(Default)]
 struct Unplugging {
     holds: AtomicBool,
@@ -381,9 +380,9 @@ struct Unplugging {
 /// An obstacle to resuming a vif at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Its rings are resumed, and making its ports takes as long as the obstacle exists.
+    /// The vif's rings are taken over, and making its ports takes as long as the obstacle exists.
     Slow,
-    /// Its last owner is dying: the vif is held once, and the next attempt takes as long as the
+    /// The vif's last owner is dying: the vif is held once, and the next try takes as long as the
     /// obstacle exists.
     Held,
     /// Another process has it, as long as the obstacle is there.

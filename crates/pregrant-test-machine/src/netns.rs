@@ -25,7 +25,7 @@ pub fn apart(test: impl FnOnce() + Send + 'static) {
     ended.join().expect("see above");
 }
 
-/// The same without IPv6, whose stack sends frames by itself.
+/// Like `apart`, without IPv6, whose stack sends frames by itself.
 pub fn apart_without_ipv6(test: impl FnOnce() + Send + 'static) {
     apart(|| {
         for of in ["all", "default"] {

@@ -1,5 +1,5 @@
-//! A directory for what outlives a back, in which others have put things in the way of its files,
-//! which stay: `forget` does nothing.
+//! A directory for memory that outlives a back, in which others have put files that are in the way,
+//! and that must stay.
 
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};

@@ -29,9 +29,9 @@ pub fn alive() {
 /// The descriptors, threads and mappings that a test may leave.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
-    /// As many resources as before.
+    /// The test leaves as many resources as there were before.
     Nothing,
-    /// The same after a moment: a thread that was joined is listed until the kernel has reaped it.
+    /// Like `Nothing`, after a moment: a joined thread is listed until the kernel has reaped it.
     NothingSoon,
     Anything,
 }

@@ -100,7 +100,7 @@ impl Back {
         self.0.wait().unwrap();
     }
 
-    /// Whether it died by itself.
+    /// True if the process died by itself.
     pub fn is_dead(&mut self) -> bool {
         self.0.try_wait().unwrap().is_some()
     }
@@ -118,7 +118,7 @@ impl Back {
         assert!(self.ended_well());
     }
 
-    /// The same, without waiting for it.
+    /// Like `detach`, without waiting for it.
     pub fn begin_to_detach(&mut self) {
         drop(self.0.stdin.take());
     }

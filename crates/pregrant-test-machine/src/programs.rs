@@ -9,12 +9,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What an operator runs.
+/// Name of the operator's program.
 pub const PREGRANT: &str = "pregrant";
-/// The laboratory.
+/// Name of the laboratory's program.
 pub const LAB: &str = "pregrant-lab";
 
-/// Where the program of this name is.
+/// Path of the program of this name.
 pub fn path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test's own program");
     let profile = test.ancestors().nth(2).expect("the folder above `deps`");

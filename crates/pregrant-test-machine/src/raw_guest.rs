@@ -1,5 +1,5 @@
-//! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's
-//! mischief.
+//! A guest under the test's control: rings, grants and keys as a driver would make them, each open
+//! to changes by a test.
 //!
 //! ```text
 //!   test --keys, slots--> RawGuest { keys in xenstore, TxModel and RxModel on rings, pages } --> the back under test
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// Keys of the front's directory.
 pub type Keys = BTreeMap<String, String>;
 
-/// Pages for frames.
+/// Number of pages for frames.
 pub const PAGES: usize = 4;
 
 pub struct RawGuest {
@@ -51,7 +51,7 @@ impl RawGuest {
         Self::over(platform, xs, id)
     }
 
-    /// The same over an attachment.
+    /// Like `new`, over an existing attachment.
     pub fn over(platform: Loopback, mut xs: Store, id: DeviceId) -> Self {
         let device = Device::new(id, Side::Front);
         device.watch_peer(&mut xs).unwrap();
@@ -134,7 +134,7 @@ impl RawGuest {
         self.wait_back(&[XenbusState::Connected]);
     }
 
-    /// Comes to rest, and begins again as an honest front does: its first frame is answered.
+    /// Closes, and starts again as an honest front does: its first frame is answered.
     pub fn is_served_from_now_on(&mut self) {
         self.set_state(XenbusState::Closed);
         self.wait_back(&[XenbusState::Closed]);

@@ -11,8 +11,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A command of one of the two programs, none of whose waits is ended by its bound: a wake-up that
-/// is lost ends the process.
+/// A command of one of the two programs. None of its waits ends by timeout: a wake-up that is lost
+/// ends the process.
 pub fn command(args: &[&str]) -> Command {
     let mut command = programs::command(args);
     command.env("PREGRANT_WAITS", "unbounded");
@@ -77,7 +77,7 @@ impl Drop for Process {
     }
 }
 
-/// `pregrant-lab loopback serve`.
+/// A machine that a process `pregrant-lab loopback serve` runs.
 pub struct Served {
     pub dir: PathBuf,
     serve: Option<Process>,
@@ -103,12 +103,12 @@ impl Served {
         command
     }
 
-    /// Ends who serves it. The files in the folder go with the test.
+    /// Ends the process that runs the machine. The folder's files are removed with the test.
     pub fn stop(&mut self) {
         self.serve.take().expect("it runs").stop();
     }
 
-    /// Ends the machine; nothing is left of it.
+    /// Ends the machine, and checks that nothing is left of it.
     pub fn end(mut self) {
         self.stop();
         assert!(!self.dir.exists());

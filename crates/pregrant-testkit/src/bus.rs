@@ -76,7 +76,7 @@ impl DeviceBus for MapBus {
     }
 }
 
-/// A device whose toolstack has just made it: the front's bus and the back's.
+/// A device that the toolstack has just created: the front's bus and the back's.
 pub fn device() -> (MapBus, MapBus) {
     let (front, back): (Dir, Dir) = Default::default();
     for dir in [&front, &back] {

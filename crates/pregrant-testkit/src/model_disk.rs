@@ -1,5 +1,5 @@
-//! A disk in memory with a cache that can be lost, which does what it is given at once, or when the
-//! test says so, in any order.
+//! A disk in memory with a cache that can be lost. It executes requests at once, or when the test
+//! says so, in any order.
 //!
 //! ```text
 //!   submit --> unstarted --start--> waiting --do_one--> cache (what reads see) --a flush--> platter (what a loss of power leaves)
@@ -16,28 +16,28 @@ pub struct Inside {
     pub figures: DiskFigures,
     /// Why it cannot be opened.
     pub broken: Option<String>,
-    /// What tells it from others.
+    /// The identity of the image.
     pub identity: Option<String>,
     pub cache: Vec<u8>,
-    /// What a loss of power leaves.
+    /// The content that survives a loss of power.
     pub platter: Vec<u8>,
     pub log: Vec<(IoOp, u64, u64)>,
-    /// For each queue: what was not done yet, and what was done and must be reported.
+    /// For each queue: requests that were not executed, and results that must be reported.
     lanes: Vec<Lane>,
     /// I/O is done when the test asks for it.
     pub by_hand: bool,
     /// Orders fail so, when they are done.
     pub fails: Option<IoError>,
     pub opened: u32,
-    /// Whether it was last opened for writing.
+    /// The image was last opened for writing.
     pub writable: bool,
     /// Units of 512 bytes in a logical sector, as it was opened last.
     units: u64,
     /// The back's process ends at this call of a handle, counted from now.
     pub dies_in: Option<u32>,
-    /// Pieces of each transfer in mapped pages.
+    /// Number of fragments of each transfer in mapped pages.
     pub pieces: Vec<usize>,
-    /// Which of the orders that wait land when a queue's way is dropped: by the bits of this.
+    /// Bits: which of the waiting requests are executed when a queue's handle is dropped.
     lands: usize,
 }
 
@@ -97,7 +97,7 @@ impl Inside {
         self.lanes.iter().map(|lane| lane.unstarted.len()).sum()
     }
 
-    /// Does one of those that wait. False: there are none.
+    /// Executes one of the waiting requests. Returns false if there are none.
     pub fn do_one(&mut self, which: usize) -> bool {
         let n = self.waiting();
         if n == 0 {
@@ -146,7 +146,8 @@ impl ModelDisk {
         self.lock()
     }
 
-    /// Which of the orders that wait land when a queue's way is dropped: by the bits of this.
+    /// Sets which of the waiting requests are executed when a queue's handle is dropped, by its
+    /// bits.
     pub fn lands_at_end(&self, which: usize) {
         self.lock().lands = which;
     }
@@ -157,7 +158,7 @@ impl ModelDisk {
     }
 }
 
-/// What a fresh disk holds at byte `at`.
+/// The byte at offset `at` of a new disk.
 pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 9) * 29) ^ ((at >> 12) * 101)) as u8
 }
@@ -206,8 +207,8 @@ impl Model for Inside {
         }
         true
     }
-    /// Of the requests that wait on handles that are gone, every other one is done in the end, and
-    /// the rest never.
+    /// Of the requests that wait on dropped handles, every second one is executed in the end, and
+    /// the others never.
     fn end(&mut self, lane: usize) {
         let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
         let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();

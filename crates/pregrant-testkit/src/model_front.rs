@@ -25,7 +25,7 @@ pub enum ModelFault {
     /// `rsp_prod` passes what was asked, or went backwards.
     Overrun {
         rsp_prod: u32,
-        /// Requests without an answer.
+        /// Number of requests without an answer.
         in_flight: u32,
     },
     /// `rsp_prod` stops inside a frame.
@@ -45,7 +45,7 @@ pub enum ModelFault {
     BadStatus { index: u32, status: i16 },
     /// An answer wrote bytes of the slot that are the front's.
     SlotTouched { index: u32 },
-    /// The back has nothing more to say, and requests are without an answer.
+    /// The back has no more work, and requests have no answer.
     Missing { in_flight: u32 },
 }
 
@@ -126,7 +126,7 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         self.mem.size() - self.in_flight()
     }
 
-    /// Slots without an answer.
+    /// Number of slots without an answer.
     pub fn in_flight(&self) -> u32 {
         self.req_prod.wrapping_sub(self.rsp_cons)
     }
@@ -272,7 +272,7 @@ impl<M: RingMem<Kind = NetRx>> RxModel<M> {
         self.mem.size() - self.in_flight()
     }
 
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub fn in_flight(&self) -> u32 {
         self.req_prod.wrapping_sub(self.rsp_cons)
     }

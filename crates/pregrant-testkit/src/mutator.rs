@@ -8,11 +8,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rounds in which the race must have been seen; it takes a few dozen, or on one processor some
-/// hundred.
+/// Number of rounds within which the race must have been seen; it takes a few dozen, or on one
+/// processor some hundred.
 const ROUNDS: usize = 200_000;
 
-/// Counts of the two outcomes of a race: a test that has seen one of them alone has seen no race.
+/// Counts of the two outcomes of a race: a test that has seen only one of them has seen no race.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcomes {
     pub before: usize,

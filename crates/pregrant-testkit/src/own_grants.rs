@@ -1,5 +1,5 @@
-//! A domain whose grants are a test's own: they fail, are counted or watched. All else is the
-//! domain's.
+//! A domain whose grants are under the test's control: they can fail, are counted or watched.
+//! Everything else is the real domain's.
 //!
 //! ```text
 //!   driver --grants()--> OwnGrants<PerFrame<R>> --R: may it?--> LocalDomain
@@ -53,7 +53,7 @@ impl<G: GrantPool + Send + 'static> Platform for OwnGrants<G> {
     }
 }
 
-/// What a test makes of a domain's allocations and of grants of single frames.
+/// How a test changes a domain's allocations and grants of single frames.
 pub trait FrameRules {
     fn allocates(&self) {}
     /// Whether the next frame is granted.

@@ -106,7 +106,7 @@ impl Rx {
     pub fn new(way: Way) -> Self {
         Self::with_spare(way, 0)
     }
-    /// A back whose front has this many pages more than slots.
+    /// A back whose front has this many more pages than slots.
     pub fn with_spare(way: Way, spare: u32) -> Self {
         let domains = TwoDomains::new();
         let (front_ring, ring) = domains.ring::<NetRx>();
@@ -137,7 +137,7 @@ impl Rx {
         self.arena.clear();
         self.front.recv(&mut self.arena, 1)
     }
-    /// Slots that were posted.
+    /// Number of slots that were posted.
     pub fn posted(&self) -> u32 {
         self.back.ring.load(Word::ReqProd)
     }

@@ -13,7 +13,7 @@ use pregrant::platform::{
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use std::time::Duration;
 
-/// What a test makes of a domain's calls.
+/// How a test changes a domain's calls.
 pub trait Rules {
     /// Whether pages of a peer are mapped.
     fn may_map(&self, refs: &[GrantRef]) -> Result<(), MapError> {

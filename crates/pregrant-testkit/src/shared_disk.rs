@@ -1,5 +1,5 @@
-//! The shell of a disk within the test: what a back opens, and the ways to it, one for each queue;
-//! all lead to one model.
+//! The image of a test's disk, as a back opens it, with a handle for each queue. All handles lead
+//! to one model.
 //!
 //! ```text
 //!   BackVbd --Image--> SharedDisk<M> --Disk--> Way, lane 0 ---> M::submit, start, complete, wait; M::end when it is dropped

@@ -48,7 +48,7 @@ pub enum Way {
     Persistent(usize),
     /// Through staging buffers of this data length.
     Staging(u32),
-    /// The same, with the head of a longer frame in a buffer, too.
+    /// Like `Staging`, with the head of a longer frame in a buffer, too.
     Heads(u32),
     /// Through staging buffers of 4096 bytes, and the first slot of a longer frame too.
     FirstSlots,
@@ -72,7 +72,7 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// The ways that need a front like ours, which fills buffers with the heads of longer frames, or
+/// The paths that need a front like ours, which fills buffers with the heads of longer frames, or
 /// puts frames into a data ring, also one that is soon full.
 pub const OWN_WAYS: [Way; 6] =
     [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
@@ -114,7 +114,7 @@ impl TwoDomains {
         Self { guest: xen.domain(GUEST.0), host: xen.domain(HOST.0), xen }
     }
 
-    /// Nothing is granted, mapped or bound.
+    /// Checks that nothing is granted, mapped or bound.
     pub fn assert_empty(&self) {
         let c = self.xen.counts();
         let left = (c.grants, c.mapped, c.channels, c.wholes);
@@ -128,7 +128,7 @@ impl TwoDomains {
         (front, back)
     }
 
-    /// The same, with the grant of the page.
+    /// Like `ring`, with the grant of the page.
     pub fn ring_and_ref<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>, GrantRef) {
         let mut refs = [GrantRef::NONE];
         let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
@@ -151,7 +151,7 @@ impl TwoDomains {
         self.stage_some(way, acc, first_id, SLOTS)
     }
 
-    /// The same for this many buffers.
+    /// Like `stage`, for this many buffers.
     pub fn stage_some(&self, way: Way, acc: Access, first_id: u16, n: u32) -> Option<Staged> {
         let len = way.data_len()?;
         let mut area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, n, first_id)
@@ -193,7 +193,7 @@ impl TwoDomains {
         way == Way::Foreign
     }
 
-    /// All of it, where it is, for one direction.
+    /// The guest's whole memory, mapped for one direction.
     pub fn whole(&self, way: Way) -> Option<ForeignPath<LocalDomain>> {
         (way == Way::Foreign).then(|| {
             let [path, _] = ForeignPath::pair(&self.host, GUEST).expect("a guest with numbers");
@@ -298,7 +298,7 @@ impl TwoDomains {
         self.tx_model_by(Self::path(way, buffers, Access::ReadOnly).into(), area, start, pages)
     }
 
-    /// The same for these paths.
+    /// Like `tx_model`, with these paths.
     pub fn tx_model_by(
         &self,
         chain: Chain<LocalDomain>,
@@ -336,7 +336,7 @@ impl TwoDomains {
         self.rx_model_by(Self::path(way, buffers, Access::ReadWrite).into(), area, start, accepts)
     }
 
-    /// The same for these paths.
+    /// Like `rx_model`, with these paths.
     pub fn rx_model_by(
         &self,
         chain: Chain<LocalDomain>,
@@ -368,7 +368,7 @@ impl TwoDomains {
     }
 }
 
-/// What the model's pages hold at byte `at`: no two neighbours, pages or cache lines are alike.
+/// The byte at offset `at` of the model's pages: neighbouring bytes, pages and cache lines differ.
 pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 6) * 31) ^ ((at >> 12) * 101)) as u8
 }
@@ -377,7 +377,7 @@ fn release_region(p: &LocalDomain, region: LocalRegion) {
     assert!(p.release(region).is_ok(), "the back still maps a page");
 }
 
-/// Releases staging buffers; the back has let go of them.
+/// Releases staging buffers; the back has unmapped them.
 fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     if let Some(area) = area {
         for granted in area.into_granted() {
@@ -386,7 +386,7 @@ fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     }
 }
 
-/// Releases what there is of a data ring; the back has let go of it.
+/// Releases a data ring, if there is one; the back has unmapped it.
 pub fn release_half(
     p: &LocalDomain,
     index: Option<Granted<LocalDomain>>,
@@ -451,7 +451,7 @@ pub struct TxGame {
     pub memory: LocalRegion,
     pub refs: Vec<GrantRef>,
     pub area: Option<StagingArea<LocalDomain>>,
-    /// What the back handed on.
+    /// The port that got the back's frames.
     pub port: TestPort,
     pub arena: Arena,
     pub control: SharedControl,
@@ -512,7 +512,7 @@ impl RxGame {
     }
 }
 
-/// A frame with what is known of it.
+/// A frame with its offload.
 pub type Frame = (Vec<u8>, Offload);
 
 /// A frame port that keeps what it gets and gives what it was asked for.
@@ -520,7 +520,7 @@ pub type Frame = (Vec<u8>, Offload);
 pub struct TestPort {
     pub took: Vec<Frame>,
     pub gives: VecDeque<Frame>,
-    /// Takes payload where it is, and copies it itself.
+    /// Reads payload in place, and copies it itself.
     pub lent: bool,
     pub full: bool,
 }

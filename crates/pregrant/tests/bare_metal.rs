@@ -1,5 +1,5 @@
-//! The platform for guests without an operating system, and their way to xenstore: a machine in
-//! plain memory plays Xen, whose driver domain reads the guest's grant table as Xen does.
+//! The platform for guests without an operating system, and its connection to xenstore. A machine
+//! in plain memory plays Xen; its driver domain reads the guest's grant table as Xen does.
 //!
 //! ```text
 //!   guest: FrontVif <BareMetal<Xen>>, Client <DomainRing>          driver domain: BackVif <Host>, Client <LocalLink>
@@ -46,7 +46,7 @@ struct Xen {
 
 #[derive(Default)]
 struct State {
-    /// Frames that are taken.
+    /// For each frame, whether it is allocated.
     used: Vec<bool>,
     /// The ends by port number, which is unique over both domains.
     ends: Vec<Option<End>>,
@@ -331,8 +331,9 @@ impl Platform for Host {
     }
 }
 
-/// Xenstore's end of the page: what comes goes to a server, whose answers go back. It runs when the
-/// guest waits, and takes at most `STEP` bytes at a time, so that both rings run full and around.
+/// Xenstore's end of the page: passes requests to a server, and answers back. It runs when the
+/// guest waits, and moves at most `STEP` bytes at a time, so that both rings fill up and wrap
+/// around.
 struct Pump {
     page: Mapped,
     link: LocalLink,
@@ -464,7 +465,7 @@ fn a_grant_ends_only_when_xen_has_let_go_of_the_page() {
     assert!(guest.grants().release(region).is_ok());
 }
 
-/// The port of the vif: frames that the guest sent, and each of them again.
+/// The port of the vif: keeps the frames that the guest sent, and returns each of them.
 #[derive(Default)]
 struct Echo {
     took: Vec<Vec<u8>>,

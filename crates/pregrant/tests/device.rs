@@ -1,5 +1,5 @@
-//! The two ends of a device and the toolstack, in one xenstore: who writes what, and what a peer
-//! can make of it.
+//! The two ends of a device and the toolstack, in one xenstore: who writes which key, and what a
+//! hostile peer can do with it.
 #![cfg(not(any(loom, miri)))]
 
 use pregrant::DomId;

@@ -1,5 +1,5 @@
-//! A worker's doorbell in every order of its memory accesses: no ring is lost, and what was stored
-//! before one is seen.
+//! A worker's doorbell in every order of its memory accesses: no ring of it is lost, and what was
+//! stored before a ring is seen.
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! The examples do what they say: each ends with an error where it does not. They are built here,
-//! once, and not besides as programs: these need the feature `examples`, and `clippy` checks them.
+//! Runs the examples, each of which returns an error if it does not work. They are built here, and
+//! not also as programs: these need the feature `examples`, and `clippy` checks them.
 #![cfg(not(any(loom, miri)))]
 #![allow(clippy::duplicate_mod)] // each is a program of its own, and brings what it stands on
 

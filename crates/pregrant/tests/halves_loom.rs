@@ -92,7 +92,7 @@ impl Event {
     }
 }
 
-/// What sender and poller have in common.
+/// State that sender and poller share.
 struct Queue {
     link: Link<Event>,
     /// The TX half's ring, under the sender's lock.
@@ -126,7 +126,7 @@ fn sender(queue: &Queue, late: bool) {
     queue.link.tx_chan().send();
 }
 
-/// Takes a frame, and TX answers where the sender waits for them.
+/// Receives a frame, and TX answers if the sender waits for them.
 fn poller(queue: &Queue, mut rx: FrontRing<NetRx, Cells<NetRx>>) {
     let mut came = 0;
     loop {

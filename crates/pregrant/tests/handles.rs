@@ -1,5 +1,5 @@
-//! Several handles of one domain on the local platform: who gets what, and what goes from one to
-//! another.
+//! Several handles of one domain on the local platform: which handle gets events and maps, and what
+//! can move from one to another.
 #![cfg(not(loom))]
 
 use pregrant::platform::local::{LocalDomain, LocalXen};

@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[allow(dead_code, reason = "the switch uses the rest")]
 mod mailbox;
 
-/// What the mailbox finds in the switch, here loom's.
+/// Replaces the switch's module `sync` by loom's types.
 mod sync {
     pub use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
     pub use loom::sync::{Mutex, MutexGuard};
@@ -87,7 +87,7 @@ fn take_one(boxes: &mut [Reader<u32>]) -> Option<u32> {
     boxes.iter_mut().find_map(Reader::take)
 }
 
-/// Takes until `count` are there, in the order in which they were found.
+/// Takes mail until there are `count` of them, in the order in which they were found.
 fn take(boxes: &mut [Reader<u32>], inbox: &Inbox, without: Without, count: usize) -> Vec<u32> {
     let mut got = Vec::new();
     while got.len() < count {
@@ -128,8 +128,8 @@ fn no_mail_is_slept_over() {
     mail_wakes_the_reader(2, 2, Without::Nothing);
 }
 
-/// One slot for three pieces of mail: what finds no room is known to the writer, all else comes, in
-/// order. Its last word is in a mailbox of its own: the reader that has it sees what was posted
+/// One slot for three mails: the writer learns when there is no room; all other mail arrives, in
+/// order. The last word is in a mailbox of its own: a reader that has it sees what was posted
 /// before.
 #[test]
 fn slots_are_used_again_and_what_finds_none_is_known() {
@@ -176,8 +176,8 @@ fn one_of_two_writers_wakes_the_reader() {
     });
 }
 
-/// Mail is recalled and grows, while the reader may take it: each number comes once, in order, and
-/// none is slept over.
+/// Mail is recalled and extended while the reader may take it: each number arrives once, in order,
+/// and the reader never sleeps over one.
 #[test]
 fn what_is_recalled_is_not_lost_and_not_doubled() {
     explore(3, || {
@@ -209,8 +209,8 @@ fn what_is_recalled_is_not_lost_and_not_doubled() {
     });
 }
 
-/// What the writer of the second mailbox knew of the first: the reader that finds the second finds
-/// the first.
+/// The second mailbox's writer knew of the first: a reader that finds the second finds the first,
+/// too.
 #[test]
 fn mail_that_was_posted_before_is_seen_before() {
     explore(3, || {

@@ -1,6 +1,6 @@
-//! Moving a frame allocates nothing, at either end, on any path, over many frames; and what a
-//! vif takes when it is set up. A test binary of its own, since the allocator that counts is the
-//! whole process's.
+//! Moving a frame allocates nothing, at either end, on any path, over many frames; and how much a
+//! vif allocates at set-up. A test binary of its own, since the counting allocator is the whole
+//! process's.
 #![cfg(not(any(loom, miri)))]
 
 use pregrant::PAGE_SIZE;
@@ -69,8 +69,8 @@ impl Mix {
         (&self.bytes[..len], offload)
     }
 
-    /// The next frame is this one. First, last and middle bytes tell, since a frame of some length
-    /// is always the same.
+    /// Checks that the next frame is this one. First, last and middle bytes are enough, since a
+    /// frame of a given length is always the same.
     fn check(&mut self, bytes: &[u8], offload: Offload) {
         let (due, with) = self.next();
         let probes = |b: &[u8]| (b.len(), b.first().copied(), b.get(b.len() / 2).copied(), b.last().copied());
@@ -78,12 +78,12 @@ impl Mix {
     }
 }
 
-/// The remote side: returns frames according to its mix, and checks those that it receives against
-/// the other's.
+/// The remote side: returns frames of its mix, and checks those that it receives against the other
+/// side's mix.
 struct MixPort {
     mix: Mix,
     frames: u64,
-    /// How it takes zero-copy payload.
+    /// How the port accepts zero-copy payload.
     payload: Payload,
 }
 
@@ -197,7 +197,7 @@ fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
     ends.close(&domains);
 }
 
-/// Two pollers wake each other at most once; what fits its buffer needs no grant operation.
+/// Two pollers wake each other at most once; a frame that fits its buffer needs no grant operation.
 fn check_platform(domains: &TwoDomains, way: Way, granted: u64, lens: &[(usize, bool)]) {
     let counts = domains.xen.counts();
     assert!(counts.notifications <= 2, "{} events between two pollers", counts.notifications);
@@ -255,7 +255,7 @@ fn staging_of_every_slot_allocates_nothing() {
     rx(Way::Staging(65535), Granting::PerFrame, ALL_LENGTHS);
 }
 
-/// A network that sends frames of all lengths and takes what comes.
+/// A network that sends frames of all lengths and accepts everything.
 struct Flood {
     mix: Mix,
     took: u64,
@@ -377,7 +377,7 @@ fn frames_from_own_pages_allocate_nothing() {
     assert_eq!(flood.took, WARM_UP + frames);
 }
 
-/// Pages that are idle are given up because memory is short: then there is none for a list of them.
+/// Idle pages are released because memory is short: then there is no memory for a list of them.
 #[test]
 fn to_give_idle_pages_up_allocates_nothing() {
     let xen = LocalXen::new();
@@ -402,8 +402,8 @@ fn to_give_idle_pages_up_allocates_nothing() {
     assert_eq!(taken, 0, "what is released is written to a list");
 }
 
-/// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the
-/// guest's stack. Ordinary pages, one for each slot, are where the frames are, and left out.
+/// Everything that both ends of one queue allocate, with the arenas of the worker and of the
+/// guest's stack. Ordinary pages, one for each slot, hold the frames and do not count.
 #[test]
 fn a_vif_with_staging_takes_less_than_a_mebibyte() {
     let domains = TwoDomains::new();

@@ -1,5 +1,5 @@
-//! A disk's request allocates nothing, at either end, on any path, once every kind of it was there.
-//! A test binary of its own, since the allocator that counts is the whole process's.
+//! A disk's request allocates nothing, at either end, on any path, once a request of each kind was
+//! made. A test binary of its own, since the counting allocator is the whole process's.
 #![cfg(not(any(loom, miri)))]
 
 use pregrant::blk::back::{BackVbd, VbdConfig};
@@ -20,15 +20,15 @@ static COUNTING: Counting = Counting;
 
 const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(1);
-/// Sectors of the disk.
+/// Number of sectors of the disk.
 const SECTORS: u64 = 4096;
-/// Requests that are counted.
+/// Number of counted requests.
 const REQUESTS: u64 = 30_000;
 /// Requests before the count starts: buffers and lists have grown to what they need, each place
 /// having had the longest.
 const WARM_UP: u64 = 10_000;
-/// Bytes of requests, one after the other: a sector, pages, all segments of a slot, lists of
-/// segments.
+/// Lengths of requests in bytes, one after another: a sector, pages, all segments of a slot, lists
+/// of segments.
 const LENGTHS: [usize; 8] = [4096, 512, 4096, 8192, 4096, 45056, 65536, 262_144];
 
 struct Memory(Pages);

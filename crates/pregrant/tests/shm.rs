@@ -1,5 +1,5 @@
-//! The only way to touch shared memory: a range inside is copied, all of it and nothing beside it;
-//! any other is refused, and nothing is touched.
+//! Access to shared memory: a range inside of it is copied, exactly; any other is refused, and
+//! nothing is touched.
 #![cfg(not(loom))]
 
 use pregrant::platform::local::{LocalXen, Pages};
@@ -11,8 +11,7 @@ use std::sync::atomic::Ordering;
 
 const LEN: usize = 2 * PAGE_SIZE;
 
-/// Starts and lengths at and around the range's ends, with those whose sum is past the largest
-/// number.
+/// Starts and lengths at and around the range's ends, and some whose sum overflows.
 const PLACES: [(usize, usize); 12] = [
     (0, 0),
     (0, LEN),
@@ -153,7 +152,7 @@ fn prefetches_change_nothing() {
     assert!(pages.copy_out(0, &mut out) && out == [3; LEN]);
 }
 
-/// However a page was granted: what is mapped to be read takes no store of any kind.
+/// A page that is mapped for reading refuses stores of any kind, however it was granted.
 #[test]
 fn pages_that_are_mapped_to_be_read_refuse_stores() {
     let xen = LocalXen::new();

@@ -29,7 +29,8 @@ const EXPECTED: &str = "`v1:` and the toolstack's `rate`, as this program keeps 
 /// Largest number of frames of the guest to a near host are answered within this time.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 
-/// See the module; [`let_go`](Self::let_go) ends it.
+/// A vif on its way between the kernel and this process, whose guest's frames are held;
+/// [`let_go`](Self::let_go) ends it.
 #[derive(Debug)]
 pub struct Handover {
     device: Device,
@@ -50,7 +51,7 @@ impl Handover {
         Ok(Self { device, before })
     }
 
-    /// The handover that a process that was killed left, if there is one.
+    /// The handover of a process that was killed meanwhile, if there is one.
     ///
     /// # Errors
     /// xenstore's; it is of another version.

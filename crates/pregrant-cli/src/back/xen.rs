@@ -186,7 +186,8 @@ impl PortProvider for Taken {
     }
 }
 
-/// Keeps the kernel's netback off what it does not have yet. None: the kernel has no backends.
+/// Keeps the kernel's netback from binding devices that it does not have yet. None: the kernel has
+/// no backends.
 fn keep_kernel_off(args: &BackArgs) -> Result<Option<Rc<KeptOff>>> {
     let kernel = KernelBack::of(Class::VIF);
     if let (false, Some(vif)) = (kernel.is_loaded(), args.take.first()) {
@@ -200,7 +201,7 @@ fn keep_kernel_off(args: &BackArgs) -> Result<Option<Rc<KeptOff>>> {
     KeptOff::begin(SERVES, args.chosen())
 }
 
-/// Whether a device is among these.
+/// True if a device is among these.
 fn is_named(chosen: &[DeviceChoice], id: &DeviceId) -> bool {
     chosen.iter().any(|c| c.names(id.front.0, id.handle))
 }
@@ -300,7 +301,7 @@ fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> 
     Ok(())
 }
 
-/// Log lines for a vif that changes hands.
+/// Logs notes about a vif that moves between the kernel and this process.
 fn log_notes(id: &DeviceId, notes: Notes) {
     for (level, text) in notes {
         // LOG: of a command that ends with it; no vif is served.

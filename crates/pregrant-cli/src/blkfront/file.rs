@@ -42,13 +42,13 @@ const DSYNC: u32 = OFlags::DSYNC.bits();
 pub(super) struct DiskFile {
     disk: Arc<SharedDisk>,
     waiting: Arc<Waiting>,
-    /// Set when the kernel has released it.
+    /// True once the kernel has released the file.
     ended: Arc<AtomicBool>,
     began: SystemTime,
 }
 
 impl DiskFile {
-    /// A request that has no answer for `timeout` fails; without it, none does.
+    /// With `timeout` a request fails that has no answer for that time.
     pub(super) fn new(
         id: String,
         disk: Arc<SharedDisk>,
@@ -228,7 +228,7 @@ impl Serve for DiskFile {
 }
 
 impl Drop for DiskFile {
-    /// The kernel has released the file.
+    /// Called when the kernel has released the file.
     fn drop(&mut self) {
         self.waiting.close();
         self.ended.store(true, Ordering::Release);

@@ -57,10 +57,10 @@ pub(super) struct Mounted<'a, P: Platform, T: Transport> {
     front: BlkFrontend<P, T>,
     mount: PathBuf,
     session: Session,
-    /// Set when the kernel has released the mount.
+    /// True once the kernel has released the mount.
     ended: Arc<AtomicBool>,
     stop: &'a Stop,
-    /// The signal's number among what ends a sleep; None: it was obeyed.
+    /// Index of the signal among what ends a sleep; None: the signal was handled.
     signal: Option<usize>,
 }
 

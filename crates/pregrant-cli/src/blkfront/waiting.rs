@@ -29,15 +29,16 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Signals that are kept. One may come before the thread that read its request has found it.
+/// Largest number of signals that are remembered. A signal may arrive before the thread that read
+/// its request has registered it.
 const EARLY_MAX: usize = 256;
 /// Interval of checks of the waiting requests.
 const CHECK: Duration = Duration::from_millis(250);
-/// A request that is younger is left to the back, as a kernel's disk does it: nothing of a program
-/// that is gone is written then.
+/// A younger request is not interrupted but left to the back, as with a kernel's disk: then nothing
+/// is written after its program has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A request's program, and how it gets its answer.
+/// The program that waits for a request, and how it gets the answer.
 pub(super) struct Caller {
     pub reply: Reply,
     /// The program's thread; 0: unknown.
@@ -62,9 +63,9 @@ struct State {
     /// The thread sleeps until there is a request.
     idle: bool,
     closed: bool,
-    /// A back has answered one since the last check.
+    /// A back has answered a request since the last check.
     answered: bool,
-    /// The last check at which one had.
+    /// The last check at which a back had answered a request.
     answered_at: Option<Instant>,
     /// Since when no back answers (without the time in which no program waited), and what of that
     /// was logged.
@@ -106,7 +107,7 @@ impl Waiting {
         self.changed.notify_all();
     }
 
-    /// A request begins, which its interrupt ends. None: it has ended already.
+    /// Registers a request; its interrupt ends it. None: it has ended already.
     pub(super) fn begin(&self, caller: Caller) -> Option<(u64, Interrupt)> {
         let unique = caller.reply.unique();
         let mut state = self.state();
@@ -136,7 +137,7 @@ impl Waiting {
         Some(waiter.caller.reply)
     }
 
-    /// The program that waits for this request has a signal.
+    /// Handles a signal for the program that waits for this request.
     pub(super) fn signal(&self, unique: u64, disk: &SharedDisk) {
         let mut state = self.state();
         match state.waiting.get(&unique) {
@@ -267,7 +268,7 @@ mod tests {
         (reader, move || replies.pop_front().expect("there is one more"))
     }
 
-    /// Errors and numbers of all that was answered, once no one can answer any more.
+    /// Error and number of each answer, read after the last one was written.
     fn answers(mut reader: PipeReader) -> Vec<(i32, u64)> {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();

@@ -36,7 +36,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The domain that has the toolstack.
+/// Domain id of the toolstack's domain.
 pub const TOOLSTACKS: DomId = DomId(0);
 
 /// The own domain's xenstore connection, and its number; `elsewhere` is what to do where this is no
@@ -114,7 +114,7 @@ impl Attached<Xen> {
         Ok(Some((attached.woken()?, owner)))
     }
 
-    /// Devices for which `had` has a reason are left to their owners.
+    /// Devices for which `had` gives a reason are left to their owners.
     pub fn leave(&mut self, had: HadByOthers) {
         self.config.had_by_others = Some(had);
     }
@@ -138,8 +138,8 @@ fn absent(chosen: &[DeviceChoice], there: &[DeviceId]) -> Vec<DeviceChoice> {
     chosen.iter().filter(|c| !is_there(c)).copied().collect()
 }
 
-/// Whether a backend in domain `own` removes the directories of devices that are over. In dom0 the
-/// toolstack does. In a driver domain in which the toolstack plugs devices in, its daemon (`xl
+/// True if a backend in domain `own` removes the directories of devices that have ended. In dom0
+/// the toolstack does. In a driver domain whose toolstack runs hotplug scripts, its daemon (`xl
 /// devd`) does, and reads in the directory what it must undo: if that were removed before, it would
 /// run no script.
 fn removes_directories(own: DomId, toolstack_plugs: bool) -> bool {
@@ -150,7 +150,7 @@ impl<P: Platform> Attached<P>
 where
     P::Events: WakeOn,
 {
-    /// xenstore, signals and requests for the status end its sleep.
+    /// Lets xenstore, signals and requests for the status end a sleep.
     fn woken(self) -> Result<Self> {
         let events = self.platform.events();
         for fd in [self.xs.transport().as_fd(), self.stop.as_fd(), self.status.as_fd()] {

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Interval of checks of the devices that the kernel has.
+/// Interval of checks for devices that the kernel should have.
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
@@ -51,9 +51,9 @@ fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     })
 }
 
-/// A process that waits for its predecessor's end, and keeps the kernel off from then on. One that
-/// is dropped before it [succeeds](Self::succeed) has given up: the predecessor may have left the
-/// kernel to it.
+/// A process that waits for its predecessor's end and keeps the kernel from binding devices from
+/// then on. If this is dropped before it [succeeds](Self::succeed), the process has given up: then
+/// it restores the kernel's state if the predecessor has left that to it.
 pub struct Heir {
     kernel: KernelBack,
     serves: Serves,
@@ -65,7 +65,8 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// The only one that waits. None: another does, or there is no kernel to be kept off.
+    /// Makes this process the only one that waits. None: another one does, or there is no kernel
+    /// driver.
     pub fn begin(kernel: KernelBack, serves: Serves, run_dir: &Path) -> Option<Self> {
         if !kernel.has_bus() {
             return None;
@@ -102,7 +103,7 @@ impl Drop for Heir {
     }
 }
 
-/// The kernel's autoprobe, off until this is dropped; and what it is off for.
+/// Switches off the kernel's autoprobe until this is dropped; remembers for which devices.
 pub struct KeptOff {
     kernel: KernelBack,
     serves: Serves,
@@ -160,7 +161,7 @@ impl KeptOff {
         self.hand_on();
     }
 
-    /// The work in control turns by which the kernel gets the devices that are not ours.
+    /// For control turns: gives the kernel the devices that are not ours.
     pub fn watching(kept: &Option<Rc<Self>>) -> Option<(Duration, Box<dyn FnMut()>)> {
         let kept = kept.clone()?;
         let mut checked = Instant::now() - CHECK;
@@ -197,7 +198,7 @@ impl Drop for KeptOff {
     }
 }
 
-/// The domain's devices that are chosen; all when nothing is.
+/// The chosen devices of the domain; if none are chosen, all.
 ///
 /// # Errors
 /// xenstore's.

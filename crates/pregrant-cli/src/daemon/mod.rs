@@ -53,7 +53,7 @@ pub enum Serves {
 }
 
 impl Serves {
-    /// The class of its devices.
+    /// The class of the devices.
     pub fn class(self) -> Class {
         match self {
             Self::Vifs => Class::VIF,
@@ -68,7 +68,7 @@ impl Serves {
         }
     }
 
-    /// The name of its lock.
+    /// Name of the lock file.
     pub fn lock(self) -> &'static str {
         match self {
             Self::Vifs => "backend",
@@ -94,7 +94,7 @@ impl Serves {
     }
 }
 
-/// Arguments that all backends have.
+/// Arguments of all backends.
 #[derive(Args, Debug)]
 pub struct DaemonArgs {
     /// Serve on the loopback machine in this directory
@@ -125,7 +125,7 @@ pub struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    /// Refuses what would have no effect.
+    /// Refuses options that would have no effect.
     pub fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if self.place == Placement::Own {
             given.refuse("workers", "--place own gives each device a thread of its own")?;
@@ -200,12 +200,12 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     /// The class that it serves.
     pub serves: Serves,
     pub backend: Backend<P, T>,
-    /// The switch that gets the time, where there is one.
+    /// The switch, if there is one; it must be given the time.
     pub switch: Option<Switch>,
-    /// The processes that ask what it does.
+    /// Answers the processes that read the status.
     pub status: StatusPublisher<P>,
     pub stop: Stop,
-    /// The process that started it.
+    /// Notifies systemd, if it started this process.
     pub notify: Notify,
     /// Further checks in control turns, and their interval.
     pub between: Option<(Duration, Box<dyn FnMut()>)>,
@@ -250,7 +250,7 @@ where
         Ok(())
     }
 
-    /// All that does not belong to the data path.
+    /// Does everything outside of the data path.
     fn control(&mut self) -> Result<()> {
         self.backend.control()?;
         if let Some(switch) = &self.switch {

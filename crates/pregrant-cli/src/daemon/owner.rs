@@ -51,7 +51,7 @@ pub fn own_loopback(
     }
 }
 
-/// The backend that has the domain, in words.
+/// The present backend of the domain, as text.
 fn owner(dir: &Path, serves: Serves) -> String {
     match status_reader::read(&serves.status(dir, DRIVER.0)) {
         Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
@@ -71,7 +71,7 @@ pub struct XenOwner {
 }
 
 impl XenOwner {
-    /// The kernel is kept off by this backend.
+    /// This backend now keeps the kernel from binding devices.
     pub fn succeed(&mut self) {
         if let Some(heir) = self.heir.take() {
             heir.succeed();

@@ -12,7 +12,7 @@ use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
-/// The words for a class in findings.
+/// Texts about a class of devices, for findings.
 pub struct Words {
     pub class: Class,
     /// The command that serves it.
@@ -38,7 +38,8 @@ pub struct Place<'a> {
     pub status: &'a std::result::Result<BackStatus, NoStatus>,
 }
 
-/// The remedy for a device that no backend serves here: `left` by a backend that has ended, or not.
+/// The remedy for a device that no backend serves here, depending on whether it was `left` by a
+/// backend that has ended.
 pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
 impl Words {
@@ -114,7 +115,7 @@ impl Words {
         Ok(found)
     }
 
-    /// Reports that a device waits for the result of a script.
+    /// Reports that a device waits until a script has ended.
     pub fn waits_for(what: &str, name: &str, plugged: Option<String>, remedy: &str) -> Finding {
         let said = plugged.map_or_else(|| "nothing".into(), |p| format!("{:?}", plain(p.as_bytes())));
         Finding::wrong(format_args!("{name}: waits for its {what}, which has said {said}")).then(remedy)

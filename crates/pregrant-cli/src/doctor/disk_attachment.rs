@@ -35,7 +35,7 @@ pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
     one.ok_or_else(|| "a guest and its disk's number, as in backend/vbd: 5.51712".into())
 }
 
-/// A backend's status of one disk.
+/// What a backend says about one disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
     Served,
@@ -72,7 +72,7 @@ fn said(status: &BackStatus, (front, handle): (u16, u32)) -> Said {
     }
 }
 
-/// All of a text that a backend has cut already, without control characters.
+/// The whole of a text that a backend has shortened already, without control characters.
 fn plain_whole(text: &str) -> String {
     text.as_bytes().chunks(100).map(plain).collect()
 }

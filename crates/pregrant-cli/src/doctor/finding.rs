@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     Ok,
-    /// Works, and could be better; or is only needed for one end.
+    /// The part works, but could be better; or only one end needs it.
     Note,
     Wrong,
 }

@@ -6,8 +6,8 @@ use pregrant::DomId;
 use pregrant::xenbus::Device;
 use pregrant::xenstore::{Client, Transport};
 
-/// A guest's name, in brackets; nothing where it has none that this domain may read; "gone" where
-/// xenstore knows no such domain.
+/// A guest's name, in brackets; empty if this domain may not read a name; "gone" if xenstore does
+/// not know the domain.
 pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
     match xs.read(&format!("/local/domain/{}/name", guest.0)) {
         Ok(name) if !name.is_empty() => format!(" ({})", plain(&name)),
@@ -39,12 +39,12 @@ pub enum Says {
 }
 
 impl Ability {
-    /// A key that is 1 where its end can.
+    /// A key that is 1 if its end has the ability.
     pub const fn flag(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Flag }
     }
 
-    /// A key that is 1 where its end can not.
+    /// A key that is 1 if its end lacks the ability.
     pub const fn not(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Not }
     }
@@ -60,7 +60,7 @@ impl Ability {
     }
 }
 
-/// The features that the peer has, by key, and those that it lacks, with an explanation.
+/// The peer's abilities, by key, and those that it lacks, with an explanation.
 pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Ability]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
     for Ability { key, words, says } in all {
@@ -85,7 +85,7 @@ pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Abili
     Ok(format!("has {}; not {}", list(has), list(lacks)))
 }
 
-/// Some of the peer's keys.
+/// Reads some of the peer's keys.
 pub fn keys<T: Transport>(
     xs: &mut Client<T>,
     device: &Device,
@@ -95,7 +95,7 @@ pub fn keys<T: Transport>(
     names.iter().map(read).collect()
 }
 
-/// The names in a directory; none when it is not there.
+/// The names in a directory; empty if it does not exist.
 pub fn names<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>> {
     match xs.directory(path) {
         Err(e) if e.is_not_found() => Ok(Vec::new()),
@@ -110,7 +110,7 @@ mod tests {
     use pregrant::xenbus::toolstack::Vif;
     use pregrant_xenstored::LocalStore;
 
-    /// Some of what a front may have.
+    /// Some of a front's keys.
     const FRONT_KEYS: [Ability; 5] = [
         Ability::flag("feature-sg", "frames over several pages"),
         Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),

@@ -6,8 +6,8 @@ use pregrant_host::linux::{KernelBack, NODES};
 use std::fs;
 use std::path::Path;
 
-/// gntalloc's limit that suffices for two queues with all staging buffers, both directions, a page
-/// each, and their rings.
+/// Limit of gntalloc that is enough for two queues: a page for each staging buffer in both
+/// directions, and their rings.
 const PAGES_FOR_TWO_QUEUES: u32 = 2 * (2 * 256 + 2) + 4;
 
 /// The findings for this machine.
@@ -88,9 +88,9 @@ fn tun(there: bool) -> Finding {
     }
 }
 
-/// Whether the kernel shows frames that it bridges to netfilter too, from `/proc/sys/net/bridge`.
-/// The directory is there once `br_netfilter` is loaded, which Docker and Kubernetes do, and which
-/// sets all three.
+/// Whether the kernel also shows bridged frames to netfilter, from `/proc/sys/net/bridge`. That
+/// directory exists once `br_netfilter` is loaded. Docker and Kubernetes load it; it sets all three
+/// switches.
 fn bridge_netfilter(dir: &Path) -> Option<Finding> {
     let keys = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"];
     let on: Vec<_> = keys.into_iter().filter(|key| word(dir, key).is_some_and(|text| text != "0")).collect();
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(gntalloc_limit(None), None);
     }
 
-    /// A `/proc/sys/net/bridge` as a machine had it.
+    /// Makes a copy of `/proc/sys/net/bridge` with these values.
     fn bridge(iptables: &str, ip6tables: &str, arptables: &str) -> Option<Finding> {
         let name = format!("pregrant-bridge-{}-{}{}{}", std::process::id(), iptables, ip6tables, arptables);
         let dir = std::env::temp_dir().join(name);

@@ -12,7 +12,7 @@ use pregrant_host::drivers::status::VifStatus;
 /// Number of slots of a ring of one page.
 const SLOTS: u64 = 256;
 
-/// The back's keys that bound it.
+/// The back's keys that limit the number of buffers.
 pub const KEYS: [&str; 2] = [MAX_PAGES, MAPPED_PAGES];
 
 /// At the front: how many buffers `--buffers auto` gives a vif of one queue whose back has these

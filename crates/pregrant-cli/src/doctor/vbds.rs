@@ -67,7 +67,7 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
     Ok(found)
 }
 
-/// The report of the backend here about one.
+/// Reports one disk by the status of our backend.
 fn served_by_us<T: Transport>(
     xs: &mut Client<T>,
     device: &Device,

@@ -90,7 +90,7 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
     Ok(found)
 }
 
-/// Keys of a front that ask for memory that is shared before frames come, and in words what is.
+/// Keys by which a front asks for memory that is shared before frames arrive, each with a text.
 const ASKS: [(&str, &str); 3] = [
     ("feature-staging-grants", "staging buffers"),
     (persistent::FEATURE, "pages that stay granted (feature-persistent)"),

@@ -3,7 +3,7 @@
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 use pregrant_host::drivers::net::buffer_pool;
 
-/// Slots of a ring of one page.
+/// Number of slots of a ring of one page.
 const SLOTS: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl BufferCount {
     }
 }
 
-/// `auto`, or a number that a list can have.
+/// Parses `auto`, or a number of buffers that a list can have.
 pub(super) fn buffer_count(text: &str) -> Result<BufferCount, String> {
     if text == "auto" {
         return Ok(BufferCount::Auto);

@@ -26,7 +26,7 @@ impl Drops {
         self.before = self.all(ports);
     }
 
-    /// Frames by reason, of all connections. The ports of one connection count together.
+    /// Dropped frames by reason, over all connections. The ports of one connection count together.
     fn all(&self, ports: &[TapPort]) -> Vec<PortDrop> {
         let mut all = self.before.clone();
         for drop in ports.first().map(FramePort::drops).unwrap_or_default() {

@@ -10,7 +10,7 @@ const ICMP: u8 = 1;
 const REQUEST: u8 = 8;
 const ANSWER: u8 = 0;
 
-/// Whether a frame that begins like this asks `mac` for an echo.
+/// True if a frame with this head is an echo request to `mac`.
 pub fn is_request(head: &[u8], mac: MacAddr) -> bool {
     head.len() >= 42
         && head[..6] == mac.0

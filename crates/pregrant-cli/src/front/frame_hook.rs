@@ -126,7 +126,7 @@ pub struct Exit<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     mac: MacAddr,
     came: Arena,
-    /// Frames that it had no room for, or no back.
+    /// Number of frames that were dropped for lack of room or of a back.
     unsent: u64,
 }
 
@@ -158,7 +158,7 @@ impl<P: Platform, T: Transport> Exit<P, T> {
         Ok(())
     }
 
-    /// Follows its backend's state.
+    /// Follows the backend's state.
     ///
     /// # Errors
     /// xenstore is gone, or the back broke the protocol.

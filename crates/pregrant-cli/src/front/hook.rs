@@ -48,7 +48,7 @@ pub(super) fn action(text: &str) -> std::result::Result<Action, String> {
     })
 }
 
-/// `all`, `icmp-echo`, or a file.
+/// Parses `all`, `icmp-echo`, or the name of a file.
 pub(super) fn matching(text: &str) -> std::result::Result<Match, String> {
     Ok(match text {
         "all" => Match::All,

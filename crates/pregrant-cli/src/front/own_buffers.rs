@@ -45,7 +45,7 @@ impl OwnBuffers {
         Ok(Self { circles: (0..queues).map(circle).collect() })
     }
 
-    /// A burst of queue `i`, from its port and to its ring. True: something moved.
+    /// Moves a burst of queue `i` from its port to its ring. Returns true if anything moved.
     pub(super) fn round<P: Platform, T: Transport>(
         &mut self,
         guest: &mut Frontend<P, T>,
@@ -62,7 +62,8 @@ impl OwnBuffers {
         Ok(sent > 0)
     }
 
-    /// Whether answers from the back make room: for frames that were read, or for the next.
+    /// True if answers from the back would make room, for frames that were read or for the next
+    /// ones.
     pub(super) fn waits(&self) -> bool {
         self.circles.iter().any(|circle| circle.is_full || !circle.unsent().is_empty())
     }

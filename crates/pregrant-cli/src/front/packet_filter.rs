@@ -29,7 +29,7 @@ const WORDS: usize = 16;
 const BINARY_BYTES: usize = 8;
 /// Largest size of a program's text in bytes.
 const FILE_MOST: u64 = 256 * 1024;
-/// Loads from here on are of data that Linux's packets have and frames do not.
+/// Loads from this offset on read data that only packets inside of Linux have.
 const ANCILLARY: u32 = 0xFFE0_0000;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub struct PacketFilter(Box<[Step]>);
 #[derive(Debug)]
 pub enum FilterError {
     Unread(io::Error),
-    /// The filter has an unknown form.
+    /// The program has an unknown format.
     Form(String),
     /// Instruction number `at`, counted from 0, is not allowed.
     Instruction {
@@ -64,7 +64,7 @@ impl std::error::Error for FilterError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instruction {
     pub code: u16,
-    /// Instructions that are left out where a test is true.
+    /// Number of instructions to skip if a test is true.
     pub jt: u8,
     /// Instructions to skip if the condition is false.
     pub jf: u8,
@@ -118,7 +118,7 @@ enum Test {
     AnyBit,
 }
 
-/// A decoded instruction; jumps name the step that they go to.
+/// A decoded instruction; a jump has the index of its target.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Load(Register, Source),
@@ -172,7 +172,7 @@ impl PacketFilter {
         Self::verify(&all.collect::<Vec<_>>())
     }
 
-    /// A program that may be run.
+    /// Checks a program, which may then be run.
     ///
     /// # Errors
     /// An instruction is not allowed.
@@ -308,7 +308,7 @@ const ALU: u16 = 4;
 const JMP: u16 = 5;
 const RET: u16 = 6;
 const MISC: u16 = 7;
-/// The bit of an operand that is X.
+/// The bit that makes X the operand.
 const BY_X: u16 = 8;
 
 /// Instruction number `at` of `n`.
@@ -390,7 +390,7 @@ fn decode(Instruction { code, jt, jf, k }: Instruction, at: usize, n: usize) -> 
     })
 }
 
-/// Bytes that a load reads.
+/// Number of bytes that a load reads.
 fn size(mode: u16) -> u8 {
     match mode & 0x18 {
         0x00 => 4,

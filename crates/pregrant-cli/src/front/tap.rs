@@ -445,14 +445,14 @@ where
         self.announces_at = ANNOUNCES_AFTER.map(|after| Some(now + after));
     }
 
-    /// The rest of the time until it announces.
+    /// Time left until the addresses must be announced.
     fn announces_in(&self) -> Option<Duration> {
         let first = self.announces_at.iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// Tells the network where the interface's addresses are, when that is due. The kernel's own
-    /// frames may be ahead, and what finds no room is not sent: others learn it from those.
+    /// Announces the interface's addresses to the network, if that is due. If there is no room,
+    /// nothing is sent: the kernel's own frames are ahead, and tell others the address.
     fn announce(&mut self) -> Result<()> {
         let Some(at) = self.announces_at.iter_mut().find(|at| at.is_some_and(|at| at <= Instant::now()))
         else {

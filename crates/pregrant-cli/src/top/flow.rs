@@ -20,26 +20,26 @@ pub struct Flow {
     pub handle: u32,
     pub state: String,
     pub queues: usize,
-    /// `tx` from the guest, `rx` to it.
+    /// `tx`: frames from the guest; `rx`: frames to the guest.
     pub dir: &'static str,
     /// The paths that move the bytes; several, with `/` between them, where queues differ.
     pub path: String,
-    /// All paths that are asked for a frame, one after another; by queue where they differ.
+    /// All paths that are asked for a frame, in order; one list for each queue if they differ.
     pub chains: Vec<Vec<String>>,
     /// Bytes of a frame that fit a staging buffer; several where queues differ.
     pub data_lens: Vec<u32>,
     /// Number of staging buffers of each queue.
     pub buffers: Vec<u32>,
-    /// Pages that stay mapped since they were seen, all queues together; null where none do.
+    /// Pages that stay mapped after they were seen, of all queues together; null if there are none.
     pub store: Option<StoreStatus>,
-    /// The tables of pages that the guest has had mapped, all queues together, of both directions;
-    /// null where there are none.
+    /// Tables of pages that the guest asked to map, of all queues and both directions together;
+    /// null if there are none.
     pub gref_table: Option<StoreStatus>,
-    /// Pages of the guest that the vif has mapped.
+    /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: u64,
     /// Number of these pages that are mapped in any case.
     pub pages_needed: u64,
-    /// Pages that it may keep.
+    /// Number of pages that the vif may keep mapped.
     pub pages_allowed: u64,
     /// Number of pages that are kept mapped.
     pub kept_pages: u64,
@@ -97,15 +97,15 @@ counts! { |queue|
     staged: queue.staged,
     /// Frames whose pages were mapped before they arrived.
     persistent: queue.persistent,
-    /// Frames in pages that their guest had asked to keep mapped.
+    /// Frames in pages that the guest asked to map.
     gref_mapped: queue.gref_mapped,
     /// Frames through the data ring.
     data_ring: queue.data_ring,
-    /// Frames that found it full.
+    /// Frames that found no room in the data ring.
     data_ring_full: queue.data_ring_full,
-    /// Frames in pages that their guest named by their frames.
+    /// Frames in pages that the guest named by frame number.
     foreign: queue.foreign,
-    /// Frames in pages that the backend exported.
+    /// Frames in pages that the backend granted.
     guest_copy: queue.guest_copy,
     grant_ops: queue.grant_ops(),
     /// Events sent to the guest.
@@ -115,7 +115,7 @@ counts! { |queue|
     repeated: queue.repeated,
 }
 
-/// The change from one reading to the next; null where there is nothing to compare.
+/// The change between two readings; null if there is no earlier one.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
     pub seconds: Option<f64>,
@@ -124,7 +124,7 @@ pub struct Rate {
     pub bits_per_s: Option<f64>,
     pub grant_ops_per_frame: Option<f64>,
     pub notifications_per_frame: Option<f64>,
-    /// Frames dropped in this time, by reason; those that are 0 are left out.
+    /// Frames dropped in this time, by reason, without reasons that did not occur.
     pub dropped: BTreeMap<String, u64>,
 }
 
@@ -136,7 +136,7 @@ impl Counts {
     }
 }
 
-/// A direction of a vif, in any process.
+/// Identifies a direction of a vif, across processes.
 type Key = (u16, u16, u32, &'static str);
 
 impl Flow {
@@ -207,7 +207,7 @@ impl Flow {
     }
 }
 
-/// Several queues' stores as one.
+/// The sum of several queues' stores.
 fn all_stores(stores: impl Iterator<Item = Option<StoreStatus>>) -> Option<StoreStatus> {
     stores.flatten().reduce(|a, b| StoreStatus {
         pages: a.pages + b.pages,

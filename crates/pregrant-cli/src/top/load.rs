@@ -20,16 +20,16 @@ pub struct Load {
     pub domain: u16,
     pub daemon: String,
     pub pid: u32,
-    /// The device, as its backend tells it.
+    /// The device, as its backend reports it.
     #[serde(flatten)]
     pub device: DeviceStatus,
     /// Time between the two readings; null if there is only one.
     pub seconds: Option<f64>,
-    /// Requests a second, of all operations.
+    /// Requests per second, of all operations.
     pub requests_per_s: Option<f64>,
     /// Mean latency of all requests, seconds.
     pub latency_s: Option<f64>,
-    /// Requests that were under way, the mean of the time.
+    /// Mean number of requests in flight.
     pub depth: Option<f64>,
     pub rates: BTreeMap<String, Rate>,
 }
@@ -48,7 +48,7 @@ pub struct Rate {
 struct Grown {
     requests: u64,
     bytes: u64,
-    /// Operations answered, including those that failed.
+    /// Number of operations that were answered, including failed ones.
     answered: u64,
     took_ns: u64,
 }
@@ -116,7 +116,7 @@ impl Load {
         self.rates = grown.into_iter().map(|(name, grown)| (name, rate(grown))).collect();
     }
 
-    /// Bytes a second of one operation; None: there is no such, or nothing to compare.
+    /// Bytes per second of one operation; None: there is no such operation, or no earlier reading.
     pub fn bytes_per_s(&self, operation: &str) -> Option<f64> {
         self.rates.get(operation).map(|rate| rate.bytes_per_s)
     }

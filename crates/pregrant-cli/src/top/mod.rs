@@ -94,7 +94,7 @@ pub fn run(args: TopArgs) -> Result<()> {
     }
 }
 
-/// The backends in `dir`, those that do not answer among them.
+/// Reads the backends in `dir`, including those that do not answer.
 fn read(dir: &Path) -> Result<Vec<Daemon>> {
     let own = [Serves::Vifs.own_dir(), Serves::Vbds.own_dir()];
     let one = [dir];

@@ -422,8 +422,8 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
     counted.chain([chain, data_len, buffers]).chain(stores.0).collect()
 }
 
-/// Pages that stay mapped, by the store that they are in: its fill, the most that there was, its
-/// bound, and what found no place.
+/// Metrics of pages that stay mapped, by store: number, largest number, limit, and pages that found
+/// no room.
 struct Stores([Metric; 4]);
 
 impl Default for Stores {

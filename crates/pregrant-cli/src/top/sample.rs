@@ -129,7 +129,7 @@ pub fn status() -> BackStatus {
     }
 }
 
-/// A device that is no vif.
+/// A device that is not a vif.
 pub fn device() -> DeviceStatus {
     DeviceStatus {
         class: "vtoy".into(),

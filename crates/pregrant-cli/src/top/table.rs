@@ -12,7 +12,8 @@ use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::OLDEST_NS;
 use std::collections::BTreeMap;
 
-/// A column: heading, side, how soon it gives way on a narrow terminal (0: never), and its cell.
+/// A column: heading, alignment, how early it is left out on a narrow terminal (0: never), and its
+/// cell.
 struct Column {
     name: &'static str,
     align: Align,
@@ -44,7 +45,7 @@ const COLUMNS: [Column; 11] = [
     },
 ];
 
-/// The last one: it may be long, and is cut at the terminal's edge.
+/// Heading of the last column, which may be long and is cut at the terminal's edge.
 const DROPS: &str = "dropped/s";
 
 /// Lines above, in and below the tables; no line is longer than `columns`.
@@ -151,7 +152,7 @@ fn carried(workers: &[usize]) -> String {
     }
 }
 
-/// Devices that are no vifs: disks, and others with what their class counts.
+/// Lines for devices that are not vifs: disks, and others with the counters of their class.
 fn others(loads: &[Load]) -> Vec<String> {
     let mut table = Table::new(&[
         ("device", Align::Left),
@@ -220,16 +221,16 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
 /// Name of the gauge of requests that were taken and not answered.
 const IN_FLIGHT: &str = "in_flight";
 
-/// Whether a gauge has a column of its own.
+/// True if a gauge has a column of its own.
 fn has_column(gauge: &str) -> bool {
     [IN_FLIGHT, OLDEST_NS].contains(&gauge)
 }
 
-/// The gauge of pages that stay mapped since they were seen.
+/// Name of the gauge of pages that stay mapped after they were seen.
 const KEPT_PAGES: &str = "kept_pages";
 
-/// All paths of a direction, in their order, staging with the length of its buffers and how many a
-/// queue has; by queue where they differ.
+/// All paths of a direction, in order; staging with the length of its buffers and their number for
+/// each queue. One list for each queue if they differ.
 fn path(flow: &Flow) -> String {
     if flow.chains.iter().all(Vec::is_empty) {
         return plain(&flow.path);
@@ -245,7 +246,7 @@ fn path(flow: &Flow) -> String {
     plain(&flow.chains.iter().map(chain).collect::<Vec<_>>().join(" / "))
 }
 
-/// Pages of the guest that the vif has mapped; they belong to no direction.
+/// Number of the guest's pages that the vif has mapped; they belong to no direction.
 fn pages(flow: &Flow) -> String {
     if flow.dir == "tx" { flow.mapped_pages.to_string() } else { String::new() }
 }
@@ -307,7 +308,7 @@ fn shorten(lines: &mut Vec<String>, most: usize) {
 /// End of a line that was cut because it is longer than the terminal is wide.
 const CUT: &str = "...";
 
-/// The part of a line that fits.
+/// The part of a line that fits on the terminal.
 fn cut(line: &str, columns: usize) -> String {
     let line = line.trim_end();
     if width(line) <= columns {

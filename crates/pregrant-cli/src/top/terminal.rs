@@ -33,7 +33,7 @@ impl Terminal {
         }
     }
 
-    /// Shows lines in place of what was shown, in one write.
+    /// Replaces the shown lines by these, in one write.
     pub fn show(&self, lines: &[String]) -> io::Result<()> {
         let mut picture = String::from("\x1b[H");
         for (at, line) in lines.iter().enumerate() {

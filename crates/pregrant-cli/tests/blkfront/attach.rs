@@ -40,7 +40,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Programs of these names, for the script to find, which do as these lines of shell say.
+/// Makes programs of these names, for the script to find, that run these lines of shell.
 fn programs(dir: &Path, each: &[(&str, String)]) -> PathBuf {
     let bin = dir.join("bin");
     std::fs::create_dir_all(&bin).expect("it may");

@@ -1,4 +1,4 @@
-//! A back in a thread of the test, on a model of a disk: it does what a test orders, at any time.
+//! A back in a thread of the test, with a model of a disk: it executes a test's orders at any time.
 
 use pregrant::DomId;
 use pregrant::blk::back::{BackVbd, VbdConfig};
@@ -22,9 +22,9 @@ pub const ID: DeviceId = DeviceId { class: Class::VBD, front: DomId(5), back: Do
 
 /// The next step of a back.
 pub enum Order {
-    /// It ends at once, and another backend resumes the live rings.
+    /// The back ends at once, and another backend takes over the live rings.
     Die,
-    /// It closes the device, and another backend opens it.
+    /// The back closes the device, and another backend opens it.
     Reopen,
     /// The image has this many sectors now.
     Resize(u64),

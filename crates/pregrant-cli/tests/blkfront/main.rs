@@ -63,7 +63,7 @@ impl Machine {
         Self::serving(name, &[])
     }
 
-    /// A machine whose toolstack has made a disk for the guest.
+    /// A machine whose toolstack has created a disk for the guest.
     fn with_disk(name: &str, image: &Path) -> Self {
         Self::serving(name, &["--disk", &format!("5={}", image.display())])
     }
@@ -112,7 +112,7 @@ fn figures() -> DiskFigures {
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// Numbers that seem random.
+/// Pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -122,7 +122,7 @@ impl Numbers {
     }
 }
 
-/// Writes, reads and punches at any offsets, beside a model. Nothing of it fails.
+/// Writes, reads and punches holes at any offsets, and compares with a model. Nothing may fail.
 fn exercise(file: &File, model: &mut [u8], numbers: &mut Numbers, steps: u64) {
     for _ in 0..steps {
         let at = numbers.next(model.len() as u64);
@@ -286,8 +286,8 @@ fn xsa_43_a_back_that_resizes_without_end_is_a_few_lines() {
     assert!((1..20).contains(&lines), "{log}");
 }
 
-/// `xl block-detach` of a disk whose file a program has open: it goes on, and is flushed and closed
-/// with the last of them.
+/// `xl block-detach` of a disk whose file a program has open: the disk stays until the last program
+/// closes the file, and is then flushed and closed.
 #[test]
 fn a_toolstack_that_wants_a_disk_waits_for_its_last_program() {
     if !can_mount() {
@@ -325,8 +325,8 @@ fn a_toolstack_that_wants_a_disk_waits_for_its_last_program() {
     assert!(!front.child.wait().expect("it ends").success(), "its disk is gone");
 }
 
-/// `loopback detach` of one disk, as xl's block-detach: a guest that has it in use keeps it, and
-/// the command says so; it goes when that is over, or by force.
+/// `loopback detach` of one disk, like xl's block-detach: a guest that uses the disk keeps it, and
+/// the command reports that; the disk goes when the use ends, or by force.
 #[test]
 fn one_disk_is_detached_when_its_guest_lets_go_of_it() {
     if !can_mount() {

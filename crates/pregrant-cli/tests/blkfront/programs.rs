@@ -58,7 +58,7 @@ fn tree(at: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// The backend, and a successor of it.
+/// The backend, and a way to start its successor.
 struct Backend<'a> {
     machine: &'a Machine,
     running: Process,

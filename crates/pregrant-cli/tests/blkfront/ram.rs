@@ -1,5 +1,5 @@
-//! A disk in memory, whose process ends under a running guest: it is refused, and no one reads
-//! zeroes.
+//! A disk in memory, whose process ends under a running guest: the guest is refused another disk,
+//! and no program reads zeroes.
 //!
 //! ```text
 //!   ext4 -- loop device -- MNT/disk -- blkfront -- rings -- blkback, killed, ended, replaced -- ram:32M

@@ -1,5 +1,5 @@
-//! Long ranges of zeroes, on a disk of terabytes: what they cost is counted, and no program waits
-//! for the end of one against its will.
+//! Long ranges of zeroes, on a disk of terabytes: their cost is counted, and no program has to wait
+//! for the end of one.
 //!
 //! ```text
 //!   fallocate(2) -- MNT/disk -- blkfront -- rings -- blkback, which counts -- a sparse image
@@ -20,7 +20,7 @@ use std::process::Command;
 
 const TIB: u64 = 1 << 40;
 
-/// A sparse image of 3 TiB, which goes with the test.
+/// A sparse image of 3 TiB, which is removed when dropped.
 struct Image(PathBuf);
 
 impl Image {
@@ -49,8 +49,8 @@ fn backend(machine: &Machine) -> Process {
     back
 }
 
-/// The backend's work of a kind since its disk connected: requests, and their bytes. Once for each
-/// backend: it reports the same for a while.
+/// The backend's work of a kind since its disk connected: number of requests, and of bytes. It can
+/// be read once for each backend, which caches its report for a while.
 fn counted(machine: &Machine) -> impl Fn(&str) -> (u64, u64) {
     let mut text = String::new();
     let mut socket = UnixStream::connect(machine.dir.join("blkback-0.status")).expect("it answers");
@@ -107,7 +107,8 @@ fn a_hole_of_terabytes_is_asked_for_in_parts_and_nothing_is_read() {
     front.stop();
 }
 
-/// Its backend is stopped, so nothing is ever answered: without the signal it would wait for ever.
+/// The backend is stopped, so nothing is ever answered: without the signal the program would wait
+/// forever.
 #[test]
 fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
     if !can_mount() {

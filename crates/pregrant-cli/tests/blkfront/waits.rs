@@ -1,5 +1,5 @@
-//! Programs that wait while no back answers: one that is killed ends, one that lives on waits, or
-//! gets EIO after a bound.
+//! Programs that wait while no back answers: one that is killed ends; one that lives waits, or gets
+//! EIO after a time limit.
 //!
 //! ```text
 //!   dd, fio, this test -- MNT/disk -- blkfront -- rings -- blkback, which is killed, or none
@@ -47,7 +47,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).expect("it lives");
 }
 
-/// How it ended. Guards against one that never does, which no one else could end.
+/// Waits for the end of a process. It kills one that never ends, so that a test cannot hang.
 fn end(child: &mut Child) -> ExitStatus {
     let began = Instant::now();
     loop {

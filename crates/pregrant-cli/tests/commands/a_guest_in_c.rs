@@ -1,4 +1,4 @@
-//! docs/protocol 8.5 is enough to write a guest from: one in C, which links nothing of ours, is
+//! docs/protocol 8.5 is enough to write a guest: this one, in C and linked with nothing of ours, is
 //! built with `cc`, attaches to a machine and finds another guest.
 
 use crate::text;

@@ -13,9 +13,8 @@ fn listed(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(String::from).collect()
 }
 
-/// Every subcommand that there is, found through the help texts: each explains itself with
-/// examples, on standard output; without what it needs, or with what it does not know, it says so
-/// on standard error.
+/// Every subcommand, found through the help texts: each prints its help with examples to standard
+/// output; if an argument is missing or unknown, it reports that on standard error.
 #[test]
 fn every_subcommand_explains_itself() {
     let of_operators = [
@@ -88,8 +87,8 @@ fn explains_itself(program: &str, known: &[&str]) {
     }
 }
 
-/// Options for the loopback alone are refused on Xen before anything is opened, with a line that
-/// says why.
+/// Options for the loopback only are refused on Xen before anything is opened, with a line that
+/// gives the reason.
 #[test]
 fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {
     for (end, path) in ["back", "front"].into_iter().flat_map(|end| [(end, "foreign"), (end, "guest-copy")]) {
@@ -101,8 +100,8 @@ fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {
     }
 }
 
-/// Options that cannot have an effect are wrong usage, said before anything is opened: exit code 2,
-/// which of them, and why.
+/// Options that cannot have an effect are wrong usage, reported before anything is opened: exit
+/// code 2, with the option and the reason.
 #[test]
 fn options_without_effect_are_refused() {
     for (line, said) in [

@@ -1,5 +1,5 @@
-//! docs/first-front.md: the program on the page is the example, and it does on a machine what the
-//! page says.
+//! docs/first-front.md: the program on the page is the example, and it behaves on a machine as the
+//! page describes.
 
 #[path = "../../../pregrant-host/examples/first_front.rs"]
 #[allow(dead_code)] // its `main` reads the command line

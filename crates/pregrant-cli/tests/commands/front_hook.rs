@@ -1,5 +1,5 @@
-//! `front --experiment hook=.. --experiment match=..`: who asks sees answers or none, and the line
-//! at the end says what became of the frames.
+//! `front --experiment hook=.. --experiment match=..`: the sender sees answers or none, and the
+//! last line counts what happened to the frames.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_test_machine::served::{Process, Served, command};
@@ -29,7 +29,7 @@ fn status_when(dir: &Path, wanted: impl Fn(&BackStatus) -> bool) -> BackStatus {
     }
 }
 
-/// In binary, as `struct sock_filter`.
+/// The program in binary form, as `struct sock_filter`.
 fn binary(program: &str) -> Vec<u8> {
     let lines = program.lines().skip(1);
     let instruction = |line: &str| {

@@ -1,5 +1,5 @@
-//! `pregrant hotplug` as systemd starts it: a request on standard input, an answer there, an exit
-//! code for the journal.
+//! `pregrant hotplug` as systemd starts it: a request on standard input, the answer there, and an
+//! exit code for the journal.
 
 use crate::PREGRANT;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -60,7 +60,7 @@ fn one_request_is_one_process() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Its store would name the script that this process runs, or the image that it opens.
+/// The machine's xenstore would name the script that this process runs, or the image that it opens.
 #[test]
 fn a_machine_that_others_may_change_has_nothing_run_or_opened() {
     let dir = std::env::temp_dir().join(format!("pregrant-not-ours-{}", std::process::id()));

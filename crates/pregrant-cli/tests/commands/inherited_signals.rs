@@ -1,4 +1,5 @@
-//! What a parent leaves: `nohup` stays, and no daemon is unstoppable.
+//! Signals that a parent process set to be ignored or blocked: `nohup` keeps its effect, and every
+//! daemon can be stopped.
 
 use pregrant_test_machine::programs;
 use pregrant_test_machine::served::Process;

@@ -1,6 +1,6 @@
 //! `pregrant back` as users run it, with worker threads and the switch, is killed and replaced at
-//! once, again and again: all that guests sent while no one served them arrives, in its order, and
-//! no port has dropped a frame.
+//! once, again and again: all frames that guests sent meanwhile arrive in order, and no port drops
+//! a frame.
 //!
 //! ```text
 //!   guests 5, 6 (in this process): nothing on its way | kill -9 | 32 frames each into the rings | the next backend
@@ -33,7 +33,7 @@ struct Guest {
     mac: MacAddr,
     into: Arena,
     sent: u64,
-    /// Numbers that came.
+    /// Numbers of the received frames.
     got: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Guest {
         }
     }
 
-    /// Takes answers, and frames for it.
+    /// Processes answers, and receives frames.
     fn turn(&mut self) {
         self.front.reclaim(0, 1).expect("answers");
         for queue in 0..self.front.vif().nr_queues() {
@@ -143,7 +143,7 @@ fn frames_that_wait_for_the_next_backend_arrive() {
     machine.end();
 }
 
-/// Nothing else says so: the next backend takes the same rings up.
+/// The log has nothing else to report: the next backend takes over the same rings.
 #[test]
 fn a_front_says_that_its_backend_answers_nothing_and_that_it_does_again() {
     let machine = Served::start("silent", &["--guest", "5"]);

@@ -1,5 +1,5 @@
-//! Commands of pages and units: each `pregrant SUBCOMMAND --option` and `pregrant-lab SUBCOMMAND
-//! --option` in a block of code, in backticks or in an `ExecStart=` is one that the program has.
+//! Commands in pages and units: each `pregrant SUBCOMMAND --option` and `pregrant-lab SUBCOMMAND
+//! --option` in a code block, in backticks or in an `ExecStart=` is one that the program has.
 
 use crate::text;
 use pregrant_test_machine::programs::{self, LAB, PREGRANT};
@@ -15,9 +15,9 @@ struct Helps(BTreeMap<String, Option<String>>);
 /// A command that a text has.
 struct Found<'a> {
     line: usize,
-    /// `pregrant` or `pregrant-lab`.
+    /// Name of the program, `pregrant` or `pregrant-lab`.
     program: &'static str,
-    /// Behind the program's name.
+    /// The words after the program's name.
     words: Vec<&'a str>,
 }
 
@@ -58,7 +58,7 @@ impl Helps {
     }
 }
 
-/// Whether it is in the list of options; the examples have other subcommands' too.
+/// True if the list of options has it; examples in the help may be of other subcommands.
 fn has(help: &str, option: &str) -> bool {
     let goes_on = |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
     let listed = help.split("\nExamples:").next().unwrap_or_default();
@@ -68,7 +68,7 @@ fn has(help: &str, option: &str) -> bool {
         .any(|word| word.strip_prefix(option).is_some_and(|rest| !goes_on(rest)))
 }
 
-/// The words of a command behind the program's name, up to what a shell has next.
+/// The words of a command after the program's name, up to the end of the shell command.
 fn words(behind: &str) -> Vec<&str> {
     let ends = |word: &&str| ["#", "|", "&", "&&", "||", ";", ">", "<", "\\"].contains(word);
     let words = behind.split_whitespace().take_while(|word| !ends(word));

@@ -1,5 +1,5 @@
-//! `pregrant store ls`, `read` and `write` on a machine: what an operator does by xenstore-ls,
-//! xenstore-read and xenstore-write where these are not installed.
+//! `pregrant store ls`, `read` and `write` on a machine: what an operator does with xenstore-ls,
+//! xenstore-read and xenstore-write where these are installed.
 
 use crate::{pregrant, text};
 use pregrant_test_machine::served::Served;

@@ -1,4 +1,4 @@
-//! A guest with a toy: honest, or not.
+//! A guest with a toy device: an honest one, or a hostile one.
 
 use super::vtoy::{ANSWERED, ASKED, AT_WORK};
 use pregrant::platform::{Access, Events, GrantPool, Platform};

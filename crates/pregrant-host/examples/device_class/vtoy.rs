@@ -45,7 +45,7 @@ pub const VTOY: Class = Class::new("vtoy");
 pub const ASKED: usize = 0;
 pub const ANSWERED: usize = 4;
 pub const AT_WORK: usize = 8;
-/// How much a front may be ahead.
+/// Largest number by which a front may be ahead of the back.
 pub const MOST: u32 = 1000;
 
 type Kept = Box<dyn SharedBytes + Send>;
@@ -65,12 +65,12 @@ pub struct Toy<P: Platform> {
     counts: Arc<Counts>,
 }
 
-/// Whether it is connected, and who has its queue.
+/// Whether the device is connected, and who has its queue.
 enum State<P: Platform> {
     Closed,
-    /// It is connected, and its queue is here.
+    /// The device is connected, and has its queue.
     Here(Line<P>),
-    /// It is connected, and a worker has its queue.
+    /// The device is connected, and a worker has its queue.
     HandedOut,
 }
 
@@ -109,7 +109,7 @@ impl<P: Platform> Line<P> {
     }
 }
 
-/// Its one queue. None: its channel is lost.
+/// The device's only queue. None: its event channel is lost.
 struct Queue<P: Platform>(Option<Line<P>>);
 
 impl<P: Platform> ServedQueue<P> for Queue<P> {

@@ -1,5 +1,5 @@
-//! What a back may do wrong, or oddly, to a guest, case by case; and what its front made of it
-//! (docs/protocol 2.6, 2.7 and 9).
+//! What a back may do wrong, or unusually, to a guest, case by case, and how the guest's front
+//! reacts (docs/protocol 2.6, 2.7 and 9).
 //!
 //! ```text
 //!   case --answers, indices, events, keys--> front          a line each:
@@ -36,18 +36,18 @@ use std::time::Duration;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Map<P> = <<P as Platform>::Peer as PeerMem>::Map;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
-/// What a case does to a connected front.
+/// The function that plays a case on a connected front.
 type Play<P, T> = fn(&mut Vif<'_, P, T>) -> Result<()>;
 
-/// How long a front may take to any step: in an emulator on a busy machine, long.
+/// How long a front may take for any step; long, for an emulator on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long nothing has to happen for a front to be silent.
+/// If nothing happens for this long, the front counts as silent.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Slots of a ring of one page.
 const SLOTS: u32 = 256;
-/// Honest answers that show that a front goes on.
+/// Number of honest answers that show that a front goes on.
 const ANSWERS: u32 = 40;
-/// Pages that a front has posted again when it serves: some batches of it.
+/// Number of pages that a serving front has posted again: some batches.
 const SERVED: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ pub struct Case<P: Platform, T: Transport> {
     play: Play<P, T>,
 }
 
-/// What each comes to, on the loopback and with the kernel module.
+/// The expected result of each case, on the loopback and with the kernel module.
 pub const GOLDEN: &str = include_str!("golden");
 
 pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
@@ -149,7 +149,7 @@ struct Control<P: Platform> {
     chan: Chan<P>,
     /// The page with the references that a request is about.
     list: Option<Map<P>>,
-    /// Requests, and answers.
+    /// Numbers of requests taken and of answers sent.
     taken: u32,
     given: u32,
     /// Answers to ADDs and DELs of the pool, and how many there were.
@@ -167,15 +167,16 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     control: Option<Control<P>>,
     /// All else that is mapped, by reference.
     maps: BTreeMap<u32, Map<P>>,
-    /// Pages of a frame in pieces, or that left the pool and are mapped.
+    /// Pages of a frame that was sent from granted pages, or that left the pool and are still
+    /// mapped.
     pieces: Vec<Map<P>>,
     tx_cons: u32,
     rx_cons: u32,
     tx_prod: u32,
     rx_prod: u32,
-    /// The contents of its pages, or of the pieces, when the front was through with them.
+    /// Sum over these pages after the front had finished with them.
     kept: Option<u64>,
-    /// The same for the first fragments, of a front that continues.
+    /// Sum over the first fragments while the front is still connected.
     shown: Option<(usize, u64)>,
     /// The contents of all that is granted.
     searched: Option<Seen>,
@@ -396,7 +397,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         self.rx(&vec![at(0, RXF_MORE_DATA, 1); slots])
     }
 
-    /// A frame with this extra info behind its first slot.
+    /// Delivers a frame with this extra info after its first slot.
     fn rx_extra(&mut self, extra: [u32; 2]) -> Result<()> {
         let id = self.take_rx()?.id;
         self.put_rx(RxResponse { id, ..at(0, RXF_EXTRA_INFO, 60) }.to_words());
@@ -413,8 +414,8 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
-    /// The requests of the next frame in several slots, whose later ones are pieces: the guest's
-    /// own pages, where its driver sends such. Frames before it are answered.
+    /// The requests of the next frame in several slots, whose later ones name the guest's own
+    /// pages, if its driver sends such frames. Frames before it are answered.
     fn pieces(&mut self) -> Result<Vec<TxRequest>> {
         let until = self.now() + PATIENCE.as_nanos() as u64;
         while self.now() < until {
@@ -451,7 +452,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
-    /// While pieces are on their way.
+    /// Misbehaves while granted pages are in flight.
     fn pieces_id(&mut self, id: u16) -> Result<()> {
         self.pieces()?;
         self.answer_tx(id, RSP_OKAY);
@@ -466,7 +467,8 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
-    /// Reads pieces once the front is through with them, by an answer to each or by its close.
+    /// Reads granted pages after the front has finished with them, because of an answer to each or
+    /// because it closed.
     fn keep_pieces(&mut self, answers: bool) -> Result<()> {
         let frame = self.pieces()?;
         self.map_pieces(&frame)?;
@@ -509,7 +511,8 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
-    /// A sum over the pieces, or over all pages that are mapped beside the rings.
+    /// A sum over the granted pages of the frame, or over all pages that are mapped besides the
+    /// rings.
     fn sum(&self) -> u64 {
         match self.pieces.is_empty() {
             true => sum(self.maps.values()),
@@ -522,7 +525,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         sum(self.pieces.iter().take(pieces))
     }
 
-    /// Pages that are mapped.
+    /// Number of pages that are mapped.
     fn mapped(&self) -> usize {
         let of_control = self.control.as_ref().map_or(0, |c| 1 + usize::from(c.list.is_some()));
         2 + self.maps.len() + self.pieces.len() + of_control
@@ -543,7 +546,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
-    /// What the front does now: honest answers to all that it asks, and it asks for more.
+    /// What the front does now: it is served honest answers to all its requests, and asks for more.
     fn fate(&mut self) -> Result<&'static str> {
         let until = self.now() + SILENCE.as_nanos() as u64;
         let (mut sent, mut posted) = (0, 0);

@@ -1,5 +1,5 @@
-//! A back that does all that it should not, on real Xen: what the front makes of each case, a line
-//! each.
+//! A back that misbehaves in every way, on real Xen: prints a line for each case with the front's
+//! reaction.
 //!
 //! Root in dom0, where nothing else serves the vif: `hostile_back DOMID CASE`; without arguments
 //! the names of all cases. `cargo xtask rig 82` plays them against the kernel module. Where pages

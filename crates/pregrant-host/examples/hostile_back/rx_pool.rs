@@ -1,4 +1,4 @@
-//! A back that is hostile to RX pages that come and go while frames are read where they are
+//! A back that is hostile to RX pages which are added and removed while frames are read in place
 //! (docs/protocol 2.11).
 //!
 //! ```text
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Number of pages that the back claims its table has room for.
 const ROOM: u32 = 768;
-/// Pages of a request of the pool's at most.
+/// Largest number of pages in one request of the pool.
 const POOL_PART: usize = 64;
 /// Bytes of a page that left.
 const MARK: [u8; 64] = [0xa5; 64];
@@ -32,7 +32,7 @@ const PARTS: [u16; 3] = [4096, 4096, 802];
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Says {
     Done,
-    /// It answers that it is done, and has done nothing.
+    /// The back answers that it has done what was asked, and has done nothing.
     Kept,
     Refused,
     /// A part is done, by statuses and a number that do not fit.
@@ -68,7 +68,7 @@ impl<P: Platform, T: Transport> Vif<'_, P, T> {
         self.long_frames()
     }
 
-    /// The stack holds frames, the last of which has a fault behind it.
+    /// The network stack holds frames; the last of them is followed by a fault.
     pub fn fault_behind_frames(&mut self) -> Result<()> {
         self.pool(Says::Done, Says::Done)?;
         self.put_long_frame()?;

@@ -1,4 +1,4 @@
-//! A back that looks at all that its guest has granted to it, whether a ring names it or not
+//! A back that reads everything that its guest has granted to it, whether a ring names it or not
 //! (XSA-403).
 //!
 //! ```text
@@ -20,9 +20,9 @@ use std::time::Duration;
 const MARKER: &[u8; 16] = b"pregrant-beside-";
 /// References that a guest can have, as Xen has it by default.
 const REFS: u32 = 32768;
-/// Pages at a time.
+/// Number of pages that are mapped at once.
 const AT_ONCE: usize = 64;
-/// How long frames come together before they are looked at.
+/// How long frames are collected before their pages are read.
 const FRAMES: Duration = Duration::from_secs(5);
 
 /// Pages that a search found.

@@ -1,4 +1,4 @@
-//! What a guest may do wrong, or oddly, on a TX ring, case by case; and what a back made of it
+//! What a guest may do wrong, or unusually, on a TX ring, case by case, and how a back reacts
 //! (docs/protocol 2.6 and 9).
 //!
 //! ```text
@@ -24,7 +24,7 @@ use std::error::Error;
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
-/// Words of a ring's slots, one after the other.
+/// The words of a ring's slots, one slot after another.
 type Slots = Vec<[u32; 3]>;
 
 /// Pages that a frame's fragments are in.
@@ -32,18 +32,18 @@ const PAGES: usize = 24;
 const NO_GRANT: u32 = 900_000;
 /// The id of the good frames.
 const GOOD: u16 = 999;
-/// How long an answer may take that is due: in an emulator on a busy machine, long.
+/// How long an expected answer may take; long, for an emulator on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long one is waited for that is not.
+/// How long to wait to be sure that no answer comes.
 const SILENCE: Duration = Duration::from_secs(8);
 
 /// The cases, by pages that are granted.
 enum Play {
-    /// Slots, and the index behind them.
+    /// Slots are written, and the index after them is published.
     Slots(fn(&[GrantRef]) -> Slots),
     /// An index that is this many ahead of the requests played.
     Index(u32),
-    /// Events and nothing else.
+    /// Events are sent, and nothing else.
     Storm,
 }
 
@@ -56,8 +56,8 @@ fn words(req: TxRequest) -> [u32; 3] {
     req.to_words()
 }
 
-/// A frame of fragments of these sizes, ids from 0 on, the first with `flags` and `extras` behind
-/// it.
+/// A frame of fragments of these sizes, with ids from 0 on; the first has `flags`, and `extras`
+/// follow it.
 fn frame(refs: &[GrantRef], sizes: &[u16], flags: u16, extras: &[[u32; 3]]) -> Slots {
     let total = sizes.iter().sum();
     let mut slots = Slots::new();
@@ -236,7 +236,7 @@ impl<'a, P: Platform> Vif<'a, P> {
         self.p.events().notify(&self.chan);
     }
 
-    /// The next `n` answers; fewer when the back has no more to say, or has closed the vif.
+    /// The next `n` answers; fewer if the back sends no more, or has closed the vif.
     fn answers<T: Transport>(&mut self, xs: &mut Client<T>, n: usize, until: u64) -> Result<Vec<TxResponse>> {
         let mut got = Vec::new();
         while got.len() < n {
@@ -270,7 +270,7 @@ impl<'a, P: Platform> Vif<'a, P> {
         Ok(self.answers(xs, 1, until)? == [TxResponse { id: GOOD, status: RSP_OKAY }])
     }
 
-    /// Plays it, behind a good frame; how many answers that makes at most.
+    /// Plays the case after a good frame; returns the largest number of answers that are possible.
     fn begin<T: Transport>(&mut self, xs: &mut Client<T>, case: &Case) -> Result<usize> {
         if !self.is_alive(xs)? {
             return Err(format!("{}: no answer to a good frame before it", case.name).into());
@@ -311,7 +311,7 @@ impl<'a, P: Platform> Vif<'a, P> {
         ))
     }
 
-    /// Down, as a front that is over; pages go when the back has let go of them.
+    /// Closes like a front that ends; pages are freed when the back has unmapped them.
     fn close<T: Transport>(self, xs: &mut Client<T>) -> Result<()> {
         let minute = Some(Duration::from_secs(20));
         self.device.set_state(xs, XenbusState::Closing)?;
@@ -343,7 +343,7 @@ fn by_id(got: &[TxResponse]) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(",")
 }
 
-/// Plays every case on the vifs of `p` from 0 on, and gives each one's line to `say`.
+/// Plays every case on the vifs of `p` from 0 on, and passes each case's line to `say`.
 pub fn play<P: Platform, T: Transport>(
     p: &P,
     xs: &mut Client<T>,

@@ -1,5 +1,5 @@
-//! A guest that does all that it should not, on real Xen: what the back makes of each case, a line
-//! each.
+//! A guest that misbehaves in every way, on real Xen: prints a line for each case with the back's
+//! reaction.
 //!
 //! Root in a guest without netfront, with the modules xen-evtchn and xen-gntalloc and vifs 0, 1 ...
 //! of domain 0. `cargo xtask rig misbehaviour` plays it against Linux's netback and against

@@ -399,7 +399,7 @@ fn open(
     let again = format!("/proc/self/fd/{}", found.as_raw_fd());
     let fd = rustix::fs::open(again, flags, Mode::empty()).map_err(|e| match e {
         Errno::BUSY => OpenError::Busy(format!("{shown} is in use for writing: {}", who_has(path))),
-        Errno::NOENT => failed("it is there, and cannot be opened without /proc; mount that".into()),
+        Errno::NOENT => failed("the image exists, but cannot be opened without /proc; mount /proc".into()),
         e => unopened(e, is_device),
     })?;
     drop(found);
@@ -468,8 +468,8 @@ fn open(
     let writeback = match writable && !in_memory {
         true => Writeback::of(fd.as_fd()).map_err(|e| {
             failed(format!(
-                "cannot open it a second time, by which lost writes show: {e}; if too many files are open, raise LimitNOFILE of \
-                 the unit, or ulimit -n"
+                "cannot open it a second time, which is needed to detect lost writes: {e}; if too many files are open, raise \
+                 LimitNOFILE of the unit, or ulimit -n"
             ))
         })?,
         false => Writeback::none(),

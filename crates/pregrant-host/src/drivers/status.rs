@@ -53,7 +53,7 @@ pub struct BackStatus {
     /// The program's version; empty where a backend older than this field tells it.
     #[serde(default)]
     pub version: String,
-    /// The commit that it was built from; empty where it was built outside of a git checkout.
+    /// The commit that the program was built from; empty if it was not built in a git checkout.
     #[serde(default)]
     pub rev: String,
     /// Seconds since the process started.
@@ -81,18 +81,18 @@ fn yes() -> bool {
     true
 }
 
-/// The figures that every device has.
+/// The figures that all devices have.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AnyDeviceStatus {
     /// Domain id of the guest.
     pub front: u16,
     /// The guest's number of the device.
     pub handle: u32,
-    /// The back's state, as xenbus names it.
+    /// The back's xenbus state, by name.
     pub state: String,
     /// Whether the rings were taken over from a predecessor.
     pub reattached: bool,
-    /// Seconds since its queues became live; null where they are not.
+    /// Seconds since the device's queues became live; null if they are not.
     pub connected_s: Option<f64>,
     /// Number of times the device was closed because of something that its guest did.
     pub faults: u64,
@@ -103,13 +103,14 @@ pub struct AnyDeviceStatus {
     /// Number of log lines that were left out because the device caused too many.
     #[serde(default)]
     pub lines_left_out: u64,
-    /// Why it was closed last, also when it is connected again.
+    /// Why the device was last closed, even if it is connected again.
     pub last_failure: Option<String>,
-    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps: rings,
-    /// buffers, and what its guest has had mapped.
+    /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
+    /// from kept pages: rings, buffers, and pages that the guest asked to map.
     #[serde(default)]
     pub pages_needed: u64,
-    /// Pages that it may keep since it saw them, or that its guest may still have mapped.
+    /// Number of pages that the device may keep mapped, because it saw them or the guest may ask
+    /// for it.
     #[serde(default)]
     pub pages_allowed: u64,
 }
@@ -132,7 +133,7 @@ impl From<&DeviceReport> for AnyDeviceStatus {
     }
 }
 
-/// A device that is no vif.
+/// The status of a device that is not a vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// Its class, as xenstore paths name it.
@@ -150,7 +151,7 @@ pub struct DeviceStatus {
     /// Kind of the backing and how it is served, as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// Counters of its class, since it connected.
+    /// Counters of its class, since the device connected.
     pub counters: BTreeMap<String, u64>,
     /// Gauges of its class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -182,10 +183,9 @@ pub struct LatencyBucket {
     pub requests: u64,
 }
 
-/// A disk's gauge: 1 where a flush of its guest's connection has failed.
+/// Name of a disk's gauge: 1 if a flush has failed during its guest's connection.
 pub const FLUSH_FAILED: &str = "flush_failed";
-/// A device's gauge: the age of its oldest request that is not answered, in nanoseconds; 0: there
-/// is none.
+/// Name of a device's gauge: the age of its oldest unanswered request, ns; 0: there is none.
 pub const OLDEST_NS: &str = "oldest_ns";
 
 impl From<Operation> for OperationStatus {
@@ -211,7 +211,7 @@ impl DeviceStatus {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
     }
 
-    /// The part of any device, and its class's measurements.
+    /// Combines the figures of all devices with those of its class.
     pub fn new(report: DeviceReport, figures: Figures) -> Self {
         let Figures { description, counters, gauges, operations } = figures;
         let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
@@ -242,7 +242,7 @@ impl Deref for VifStatus {
     }
 }
 
-/// Requests of the whole process to its platform.
+/// Counts of the process's requests to its platform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessStatus {
     /// Number of fragments that were copied by grant copy.
@@ -251,7 +251,7 @@ pub struct ProcessStatus {
     pub grant_maps: u64,
     /// Number of pages that were unmapped.
     pub grant_unmaps: u64,
-    /// System calls for copying, mapping, notifying and waiting.
+    /// Number of system calls for copying, mapping, notifying and waiting.
     pub syscalls: u64,
     /// Number of events that were sent.
     pub notifications: u64,
@@ -280,10 +280,11 @@ pub struct VifStatus {
     /// Number of times frames had to wait for the rate limit since the connect.
     #[serde(default)]
     pub credit_waits: u64,
-    /// Pages of its guest that it has mapped: those that it needs, and those that it keeps.
+    /// Number of the guest's pages that are mapped: those that the vif needs, and those that it
+    /// keeps.
     #[serde(default)]
     pub mapped_pages: u64,
-    /// Pages that it keeps since it saw them.
+    /// Number of pages that are kept mapped after they were seen.
     #[serde(default)]
     pub kept_pages: u64,
     /// Number of times there was no room for a page among those kept mapped, or in the table of
@@ -294,7 +295,8 @@ pub struct VifStatus {
     pub refused_lists: Vec<String>,
     /// Its queues, by number.
     pub queues: Vec<QueueStatus>,
-    /// Frames that the port dropped, by direction and reason; ports do not distinguish queues.
+    /// Numbers of frames that the port dropped, by direction and reason; ports do not distinguish
+    /// queues.
     pub port_drops: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -305,18 +307,17 @@ pub struct QueueStatus {
     pub tx: DirStatus,
     /// Frames to the guest.
     pub rx: DirStatus,
-    /// The table of pages that the guest has had mapped, for both directions; null where there is
-    /// none.
+    /// The table of pages that the guest asked to map, for both directions; null: there is none.
     #[serde(default)]
     pub gref_table: Option<StoreStatus>,
 }
 
-/// A store of pages that stay mapped.
+/// Pages that stay mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// Number of pages that are kept mapped.
     pub pages: u64,
-    /// The most that there were at a time.
+    /// Largest number of pages at the same time.
     pub most: u64,
     /// Largest number of pages that are kept mapped.
     pub limit: u64,
@@ -336,34 +337,34 @@ impl From<MappedStats> for StoreStatus {
 pub struct DirStatus {
     /// The path that moves the bytes: the first of `chain`.
     pub path: String,
-    /// All paths that are asked for a frame, one after another.
+    /// All paths that are asked for a frame, in order.
     #[serde(default)]
     pub chain: Vec<String>,
-    /// Bytes of a frame that fit a staging buffer; null where there are none.
+    /// Largest number of bytes of a frame that fits a staging buffer; null: there are none.
     #[serde(default)]
     pub data_len: Option<u32>,
     /// Number of staging buffers; null: there are none.
     #[serde(default)]
     pub buffers: Option<u32>,
-    /// Pages that stay mapped since they were seen; null where none do.
+    /// Pages that stay mapped after they were seen; null: there are none.
     #[serde(default)]
     pub store: Option<StoreStatus>,
     /// Number of frames that were passed on.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Frames that went through staging buffers alone.
+    /// Number of frames that used staging buffers only.
     pub staged: u64,
     /// Number of frames in pages that were mapped for an earlier frame.
     #[serde(default)]
     pub persistent: u64,
-    /// Frames in pages that their guest had asked to keep mapped.
+    /// Number of frames in pages that the guest asked to map.
     #[serde(default)]
     pub gref_mapped: u64,
     /// Frames through the data ring.
     #[serde(default)]
     pub data_ring: u64,
-    /// RX: frames that found the data ring full.
+    /// RX: number of frames that found no room in the data ring.
     #[serde(default)]
     pub data_ring_full: u64,
     /// RX: the most bytes of the data ring that were in use at a time.
@@ -376,7 +377,7 @@ pub struct DirStatus {
     /// RX: number of frames in pages of the backend, which the guest copies.
     #[serde(default)]
     pub guest_copy: u64,
-    /// RX: of bursts that were copied once, out of another guest's pages.
+    /// RX: number of frames that were copied once, directly from another guest's pages.
     #[serde(default)]
     pub lent: u64,
     /// Number of batches.
@@ -385,12 +386,12 @@ pub struct DirStatus {
     pub notifications: u64,
     /// Number of fragments of these frames that were copied by grant copy.
     pub grant_copies: u64,
-    /// Pages mapped for these frames.
+    /// Number of pages that were mapped for these frames.
     pub grant_maps: u64,
     /// Number of pages that were unmapped for these frames.
     pub grant_unmaps: u64,
-    /// TX: frames that may have come to the port twice, because predecessors ended while they had
-    /// them in their hands, since the guest connected.
+    /// TX: number of frames that may have reached the port twice, because predecessors ended while
+    /// they had them in flight, since the guest connected.
     #[serde(default)]
     pub repeated: u64,
     /// TX: number of large segments whose checksum was not blank, and was made so (Linux:
@@ -431,7 +432,7 @@ impl DirStatus {
         }
     }
 
-    /// Direction `dir` of what its queue shares with the guest.
+    /// Adds the memory that the queue shares with the guest in direction `dir`.
     fn with_memory(self, shared: &SharedMemory, dir: usize) -> Self {
         Self {
             chain: shared.chains[dir].iter().map(|path| (*path).into()).collect(),

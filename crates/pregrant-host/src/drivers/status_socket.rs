@@ -23,12 +23,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Readers that are served at a time.
+/// Largest number of readers that are served at the same time.
 pub const READERS_MAX: usize = 16;
 /// How long a reader may take to read the status.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two checks of the socket.
+/// Interval of checks of the socket.
 const CHECK: Duration = Duration::from_millis(10);
 /// Interval of retries while the process has no file descriptor for a reader.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ pub struct StatusSocket {
     listener: Listener,
     /// Readable once for each reader that connects.
     comes: PortReadiness,
-    /// Given up where none is left.
+    /// A spare descriptor, which is closed when the process has none left.
     spare: Option<OwnedFd>,
     /// A reader may wait that was not accepted: when to try again.
     left: Option<Instant>,

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 /// The price of a step in the first account, which fills with time: four a second.
 const PER_STEP: Duration = Duration::from_millis(250);
-/// Steps that are saved up.
+/// Number of steps that a guest can save up.
 const STEPS: u32 = 32;
 /// The steps of one guest may use 1/50 of the worker's time.
 const SHARE: u32 = 50;
-/// Time that is saved up.
+/// Control thread time that a guest can save up.
 const TIME: Duration = Duration::from_millis(20);
 /// Longest time for which a vif is throttled. After that a guest that behaves again, or a vif that
 /// is detached, is served.
@@ -36,7 +36,7 @@ pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 pub struct Throttle {
     /// When the last step ended, by any clock.
     at: Duration,
-    /// The spent part of each account, in the time that fills it again.
+    /// The used part of each account, as the time that it takes to fill it again.
     steps: Duration,
     time: Duration,
     asked: Duration,
@@ -62,7 +62,7 @@ impl Throttle {
         (!overdrawn.is_zero()).then_some(overdrawn)
     }
 
-    /// Other work for its vifs, that ended at `now`.
+    /// Charges other work for the guest's vifs, which ended at `now`.
     pub fn spend(&mut self, now: Duration, took: Duration) {
         self.fill(now);
         self.time = Self::after(self.time, took);

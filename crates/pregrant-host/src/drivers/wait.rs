@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The environment variable that lifts the bound, when it is `unbounded`.
+/// Environment variable that lifts the bound if its value is `unbounded`.
 pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 
 /// A wait ends after this time, and the worker checks for work even without an event.
@@ -45,20 +45,19 @@ static LIFTED: AtomicBool = AtomicBool::new(false);
 /// of idle vifs.
 pub(super) const PENDING_CHECKS: usize = 4;
 
-/// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For
-/// tests.
+/// Lifts the bound for all later waits of this process, as [`UNBOUNDED`] does. For tests.
 pub fn lift_bounds() {
     LIFTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether a wait checks all that it waits for, and ends the process where a wake-up was lost.
+/// True if a wait checks everything that it waits for, and ends the process if an event was lost.
 pub(super) fn is_lifted() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     LIFTED.load(Ordering::Relaxed)
         || *ASKED.get_or_init(|| std::env::var_os(UNBOUNDED).is_some_and(|v| v == "unbounded"))
 }
 
-/// Sleeps for a driver, and keeps account of wake-ups that were lost.
+/// Sleeps for a driver, and counts events that were lost.
 #[derive(Default)]
 pub struct Waiter {
     ready: ReadySet,

@@ -38,9 +38,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rounds between two checks of what fired, while others move; fewer where they are long, so that
-/// an armed queue waits for about `CHECK_WITHIN`. That is also the least time between two checks,
-/// since one is a system call and rounds may be short.
+/// Number of rounds between two polls of events while queues have work; fewer if rounds are long,
+/// so that an armed queue waits for about `CHECK_WITHIN`. That is also the shortest interval of
+/// polls, since a poll is a system call and rounds may be short.
 const CHECK_EVERY: u32 = 16;
 const CHECK_WITHIN: Duration = Duration::from_micros(200);
 const CHECK_AGAIN: Duration = Duration::from_micros(100);
@@ -54,7 +54,7 @@ pub struct Returned<P> {
     pub id: DeviceId,
     /// All of its queues that this worker had.
     pub queues: Vec<Box<dyn ServedQueue<P>>>,
-    /// Why they come, if no one asked for them.
+    /// Why the queues are returned although no one asked for them.
     pub why: Option<Why>,
 }
 
@@ -62,9 +62,9 @@ pub struct Returned<P> {
 pub enum Why {
     /// The guest violated the protocol.
     Fault(RingFault),
-    /// An event channel could not be bound by the worker that its queue went to.
+    /// The worker that got a queue could not bind its event channel.
     Channel(PlatformError),
-    /// The platform refused something else that its queues need, in words.
+    /// The platform refused something else that the queues need; the text says what.
     Platform(String),
 }
 
@@ -72,7 +72,7 @@ struct Slot<P> {
     queue: Box<dyn ServedQueue<P>>,
     group: usize,
     active: bool,
-    /// Rounds since it moved something.
+    /// Number of rounds since the queue last moved something.
     idle: u32,
     ports: Vec<EvtchnPort>,
 }
@@ -132,11 +132,11 @@ pub struct WorkerQueues<P: Platform> {
     busy: Vec<usize>,
     /// A slot, by the local number of an event channel.
     by_port: Vec<Option<usize>>,
-    /// Armed, and waiting for a time.
+    /// Queues that are armed and have a deadline.
     timed: Vec<usize>,
     /// Readiness of ports that receive frames from the kernel.
     arrivals: Option<PortReadiness>,
-    /// The warning that they have no descriptor is logged.
+    /// The warning that there is no file descriptor for ports was logged.
     fd_error_logged: bool,
     turns: FairScheduler,
     began: Instant,
@@ -153,10 +153,10 @@ pub struct WorkerQueues<P: Platform> {
     rx_context: RxContext,
     /// Queues that got a batch in another queue's turn, and become active.
     delivered: Vec<usize>,
-    /// Active slots, for as long as they are gone through.
+    /// Scratch memory: the active slots while they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
-    /// Channels that fired and are of no queue here; None: no one needs them.
+    /// Channels that fired and belong to no queue of this thread; None: no one needs them.
     unknown: Option<ReadySet>,
     /// Where the next check for lost events starts.
     checked: usize,
@@ -197,14 +197,14 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Keeps channels that fired and are of no queue here, for other rings that this thread serves
-    /// ([`take_unknown`](Self::take_unknown)).
+    /// Keeps channels that fired and belong to no queue of this thread, for other rings that it
+    /// serves ([`take_unknown`](Self::take_unknown)).
     pub fn keeping_unknown(mut self) -> Self {
         self.unknown = Some(ReadySet::default());
         self
     }
 
-    /// Frames go from one queue here to another in this context.
+    /// Sets in whose turn frames go from one queue to another.
     pub fn delivering(mut self, rx_context: RxContext) -> Self {
         self.rx_context = rx_context;
         self
@@ -255,7 +255,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.activate(slot);
     }
 
-    /// Has a slot made active when the kernel has frames for its port.
+    /// Makes a slot active whenever the kernel has frames for its port.
     fn wait_for(&mut self, port: BorrowedFd<'_>, slot: usize) -> std::io::Result<()> {
         if self.arrivals.is_none() {
             self.arrivals = Some(PortReadiness::new()?);
@@ -286,7 +286,7 @@ impl<P: Platform> WorkerQueues<P> {
         at
     }
 
-    /// Gives back all queues of this device.
+    /// Returns all queues of this device.
     pub fn give_back(&mut self, id: &DeviceId) -> Vec<Box<dyn ServedQueue<P>>> {
         let is = |g: &Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let Some(at) = self.groups.iter().position(is) else { return Vec::new() };
@@ -309,7 +309,7 @@ impl<P: Platform> WorkerQueues<P> {
         queues
     }
 
-    /// Has all queues of a device checked.
+    /// Has all queues of a device polled.
     pub fn wake_queues(&mut self, id: &DeviceId) {
         let is = |g: &&Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let slots = self.groups.iter().find(is).and_then(Option::as_ref).map(|g| g.slots.clone());
@@ -487,7 +487,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Channels that fired since the last call and are of no queue here.
+    /// Channels that fired since the last call and belong to no queue of this thread.
     pub fn take_unknown(&mut self, whose: impl FnOnce(&ReadySet)) {
         if let Some(unknown) = &mut self.unknown {
             whose(unknown);
@@ -544,7 +544,7 @@ impl<P: Platform> WorkerQueues<P> {
         list
     }
 
-    /// Arms one, which is active no longer if it has nothing to do.
+    /// Arms one queue, which becomes inactive if it has nothing to do.
     fn arm_one(&mut self, p: &P, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
         // Queues that have become active since the last round, perhaps by their port, are asked
@@ -632,7 +632,7 @@ impl<P: Platform> WorkerQueues<P> {
         found.is_some()
     }
 
-    /// Queues here. Asked each round.
+    /// Number of queues. Called in each round.
     #[inline(always)]
     pub fn nr_queues(&self) -> usize {
         self.nr_queues
@@ -663,7 +663,7 @@ impl<P: Platform> WorkerQueues<P> {
         &self.waker
     }
 
-    /// The message of a test that waits for it in vain.
+    /// Text for a test that waits for this worker in vain.
     pub fn describe(&self) -> String {
         let active = self.nr_active();
         format!("frames or slots of {} queue(s), {active} of them active", self.nr_queues())

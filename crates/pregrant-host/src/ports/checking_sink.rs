@@ -14,7 +14,7 @@ use super::sequence::{self, Tracker, Wrong};
 /// How much of a frame is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Check {
-    /// The head and the number.
+    /// The frame's header and number.
     #[default]
     Number,
     /// Every byte after the addresses.

@@ -1,6 +1,6 @@
-//! The results of bad input: a guest that breaks the protocol, dies or makes a nuisance of itself
-//! loses its own vif or its own extension, with a line that says where and why; two good guests
-//! exchange frames before, meanwhile and after; nothing is left.
+//! Bad guests: one that breaks the protocol, dies or causes needless work loses its own vif or its
+//! own extension, and a line says where and why. Two good guests exchange frames before, meanwhile
+//! and after; nothing is left over.
 
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::{Access, GrantPool, InUse, Platform};
@@ -254,7 +254,7 @@ fn xsa_39_90_rings_that_break_the_protocol() {
     stage.end();
 }
 
-/// Errors of single frames: answered, counted, and the vif goes on.
+/// Errors of single frames: they are answered and counted, and the vif goes on.
 fn frames_whose_pages_are_gone() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
@@ -433,7 +433,7 @@ fn a_guest_that_takes_its_memory_back() {
     stage.end();
 }
 
-/// It sends with the good guests' addresses as sources: their frames must still reach them.
+/// The guest uses the good guests' addresses as sources: their frames must reach them nevertheless.
 fn a_guest_that_sends_as_another() {
     let mut stage = Stage::set();
     let id = stage.machine.make_vif(BAD, 0);
@@ -601,8 +601,9 @@ fn xsa_43_ten_thousand_bad_connects() {
     stage.end();
 }
 
-/// Each connect and each close of an honest guest finds something amiss that is not the guest's:
-/// the remote side's ports, the files of its vif. All of it is written at the vif's expense.
+/// Each connect and each close of an honest guest fails in part for reasons that are not the
+/// guest's: the remote side's ports, the files of its vif. All lines are written within the vif's
+/// budget.
 fn xsa_43_reconnects_of_which_everything_complains() {
     let began = Instant::now();
     let mut stage = Stage::set();

@@ -1,6 +1,6 @@
 //! The control ring and multicast control through a whole machine: xenstore, a backend that serves
-//! others too, a switch. A guest gets the settings that it makes; a guest that breaks the protocol
-//! or never rests loses its own vif, or nothing.
+//! others too, a switch. A guest gets the settings that it asks for; a guest that breaks the
+//! protocol, or sends requests without end, loses only its own vif, or nothing.
 
 use pregrant::GrantRef;
 use pregrant::net::front::{FrontConfig, Granting};
@@ -130,8 +130,8 @@ impl NeverEmpty {
     }
 }
 
-/// Each of them is answered, once and in order; others' frames move, and the log has no line for
-/// it.
+/// Each of a million requests is answered, once and in order; others' frames move, and the log has
+/// no line for it.
 fn xsa_43_a_million_requests_and_a_quiet_log() {
     with_a_guest(|_, back, guest, traffic| {
         // How long its ring is paused is another test's.
@@ -154,8 +154,8 @@ fn xsa_43_a_million_requests_and_a_quiet_log() {
     });
 }
 
-/// The control thread is not its guest's: it pauses the ring, says so once, and answers what is
-/// left.
+/// The control thread serves other guests too: it pauses the ring, logs that once, and answers the
+/// rest later.
 fn a_ring_that_is_never_empty_is_paused() {
     with_a_guest(|_, back, guest, traffic| {
         let mut bad = NeverEmpty::connect(guest);
@@ -282,7 +282,7 @@ fn with_two(config: FrontConfig, test: impl FnOnce(&mut Guest, &mut Guest)) {
     machine.end();
 }
 
-/// Frames to the groups that it names, and to all of them whenever it says so.
+/// Frames to the groups that the guest names, and to all groups whenever it asks for that.
 fn groups_as_the_guest_wants_them() {
     with_two(FrontConfig { multicast_control: true, ..ordinary() }, |a, b| {
         request_group(a, MacAddr([1, 0, 0x5E, 0, 0, 2]));
@@ -295,8 +295,8 @@ fn groups_as_the_guest_wants_them() {
     });
 }
 
-/// TCP flows on the queue that its table says. The switch's own choice spreads such flows over
-/// both, as its test shows.
+/// TCP flows go to the queues that the guest's table names. (The switch's own choice spreads such
+/// flows over both queues, as its test shows.)
 fn queues_as_the_guest_wants_them() {
     with_two(FrontConfig { queues: 2, ctrl_ring: true, ..ordinary() }, |a, b| {
         for step in 0..4 {
@@ -347,7 +347,7 @@ fn request_group(a: &mut Guest, group: MacAddr) {
     });
 }
 
-/// Which of three groups' frames, sent by `b`, reach `a`: a frame for `a` itself comes behind them.
+/// Which of three groups' frames, sent by `b`, reach `a`: a frame to `a` itself follows them.
 fn received(a: &mut Guest, b: &mut Guest) -> Vec<u8> {
     let mut burst = Arena::new();
     for dst in [1, 2, 3].map(|n| [1, 0, 0x5E, 0, 0, n]).into_iter().chain([a.mac().0]) {

@@ -1,5 +1,5 @@
-//! A backend whose `/run` is full, or gets full: what outlives it cannot be kept, and its guests
-//! are served.
+//! A backend whose `/run` is full, or becomes full: memory that outlives it cannot be kept, but its
+//! guests are served.
 //!
 //! The file system is a tmpfs of 64 KiB, in namespaces that a child of this program has for itself.
 

@@ -1,5 +1,5 @@
-//! The cases that the rig plays on real Xen against the kernel module (`cargo xtask rig 82`), on
-//! the loopback: what our front makes of each. Both are the same core, so the lines are the same.
+//! The cases that the rig plays on real Xen against the kernel module (`cargo xtask rig 82`),
+//! played on the loopback against our front. Both are the same core, so the results must be equal.
 
 #[path = "../../examples/hostile_back/cases.rs"]
 mod cases;
@@ -57,8 +57,8 @@ struct Held<'a> {
 impl Held<'_> {
     const MOST: usize = 8;
 
-    /// Takes what is there, gives back what came before, and has the pool grow where frames had to
-    /// be copied. Memory is short at each 512th `turn`.
+    /// Receives what is there, returns earlier frames, and lets the pool grow if frames had to be
+    /// copied. Memory is short in each 512th `turn`.
     fn turn(&mut self, front: &mut Front, turn: u32) -> Result<(), PeerFault> {
         let (p, vif) = front.driver();
         let Some(queue) = vif.hand_out_queues().pop() else { return Ok(()) };

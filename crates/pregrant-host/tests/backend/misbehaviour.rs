@@ -1,6 +1,6 @@
-//! The cases that the rig plays on real Xen (`cargo xtask rig misbehaviour`), on the loopback: what
-//! our back makes of each. There the lines are compared with those of Linux's netback; here with
-//! what they are to be.
+//! The cases that the rig plays on real Xen (`cargo xtask rig misbehaviour`), played on the
+//! loopback against our back. There the results are compared with those of Linux's netback; here
+//! with the expected ones.
 
 #[path = "../../examples/misbehaviour/cases.rs"]
 mod cases;

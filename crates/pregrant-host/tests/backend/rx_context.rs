@@ -21,8 +21,8 @@ struct Sender {
     to: Arc<OnceLock<Arc<dyn QueueWaker>>>,
 }
 
-/// The other. `calls`: how often it had a turn, and got a batch in another's; `fails`: its ring is
-/// broken then.
+/// The receiving queue. `calls`: how often it had a turn, and how often it got a batch in another
+/// queue's turn; `fails`: its ring is broken in that case.
 struct Receiver {
     waker: Arc<OnceLock<Arc<dyn QueueWaker>>>,
     calls: Arc<[AtomicU64; 2]>,
@@ -73,8 +73,9 @@ impl ServedQueue<Loopback> for Receiver {
     of_no_device!();
 }
 
-/// In the sender's: a batch at once, and a turn of its own in the next round. In the receiver's: it
-/// waits until the worker looks at its doorbells. A broken ring closes its own device.
+/// In the sender's context the receiver gets a batch at once, and a turn of its own in the next
+/// round. In the receiver's context it waits until the worker checks its doorbells. A broken ring
+/// closes its own device.
 fn frames_go_on_in_a_context() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();

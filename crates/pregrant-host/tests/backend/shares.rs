@@ -1,5 +1,5 @@
-//! One guest with many devices, disks and vifs: each has its share of what one guest may have
-//! mapped, and none costs another its share before it connects.
+//! One guest with many devices, disks and vifs: each has its share of the pages that one guest may
+//! have mapped, and no device loses its share to another before it connects.
 
 use pregrant::DomId;
 use pregrant::blk::front::{Ask, FrontConfig as DiskConfig, FrontVbd};
@@ -50,7 +50,7 @@ impl Images {
         self.attach_to(machine, GUEST, 0..self.0.len())
     }
 
-    /// Attaches some of them for this guest.
+    /// Attaches some of the images to this guest.
     fn attach_to(&self, machine: &mut Machine, guest: u16, which: Range<usize>) -> Vec<DeviceId> {
         let mut ids = Vec::new();
         for (k, path) in self.0[which].iter().enumerate() {
@@ -155,7 +155,7 @@ fn serving(machine: &Machine) -> Back {
     back
 }
 
-/// One process ends in good order, and another resumes everything.
+/// One process ends in good order, and another one takes over everything.
 fn take_over(machine: &Machine, back: Back, ids: &[DeviceId]) -> Back {
     back.ask(|backend| backend.detach());
     drop(back);
@@ -182,8 +182,8 @@ fn end(mut machine: Machine, back: Back, ids: &[DeviceId]) {
     machine.end();
 }
 
-/// On a front that has 256 grants for all of its disks, and with vifs of all kinds; where the bound
-/// is much above and much below what they request.
+/// The front has 256 grants for all of its disks, and vifs of all kinds; with a limit far above and
+/// far below what they request.
 fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
     // 16 disks have a ring page, 16 vifs of two queues four. Lists: 32 pages a queue. Kept: 512
     // pages a queue, and 1408 of a disk.
@@ -241,7 +241,8 @@ fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
     }
 }
 
-/// Each of them has as many staging buffers as a back offers, and the rings of more have room.
+/// Each vif has as many staging buffers as a back offers, and there is still room for the rings of
+/// more vifs.
 fn sixteen_vifs_of_one_guest_have_long_lists() {
     let mut machine = Machine::start();
     let back = serving(&machine);
@@ -271,7 +272,7 @@ fn sixteen_vifs_of_one_guest_have_long_lists() {
     end(machine, back, &ids);
 }
 
-/// Each of them keeps as many pages as a back says, by persistent grants and by gref mappings.
+/// Each vif keeps as many pages mapped as a back offers, by persistent grants and by gref mappings.
 fn sixteen_vifs_of_one_guest_keep_more_pages_than_slots() {
     let mut machine = Machine::start();
     let back = serving(&machine);
@@ -306,7 +307,7 @@ fn sixteen_vifs_of_one_guest_keep_more_pages_than_slots() {
     end(machine, back, &ids);
 }
 
-/// More rings than the bound has pages: the last of them is refused, and the others are served.
+/// More rings than the limit has pages: the last ones are refused, and the others are served.
 fn a_guest_that_names_more_than_it_may_is_refused() {
     let mut machine = Machine::start();
     let back = serving(&machine);
@@ -329,7 +330,7 @@ fn a_guest_that_names_more_than_it_may_is_refused() {
     end(machine, back, &ids);
 }
 
-/// Six disks, three of them opened: those keep all of their pages, before and after a take-over,
+/// Six disks, three of them open: these keep all of their pages, before and after a take-over,
 /// whatever the others are asked.
 fn disks_that_are_offered_take_nothing() {
     let mut machine = Machine::start();
@@ -363,8 +364,8 @@ fn disks_that_are_offered_take_nothing() {
     end(machine, back, &ids);
 }
 
-/// Two guests have all that may stay mapped of all guests; a third, which came last, has its share
-/// once one of them is gone.
+/// Two guests have all pages that may stay mapped for all guests; a third one, which came last,
+/// gets its share once one of them is gone.
 fn what_one_guest_lets_go_of_comes_to_another() {
     let mut machine = Machine::start();
     let back = serving(&machine);

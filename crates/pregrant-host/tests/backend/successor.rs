@@ -1,5 +1,5 @@
-//! A backend's first frames: what guests sent while no one served them reaches its receivers,
-//! whichever vif the successor has first.
+//! A backend's first frames: frames that guests sent while no backend ran reach their receivers,
+//! whichever vif the successor takes over first.
 //!
 //! ```text
 //!   guest 5 --32 frames--> ring      | back: detached        | successor: 5 is served by a worker,
@@ -64,7 +64,7 @@ impl Orphans {
         (0..WAITING).for_each(|n| five.send(0, six.mac(), [64, 700, 1514, 5000][n as usize % 4], n));
     }
 
-    /// A successor, with something in the way of vif 6.
+    /// Starts a successor, with an obstacle to taking over vif 6.
     fn succeed(&self, kind: Kind) -> (Back, Arc<Obstacle>) {
         let obstacle = Obstacle::new(self.ids()[1], kind);
         let in_the_way = Some(Arc::clone(&obstacle));
@@ -123,7 +123,7 @@ fn no_frame_is_lost(kind: Kind) {
     orphans.end(back);
 }
 
-/// No one keeps frames for a vif that is not to be had: they are reported, and later ones are
+/// Frames for a vif that cannot be taken over are not kept: they are reported, and later ones are
 /// counted.
 fn what_waits_for_a_vif_that_another_has_is_reported() {
     let mut orphans = Orphans::leave();

@@ -1,5 +1,5 @@
-//! Vifs from their coming to their end, as two guests and a backend live it: what was negotiated is
-//! what frames take, and when it is over nothing is left.
+//! Vifs from creation to end, as two guests and a backend see them: frames use the negotiated
+//! paths, and nothing is left over at the end.
 
 use pregrant::DomId;
 use pregrant::net::back::Drained;
@@ -64,7 +64,7 @@ fn two_vifs(machine: &mut Machine) -> [DeviceId; 2] {
     })
 }
 
-/// Connects two guests, checks the way their frames take, exchanges, closes.
+/// Connects two guests, checks the paths of their frames, exchanges frames, closes.
 fn life(machine: &mut Machine, back: &Back, config: [FrontConfig; 2], paths: [(&str, &str); 2]) {
     let before = machine.broker.audit();
     let ids = two_vifs(machine);
@@ -120,8 +120,8 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
     });
 }
 
-/// Guests that let their back map all of them, beside one that does not; and a back that was not
-/// asked to.
+/// Guests that let their back map their whole memory, beside one that does not; and a back that was
+/// not asked to.
 fn frames_both_ways_in_any_page_of_the_guest() {
     let config = FrontConfig { foreign: true, ..ordinary() };
     let (named, copy) = (("foreign", "foreign"), ("copy", "copy"));
@@ -278,9 +278,9 @@ fn the_toolstack_takes_a_vif_away() {
     });
 }
 
-/// The front closed before the toolstack asked, or is gone: a toolstack that checks first leaves 6
-/// as it is (libxl), another writes 5 over it, and 6 must be said again, or that one waits until it
-/// loses its patience.
+/// The front closed before the toolstack asked, or is gone. A toolstack that checks first leaves
+/// state 6 as it is (libxl); another one writes 5 over it, and 6 must be written again, or it waits
+/// until its timeout.
 fn a_closed_vif_is_taken_away_at_once() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, _back| {
         let before = machine.broker.audit();
@@ -384,8 +384,8 @@ fn ports_are_made_before_a_guest_is_notified() {
     machine.end();
 }
 
-/// Its guest is connected, and a netfront does not come back from a close: the next backend finds
-/// it so, and serves it.
+/// The vif's guest is connected, and a netfront could not reconnect after a close: the next backend
+/// finds it unchanged, and serves it.
 fn a_live_vif_without_a_far_side_stays_as_it_is() {
     let mut machine = Machine::start();
     let ids = two_vifs(&mut machine);
@@ -419,7 +419,8 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
     machine.end();
 }
 
-/// No one else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
+/// No one else removes the directories: the toolstack's daemon does not run here, and xl cleans up
+/// its own domain only.
 fn a_driver_domain_takes_the_directories_away() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         back.ask(|backend| backend.config_mut().removes = true);
@@ -444,8 +445,8 @@ fn a_driver_domain_takes_the_directories_away() {
     });
 }
 
-/// A script that runs behind a vif that is gone: its line is one of that vif's faults, and none is
-/// lost without a count.
+/// A script still runs for a vif that is gone: its line is one of that vif's faults, and no line is
+/// lost without being counted.
 fn what_fails_when_a_vif_is_gone_is_logged_at_its_expense() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
@@ -572,7 +573,7 @@ fn a_backend_ends_and_another_serves() {
     machine.end();
 }
 
-/// A front that goes on saying 4 on a vif that was closed for a fault gets nothing from the next
+/// A front that still writes 4 for a vif that was closed after a fault is not served by the next
 /// backend either.
 fn what_a_predecessor_closed_stays_closed() {
     let mut machine = Machine::start();

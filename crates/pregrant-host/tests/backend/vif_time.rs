@@ -1,6 +1,5 @@
-//! A backend as time passes, on a machine within the test: the remote side gets a link
-//! that goes, and a rate changes while frames travel. Each rule, to the nanosecond,
-//! is tested in the core.
+//! A backend as time passes, on a machine within the test: the remote side's link goes down, and a
+//! rate changes while frames travel. The exact times of each rule are tested in the core.
 
 use pregrant::DomId;
 use pregrant::net::back::Patience;

@@ -52,7 +52,7 @@ pub const TESTS: &[Test] = &[
 
 const TWO: Workers = Some((2, Placement::Balanced));
 
-/// Numbers that seem random, and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -169,7 +169,7 @@ impl Circle {
         });
     }
 
-    /// Nothing is on its way any more.
+    /// Waits until nothing is in flight any more.
     fn rest(&self) {
         self.go(false);
         until(|| {
@@ -179,7 +179,7 @@ impl Circle {
         });
     }
 
-    /// No vif failed, and no frame was dropped anywhere.
+    /// Checks that no vif failed, and that no frame was dropped anywhere.
     fn assert_unharmed(&self, back: &Back) {
         for id in &self.ids {
             let report = back.report(*id).unwrap();
@@ -239,7 +239,7 @@ fn play(
     }
 }
 
-/// A guest that comes for a while, and how it ends.
+/// A guest that stays for a while, and how it ends.
 enum Visitor {
     Good(Box<Guest>),
     Liar(Box<RawGuest>),
@@ -566,7 +566,7 @@ fn pool(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut Work
     });
 }
 
-/// The same, whose threads start only on request.
+/// Like `pool`, with threads that start only on request.
 fn pool_in(
     mode: Mode,
     workers: usize,
@@ -595,7 +595,7 @@ fn pool_in(
     assert_eq!(pool.carried().iter().map(Carried::total).sum::<usize>(), 0);
 }
 
-/// The queues that came back, once there are this many, with the reason.
+/// Waits until this many queues were returned; returns them with the reason.
 fn returned(pool: &mut WorkerPool<Loopback>, queues: usize) -> (Vec<usize>, Vec<String>) {
     let (mut numbers, mut whys) = (Vec::new(), Vec::new());
     while numbers.len() < queues {
@@ -613,7 +613,7 @@ fn returned(pool: &mut WorkerPool<Loopback>, queues: usize) -> (Vec<usize>, Vec<
     (numbers, whys)
 }
 
-/// A worker that falls asleep just as it is written to takes the command all the same.
+/// A worker that falls asleep just when a command is sent to it receives the command nevertheless.
 fn no_command_is_lost() {
     pool(1, Placement::Balanced, |p, pool, id| {
         let mut dice = Dice(4);
@@ -656,7 +656,7 @@ fn queues_without_any_worker_come_back() {
     assert!(whys[0].contains("no worker thread"), "{whys:?}");
 }
 
-/// Also a worker whose first queue arrives just as it is about to sleep without any.
+/// The same for a worker whose first queue arrives just when it is about to sleep without any.
 fn a_worker_that_only_polls_arms_nothing() {
     pool_in(Mode::Poll, 1, Placement::Balanced, |p, pool, id, begin| {
         let calls = Arc::<[AtomicU64; 2]>::default();
@@ -670,7 +670,7 @@ fn a_worker_that_only_polls_arms_nothing() {
     });
 }
 
-/// No one knows which queue lost one: each queue is checked.
+/// The kernel dropped an event, and it is unknown of which queue: each queue is checked.
 fn events_that_the_kernel_dropped_are_made_good() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
@@ -694,7 +694,7 @@ fn events_that_the_kernel_dropped_are_made_good() {
     assert_eq!(polled(), before.map(|n| n + 1));
 }
 
-/// All vifs of one worker go at once: those of the other come over until both carry the same.
+/// All vifs of one worker end at once: some of the other's move until both serve the same number.
 fn who_is_left_is_placed_evenly() {
     let mut machine = Machine::start();
     let back = back(&machine, TWO);

@@ -1,5 +1,6 @@
 //! Xen's security advisories that need a whole machine: processes' resources, event channels,
-//! xenstore, a log. A hostile guest beside two that go on. docs/threat-model.md has the table.
+//! xenstore, the log. A hostile guest beside two that must go on. docs/threat-model.md has the
+//! table.
 
 use pregrant::net::front::FrontConfig;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
@@ -25,7 +26,7 @@ pub const TESTS: &[Test] = &[
     ("xsa_349_state_flips_while_no_one_listens", xsa_349_state_flips_while_no_one_listens),
 ];
 
-/// The bad guest has done all that it can, and nothing came of it.
+/// Called when the bad guest has done everything: checks that nothing came of it.
 fn end(mut stage: Stage) {
     stage.settles();
     stage.end();
@@ -37,7 +38,7 @@ fn resident_pages() -> usize {
     statm.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Every request is answered with ERROR, and what the log says of the guest fits a page of it.
+/// Every request is answered with ERROR, and the log's lines about the guest fit on a page.
 fn xsa_43_a_million_bad_requests_are_a_few_lines() {
     let began = Instant::now();
     let mut stage = Stage::set();
@@ -124,8 +125,8 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     end(stage);
 }
 
-/// Pages that stay mapped since they were seen are within a guest's bound, over all of its vifs,
-/// and give way to what another vif of it needs.
+/// Pages that stay mapped after they were seen count for the guest's limit, over all of its vifs,
+/// and are unmapped when another of its vifs needs them.
 fn xsa_300_pages_that_are_kept_count_too() {
     let mut stage = Stage::set();
     let limit = 4 + 100;

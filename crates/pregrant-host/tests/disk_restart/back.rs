@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Serves until its standard input ends, and leaves its disks to a successor; or closes them, where
-/// something comes there.
+/// Serves until its standard input ends, and then leaves its disks to a successor; or closes them,
+/// if something arrives on standard input.
 pub fn play(socket: &Path, io: &str, path: &str) {
     // SAFETY: it is ignored from here on, and no handler runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

@@ -1,5 +1,5 @@
-//! A disk that is in use when somebody wants it gone: its front says 5 and goes on, and so does its
-//! back, or its back's successor.
+//! A disk that is in use when it should be removed: its front goes to state 5 and continues to use
+//! it, and so does its back, or the back's successor.
 
 use crate::guest::{Guest, ask};
 use crate::world::{Image, World};
@@ -43,7 +43,7 @@ pub fn a_disk_in_use_outlives_its_detach() {
     }
 }
 
-/// No one has it open, and what was written was not flushed.
+/// No program has the disk open, but written data was not flushed.
 pub fn what_was_written_is_flushed_before_a_disk_goes() {
     let image = Image::new(BYTES);
     let mut world = World::new(&image.0);
@@ -62,8 +62,8 @@ pub fn what_was_written_is_flushed_before_a_disk_goes() {
     world.end(back);
 }
 
-/// In a driver domain the back's directory is that domain's to take away, and the front's is the
-/// toolstack's: neither waits.
+/// In a driver domain that domain removes the back's directory, and the toolstack removes the
+/// front's: neither waits for the other.
 pub fn a_front_ends_whichever_directory_goes_last() {
     for first in [Side::Front, Side::Back] {
         let image = Image::new(BYTES);

@@ -1,4 +1,4 @@
-//! A guest with a disk, in a thread of the test; and what works on that disk.
+//! A guest with a disk, in a thread of the test, and the programs that use the disk.
 
 use crate::BYTES;
 use crate::world::{GUEST, Image, VBD, World, client};
@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Against hangs only.
+/// A limit against hangs only.
 const GUARD: Duration = Duration::from_secs(180);
 
 const CLOSE: u8 = 1;
@@ -67,7 +67,7 @@ impl Guest {
         self.end(CLOSE)
     }
 
-    /// Ends without a word, as a process that is killed. Returns the same.
+    /// Ends without closing anything, like a process that is killed. Returns the same as `end`.
     pub fn die(self) -> u64 {
         self.end(DIE)
     }
@@ -77,7 +77,7 @@ impl Guest {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Waits until it has ended, since the toolstack took its disk away.
+    /// Waits until the guest has ended because the toolstack removed its disk.
     pub fn until_removed(self) {
         self.thread.join().unwrap();
     }
@@ -97,8 +97,8 @@ fn connected(platform: Loopback, config: FrontConfig) -> BlkFrontend<Loopback, U
     front
 }
 
-/// A thread that says that it is over, and wakes the loop: before the loop asks, or just after. A
-/// loop that misses it sleeps for ever.
+/// A thread sets a flag that ends the loop, and wakes the loop, just before or after the loop
+/// checks the flag. A loop that misses it would sleep forever.
 pub fn the_end_of_the_loop_is_not_slept_over() {
     let image = Image::new(BYTES);
     let world = World::new(&image.0);

@@ -1,6 +1,6 @@
-//! A disk's back dies, is replaced on the live rings, and its guest finds what it wrote: no request
-//! fails, none is asked twice by the guest, and no write of the dead process lands behind its
-//! successor's.
+//! A disk's back dies, another one takes over the live rings, and the guest finds what it wrote: no
+//! request fails, the guest sends none twice, and no write of the dead process reaches the disk
+//! after its successor's.
 //!
 //! The binary starts itself as `child SOCKET IO PATH`, a real backend with images that are files.
 //! Tests run one after the other.
@@ -22,9 +22,9 @@ use std::path::Path;
 use std::time::Duration;
 use world::{Image, World};
 
-/// The crash points of a ring whose answers come in any order.
+/// Crash points of a ring whose answers come in any order.
 const POINTS: [&str; 4] = ["mid-frame", "in-responses", "before-publish", "before-notify"];
-/// Bytes of a test's image, and threads that work on a part of it each.
+/// Length of a test's image in bytes; several threads work on a part of it each.
 const BYTES: u64 = 4 << 20;
 const THREADS: u64 = 6;
 
@@ -108,7 +108,8 @@ fn work(image: &Image, guest: &Guest, ops: u32, mut meanwhile: impl FnMut()) {
     }
 }
 
-/// How a front has its bytes travel, with what its back does where it does not persist.
+/// How a front moves its bytes: name, path of the back without persistent grants, and the front's
+/// settings.
 fn ways() -> [(&'static str, &'static str, FrontConfig); 3] {
     let plain = FrontConfig { persistent: false, ..FrontConfig::default() };
     [
@@ -165,8 +166,8 @@ fn a_disk_goes_on_after_kills_and_stops() {
     }
 }
 
-/// Another file is moved to the image's place while no back runs: its guest is not given it, nor
-/// does what the guest had asked for land there; when the right one is back the guest goes on with
+/// Another file is moved to the image's path while no back runs: the guest does not get it, and
+/// none of the guest's requests reaches it. When the right file is back, the guest continues with
 /// it.
 fn a_guest_keeps_the_image_that_it_had() {
     let (image, other) = (Image::new(BYTES), Image::new(BYTES));
@@ -206,8 +207,8 @@ fn a_guest_keeps_the_image_that_it_had() {
     world.end(back);
 }
 
-/// A refusal of a former disk of this number is no refusal of this one, though no back ran when
-/// that one went.
+/// The refusal of a former disk of this number does not hold for a new one, although no back ran
+/// when the former one was removed.
 fn a_disk_that_is_attached_again_has_the_image_that_it_names() {
     let (image, other) = (Image::new(BYTES), Image::new(BYTES));
     let mut world = World::new(&image.0);

@@ -1,5 +1,5 @@
-//! A disk that takes its time, as the test likes: a file that a thread of this process serves
-//! through FUSE.
+//! A disk that is as slow as the test wants: a file that a thread of this process serves through
+//! FUSE.
 //!
 //! ```text
 //!   back --io_uring--> kernel --FUSE--> this thread: a write waits here until the gate is open
@@ -40,17 +40,17 @@ struct Inside {
     came: usize,
     /// Number of times it was opened.
     opened: usize,
-    /// Past the page cache it takes whole pages alone, and says so of no other write before it
-    /// comes.
+    /// Direct I/O must be whole pages; the file system reports that only when another write
+    /// arrives.
     takes_pages: bool,
     refused: usize,
-    /// Writes by way of the cache that came while others waited that did not go that way.
+    /// Number of writes through the page cache that arrived while direct writes were in flight.
     mixed: usize,
     silent: bool,
     /// Reads at [`HELD`] wait, until it is false.
     holds_reads: bool,
     held: Vec<(ReplyData, Vec<u8>)>,
-    /// What waits for an end of the silence.
+    /// Requests that wait for the end of the silence.
     unanswered: Vec<Box<dyn FnOnce() + Send>>,
 }
 
@@ -179,7 +179,7 @@ impl Filesystem for SlowFile {
             reply.data(&bytes);
         }
     }
-    /// Where it takes whole pages alone it frees nothing, and says so where there is something.
+    /// With direct I/O of whole pages only, it frees nothing, and refuses to where there is data.
     fn fallocate(
         &self,
         _: &Request,
@@ -233,7 +233,7 @@ struct Mount {
 }
 
 impl Mount {
-    /// None: it is not available here, which was printed.
+    /// None: FUSE is not available here, which was printed.
     fn new(name: &str) -> Option<Self> {
         let file = SlowFile(Arc::new(Mutex::new(Inside { bytes: vec![0; BYTES], ..Inside::default() })));
         let dir = std::env::temp_dir().join(format!("pregrant-slow-{}-{name}", std::process::id()));
@@ -263,7 +263,7 @@ impl Drop for Mount {
     }
 }
 
-/// Whether somebody has the lock of an image: its back, or what is left of it in the kernel.
+/// True if somebody has locked an image: its back, or the rest of that back in the kernel.
 fn is_locked(path: &Path) -> bool {
     flock(File::open(path).unwrap(), FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
 }
@@ -274,9 +274,9 @@ fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// The first back is killed while its write is in the kernel. Its process is gone and its write is
-/// not: the lock says so, and the successor sends nothing to the disk before that has landed. Then
-/// it does the write once more, for no one had answered it.
+/// The first back is killed while its write is in the kernel. The process is gone but the write is
+/// not: the lock shows that, and the successor sends nothing to the disk before the write has
+/// ended. Then it executes the write once more, because it was not answered.
 pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
     for (path, persistent) in [("copy", true), ("copy", false), ("map", false)] {
         let Some(mount) = Mount::new(path) else { return };
@@ -315,7 +315,7 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
     }
 }
 
-/// A guest closes its disk, or dies, while the disk hangs: the back goes on, takes the next
+/// A guest closes its disk, or dies, while the disk hangs: the back goes on, accepts the next
 /// connection when the disk is free, and ends in good order.
 pub fn a_disk_that_hangs_holds_no_one_but_its_guest() {
     let Some(mount) = Mount::new("hangs") else { return };
@@ -334,8 +334,8 @@ pub fn a_disk_that_hangs_holds_no_one_but_its_guest() {
     world.finish(back);
 }
 
-/// A disk that hangs gives no error, and moves no counter: the log says how long the oldest request
-/// has waited, and that it waits no longer.
+/// A disk that hangs returns no error and changes no counter: the log reports how long the oldest
+/// request has waited, and later that it no longer waits.
 pub fn a_disk_that_hangs_is_said() {
     let Some(mount) = Mount::new("said") else { return };
     let world = World::new(&mount.path());
@@ -357,8 +357,8 @@ pub fn a_disk_that_hangs_is_said() {
     world.end(back);
 }
 
-/// A file system that does not answer at all: a call that opens an image there, or asks its length,
-/// gets an error, and its caller goes on.
+/// A file system that does not answer at all: a call that opens an image there, or asks for its
+/// length, returns an error, and its caller goes on.
 pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     let Some(mount) = Mount::new("silent") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());
@@ -457,8 +457,8 @@ pub fn reads_that_hang_do_not_pile_up() {
     }
 }
 
-/// A front that comes and goes while the file system is silent: one `open` waits there, and none
-/// for each time.
+/// A front connects and leaves again and again while the file system does not answer: only one
+/// `open` waits there, not one for each time.
 pub fn a_silent_file_system_has_one_open_however_often_a_front_comes() {
     let Some(mount) = Mount::new("opens") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());
@@ -483,9 +483,9 @@ pub fn a_silent_file_system_has_one_open_however_often_a_front_comes() {
     until(|| !is_locked(&mount.path()));
 }
 
-/// A storage that says nothing of what direct I/O wants, and refuses it when it comes: that is no
-/// error of the guest's, the whole image goes through the page cache from then on, and nothing does
-/// before the last direct write is over.
+/// Storage that does not report its requirements for direct I/O, and refuses such I/O later: the
+/// guest gets no error; from then on the whole image uses the page cache, but only after the last
+/// direct write has ended.
 pub fn direct_io_that_is_refused_later_is_given_up_for_the_whole_image() {
     for io in IoWay::ALL {
         let Some(mount) = Mount::new(&format!("refuses-{io}")) else { return };

@@ -1,4 +1,4 @@
-//! The machine of these tests: a guest with a disk, and backs as processes.
+//! The machine of these tests: a guest with a disk, and backs in processes of their own.
 
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vbd};
@@ -20,7 +20,7 @@ pub const LIMIT: &str = "PREGRANT_TEST_FILE_LIMIT";
 /// The environment variable with which a back writes its log to its stderr.
 pub const LOGS: &str = "PREGRANT_TEST_LOGS";
 
-/// A file that goes with its test.
+/// A file that is removed when dropped.
 pub struct Image(pub PathBuf);
 
 impl Image {
@@ -78,8 +78,8 @@ impl World {
         made.create(&mut self.0.toolstack).unwrap();
     }
 
-    /// The guest is dead: the toolstack takes its disk away, waits for no one, and makes another
-    /// guest with a disk of that number.
+    /// The guest is dead: the toolstack removes its disk without waiting, and creates another guest
+    /// with a disk of the same number.
     pub fn reattach(&mut self, image: &Path) {
         toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
         self.attach(image, true);
@@ -108,14 +108,14 @@ impl World {
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// The guest is gone, or has closed its disk: takes it away, and sees that nothing is left of
-    /// it.
+    /// The guest is gone, or has closed its disk: removes the disk, and checks that nothing is left
+    /// of it.
     pub fn end(mut self, back: Back) {
         self.remove_disk();
         self.finish(back);
     }
 
-    /// The toolstack takes the disk away, when its back has closed it.
+    /// The toolstack removes the disk, once its back has closed it.
     pub fn remove_disk(&mut self) {
         self.ask_for_removal();
         self.until_states([None, Some("6")]);
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// Nothing is left of the guest and its disk, and then of the back.
+    /// Checks that nothing is left of the guest and its disk, and then of the back.
     pub fn finish(self, back: Back) {
         self.0.end(back);
     }

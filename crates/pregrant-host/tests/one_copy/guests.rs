@@ -1,4 +1,4 @@
-//! Guests at one switch: each on a machine of its own, with real queues at both ends.
+//! Guests at one switch, each on a machine of its own, with real queues at both ends.
 //!
 //! ```text
 //!   Sender: TxFront --ring--> TxQueue --SwitchPort--> switch --SwitchPort--> RxQueue --ring--> RxFront: Receiver
@@ -31,7 +31,7 @@ pub fn frame(from: u8, to: u8, len: usize, seed: u32) -> Frame {
     (head.into_iter().chain(noise).take(len).collect(), Offload::NONE)
 }
 
-/// Makes the switch learn that this guest is behind this port.
+/// Teaches the switch that this guest is behind this port.
 pub fn teach(port: &mut SwitchPort, guest: u8) {
     let mut arena = Arena::new();
     assert!(arena.push(&frame(guest, 0xFE, 60, 0).0, Offload::NONE));
@@ -97,12 +97,12 @@ impl Sender {
         }
     }
 
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub fn in_flight(&self) -> u32 {
         self.ends.front.in_flight()
     }
 
-    /// Closes it: nothing of it stays granted or mapped.
+    /// Closes the queue, and checks that nothing stays granted or mapped.
     pub fn close(self) -> SwitchPort {
         self.ends.close(&self.domains);
         self.domains.assert_empty();
@@ -145,7 +145,7 @@ impl Receiver {
         n
     }
 
-    /// All of that, until nothing comes.
+    /// Runs turns until nothing more arrives.
     pub fn turn(&mut self) {
         loop {
             self.post();

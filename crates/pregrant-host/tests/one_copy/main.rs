@@ -1,5 +1,5 @@
-//! Frames of one guest that are copied from its pages into another's: what the other gets, and who
-//! waits for whom when one of them ends, stands, or breaks its word.
+//! Frames of one guest that are copied from its pages directly into another's: what the receiver
+//! gets, and who waits for whom when one of them ends, stalls, or breaks the protocol.
 
 mod guests;
 
@@ -24,7 +24,7 @@ const RECEIVERS: [Way; 9] = [
     Way::Copy,
 ];
 
-/// A switch whose long frames begin early.
+/// A switch that forwards zero-copy from a small length on.
 fn lending() -> Switch {
     let switch = Switch::new();
     switch.lend_above(1024);
@@ -72,7 +72,7 @@ fn what_one_guest_sends_another_gets() {
     }
 }
 
-/// Nothing is lent where that is switched off, and the bytes are the same.
+/// With the option off nothing is zero-copy, and the bytes are the same.
 #[test]
 fn nothing_is_lent_where_the_operator_says_so() {
     let switch = lending();
@@ -95,7 +95,7 @@ fn pair(switch: &Switch) -> (Sender, Receiver, Vec<Frame>) {
     (a, b, (0..4).map(|k| frame(1, 2, 4000, k)).collect())
 }
 
-/// A frame that is lent is answered once it is read.
+/// A zero-copy frame is answered once it was read.
 #[test]
 fn a_sender_is_answered_when_its_frames_are_read() {
     let switch = lending();
@@ -112,7 +112,7 @@ fn a_sender_is_answered_when_its_frames_are_read() {
 }
 
 /// A guest that posts no slots keeps no one's pages: frames become private in its worker's round,
-/// and later ones are copied at once. Its slots come back, and so does lending.
+/// and later ones are copied at once. When its slots come back, so does zero-copy.
 #[test]
 fn a_receiver_without_slots_holds_up_no_sender() {
     let switch = lending();
@@ -147,8 +147,8 @@ fn a_receiver_without_slots_holds_up_no_sender() {
     b.close();
 }
 
-/// Long frames in pages begin a page of the switch's memory each; a few of them take less than half
-/// of it.
+/// Long frames in pages begin at a page of the switch's memory each; a few of them use less than
+/// half of it.
 #[test]
 fn gaps_between_a_few_frames_take_nothing_from_who_gets_them() {
     for (together, len) in [(1, 4200), (2, 4200), (3, 9000), (3, 13_000)] {
@@ -171,8 +171,8 @@ fn gaps_between_a_few_frames_take_nothing_from_who_gets_them() {
     }
 }
 
-/// As with a worker of its own, its sender is always ahead: it is lent to as soon as it accepts
-/// frames.
+/// As with a worker of its own, the receiver's sender is always ahead: it gets zero-copy frames as
+/// soon as it receives frames.
 #[test]
 fn a_receiver_that_stood_once_and_never_has_all_is_lent_to_again() {
     let switch = lending();
@@ -209,7 +209,7 @@ fn a_receiver_that_stood_once_and_never_has_all_is_lent_to_again() {
     b.close();
 }
 
-/// Frames that are dropped for a guest that takes nothing do not count as taken by it.
+/// Frames that are dropped for a guest that posts no slots do not count as received by it.
 #[test]
 fn a_receiver_whose_frames_expire_is_lent_nothing() {
     let switch = lending();
@@ -249,7 +249,7 @@ impl QueueWaker for Asleep {
     fn ring(&self) {}
 }
 
-/// Its pages go at once, and its frames arrive all the same.
+/// The sender's pages are released at once, and its frames arrive nevertheless.
 #[test]
 fn a_sender_that_ends_takes_its_pages_along() {
     let switch = lending();
@@ -264,7 +264,7 @@ fn a_sender_that_ends_takes_its_pages_along() {
     b.close();
 }
 
-/// In good order: what is held is answered.
+/// The sender ends in good order: held frames are answered.
 #[test]
 fn a_sender_that_is_drained_has_all_answered() {
     let switch = lending();
@@ -280,7 +280,7 @@ fn a_sender_that_is_drained_has_all_answered() {
     b.close();
 }
 
-/// With frames in its mail, in its arena, and between the two.
+/// The receiver ends with frames in its mail, in its arena, and between the two.
 #[test]
 fn a_receiver_that_ends_gives_back_what_it_was_lent() {
     for polls in 0..3 {
@@ -378,7 +378,7 @@ fn a_checksum_is_finished_in_private_memory() {
     b.close();
 }
 
-/// A datagram with `payload` bytes, whose checksum is that of its pseudo-header.
+/// A datagram with `payload` bytes, whose checksum is blank: that of its pseudo-header.
 fn udp(payload: usize, seed: u32) -> Vec<u8> {
     let mut bytes = frame(1, 2, 14 + 28 + payload, seed).0;
     bytes[12..14].copy_from_slice(&[8, 0]);
@@ -392,7 +392,7 @@ fn udp(payload: usize, seed: u32) -> Vec<u8> {
     bytes
 }
 
-/// The payload that goes on is what is there when it is copied; what the switch has understood is
+/// The forwarded payload is what is there when it is copied; headers that the switch has parsed are
 /// not read again.
 #[test]
 fn a_sender_that_rewrites_its_frames_changes_payload_alone() {
@@ -421,7 +421,7 @@ fn a_sender_that_rewrites_its_frames_changes_payload_alone() {
     c.close();
 }
 
-/// Wakes a thread that sleeps until it is rung.
+/// Wakes a thread that sleeps until the doorbell is rung.
 #[derive(Debug, Default)]
 struct Doorbell(Mutex<bool>, Condvar);
 
@@ -442,7 +442,7 @@ impl Doorbell {
 }
 
 /// Two workers, each of which sleeps when it has nothing to do: no answer is missed, and no frame,
-/// also where the receiver stands now and then.
+/// even if the receiver stalls now and then.
 #[test]
 fn frames_go_from_worker_to_worker() {
     let switch = lending();

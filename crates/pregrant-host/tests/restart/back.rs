@@ -1,5 +1,5 @@
-//! The back's process: a real [`Backend`] between guests and ports that keep account in logs, and a
-//! switch for those guests that talk to each other.
+//! The back's process: a real [`Backend`] between guests and ports that record frames in logs, and
+//! a switch for guests that talk to each other.
 
 use crate::control::SpreadPort;
 use crate::frames;
@@ -179,7 +179,7 @@ fn doorbell_of(watched: [Log; 3], wakers: Wakers) -> UnixStream {
     waker
 }
 
-/// How vifs are served, in words: `map`, `foreign` or another path's name, and `heads`, `no-sg`.
+/// Parses how vifs are served: `map`, `foreign` or another path's name, and `heads`, `no-sg`.
 fn vif_config(words: &str) -> VifConfig {
     let said = |word| words.split(',').any(|w| w == word);
     let paths = PathConfig {

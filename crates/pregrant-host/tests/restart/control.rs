@@ -1,5 +1,5 @@
 //! Backs that die while a guest sets hash, table and multicast addresses: each request is answered
-//! once, and the last back sends what the guest asked for (docs/protocol 1.1, R4).
+//! once, and the last back applies what the guest asked for (docs/protocol 1.1, R4).
 
 use crate::back::Wakers;
 use crate::world::{Back, Log, Word, World};
@@ -239,8 +239,8 @@ fn frames_of_each_queue(front: &mut Front, backs: &mut Backs) -> [Vec<u8>; QUEUE
     came
 }
 
-/// Frames that are due on each queue: by the guest's own reckoning, and of the groups the one that
-/// is named at the end.
+/// The frames that are expected on each queue: by the guest's own calculation, and of the groups
+/// only the one that was named last.
 fn due() -> [Vec<u8>; QUEUES] {
     let mut hash = HashSettings::default();
     let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));

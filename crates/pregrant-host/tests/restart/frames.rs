@@ -1,5 +1,5 @@
-//! Numbered frames of any length; beyond what has one slot for each page, large TCP segments to be
-//! cut.
+//! Numbered frames of any length; those that need more than one slot for each page are large TCP
+//! segments.
 //!
 //! ```text
 //!   up to 9000 bytes:   | numbered frame                         |     pregrant_host::ports::sequence
@@ -18,7 +18,7 @@ const HEADERS: usize = 54;
 const TO_BE_CUT: Offload =
     Offload { csum_blank: true, csum_ok: true, gso_type: GSO_TYPE_TCPV4, gso_size: 1448 };
 
-/// Slots of a ring that bytes of such a frame take.
+/// Number of ring slots that such a frame needs.
 pub fn slots(len: usize) -> usize {
     len.div_ceil(PAGE_SIZE)
 }

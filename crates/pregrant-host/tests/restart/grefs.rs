@@ -1,5 +1,5 @@
-//! Backs that die while a guest has pages kept mapped, or let go of: each request is answered once,
-//! and the last back has what the guest asked for (docs/protocol 2.11, R4).
+//! Backs that die while a guest has pages mapped by request, or unmapped: each request is answered
+//! once, and the last back has mapped what the guest asked for (docs/protocol 2.11, R4).
 
 use crate::control::{Backs, Front};
 use crate::world::{Word, World};

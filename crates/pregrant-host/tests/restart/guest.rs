@@ -1,4 +1,4 @@
-//! The process of a guest that is to be killed: a real front with frames both ways, until its end.
+//! The process of a guest that will be killed: a real front with frames in both directions.
 
 use crate::traffic::Traffic;
 use crate::world::{self, GUEST};
@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Frames that one of them sends.
+/// Number of frames that one guest sends.
 pub const NUMBERS: u64 = 3000;
 
 #[derive(Clone, Copy, Debug)]

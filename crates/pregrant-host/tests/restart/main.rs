@@ -1,5 +1,5 @@
-//! A back that dies is taken up by a new process on the live rings (docs/protocol 1.1), and the
-//! guest notices a pause and nothing else.
+//! A back dies, and a new process takes over its live rings (docs/protocol 1.1); the guest notices
+//! only a pause.
 //!
 //! The binary starts itself as `child PATH copy|map|spread`, a backend whose port keeps account in
 //! memory that outlives it, and as `guest ORDERS PATH`. Tests run one after the other.
@@ -33,7 +33,7 @@ use traffic::Traffic;
 use world::{BACK, Word, World};
 
 const POINTS: [&str; 5] = ["after-copy", "mid-frame", "in-responses", "before-publish", "before-notify"];
-/// How the bytes travel: the back's ordinary path, and whether staging is negotiated.
+/// How bytes travel: the back's ordinary path, and whether staging is negotiated.
 const PATHS: [(&str, bool); 6] = [
     ("copy", false),
     ("map", false),
@@ -239,8 +239,8 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
     }
 }
 
-/// Three queues, each with rings, pages and channels of its own, the back dying in a batch of one
-/// of them.
+/// Three queues, each with its own rings, pages and channels; the back dies in a batch of one of
+/// them.
 fn queues_are_taken_up_one_by_one() {
     let unstaged = FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() };
     for (ordinary, config) in [("copy", FrontConfig::default()), ("copy", unstaged), ("map", unstaged)] {

@@ -1,5 +1,5 @@
-//! Each path and chain with each class of frame, queues, scatter-gather, workers, and an end that
-//! dies: in processes, over the loopback.
+//! Each path and chain with each class of frame, number of queues, scatter-gather, workers, and an
+//! end that dies: in processes, over the loopback.
 //!
 //! ```text
 //!   cell --> World: frames numbered 0.. both ways --somebody dies in their midst--> more of them --> counters, close, nothing is left
@@ -29,11 +29,11 @@ use pregrant_test_machine::one_by_one::alive;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Which cells: see the module.
+/// Environment variable that chooses the cells; the file's head explains it.
 const MATRIX: &str = "PREGRANT_MATRIX";
 const SEED: &str = "PREGRANT_SEED";
 
-/// How frames travel, and who may count them.
+/// How frames travel, and by which counters that is checked.
 struct Way {
     name: &'static str,
     /// The back's configuration; see `vif_config`.
@@ -46,7 +46,7 @@ struct Way {
 /// A counter of the back's, and what must not have happened besides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
-    /// Grant copies alone.
+    /// By grant copies only.
     Copy,
     Map,
     /// By pages that stay mapped; the first frame in each page is not served by them.
@@ -55,17 +55,17 @@ enum By {
     Staging,
     DataRing,
     Foreign,
-    /// By copies from pages that the back exports.
+    /// By copies from pages that the back grants.
     GuestCopy,
 }
 
-/// Buffers of `len` bytes both ways.
+/// Staging buffers of `len` bytes in both directions.
 fn staging(config: FrontConfig, len: u32) -> FrontConfig {
     let len = DataLen::new(len);
     FrontConfig { staging: Buffers::of(len, len), ..config }
 }
 
-/// More of them than a ring has slots: each rests before it is written again.
+/// More buffers than a ring has slots: each rests before it is written again.
 fn pooled(config: FrontConfig) -> FrontConfig {
     let mut config = staging(config, 2048);
     config.staging.buffers = 700;
@@ -83,12 +83,12 @@ fn within(len: usize, most: usize, else_by: By) -> By {
     if len <= most { By::Staging } else { else_by }
 }
 
-/// `map` copies the first bytes, and maps what is behind them.
+/// `map` copies the first bytes of a frame, and maps the rest.
 fn mapped(len: usize) -> By {
     if len <= 128 { By::Copy } else { By::Map }
 }
 
-/// All of them; a new path is a line more.
+/// All ways; a new path is one more line.
 #[rustfmt::skip]
 const WAYS: &[Way] = &[
     Way { name: "copy", back: "copy", front: |c| c, by: |_| [By::Copy; 2] },
@@ -108,30 +108,31 @@ const WAYS: &[Way] = &[
     Way { name: "zerocopy", back: "copy", front: |c| sending_on(c, 2048), by: |len| [within(len, 2048, By::Copy); 2] },
     Way { name: "zerocopy 65535", back: "copy", front: |c| sending_on(c, 65535), by: |_| [By::Staging; 2] },
 ];
-/// The one whose frames are sent from pages of the guest's own, which the back has after a while.
+/// The way whose frames are sent from the guest's own pages, which the back has mapped after a
+/// while.
 const OWN_PAGES: &str = "own pages";
 /// Number of frames for which there is room.
 const OWN_PLACES: usize = 8;
 /// The cells whose guest sends received frames on.
 const ZEROCOPY: &str = "zerocopy";
-/// The one whose frames are in pages that go with their back.
+/// The way whose frames are in pages that are lost with their back.
 const GUEST_COPY: &str = "guest-copy";
 
 /// Bytes of a frame: short of Ethernet's least, 64, 4 more than a buffer has, an MTU, a page, a
 /// large MTU, a segment of 64 KiB.
 const SIZES: [usize; 7] = [40, 64, 260, 1514, PAGE_SIZE, 9000, 65535];
 const QUEUES: [u32; 3] = [1, 2, 4];
-/// Whether the front takes frames over several slots, and whether the back does.
+/// Whether the front accepts frames over several slots, and whether the back does.
 const SG: [[bool; 2]; 4] = [[true, true], [false, true], [true, false], [false, false]];
 const WORKERS: [&str; 2] = ["1", "2"];
 
-/// The end that dies, or goes in good order, while frames are on their way.
+/// The end that dies, or ends in good order, while frames are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Neither,
     /// The back dies at any point of a batch, or between two; another one resumes the live rings.
     BackIsKilled,
-    /// Another one in the same domain starts from the beginning.
+    /// Another front in the same domain starts from the beginning.
     FrontDies,
     FrontClosesAndOpens,
     BackClosesAndOpens,
@@ -178,7 +179,7 @@ impl Cell {
         row.iter().zip(levels()).rev().fold(0, |number, (level, of)| number * of + level)
     }
 
-    /// Whether frames of this length are taken from the guest, and for it.
+    /// Whether frames of this length are accepted from the guest, and by it.
     fn taken(&self) -> [bool; 2] {
         let long = self.len > PAGE_SIZE;
         let [front, back] = self.sg;
@@ -311,7 +312,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Frames that the guest has sent, or been sent where it sends on what comes.
+    /// Number of frames that the guest has sent, or that were sent to it if it sends received
+    /// frames on.
     fn made(&self, traffic: &Traffic) -> u64 {
         if self.cell.sends_on() { self.next() } else { traffic.numbers.start }
     }
@@ -339,7 +341,7 @@ fn in_flight(traffic: &Traffic) -> u64 {
     (0..vif.nr_queues()).map(|i| u64::from(vif.in_flight(i))).sum()
 }
 
-/// Which pages of the guest's own the back has.
+/// Which of the guest's own pages the back has.
 fn caches(traffic: &Traffic) -> impl Iterator<Item = &GrefCache> {
     let vif = traffic.front.vif();
     (0..vif.nr_queues()).filter_map(|i| vif.queue(i)?.tx().cache())
@@ -508,7 +510,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
     world.end(back);
 }
 
-/// All frames went that way. `exact`: the back knew all of it before.
+/// Checks that all frames used that path. `exact`: the back knew all pages before.
 fn assert_by(by: By, counts: Counts, exact: bool) {
     let Counts {
         frames,

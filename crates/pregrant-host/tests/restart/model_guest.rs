@@ -1,4 +1,4 @@
-//! A guest that plays raw slots: the model front on a live vif.
+//! A guest that writes raw slots: the model front on a live vif.
 
 use crate::world::{BACK, World};
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
@@ -34,12 +34,12 @@ use std::time::Duration;
 const ORDER: u32 = 2;
 /// Bytes that fit a staging buffer, in the tests that have some.
 const STAGED: u32 = 2048;
-/// Pages of a data ring, as the exponent of 2: what is in flight goes round it, and does not fit it
-/// now and then.
+/// log2 of the number of pages of a data ring, so small that frames in flight wrap around, and
+/// sometimes do not fit.
 const DATA_RING: u32 = 6;
 /// The first index of each ring: they wrap.
 const START: u32 = u32::MAX - 20;
-/// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums
+/// Flags of a large segment: numbered frames are not TCP, so a back could not blank their checksums
 /// itself.
 const LARGE: u16 = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
 
@@ -53,13 +53,13 @@ pub struct ModelGuest {
     /// A page for each id.
     tx_pages: (Region, Vec<GrantRef>),
     rx_pages: (Region, Vec<GrantRef>),
-    /// The flags of each request that names one of them.
+    /// The flags of each request that names a buffer.
     tx_flags: u16,
     staging: Option<(StagingArea<Loopback>, StagingArea<Loopback>)>,
     data_ring: Option<DataArea<Loopback>>,
     /// The list page, if the back exports pages.
     list: Option<Region>,
-    /// Frames that came in such pages, and those that were lost with their back.
+    /// Number of frames in pages of the back, and number that were lost with their back.
     lent: u64,
     lost: u64,
     /// Ids of frames on the TX ring, in their order; those in the data ring among them.
@@ -76,12 +76,12 @@ impl ModelGuest {
         Self::over(world.guest(), staged, "copy", 0)
     }
 
-    /// The same by the path of this name.
+    /// Like `connect`, by the path of this name.
     pub fn connect_by(world: &World, (path, staged): (&str, bool)) -> Self {
         Self::over(world.guest(), staged, path, if staged { ORDER } else { 0 })
     }
 
-    /// The same over an attachment, with rings of `1 << order` pages.
+    /// Like `connect`, over an existing attachment, with rings of `1 << order` pages.
     pub fn over(
         (platform, mut xs): (Loopback, Client<UnixTransport>),
         staged: bool,
@@ -176,7 +176,7 @@ impl ModelGuest {
         assert_eq!(state.unwrap(), wanted);
     }
 
-    /// Slots of each ring.
+    /// Number of slots of each ring.
     pub fn slots(&self) -> u64 {
         self.slots as u64
     }
@@ -186,8 +186,8 @@ impl ModelGuest {
         self.device.peer_state(&mut self.xs).unwrap()
     }
 
-    /// Plays frames number `first` to `first + n` of one slot, or of three (one of them an extra
-    /// info), and shows them at once.
+    /// Sends frames number `first` to `first + n`, each of one slot or of three (one of them an
+    /// extra info), and publishes them at once.
     pub fn send(&mut self, first: u64, n: u64, long: bool) {
         for seq in first..first + n {
             // Two data slots each, whatever is in flight; from one list page into the next, where
@@ -280,7 +280,7 @@ impl ModelGuest {
         self.platform.events().notify(&self.chan);
     }
 
-    /// The same without an event for a back that sleeps.
+    /// Posts slots without an event for a back that sleeps.
     pub fn post_unheard(&mut self) {
         while self.rx.free() > 0 {
             let id = (self.posted % self.slots as u64) as u16;
@@ -289,7 +289,7 @@ impl ModelGuest {
         }
     }
 
-    /// The numbers of the frames that came with every byte right.
+    /// The numbers of the frames that arrived with every byte right.
     pub fn received(&mut self) -> Vec<u64> {
         let frames = self.rx.frames().unwrap();
         let in_ring = |f: &&RxFrame| f.slots.iter().all(|rsp| rsp.flags & RXF_DATA_RING != 0);
@@ -306,7 +306,8 @@ impl ModelGuest {
         seen
     }
 
-    /// Number of frames in pages that backs exported, and of those that were lost with their back.
+    /// Number of frames in pages that backs granted, and number of those that were lost with their
+    /// back.
     pub fn lent(&self) -> [u64; 2] {
         [self.lent, self.lost]
     }
@@ -360,7 +361,7 @@ impl ModelGuest {
         Some(bytes)
     }
 
-    /// Closes as a front does, and takes its memory back.
+    /// Closes as a front does, and frees its memory.
     pub fn close(mut self) {
         self.bus().set_state(XenbusState::Closing).unwrap();
         self.wait_for(XenbusState::Closing);

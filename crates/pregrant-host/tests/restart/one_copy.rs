@@ -1,5 +1,5 @@
-//! Frames that one guest lends to another through the back's switch, while the back dies: they are
-//! in the sender's pages and on its ring, so the next back finds them there.
+//! Frames that go zero-copy from one guest to another through the back's switch, while the back
+//! dies: they are in the sender's pages and on its ring, so the next back finds them there.
 //!
 //! ```text
 //!   sender (7) --numbered frames, each above the threshold--> switch --copied once--> receiver (8)
@@ -56,7 +56,7 @@ impl Station {
         Self { front, burst: Arena::new(), head: Head::new(mac(peer), mac(own)) }
     }
 
-    /// Sends frames of these numbers, together.
+    /// Sends frames of these numbers, in one batch.
     fn send(&mut self, numbers: std::ops::Range<u64>, len: usize) -> u64 {
         self.burst.clear();
         for number in numbers {
@@ -73,7 +73,7 @@ impl Station {
         self.front.vif().in_flight(0) == 0
     }
 
-    /// Numbers of the frames that came.
+    /// Numbers of the received frames.
     fn recv(&mut self) -> Vec<u64> {
         self.burst.clear();
         self.front.recv(0, &mut self.burst, 1).unwrap();
@@ -81,7 +81,7 @@ impl Station {
     }
 }
 
-/// Number of times each frame came.
+/// Number of times each frame arrived.
 struct Arrivals {
     times: Vec<u32>,
     next: u64,
@@ -153,7 +153,7 @@ fn play(config: FrontConfig, len: usize, crash: &str, workers: Option<&str>, wha
     assert!(twice <= BURST_FRAMES as u32, "{what}: {twice} twice");
 }
 
-/// Both close; what came last is noted.
+/// Both guests close; the last frames are counted, too.
 fn end(world: World, back: Back, stations: [Station; 2], arrivals: &mut Arrivals) {
     let [mut sender, mut receiver] = stations;
     while !sender.is_answered() {

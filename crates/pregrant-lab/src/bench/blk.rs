@@ -118,11 +118,11 @@ pub struct Row {
     dir: Dir,
     /// Length of a request in bytes.
     size: usize,
-    /// Bytes that each begins at a multiple of.
+    /// Requests begin at multiples of this number of bytes.
     align: usize,
     /// Requests in flight, of each guest.
     depth: usize,
-    /// Bytes of the last guest's requests, where it is greedy: then the others alone are counted.
+    /// Length of the last guest's requests, if it is greedy: then only the others are counted.
     greedy: Option<usize>,
     /// Whether this is the greedy guest's row, or the one compared with it.
     is_compared: bool,
@@ -263,7 +263,7 @@ fn works(args: &BlkArgs) -> impl Iterator<Item = (u32, u32, Dir, u16)> {
     args.size.iter().flat_map(with_aligns).flat_map(with_dirs).flat_map(with_depths)
 }
 
-/// The machines of one path: what their disks are on, guests, workers.
+/// The machines for one path, for each kind of disk, number of guests and number of workers.
 fn machines(args: &BlkArgs) -> impl Iterator<Item = (Medium, u16, u16)> {
     let with_media = move |(guests, workers)| Medium::of(args).map(move |medium| (medium, guests, workers));
     let with_workers = move |&guests| args.workers.iter().map(move |&workers| (guests, workers));

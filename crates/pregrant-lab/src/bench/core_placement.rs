@@ -15,7 +15,7 @@ use std::io;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CorePlacement {
-    /// The guest's; None: this process may use one core alone, and pins no one.
+    /// The guest's core; None: this process may use only one core, and pins no thread.
     pub guest: Option<usize>,
     /// The core of the back's first thread.
     pub back: Option<usize>,
@@ -59,7 +59,7 @@ impl CorePlacement {
         self.nr_workers
     }
 
-    /// Describes it, as a sentence without its full stop.
+    /// Describes the placement, as a sentence without its full stop.
     pub fn words(&self) -> String {
         let (Some(guest), Some(back)) = (self.guest, self.back) else {
             return "one core for all threads, and the figures say little".into();

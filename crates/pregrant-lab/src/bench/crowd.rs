@@ -33,19 +33,19 @@ const DESCRIPTORS_A_VIF: u64 = 16;
 pub struct Plan {
     /// Queues of each guest's vif.
     pub queues: Vec<u32>,
-    /// Worker threads of the backend; not where each guest has its own.
+    /// Number of worker threads of the backend, unless each guest has its own.
     pub workers: usize,
     /// Which worker gets a guest's queues.
     pub place: Placement,
     pub mode: Mode,
     pub path: PathName,
-    /// Staging buffers of each direction that a guest asks for; 0: as many as slots.
+    /// Number of staging buffers of each direction that a guest asks for; 0: as many as slots.
     pub buffers: u32,
 }
 
 pub struct Cores {
     pub guests: Option<usize>,
-    /// The backend's, by worker; empty where there is one core only.
+    /// The core of each of the backend's workers; empty if there is only one core.
     pub workers: Vec<usize>,
 }
 
@@ -100,7 +100,7 @@ pub struct Stand {
     wrong: Wrong,
 }
 
-/// Frames that went wrong, and sleeps.
+/// Numbers of frames that were lost, repeated or damaged, and of lost wake-ups.
 #[derive(Clone, Copy, Default)]
 pub struct Wrong {
     lost: u64,
@@ -125,7 +125,7 @@ impl Wrong {
 pub struct Window {
     pub seconds: f64,
     pub frames: Vec<u64>,
-    /// The backend's use for it.
+    /// Resources that the backend used.
     pub spent: Spent,
     pub wrong: Wrong,
 }
@@ -153,7 +153,7 @@ impl Wrong {
     }
 }
 
-/// The time of single frames, and the backend's use for them.
+/// Latency of single frames, and the resources that the backend used for them.
 pub struct Echoes {
     /// The guest's report.
     pub guest: Played,
@@ -209,8 +209,7 @@ impl Stand {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent))
     }
 
-    /// Bytes of memory that the backend's process has: of its own, and of guests, which it has
-    /// mapped.
+    /// Bytes of memory of the backend's process: its own, and memory of guests that it has mapped.
     pub fn memory(&self) -> Result<[u64; 2]> {
         let path = format!("/proc/{}/status", self.ends.back.pid());
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
@@ -226,7 +225,7 @@ impl Stand {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Seen)?, Report::Seen { spent, came } => (spent, came)))
     }
 
-    /// The frames that come while these guests send all they can.
+    /// Counts the frames that arrive while these guests send as much as they can.
     pub fn send(&mut self, loads: Vec<Load>, seconds: f64) -> Result<Window> {
         answer!(self.ends.ask_guests(ProcessCommand::Send(loads))?, Report::Done => ());
         std::thread::sleep(WARM_UP);

@@ -79,14 +79,14 @@ const PLACES: &[(Placement, &str)] = &[
     (Placement::Own, "a thread for each guest, as netback since 2013"),
 ];
 
-/// Queues of a guest that has several.
+/// Number of queues of a guest that has several.
 const GREEDY_QUEUES: u32 = 4;
 /// Length of long frames in bytes.
 const LONG: usize = 65535;
 
 struct Row {
     guests: u16,
-    /// 0: a thread for each guest.
+    /// Number of workers; 0: a thread for each guest.
     workers: u16,
     place: Placement,
     greed: Greed,

@@ -106,7 +106,7 @@ fn next<T>(from: &Receiver<T>, shared_core: bool) -> Option<T> {
     }
 }
 
-/// The backend's side: copies what it is given, until the guest is done.
+/// The backend's side: copies pages as asked, until the guest has finished.
 fn copy_bursts(
     back: &Loopback,
     size: u16,
@@ -141,7 +141,7 @@ fn copy_bursts(
     }
 }
 
-/// A table and a burst, on a machine of its own.
+/// One row: a grant table version and a burst length, measured on a machine of its own.
 struct Row {
     table: GrantTableVersion,
     burst: usize,
@@ -186,7 +186,7 @@ impl Row {
         })
     }
 
-    /// The guest's side: rounds of all ops until the time is over, one at least.
+    /// The guest's side: runs rounds of all operations until the time is over, at least one.
     fn rounds(
         &self,
         guest: &Loopback,

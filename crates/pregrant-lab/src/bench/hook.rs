@@ -65,7 +65,7 @@ const PATHS: &[(PathName, &str)] = &[
 ];
 
 impl HookArgs {
-    /// The measured rows: sizes, paths, and buffers where the path has some.
+    /// The rows to measure: sizes, paths, and buffers if the path has any.
     fn cases(&self) -> impl Iterator<Item = (u32, PathName, u32)> {
         let with_buffers = move |(size, path)| {
             let buffers = if path == PathName::Staging { &self.buffers[..] } else { &[0] };
@@ -97,7 +97,7 @@ const WAYS: [(RxWay, &str); 6] = [
     (RxWay::SendOn, "sent back by a hook, in their buffers"),
 ];
 
-/// The rows that are compared.
+/// Rows that are compared with each other.
 const PAIRS: [(RxWay, RxWay); 4] = [
     (RxWay::Hook, RxWay::Stack),
     (RxWay::Hook, RxWay::Allocate),

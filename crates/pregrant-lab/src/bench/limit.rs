@@ -22,7 +22,7 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-/// The hidden subcommand that is read from.
+/// The hidden subcommand of the process whose memory is read.
 const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 
 /// Arguments of `bench limit`.
@@ -94,7 +94,7 @@ const ROWS: [Row; 14] = [
     Row::Wake,
 ];
 
-/// Sizes of frames handed over by a pool.
+/// Lengths of frames that are passed through a pool.
 const POOLED: [usize; 3] = [64, 256, 1500];
 
 /// All rows, for these numbers of buffers, and these amounts of other work.
@@ -235,8 +235,8 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// A process that was killed is no property of the machine: what it leaves out is no note but a
-/// failure.
+/// An error if the target was killed: a missing result is then a failure, not a property of the
+/// machine.
 fn alive(target: &mut Option<Target>) -> Result<()> {
     match target.as_mut().map(Target::check_alive) {
         Some(Err(e)) => Err(format!("{e}; its rows would be missing or wrong, run bench limit again").into()),
@@ -295,7 +295,7 @@ fn table(rows: &[(Row, Repeats)]) -> Table {
         .grouped(|(row, _)| std::mem::discriminant(row))
 }
 
-/// The process that is read from: sleeps until its standard input ends.
+/// Runs the process whose memory is read: sleeps until its standard input ends.
 pub fn run_target() -> Result<()> {
     Ok(remote::serve_target(std::io::stdin().lock(), std::io::stdout().lock())?)
 }

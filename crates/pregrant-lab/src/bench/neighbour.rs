@@ -71,7 +71,7 @@ const DATA_LEN: u32 = 2048;
 struct Row {
     path: PathName,
     nuisance: Nuisance,
-    /// The guest's load as a part of its rate alone; None: its full load.
+    /// The guest's load as a part of its rate without a neighbour; None: full load.
     paced: Option<f64>,
     /// Worker threads of the backend.
     workers: usize,
@@ -92,7 +92,7 @@ impl Row {
         (self.path, self.paced, self.workers) == (other.path, other.paced, other.workers)
     }
 
-    /// The share that the measured guest has a right to, as a part of its rate beside a neighbour
+    /// The share that the measured guest can claim, as a part of its rate beside a neighbour
     /// without a vif.
     fn fair_share(&self) -> f64 {
         // Beside a neighbour at another worker: all of its own.

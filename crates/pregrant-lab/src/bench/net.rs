@@ -142,7 +142,7 @@ pub const SENDERS_PATHS: &[(PathName, &str)] = &[PATHS[0], PATHS[2], PATHS[3], P
 /// A path of this bench's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetPath {
-    /// The first of its chain.
+    /// The first path of the chain.
     pub path: PathName,
     /// With `staging`: the heads of longer frames are in their buffers, and the rest uses this
     /// path.
@@ -166,13 +166,13 @@ impl NetPath {
         }
     }
 
-    /// RX: whether frames are in pages that the guest can read by reference.
+    /// RX: true if frames are in pages that the guest can read by reference.
     fn comes_in_pages(self) -> bool {
         ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path)
     }
 
-    /// RX is copied by a back that maps TX, as Linux's does: with heads that is `staging+copy`. It
-    /// exports pages for RX only.
+    /// True if the path serves this direction. A back that maps on TX copies on RX, as Linux's
+    /// does: with heads that is `staging+copy`. A back that grants pages does so for RX only.
     pub fn serves(self, dir: Dir) -> bool {
         match dir {
             Dir::Tx => self.path != PathName::GuestCopy,
@@ -227,7 +227,7 @@ fn rx_head() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64)
 }
 
-/// A number of queues that the backend offers.
+/// Parses a number of queues that the backend offers.
 pub fn queues(text: &str) -> std::result::Result<u32, String> {
     let most = BackFeatures::default().max_queues;
     match text.parse() {
@@ -236,7 +236,7 @@ pub fn queues(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// A length of staging buffers that it offers.
+/// Parses a length of staging buffers that the backend offers.
 pub fn data_len(text: &str) -> std::result::Result<u32, String> {
     let offered = pregrant::net::path::staging::keys::ALL_DATA_LENS;
     match text.parse() {
@@ -247,20 +247,20 @@ pub fn data_len(text: &str) -> std::result::Result<u32, String> {
 
 /// Entries of a table for the pages of all ids of a queue: 256 of each direction.
 pub const STATIC_POOL: usize = 512;
-/// Pages of the guest's own that its table has room for beside them.
+/// Number of the guest's own pages that the table has room for, in addition.
 const OWN_PAGES: usize = RING_SLOTS as usize;
 
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The case, without its time and its vif.
+    /// The measured case, without its duration and vif.
     pub case: Case,
     /// Number of the backend's worker threads; 0: its one thread serves the queues. The testbed has
     /// the same number.
     pub workers: usize,
-    /// The bench that it is a row of.
+    /// Name of the bench that the row belongs to.
     pub bench: &'static str,
-    /// The records, one per repeat.
+    /// The records, one for each repeat.
     pub records: Repeats,
     /// How the platform copied and mapped, as text.
     pub platform: String,
@@ -290,17 +290,17 @@ impl Row {
         self.heads.then_some(self.case.rest)
     }
 
-    /// Entries that the back's table has for the guest's own buffers.
+    /// Number of entries in the back's table for the guest's own buffers.
     pub fn table(&self) -> usize {
         self.gref_pages.map_or(0, |pages| pages - STATIC_POOL)
     }
 
-    /// The memory that its frames are sent from.
+    /// The memory from which frames are sent.
     pub fn tx_way(&self) -> TxWay {
         if self.buffers.is_some() { TxWay::Own } else { TxWay::Copy }
     }
 
-    /// The name of its path for `--path`.
+    /// The name of the path for `--path`.
     pub fn name(&self) -> &'static str {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
@@ -402,7 +402,7 @@ impl Row {
 }
 
 impl NetArgs {
-    /// Refuses what would have no effect.
+    /// Refuses options that would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if !self.path.iter().any(|path| path.path == PathName::Staging) {
             ["data-len", "tx-data-len", "rx-data-len", "rx-only"].into_iter().try_for_each(|option| {
@@ -468,7 +468,7 @@ fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoale
     all.collect()
 }
 
-/// The memory that frames are sent from, by way.
+/// The kinds of memory from which frames are sent.
 fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
     if dir != Dir::Tx || path != PathName::GrefMapping {
         return vec![None];
@@ -477,7 +477,7 @@ fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
     args.tx.iter().map(|way| (*way == TxWay::Own).then_some(own)).collect()
 }
 
-/// Whether a guest may have more buffers or pages than its rings have slots.
+/// True if a guest may have more buffers or pages than its rings have slots.
 fn has_buffers(path: PathName) -> bool {
     use PathName as P;
     matches!(path, P::Staging | P::Persistent | P::GrefMapping | P::Foreign)

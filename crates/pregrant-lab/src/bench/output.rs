@@ -9,7 +9,7 @@ use pregrant_cli::screen::{self, Progress, print};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// The argument of a bench that has no page.
+/// Arguments of a bench that writes no page.
 #[derive(Debug, clap::Args)]
 pub struct Lines {
     /// Write a JSON object per row and repeat to this file ("-": standard output, without the
@@ -18,7 +18,7 @@ pub struct Lines {
     json: Option<PathBuf>,
 }
 
-/// The arguments of one that has.
+/// Arguments of a bench that writes a page.
 #[derive(Debug, clap::Args)]
 pub struct Output {
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A record of what was measured just now.
+    /// Writes a record of a measurement that just ended.
     pub fn write(&mut self, record: &Record) -> Result<()> {
         let others = record.others.or_else(load::since_last);
         Ok(self.json.write(&Record { others, ..record.clone() })?)

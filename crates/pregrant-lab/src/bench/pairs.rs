@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Rows that have a counterpart, with that.
+/// Rows with the row that they are compared with, if there is one.
 fn paired(
     rows: &[Row],
     counterpart: impl Fn(&Row, Kind) -> Option<Kind>,

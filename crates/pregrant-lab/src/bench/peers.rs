@@ -37,9 +37,9 @@ use testpmd::Pair;
 const BURST: u32 = 64;
 /// How long a bare ring is measured.
 const RING: Duration = Duration::from_millis(50);
-/// Rings are alike when they differ by no more than this.
+/// Two rates of a bare ring count as equal if they differ by no more than this.
 const ALIKE: f64 = 0.2;
-/// The longest frame that a buffer of memif or vhost-user has room for here.
+/// Longest frame that fits a buffer of memif or vhost-user here.
 const LONGEST: i64 = 1514;
 
 /// Arguments of `bench peers`.
@@ -232,7 +232,7 @@ fn ring(records: &Repeats, at: usize) -> Option<Summary> {
     records.summary(|r| ring_per_s(r)[at])
 }
 
-/// Whether two records had the same phase of the machine.
+/// True if two records were measured in the same phase of the machine, by the rate of a bare ring.
 fn alike(a: &Record, b: &Record) -> bool {
     let rings = [a, b].map(ring_per_s);
     let (least, most) =
@@ -240,7 +240,8 @@ fn alike(a: &Record, b: &Record) -> bool {
     least > 0.0 && most <= least * (1.0 + ALIKE)
 }
 
-/// The ratio of one row to another, in repeats of like phase, and how many these are.
+/// The ratio of one row to another, from repeats in the same phase of the machine, and the number
+/// of these.
 fn times(row: &Repeats, base: &Repeats) -> String {
     let repeats = row.iter().zip(base.iter());
     let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);

@@ -8,7 +8,7 @@ pub fn is_there(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// A program on one core.
+/// A command that runs a program on one core.
 pub fn pinned(program: &str, core: Option<usize>) -> Command {
     let Some(core) = core else { return Command::new(program) };
     let mut command = Command::new("taskset");

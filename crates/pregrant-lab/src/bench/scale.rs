@@ -78,12 +78,13 @@ struct Row {
     path: PathName,
     workers: u16,
     vifs: u16,
-    /// One guest sends; single frames of one guest and their echoes; all guests send.
+    /// Results with one guest that sends, with single frames of one guest and their echoes, and
+    /// with all guests sending.
     one: Repeats,
     requests: Repeats,
     responses: Repeats,
     all: Repeats,
-    /// Nanoseconds of the backend's CPU time for each time that such a frame woke it.
+    /// Nanoseconds of the backend's CPU time for each time that a single frame woke it.
     woken_ns: Vec<f64>,
     /// For each machine, what the backend used while all guests were idle: CPU time in ns, and
     /// system calls.
@@ -93,7 +94,7 @@ struct Row {
 }
 
 impl Row {
-    /// A record with what all of the row's have.
+    /// A record with the fields that all records of the row share.
     fn record(&self, args: &ScaleArgs, dir: &str, busy: u16, syscalls_a_wakeup: Option<f64>) -> Record {
         let mut record = Record::new("scale", &self.path.to_string(), dir, args.size.into());
         record.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
@@ -229,8 +230,7 @@ fn bases(vifs: u16, repeats: u32) -> u32 {
     repeats.div_ceil(vifs.into()).clamp(1, MOST_BASES)
 }
 
-/// Nanoseconds of the backend's CPU time for each frame: what a busy machine takes away is not in
-/// it.
+/// Nanoseconds of the backend's CPU time for each frame, without time that other programs used.
 fn cost(record: &Record) -> f64 {
     record.backend_cpu_ns as f64 / record.frames.max(1) as f64
 }
@@ -239,7 +239,7 @@ fn syscalls_a_wakeup(record: &Record) -> f64 {
     record.of.scale().and_then(|of| of.syscalls_a_wakeup).unwrap_or(0.0)
 }
 
-/// The row that another is held against.
+/// The row to compare another one with.
 fn base_of<'a>(rows: &'a [Row], row: &'a Row) -> &'a Row {
     rows.iter().find(|base| (base.path, base.workers) == (row.path, row.workers)).unwrap_or(row)
 }
@@ -252,7 +252,7 @@ fn columns(rows: &[Row]) -> Columns<'_, Row> {
         .right("vifs", |row| row.vifs)
 }
 
-/// Frames, of one and of all.
+/// A table of frames, for one sender and for all.
 fn frames_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let first = format!("of {}'s", args.vifs[0]);
     let to_base = |row: &Row, of: fn(&Record) -> f64| row.one.ratio_of(&base_of(rows, row).one, of);

@@ -8,8 +8,9 @@ use crate::process::report::Played;
 use crate::testbed::{Ends, Process, Testbed};
 use pregrant_host::drivers::{Mode, Placement};
 
-/// The guest, and the first of those beside it: each has a domain of its own. Where guests are
-/// placed by their numbers the guest has the first of two workers, and those beside it the other.
+/// Domain id of the guest. Guests beside it have the next ones, each with a domain of its own. If
+/// guests are placed by their numbers, the guest gets the first of two workers, and those beside it
+/// the other.
 const GUEST: u16 = 6;
 const FIRST_NEIGHBOUR: u16 = 101;
 
@@ -18,7 +19,7 @@ pub struct Stand {
     ends: Ends,
     vifs: u32,
     neighbours: u16,
-    /// The guest gives its core away when it has nothing to do.
+    /// The guest yields its core when it has nothing to do.
     pub gives_way: bool,
 }
 

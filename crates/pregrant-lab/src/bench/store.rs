@@ -65,7 +65,7 @@ pub struct StoreArgs {
     pub lines: Lines,
 }
 
-/// A server in a thread of its own, on a processor of its own.
+/// A server in a thread and on a processor of its own.
 struct Running {
     handle: Handle,
     thread: JoinHandle<ThreadResult>,
@@ -144,7 +144,7 @@ struct Measured {
     server_cpu_ns: u64,
 }
 
-/// Runs rounds for some time. `server_cpu` gives the server's processor time up to now.
+/// Runs rounds for some time. `server_cpu` returns the CPU time that the server has used so far.
 fn rounds<W: Way>(
     way: &mut W,
     (op, depth, connections): (Op, u32, u16),

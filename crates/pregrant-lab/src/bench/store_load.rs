@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 
 /// Bytes of the values that are read and written.
 pub const VALUE_BYTES: usize = 16;
-/// Children of the node that is listed.
+/// Number of children of the node that is listed.
 pub const CHILDREN: usize = 8;
 
 named! {
@@ -29,7 +29,7 @@ named! {
 }
 
 impl Op {
-    /// Messages of the server for one operation.
+    /// Number of the server's messages for one operation.
     pub fn answers(self) -> usize {
         match self {
             Self::Transaction => 4,
@@ -78,7 +78,7 @@ impl Answers {
         })
     }
 
-    /// Whether that many answers have arrived. An error reply among them is an error.
+    /// True if that many answers have arrived. An error reply among them is an error.
     fn complete(&self, answers: usize) -> io::Result<bool> {
         let mut count = 0;
         for (header, payload) in self.messages() {
@@ -95,7 +95,7 @@ impl Answers {
     }
 }
 
-/// Sockets to a server that runs elsewhere.
+/// Connections to a server in another thread or process.
 pub struct Sockets(pub Vec<UnixStream>);
 
 impl Way for Sockets {
@@ -151,8 +151,7 @@ fn request(out: &mut Vec<u8>, kind: MsgType, tx: u32, slot: usize, payload: &[&[
     codec::encode(out, kind.raw(), slot as u32, tx, payload);
 }
 
-/// The node that an operation works on; each of a round has its own, so that no two wait for one
-/// another.
+/// The node of an operation; each operation of a round has its own, so that they do not conflict.
 fn node(slot: usize) -> String {
     format!("data/{slot}\0")
 }
@@ -223,7 +222,7 @@ impl Load {
         Ok(done)
     }
 
-    /// Requests in the transactions that were just opened.
+    /// The requests, in the transactions that were just opened.
     fn in_transactions(&self, opened: &Answers) -> io::Result<Vec<u8>> {
         let mut out = vec![];
         for (slot, (_, payload)) in opened.messages().enumerate() {

@@ -3,7 +3,7 @@
 use super::Result;
 use super::output::Run;
 
-/// The arguments; a bench has its own defaults.
+/// Arguments about time, with defaults of each bench.
 #[derive(Debug, clap::Args)]
 pub struct Timing {
     /// Seconds of each row and repeat

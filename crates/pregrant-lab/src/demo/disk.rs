@@ -36,7 +36,7 @@ const MODE: Mode = Mode::Adaptive;
 const MOVES: Duration = Duration::from_millis(150);
 /// How long the new process may take to answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Interval of these checks.
+/// Interval of checks of the requests.
 const CHECK: Duration = Duration::from_millis(2);
 
 /// A disk image for this run only: a file without a name, so that no signal leaves it behind.
@@ -66,13 +66,13 @@ pub struct DiskStage {
 pub struct Played {
     /// The process that was killed, and its successor.
     pids: [u32; 2],
-    /// Requests that were answered before the kill, and in all.
+    /// Number of requests that were answered before the kill, and in all.
     before: u64,
     all: u64,
     rested: Rested,
     /// How long requests were sent.
     took: Duration,
-    /// Sectors that were checked in the end.
+    /// Number of sectors that were checked at the end.
     sectors: u64,
 }
 
@@ -119,7 +119,8 @@ impl DiskStage {
         Ok(answer!(self.ask(order)?, Report::Rested(rested) => *rested))
     }
 
-    /// The act. A request that fails, or a byte that is not what was written last, is an error.
+    /// Plays this part of the demo. A request that fails, or a byte with a value other than the
+    /// last written one, is an error.
     pub fn play(mut self, progress: &Progress) -> Result<Played> {
         progress.show("   reading and writing");
         let first = self.answered()?;

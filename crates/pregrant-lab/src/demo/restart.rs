@@ -65,7 +65,7 @@ pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     Ok(Restarted { done, undisturbed_s, pause, pids, grants: [before, after, stage.testbed.grants()?] })
 }
 
-/// The grants when the new backend uses as many, or when guests have ended some.
+/// The grants, once the new backend uses as many as the old one, or guests have ended some.
 fn taken_up(stage: &Stage, before: Grants) -> Result<Grants> {
     let mut now = Grants::default();
     for _ in 0..COUNTS {
@@ -113,7 +113,7 @@ fn longest_gap(arrivals: &[Arrival], killed_at_ns: u64) -> u64 {
     after.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).max().unwrap_or(0)
 }
 
-/// Bytes that had arrived by then.
+/// Number of bytes that had arrived at a time.
 fn bytes_at(arrivals: &[Arrival], at_ns: u64) -> u64 {
     arrivals.iter().take_while(|a| a.at_ns <= at_ns).last().map_or(0, |a| a.bytes)
 }

@@ -9,7 +9,7 @@
 
 /// Bytes of the shortest data.
 pub(super) const LEAST: usize = 32;
-/// Bytes of the longest: what UDP over IPv4 carries.
+/// Length in bytes of the longest datagram of UDP over IPv4.
 pub(super) const MOST: usize = 65_507;
 /// Largest number of datagrams that one acknowledgement names.
 pub(super) const ACKS_MOST: usize = 64;
@@ -62,7 +62,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Fills what follows the header.
+/// Fills the bytes after the header.
 fn fill(run: u64, number: u64, into: &mut [u8]) {
     let mut state = run ^ number.rotate_left(32);
     for chunk in into.chunks_mut(8) {

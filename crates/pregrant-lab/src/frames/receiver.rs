@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 /// Largest number of senders at the same time; a new one replaces the one that was silent for
 /// longest.
 pub(super) const RUNS_MAX: usize = 16;
-/// Bytes that the kernel is asked to keep for us.
+/// Size of the receive buffer that is asked for.
 pub(super) const SOCKET_BYTES: usize = 4 << 20;
 
 pub(super) fn serve(port: u16) -> Result<()> {
@@ -90,7 +90,7 @@ impl Seen {
     }
 }
 
-/// Numbers beyond the first that is missing: more than any window has.
+/// Numbers may be ahead of the first missing one by at most this: more than any window.
 const AHEAD_MAX: u64 = 1 << 16;
 
 impl Receiver {

@@ -21,8 +21,8 @@ const CHECK: Duration = Duration::from_millis(20);
 /// Longest wait for an acknowledgement, however often none came.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
 
-/// The time of a round trip, by the means of RFC 6298: a link that is slow, or has queues, is not
-/// one that loses.
+/// Estimates the round-trip time like RFC 6298, so that a slow link, or one with queues, does not
+/// count as lossy.
 #[derive(Default)]
 struct RoundTrip {
     /// Mean, and mean deviation from it.
@@ -96,7 +96,7 @@ struct Flight<'a> {
     socket: UdpSocket,
     run: u64,
     next: u64,
-    /// Oldest sending first, but for those in between that are acknowledged.
+    /// Datagrams in flight, oldest sending first; some in between may be acknowledged already.
     open: VecDeque<Open>,
     acked: u64,
     retransmitted: u64,
@@ -105,7 +105,7 @@ struct Flight<'a> {
     last_reply: Instant,
     checked: Instant,
     round_trip: RoundTrip,
-    /// Doubled each time that something was late, until one arrives at its first sending.
+    /// Timeout. It is doubled whenever a datagram was late, until one arrives at its first sending.
     patience: Duration,
     bytes: Vec<u8>,
     began: Instant,

@@ -40,7 +40,7 @@ type Line = [u64; LINE / 8];
 pub enum Copies {
     /// Written from registers, read into registers.
     None,
-    /// Copied in by the giver and out by the taker.
+    /// The sender copies lines into the ring, and the receiver copies them out.
     Both,
 }
 
@@ -82,8 +82,8 @@ impl Slots {
         Ok(Self { base, bytes, stride, count })
     }
 
-    /// The line of slot `index`. The giver may write it once the taker has published that it is
-    /// done with it, the taker may read it once the giver has published it.
+    /// The line of slot `index`. The sender may write it once the receiver has published that it is
+    /// done with it; the receiver may read it once the sender has published it.
     #[inline(always)]
     fn line(&self, index: u32) -> *mut Line {
         self.slot(index).cast()

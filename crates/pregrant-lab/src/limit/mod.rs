@@ -30,7 +30,7 @@ pub struct Measured {
     /// Number of lines, copies, fragments or round trips.
     pub frames: u64,
     pub seconds: f64,
-    /// CPU time of the thread that gives (or the only one).
+    /// CPU time of the sending thread (or of the only one).
     pub giver_cpu_ns: u64,
     /// CPU time of the receiving thread.
     pub taker_cpu_ns: u64,
@@ -44,7 +44,7 @@ pub fn cores() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// Ties the calling thread to one core.
+/// Pins the calling thread to one core.
 pub fn pin(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);

@@ -18,13 +18,13 @@ use super::{Measured, joined, pin};
 use crate::cpu_time;
 
 pub const PIECES: usize = 64;
-/// Bytes that the target has: a page for each slot of a ring.
+/// Length of the target's memory in bytes: a page for each slot of a ring.
 const TARGET_BYTES: usize = 256 * PAGE;
 const PAGE: usize = 4096;
 /// The byte that fills the target's memory.
 const FILL: u8 = 0x5A;
 
-/// Memory as a guest of the loopback has it: a shared mapping of a memfd.
+/// Memory like that of a guest on the loopback: a shared mapping of a memfd.
 struct TargetMemory(NonNull<u8>);
 
 impl TargetMemory {
@@ -51,7 +51,7 @@ impl Drop for TargetMemory {
     }
 }
 
-/// The target's side: tells where its memory is, and waits for `input` to end.
+/// The target's side: prints the address of its memory, and waits for `input` to end.
 pub fn serve_target(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
     let memory = TargetMemory::new()?;
     writeln!(output, "{}", memory.start())?;

@@ -8,12 +8,12 @@ use super::Measured;
 use crate::cpu_time;
 use std::time::{Duration, Instant};
 
-/// See the module. Of the thread that made it.
+/// A warm-up, and the measured time after it, of the thread that made this.
 pub(super) struct Window {
     run_for: Duration,
     since: Instant,
     cpu_ns: u64,
-    /// Frames before it; None: it has not started.
+    /// Number of frames before the measured time; None: it has not started.
     first: Option<u64>,
 }
 

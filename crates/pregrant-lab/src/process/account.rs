@@ -25,7 +25,7 @@ use pregrant_loopback::{Loopback, Persistent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The name under which the broker keeps it.
+/// Name under which the broker keeps the memory.
 const NAME: &str = "pregrant/switch-account";
 
 /// A count's place in the memory.
@@ -39,7 +39,7 @@ enum Count {
     Next,
 }
 
-/// Guests that are distinguished, by their domains' numbers.
+/// Number of guests that are distinguished, by domain id.
 const GUESTS: usize = 8;
 
 /// The guest that sent a frame, by the address that the testbed assigns: 00:16:3e:0:DOMAIN:0.
@@ -75,7 +75,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Opens it; without `succeed` it begins at nothing.
+    /// Opens the account; without `succeed` all counts start at 0.
     pub fn open(platform: &Loopback, succeed: bool) -> Result<Self> {
         let kept = Mutex::new(platform.persist(NAME, pregrant::PAGE_SIZE)?);
         let account = Self { kept, first_frame_at_ns: AtomicU64::new(0) };
@@ -143,7 +143,7 @@ impl Account {
 pub struct CountedPort {
     port: SwitchPort,
     account: Arc<Account>,
-    /// The part of the port's overflow that the account has.
+    /// The part of the port's overflow that is counted in the account.
     overflow: u64,
 }
 

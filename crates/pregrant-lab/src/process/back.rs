@@ -45,7 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Recovery, with redo pages or without: so that their cost can be measured.
+/// A recovery with or without redo pages, so that their cost can be measured.
 struct RedoSwitch {
     inner: BrokerRecovery,
     redo: Rc<Cell<bool>>,
@@ -113,7 +113,7 @@ fn disks(path: DiskPath) -> Blk<Loopback> {
     Blk::new(config)
 }
 
-/// Pages of staging buffers that a measured vif may have: as many as any row asks for.
+/// Number of staging pages that a measured vif may have: as many as any row asks for.
 const STAGING_PAGES: u32 = 8192;
 
 impl Host {
@@ -143,8 +143,7 @@ impl Host {
         })
     }
 
-    /// Carries out a command, and answers. `spent`: what was used before anything that an answer
-    /// costs.
+    /// Executes a command, and answers it. `spent`: resources used before the answer was prepared.
     fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
         let done = match command {
             ProcessCommand::StartWorkers(worker_setup) => {

@@ -22,7 +22,7 @@ pub struct Consumer {
     diverted: Diverted,
     numbers: [(Number, usize); BURST_FRAMES],
     stack: GuestStack,
-    /// Frames that a stack would have queued.
+    /// Frames that a network stack would have queued.
     backlog: Vec<Box<[u8]>>,
 }
 
@@ -40,7 +40,8 @@ impl Consumer {
         }
     }
 
-    /// Frames of queue `i`, by a hook that drops them, or sends them back, `slots` slots each.
+    /// Handles frames of queue `i` by a hook that drops them, or sends them back, `slots` slots
+    /// each.
     #[inline(always)]
     pub fn hook(
         &mut self,

@@ -14,13 +14,13 @@ pub struct Fault {
     repeat: bool,
 }
 
-/// Frames of their way that the faults hit.
+/// One in this number of frames is damaged.
 const DAMAGED: u64 = 3;
 const LOST: u64 = 60;
 const REPEATED: u64 = 40;
 
 impl Fault {
-    /// The fault that the environment requests: none, mostly.
+    /// The fault that the environment asks for; usually none.
     pub fn wanted() -> Self {
         static WANTED: OnceLock<Fault> = OnceLock::new();
         *WANTED.get_or_init(|| {

@@ -98,7 +98,7 @@ pub fn connect(guest: &mut Guest) -> Result<()> {
     if guest.connect(PATIENCE)? { Ok(()) } else { Err(not_connected(guest, PATIENCE)) }
 }
 
-/// A guest's requests, for frames to travel so.
+/// A guest's settings for frames that travel by this path.
 pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig {
     let len = data_len.and_then(DataLen::new);
     FrontConfig {
@@ -186,15 +186,15 @@ pub fn spent(guest: &Guest) -> Spent {
     }
 }
 
-/// Bytes of each frame that are read: its headers and number.
+/// Number of bytes of each frame that are read: its headers and number.
 const READ_BYTES: usize = 64;
 
-/// The event that a guest waits for.
+/// What a guest waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     /// Frames.
     Rx,
-    /// Answers to what it sent (and frames).
+    /// Answers to frames that it sent (and received frames).
     Answers,
 }
 
@@ -319,7 +319,7 @@ struct Sender<'a> {
     want: u32,
     /// The guest's own buffers for frames of one queue, if it has any.
     own: Option<OwnFrames>,
-    /// Bytes of a frame that are written there, and after the untimed burst.
+    /// Number of bytes of a frame that are written to these buffers, after the first burst.
     written: usize,
     written_then: usize,
 }

@@ -6,7 +6,7 @@ use pregrant::port::Burst;
 /// Ethertype of a mark: the second of the two for local experiments.
 const MARK_ETHERTYPE: [u8; 2] = [0x88, 0xb6];
 
-/// A frame that marks the begin or the end of the time that is counted.
+/// A frame that marks the start or end of the measured time.
 pub fn mark() -> [u8; 60] {
     let mut frame = [0; 60];
     frame[..6].fill(0xff);

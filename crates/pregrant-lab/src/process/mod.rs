@@ -85,7 +85,7 @@ pub fn run(args: ProcessArgs) -> Result<()> {
     played
 }
 
-/// Whether the broker is not there, or not any more.
+/// True if the error means that the broker does not run, or has ended.
 fn is_end_of_machine(e: &(dyn Error + 'static)) -> bool {
     matches!(e.downcast_ref(), Some(LoopbackError::NoBroker { .. } | LoopbackError::Gone { .. }))
 }
@@ -98,7 +98,7 @@ pub fn stay_on(cpu: Option<usize>) -> Result<()> {
     Ok(sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?)
 }
 
-/// Attaches to a domain, with its xenstore connection, that wakes the platform's events.
+/// Attaches to a domain, and connects to its xenstore, whose events wake the platform.
 fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport>)> {
     let platform = Loopback::attach(broker, domid)?;
     let xs = loopback_machine::store_of(&platform)?;
@@ -115,8 +115,8 @@ fn next_command() -> Result<Option<ProcessCommand>> {
     Ok(Some(serde_json::from_str(&line)?))
 }
 
-/// Whether there is a command, or will be none any more. Commands come one at a time, each after
-/// the last one's answer.
+/// True if there is a command, or the input has ended. Commands come one at a time, each after the
+/// last one's answer.
 fn has_command() -> Result<bool> {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];

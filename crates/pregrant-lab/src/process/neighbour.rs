@@ -23,7 +23,7 @@ use std::time::Duration;
 /// A req_prod that no ring has room for.
 const REQ_PROD_BEYOND_RING: u32 = 1000;
 
-/// Annoys; returns only when that fails.
+/// Plays a bad neighbour; returns only if that fails.
 pub fn play(args: &ProcessArgs, nuisance: Nuisance, size: usize) -> Result<Report> {
     rustix::process::nice(19)?;
     let mut vif = nuisance.has_vif().then(|| RawVif::make(args)).transpose()?;
@@ -133,7 +133,7 @@ struct RawVif {
     tx: RingPages<NetTx, Region>,
     rx: RingPages<NetRx, Region>,
     refs: [GrantRef; 3],
-    /// The page that slots name.
+    /// The page that all slots name.
     _page: Region,
     channel: Channel,
     port: pregrant::EvtchnPort,

@@ -18,7 +18,7 @@ use pregrant::port::{BURST_FRAMES, Burst, FrameDesc};
 use pregrant::shm::SharedBytes;
 use pregrant_host::ports::sequence::MIN_LEN;
 
-/// Buffers that are tried for one frame.
+/// Number of buffers that are tried for one frame.
 const TRIES: usize = 64;
 
 pub struct OwnFrames {
@@ -26,7 +26,7 @@ pub struct OwnFrames {
     /// Number of pages of a buffer.
     pages: usize,
     seed: u64,
-    /// The next, where they are used one after another.
+    /// The next buffer, if they are used one after another.
     next: usize,
     /// For each buffer, the number of the burst that used it last.
     taken: Box<[u32]>,

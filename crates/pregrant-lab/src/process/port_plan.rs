@@ -17,11 +17,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The ports of the next vif that connects.
+/// Which ports the next vif gets that connects.
 pub enum PortPlan {
     Nothing,
     Case(Case, Arc<Signals>),
-    /// A case for this guest's vif; frames without end for any other, if that is wanted.
+    /// This guest's vif plays the case; any other gets frames without end, if that is wanted.
     Beside {
         front: DomId,
         case: Box<PortPlan>,
@@ -74,7 +74,7 @@ impl PortPlan {
     }
 }
 
-/// The remote side that the last command asked for.
+/// The ports as the last command asked for them.
 pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for PlannedPorts {

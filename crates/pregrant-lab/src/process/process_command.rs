@@ -72,7 +72,7 @@ named! {
     }
 }
 
-/// The memory of a guest that its frames are sent from.
+/// The guest's own memory from which its frames are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Buffers {
     /// Pages of a buffer. A frame begins at a page, and uses as many as it needs.
@@ -117,7 +117,7 @@ pub const BUFFERS_MAX: u32 = 16384;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     pub front: u16,
-    /// The number of its vif, which the toolstack has made.
+    /// Number of the vif, which the toolstack has created.
     pub handle: u32,
     pub dir: Dir,
     /// Length of a frame in bytes.
@@ -144,27 +144,28 @@ pub struct Case {
     /// With `staging`: the heads of longer frames are sent from their staging buffers.
     pub heads: bool,
     pub queues: u32,
-    /// Whether the back keeps redo pages, without which its rings do not survive it.
+    /// True if the back keeps redo pages, without which no successor can take over its rings.
     pub redo: bool,
     /// For TX: the sink asks for private copies of whole frames, as a switch does; otherwise it
     /// reads heads in place.
     pub look: bool,
     /// RX: what the guest does with frames.
     pub rx: RxWay,
-    /// RX by reference: bytes of a longer frame that are copied at first.
+    /// RX by reference: number of bytes of a longer frame that are copied at first.
     pub rx_head: usize,
     /// How many frames a guest that sleeps waits for.
     #[serde(with = "by_name")]
     pub rx_coalescing: RxCoalescing,
-    /// TX: frames are in these, and sent from there; None: they are copied to the vif's.
+    /// TX: the guest's own buffers from which frames are sent; None: frames are copied to the
+    /// vif's.
     pub buffers: Option<Buffers>,
     /// Entries of the queue's table of references; None: as many as a backend has.
     pub gref_pages: Option<usize>,
     /// Frames per second that the guest offers (TX only); None: as many as the ring accepts.
     pub rate: Option<f64>,
-    /// The guest lets others have its processor for a moment whenever it finds nothing to do.
+    /// The guest yields its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
-    /// The work of another guest meanwhile, which may have a vif too.
+    /// What another guest does meanwhile, which may have a vif, too.
     pub beside: Option<Nuisance>,
 }
 
@@ -255,7 +256,7 @@ pub struct WorkerSetup {
 /// One of many guests, with vif 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The domain, which the toolstack has made with its vif.
+    /// The domain, which the toolstack has created with its vif.
     pub domid: u16,
     /// Number of queues of its vif.
     pub queues: u32,
@@ -272,7 +273,7 @@ pub struct Load {
 /// The devices of a crowd's backend, and how bytes travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Devices {
-    /// Vifs; the path is of frames that no staging buffer has.
+    /// Vifs, with the path of frames that are in no staging buffer.
     Vifs(#[serde(with = "by_name")] PathName),
     /// Disks.
     Disks(#[serde(with = "by_name")] DiskPath),
@@ -294,20 +295,21 @@ pub enum ProcessCommand {
         /// Go on with a dead predecessor's count of frames; else begin a new one.
         succeed: bool,
     },
-    /// Back: serve a crowd by these workers from now on; the first command. Answer: `Done`.
+    /// Back: serve many guests by these workers from now on; must be the first command. Answer:
+    /// `Done`.
     Serve(WorkerSetup, Devices),
     /// Back with many guests: send frames back, or only count them. Answer: `Done`.
     SendBack(bool),
-    /// Back of a crowd. Answer: `Described`.
+    /// Back with many guests: describe how the platform works. Answer: `Described`.
     Describe,
-    /// Back of a crowd. Answer: `Spent`.
+    /// Back with many guests: report the resources that were used. Answer: `Spent`.
     Spent,
-    /// Back of a crowd. Answer: `Seen`.
+    /// Back with many guests: report the frames that arrived. Answer: `Seen`.
     Seen,
     /// Guest: be a nuisance with vif 0, from a report on, until killed.
     Annoy {
         nuisance: Nuisance,
-        /// Bytes of its frames, where it sends some.
+        /// Length of the frames in bytes, if any are sent.
         size: usize,
     },
     /// Guest: connect vif 0 and take part in a TCP transfer over it. Answer: `Transfer`.

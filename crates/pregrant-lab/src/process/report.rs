@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// The command is carried out.
+    /// The command was executed.
     Done,
     Failed(String),
-    /// The latest events, in words, for the demo.
+    /// The latest events, as text, for the demo.
     Note(String),
     /// A case is over, or single frames of a crowd's first guest are.
     Case(Box<Played>),
@@ -21,10 +21,10 @@ pub enum Report {
     Moved(u64),
     Transfer(Box<Transferred>),
     Switch(Switched),
-    /// Frames that a crowd has sent up to now.
+    /// Number of frames that all guests have sent so far.
     Sent {
         frames: Vec<u64>,
-        /// Sleeps of this end that ended by their bound with work pending.
+        /// Sleeps of this end that ended by timeout although work was pending.
         missed_wakeups: u64,
     },
     /// How the platform copies and maps, as text.
@@ -38,26 +38,26 @@ pub enum Report {
         /// Frames received by each guest whose vif was ever connected.
         came: Vec<Came>,
     },
-    /// Answers to guests with disks up to now.
+    /// Numbers of answers that guests with disks got so far.
     DisksSeen(DisksSeen),
-    /// All of their requests are answered.
+    /// All requests of the guests are answered.
     Rested(Box<Rested>),
 }
 
-/// The use of one end since it started. Times are CLOCK_MONOTONIC.
+/// Resources that one end has used since it started. Times are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Spent {
     pub at_ns: u64,
     /// CPU time of this end.
     pub cpu_ns: u64,
-    /// Back: CPU time by worker.
+    /// Back: CPU time of each worker.
     pub workers_cpu_ns: Vec<u64>,
     /// Back with many guests: for each guest's domain the worker time that its device used while
     /// others wanted it too.
     pub devices_ns: Vec<(u16, u64)>,
     /// Platform operations of this end.
     pub ops: Counters,
-    /// Sleeps that ended by their bound with work pending: a wake-up was lost.
+    /// Sleeps that ended by timeout although work was pending: a wake-up was lost.
     pub missed_wakeups: u64,
 }
 
@@ -78,7 +78,7 @@ impl Spent {
         }
     }
 
-    /// The time, of what was used in some time.
+    /// The duration in seconds, for resources used in some time.
     pub fn seconds(&self) -> f64 {
         self.at_ns as f64 / 1e9
     }
@@ -91,11 +91,11 @@ pub struct Came {
     pub frames: u64,
     /// Sum over the queues of one more than the highest number received.
     pub next: u64,
-    /// Numbers below that which did not come.
+    /// Numbers below that which did not arrive.
     pub missing: u64,
     /// Number of frames that arrived twice, or late.
     pub wrong: u64,
-    /// Frames with a wrong byte: of the untimed burst any, else one in the head.
+    /// Frames with a wrong byte: anywhere in the first burst, in the head of later frames.
     pub damaged: u64,
     /// Number of frames of other programs.
     pub foreign: u64,
@@ -129,20 +129,20 @@ pub struct Switched {
     pub first_frame_at_ns: u64,
     /// Counts of the ports, those of dead predecessors included.
     pub frames: SwitchFrames,
-    /// Sleeps that ended by their bound with work pending.
+    /// Sleeps that ended by timeout although work was pending.
     pub missed_wakeups: u64,
-    /// CPU time of the process, while it served.
+    /// CPU time of the process while it served.
     pub cpu_ns: u64,
 }
 
 /// Frames at the ports of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchFrames {
-    /// Frames that guests sent, by number: each counts once.
+    /// Number of different frames that guests sent, by frame number.
     pub seen: u64,
     /// Number of these frames that arrived a second time.
     pub repeated: u64,
-    /// Numbers that did not come, below one that did.
+    /// Frame numbers that did not arrive, although a higher one did.
     pub missing: u64,
     /// Frames that found the queue to their guest full.
     pub overflow: u64,
@@ -153,13 +153,13 @@ pub struct SwitchFrames {
 /// The results of a case at one end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Played {
-    /// Frames in the time that is counted.
+    /// Number of frames in the measured time.
     pub frames: u64,
-    /// The measured time and what was used in it; missed wake-ups are those of the whole case.
+    /// The measured time and the resources used in it; lost wake-ups are those of the whole case.
     pub spent: Spent,
     /// All frames sent by this end.
     pub sent: u64,
-    /// All frames that this end saw.
+    /// All frames that this end received.
     pub came: Came,
     /// Number of frames of the unmeasured first burst, every byte of which was checked.
     pub checked: u64,
@@ -171,19 +171,19 @@ pub struct Played {
     pub platform: String,
     /// Latencies of requests and of responses.
     pub latency: Option<[Latencies; 2]>,
-    /// Back: frames that other guests sent in the time that is counted.
+    /// Back: frames that other guests sent in the measured time.
     pub others: u64,
-    /// Guest: what became of frames in its own buffers.
+    /// Guest: results for frames in its own buffers.
     pub cache: Option<CachePlayed>,
 }
 
 /// Frames in a guest's own buffers, in the time that is counted.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CachePlayed {
-    /// Sent from where they were.
+    /// Number of frames that were sent without a copy.
     pub hits: u64,
     pub copied: u64,
-    /// Pages that made way for others.
+    /// Number of pages that were removed to make room for others.
     pub evictions: u64,
     /// At the end no frame was zero-copy any more.
     pub copying: bool,
@@ -207,7 +207,7 @@ pub struct Latencies {
 const BUCKETS_PER_OCTAVE: f64 = 32.0;
 
 impl Latencies {
-    /// Percentiles, and the histogram in coarse buckets, those without a frame left out.
+    /// Percentiles, and the histogram in coarse buckets, without empty ones.
     pub fn of(times: &Histogram<u64>) -> Self {
         let mut histogram: Vec<(u64, u64)> = Vec::new();
         for value in times.iter_recorded() {
@@ -262,7 +262,7 @@ pub struct Transferred {
     pub overflow: u64,
     /// Frame numbers that this guest sent, and those that it received.
     pub numbers: Numbered,
-    /// Sleeps that ended by their bound with work pending.
+    /// Sleeps that ended by timeout although work was pending.
     pub missed_wakeups: u64,
     /// Number of events that were sent.
     pub notifications: u64,
@@ -277,7 +277,7 @@ pub struct Numbered {
     pub sent: u64,
     /// One more than the highest number received from the other guest.
     pub next: u64,
-    /// Numbers below that which did not come.
+    /// Numbers below that which did not arrive.
     pub missing: u64,
     /// Number of frames that arrived a second time, or after a later one.
     pub again: u64,
@@ -289,7 +289,7 @@ pub struct Arrival {
     /// CLOCK_MONOTONIC.
     pub at_ns: u64,
     pub frames: u32,
-    /// Bytes of the transfer that were there by then; 0 at the sender.
+    /// Number of bytes of the transfer that had arrived by then; 0 at the sender.
     pub bytes: u64,
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const WHOLE: u32 = 1;
 /// Value of `marks` after the warm-up began.
 pub const WARM_UP: u32 = 2;
-/// the time that is counted began,
+/// Value of `marks` after the measured time began.
 pub const COUNTED: u32 = 3;
 pub const OVER: u32 = 4;
 
@@ -31,7 +31,7 @@ pub struct Signals {
     pub others: Mutex<Vec<Arc<SinkCounters>>>,
     pub made: AtomicU64,
     pub checked: AtomicU64,
-    /// The time between bursts, while they are counted; one queue's.
+    /// The time between bursts in the measured time, of one queue.
     pub gaps: Mutex<Option<Histogram<u64>>>,
     /// The vif's ports are gone.
     pub gone: AtomicBool,

@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex};
 pub struct WorkerThreads {
     waker: OwnedFd,
     threads: Mutex<Vec<Option<Pid>>>,
-    /// Why a worker is not on its core, or its time cannot be measured.
+    /// Why a worker is not on its core, or its CPU time cannot be measured.
     astray: Mutex<Option<String>>,
-    /// The switch that they tell the time.
+    /// The switch, to which the workers report the time.
     switch: Mutex<Switch>,
 }
 
@@ -84,7 +84,7 @@ impl WorkerThreads {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// CPU time of each; 0 of one that is not there yet, or has ended.
+    /// CPU time of each worker; 0 for one that has not started yet, or has ended.
     fn cpu(&self) -> Vec<u64> {
         let of =
             |thread: &Option<Pid>| thread.and_then(|thread| cpu_time::of_thread(thread).ok()).unwrap_or(0);
@@ -105,7 +105,7 @@ impl Meter {
         Self { totals: backend.platform().totals(), worker_threads: worker_threads.cloned() }
     }
 
-    /// The sum over all handles and threads.
+    /// The sum over all handles and threads of the backend.
     pub fn read(&self) -> Spent {
         Spent {
             at_ns: MonotonicClock.now_ns(),
@@ -119,7 +119,7 @@ impl Meter {
         }
     }
 
-    /// Wakes the control thread, if it is another.
+    /// Wakes the control thread, if that is another thread.
     pub fn wake(&self) {
         if let Some(worker_threads) = &self.worker_threads {
             // full: it is readable, as is wanted

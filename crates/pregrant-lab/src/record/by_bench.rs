@@ -54,13 +54,13 @@ kinds! {
     peers: Peers {
         /// Lines per second through a bare ring on the same cores, just before and just after.
         ring_per_s: [f64; 2],
-        /// The row, where it is one of ours.
+        /// The row, if it is one of ours.
         #[serde(flatten)]
         ours: Option<Net>,
     } {}
-    /// `bench net`, and what has its rows.
+    /// `bench net`, and other benches with such rows.
     net: Net {
-        /// Bytes that were moved by grant copies.
+        /// Number of bytes that were copied by grant copies.
         grant_copy_bytes: u64,
         /// Whether the backend kept redo pages.
         redo: bool,
@@ -74,24 +74,23 @@ kinds! {
         look: bool,
         /// The guest's action on received frames, if it did not copy them (`--rx reference`).
         rx: String,
-        /// Bytes of a frame by reference that were copied at first, where those are not the usual
-        /// 256.
+        /// Number of bytes of a frame by reference that were copied at first, if not the usual 256.
         rx_head: u32,
         /// Staging's data length of the other direction, if it differs; 0: no buffers
         /// (`--rx-only`).
         other_data_len: u32,
-        /// Frames of no more bytes are copied by `map`, where that is not the usual 128.
+        /// `map` copied frames up to this length, if not the usual 128.
         copy_below: u32,
     }
     /// `bench limit`.
     limit: Limit {
-        /// Bytes from one slot to the next.
+        /// Distance in bytes between two slots.
         #[serde(skip_serializing_if = "Option::is_none")]
         stride: Option<u64>,
         /// Number of times each byte is copied.
         copies: u32,
     } {
-        /// Buffers of the ring, where they are not its slots.
+        /// Number of buffers, if they are not the ring's slots.
         pool: u32,
         /// Multiplications per frame at each end besides its copies, if there were any.
         work: u32,
@@ -100,7 +99,7 @@ kinds! {
     neighbour: Neighbour {
         /// What the guest next to the measured one did.
         neighbour: String,
-        /// Frames a second that it sent.
+        /// Frames per second that the neighbour sent.
         neighbour_frames_per_s: f64,
         /// The longest time between two bursts of the measured guest at the backend's port.
         longest_gap_ns: u64,
@@ -114,7 +113,7 @@ kinds! {
     fairness: Fairness {
         /// Which worker got a guest's queues.
         place: String,
-        /// Vifs that are connected, each another guest's.
+        /// Number of connected vifs, each of another guest.
         vifs: u32,
         /// Number of guests that send.
         busy: u32,
@@ -122,15 +121,15 @@ kinds! {
         neighbour: String,
         /// Frames a second of each guest that is not.
         guests_frames_per_s: Vec<f64>,
-        /// Their standard deviation over their mean.
+        /// Standard deviation of the rates divided by their mean.
         spread: f64,
     } {
-        /// Frames a second of the greedy one.
+        /// Frames per second of the greedy guest.
         neighbour_frames_per_s: f64,
     }
     /// `bench scale`.
     scale: Scale {
-        /// Vifs that are connected, each another guest's.
+        /// Number of connected vifs, each of another guest.
         vifs: u32,
         /// Number of guests that send.
         busy: u32,
@@ -139,7 +138,7 @@ kinds! {
         syscalls_a_wakeup: f64,
         /// Bytes of the backend process's own memory, with all guests connected.
         own_bytes: u64,
-        /// Bytes of guests' memory that it has mapped.
+        /// Number of bytes of guests' memory that the backend has mapped.
         mapped_bytes: u64,
     }
     /// `bench between`.
@@ -147,7 +146,7 @@ kinds! {
         /// The worker in whose turn frames went from guest to guest.
         rx_context: String,
     } {}
-    /// A backend of vifs that died.
+    /// The restart of a backend of vifs.
     restart: Restart {
         pause: Pause,
     } {}
@@ -165,13 +164,13 @@ super::part! {
         buffers: u32,
         /// In which order the buffers were used: `uniform`, `skewed` or `circular`.
         reuse: String,
-        /// Entries that the backend's table had for them.
+        /// Number of entries in the backend's table for the buffers.
         table: u32,
-        /// Frames that were sent from where they were, out of all.
+        /// Share of frames that were sent without a copy.
         hit_rate: f64,
         /// `caching` or `copying`, at the end.
         cache_mode: String,
-        /// Pages that made way for others.
+        /// Number of pages that were removed to make room for others.
         evictions: u64,
     } {}
 }

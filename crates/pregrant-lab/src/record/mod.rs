@@ -76,7 +76,7 @@ part! {
         grant_unmaps: u64,
         /// Number of system calls.
         syscalls: u64,
-        /// Notifications sent by either end.
+        /// Number of notifications that either end sent.
         notifications: u64,
         /// CPU time of the frontend, or of what gives.
         frontend_cpu_ns: u64,
@@ -98,13 +98,12 @@ part! {
     } {
         /// How many frames a sleeping guest waited for, if more than one.
         rx_coalesce: String,
-        /// Worker threads of the backend, where it had some; without, it served its queues in its
-        /// one thread.
+        /// Number of the backend's worker threads; 0: its only thread served the queues.
         workers: u32,
         /// CPU time of each worker; `backend_cpu_ns` is that of the whole process.
         worker_cpu_ns: Vec<u64>,
-        /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that
-        /// was lost.
+        /// Sleeps of either end that ended by timeout although work was pending: each is a lost
+        /// wake-up.
         missed_wakeups: u64,
         /// Number of frames that arrived twice, or after a later one.
         repeated: u64,
@@ -156,12 +155,12 @@ impl Record {
         }
     }
 
-    /// A row of `bench net`, or one that is measured as these are.
+    /// The fields of `bench net`, for its rows and those that are measured like them.
     pub fn net(&self) -> Option<&Net> {
         self.of.net().or_else(|| self.of.peers()?.ours.as_ref())
     }
 
-    /// Bytes that were moved by grant copies, where that was counted.
+    /// Number of bytes that were copied by grant copies, if that was counted.
     pub fn grant_copy_bytes(&self) -> u64 {
         self.net().map_or(0, |net| net.grant_copy_bytes)
     }
@@ -171,7 +170,7 @@ impl Record {
         self.of.disk().is_some_and(|disk| disk.neighbour.is_some())
     }
 
-    /// A backend that died in the middle.
+    /// The restart of a backend, if the record is about one.
     pub fn pause(&self) -> Option<&Pause> {
         Some(&self.of.restart()?.pause)
     }
@@ -270,7 +269,7 @@ impl RecordWriter {
         self.path.as_os_str() == "-"
     }
 
-    /// All records up to now.
+    /// All records that were written so far.
     pub fn written(&self) -> &[Record] {
         &self.written
     }

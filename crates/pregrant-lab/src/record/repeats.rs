@@ -30,7 +30,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.iter().map(count).fold(0, u64::saturating_add)
     }
 
-    /// Some count for each frame, or request, of all.
+    /// A count for each frame or request, over all repeats.
     pub fn each(&self, count: impl Fn(&Record) -> u64) -> f64 {
         self.sum(count) as f64 / self.sum(|r| r.frames).max(1) as f64
     }
@@ -39,7 +39,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Summary::of(&self.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// Some figure that not every record has.
+    /// The median of a figure that not every record has.
     pub fn middle(&self, of: impl Fn(&Record) -> Option<u64>) -> Option<Summary> {
         Summary::of(&self.iter().filter_map(of).map(|n| n as f64).collect::<Vec<_>>())
     }
@@ -56,7 +56,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
     }
 
-    /// Frames a second, as a part of the middle of what bounds them.
+    /// The rate as a part of the median of its upper bound.
     pub fn part_of(&self, bound: &Self) -> Option<Summary> {
         let part = self.rate()?.per(bound.rate()?.median);
         Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })
@@ -76,7 +76,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         others > all * COMPARED_MOST
     }
 
-    /// Frames a second, to another row's.
+    /// The ratio of the rate to another row's.
     pub fn ratio(&self, base: &Self) -> Option<Summary> {
         self.ratio_of(base, |r| r.frames_per_s)
     }

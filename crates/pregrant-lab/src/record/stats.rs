@@ -35,7 +35,7 @@ impl Summary {
         Self { median: self.median / unit, min: self.min / unit, max: self.max / unit, ..self }
     }
 
-    /// The median in units of `unit`, or that it is not known.
+    /// The median in units of `unit`, or a text that it is unknown.
     pub fn middle(&self, unit: f64) -> String {
         if self.is_loaded { LOADED.into() } else { figure(self.median / unit) }
     }

@@ -26,7 +26,7 @@ pub struct Bar {
     /// Length, and range of the repeats.
     pub value: Summary,
     pub series: usize,
-    /// A published figure and where it is from.
+    /// A published figure and its source.
     pub published: Option<(f64, String)>,
 }
 
@@ -44,7 +44,7 @@ pub struct Panel {
     /// For screen readers: the figures in words.
     pub about: String,
     pub bars: Vec<Bar>,
-    /// Values with a name that are drawn through all bars, where they fit the axis.
+    /// Values with a name that are drawn as lines through all bars, if they fit the axis.
     pub lines: Vec<(f64, &'static str)>,
 }
 

@@ -68,7 +68,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
-/// Columns of what each frame, or request, costs.
+/// Columns with the cost of each frame or request.
 pub fn each<'a, 'r>(columns: Columns<'a, Row<'r>>) -> Columns<'a, Row<'r>> {
     columns
         .right("grant copies", |row| row.shown_each(|r| r.grant_copies))

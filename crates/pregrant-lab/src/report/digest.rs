@@ -31,12 +31,12 @@ impl<'a> Row<'a> {
         self.records.0[0]
     }
 
-    /// All grant operations of both ends.
+    /// Number of grant operations of both ends.
     pub fn grant_ops(&self) -> u64 {
         self.sum(Record::grant_ops)
     }
 
-    /// A count of all repeats, for each frame, as text.
+    /// A count for each frame, over all repeats, as text.
     pub fn shown_each(&self, count: impl Fn(&Record) -> u64) -> String {
         per_frame(self.sum(count), self.sum(|r| r.frames))
     }
@@ -57,7 +57,7 @@ pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None, work:
 /// Bytes of the shortest frames.
 pub const SHORT: u64 = 64;
 
-/// All records of a report, by what they are.
+/// All records of a report, sorted by kind.
 #[derive(Debug, Default)]
 pub struct Digest<'a> {
     /// `bench net` and `bench peers`.
@@ -69,7 +69,7 @@ pub struct Digest<'a> {
     /// `bench limit`.
     pub limit: Vec<Row<'a>>,
     pub restarts: Vec<&'a Record>,
-    /// Backends of disks that died.
+    /// Restarts of backends of disks.
     pub disk_restarts: Vec<&'a Record>,
     /// A record of a kind that this page does not know.
     pub others: Vec<Row<'a>>,

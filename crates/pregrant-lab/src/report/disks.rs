@@ -60,7 +60,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
-/// The section on backends of disks that died; None without any.
+/// The section on restarts of disks' backends; None if there are none.
 pub fn restarts(d: &Digest) -> Option<Markup> {
     (!d.disk_restarts.is_empty()).then(|| {
         html! {

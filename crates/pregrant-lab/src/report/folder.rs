@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A folder that can be written to.
+/// A folder for the report's files.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,

@@ -175,7 +175,7 @@ fn table(of: &Table) -> String {
     text
 }
 
-/// Text out of any file stays text: no cell ends early, and nothing is markup.
+/// Escapes text from any file, so that no cell ends early and nothing is markup.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -55,7 +55,7 @@ const MARKDOWN: &str = "figures.md";
 const RECORDS: &str = "records.jsonl";
 const FACTS: &str = "machine.json";
 
-/// A report that a command will write when it has measured, or none if no one asked for one.
+/// A report that a command writes when it has measured, if the user asked for one.
 pub struct Report {
     folder: Option<Folder>,
     facts: Facts,

@@ -72,7 +72,7 @@ fn headline(d: &Digest) -> &'static str {
     }
 }
 
-/// Remarks that make the figures worth less.
+/// Warnings that the figures are less reliable.
 fn warnings(d: &Digest, facts: &Facts) -> Markup {
     html! {
         @if let Some(why) = &facts.failed {

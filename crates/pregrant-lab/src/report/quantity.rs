@@ -47,7 +47,7 @@ pub fn gbit(bits_per_s: f64) -> String {
     format!("{} Gbit/s", figure(bits_per_s / 1e9))
 }
 
-/// A count for each frame: a plain 0 where there was none at all.
+/// A count for each frame; exactly 0 is shown as `0`.
 pub fn per_frame(count: u64, frames: u64) -> String {
     if count == 0 { "0".into() } else { small(count as f64 / frames.max(1) as f64) }
 }
@@ -79,7 +79,7 @@ pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// A count with its thousands apart.
+/// A count with separated thousands.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();

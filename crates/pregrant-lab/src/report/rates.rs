@@ -70,7 +70,7 @@ fn published_for(row: &Row) -> Option<(f64, String)> {
     Some((value, source.into()))
 }
 
-/// The label at its mark.
+/// The label of a published figure, with its position.
 fn published_in_words(row: &Row) -> Option<(f64, String)> {
     let (value, source) = published_for(row)?;
     let stack =

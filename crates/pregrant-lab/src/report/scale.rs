@@ -46,8 +46,8 @@ impl Scale {
         Self::Linear { low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
 
-    /// Logarithmic over all `values` above 0, with `margin` (a factor above 1) at both ends. None
-    /// without any.
+    /// A logarithmic scale over all `values` above 0, with `margin` (a factor above 1) at both
+    /// ends. None if there are none.
     pub fn log_over(values: impl IntoIterator<Item = f64>, margin: f64) -> Option<Self> {
         let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
         let (low, high) = positive.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));

@@ -23,8 +23,8 @@ pub fn direction(dir: &str) -> &str {
     }
 }
 
-/// The row that the story is about: the shortest frames, from the guest where that was measured;
-/// staging before the others, and these before `copy`.
+/// The row that the story is about: the shortest frames, from the guest if that was measured; by
+/// staging if possible, else by another path than `copy`.
 fn hero<'d, 'a>(d: &'d Digest<'a>) -> Option<&'d Row<'a>> {
     let rank = |row: &Row| {
         let r = row.first();

@@ -1,6 +1,6 @@
 //! The style sheet, and what must hold for it.
 
-/// The sheet that page and picture carry within them.
+/// The style sheet that is embedded in page and picture.
 pub const SHEET: &str = include_str!("style.css");
 
 #[cfg(test)]
@@ -27,7 +27,7 @@ mod tests {
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// WCAG 2.1 AA: 4.5 for text, 3 for what carries meaning in a drawing.
+    /// Contrast as WCAG 2.1 AA demands it: 4.5 for text, 3 for meaningful parts of a drawing.
     #[test]
     fn contrast_suffices_in_light_and_dark() {
         assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);

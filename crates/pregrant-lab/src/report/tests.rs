@@ -98,7 +98,7 @@ fn html(records: &[Record], facts: &Facts) -> String {
     page::page(&page::printable(records), facts)
 }
 
-/// The tree of a page: it is well-formed XML but for its first line.
+/// The tree of a page, which is well-formed XML after its first line.
 fn parsed(html: &str) -> Document<'_> {
     let body = html.strip_prefix("<!DOCTYPE html>").expect("the doctype comes first");
     Document::parse(body).unwrap_or_else(|e| panic!("{e} in {body}"))

@@ -76,7 +76,7 @@ pub fn plot(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup>
     Some(drawing(id, title, about, HEIGHT as u32, inner))
 }
 
-/// Beside the line of the kill, on the side that has room.
+/// Puts the label beside the line of the kill, on the side that has room.
 fn labels(kill: Percent, pause: &Pause) -> Markup {
     let (anchor, shift) = if kill.0 > 55.0 { ("end", "-6") } else { ("start", "6") };
     html! {

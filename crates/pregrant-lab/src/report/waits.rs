@@ -75,7 +75,7 @@ fn histogram_of(r: &Record) -> Option<&Vec<(u64, u64)>> {
     r.took.as_ref()?.latency_histogram.as_ref()
 }
 
-/// The repeats' histograms as one.
+/// The sum of the repeats' histograms.
 fn buckets(row: &Row) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> = row.iter().filter_map(histogram_of).flatten().copied().collect();
     all.sort_unstable_by_key(|b| b.0);

@@ -21,7 +21,7 @@ pub fn write(frame: &mut [u8], number: u64) {
     }
 }
 
-/// The number of a frame that has one.
+/// The number in a frame, if it has one.
 pub fn read(frame: &[u8]) -> Option<u64> {
     let tail = frame.last_chunk::<LEN>().filter(|tail| tail[..4] == MARK)?;
     tail[4..].first_chunk().map(|number| u64::from_le_bytes(*number))

@@ -26,7 +26,7 @@ use smoltcp::wire::{
     TcpPacket,
 };
 
-/// Bytes that may wait to be received.
+/// Largest number of bytes that may wait to be received.
 const RECEIVE_QUEUE_BYTES: usize = 512 * 1024;
 /// Bytes of an Ethernet header, which smoltcp counts into the MTU.
 const ETHERNET_LEN: usize = 14;
@@ -167,8 +167,8 @@ impl GuestStack {
         }
     }
 
-    /// Lets the stack work: received frames, timers, what the sockets have to send. True when a
-    /// socket may have changed.
+    /// Lets the stack work: received frames, timers, data of the sockets. Returns true if a socket
+    /// may have changed.
     pub fn poll(&mut self, now_ns: u64) -> bool {
         self.interface.poll(instant(now_ns), &mut self.device, &mut self.sockets)
             == PollResult::SocketStateChanged
@@ -195,7 +195,7 @@ impl GuestStack {
         }
     }
 
-    /// Received frames that found the queue full.
+    /// Number of received frames that found the queue full.
     pub fn overflow(&self) -> u64 {
         self.overflow
     }
@@ -259,7 +259,7 @@ fn instant(now_ns: u64) -> Instant {
 pub(crate) mod tests {
     use super::*;
 
-    /// Two stacks of one network.
+    /// Two stacks on one network.
     pub(crate) fn pair(mtu: usize) -> (GuestStack, GuestStack) {
         let stack = |n: u8| {
             let mac = MacAddr([2, 0, 0, 0, 0, n]);

@@ -72,7 +72,7 @@ where
         self.ends.hook.as_mut()
     }
 
-    /// The actions of its hook, in a line.
+    /// The hook's actions, as a line of text.
     pub fn hook_line(&self) -> Option<HookLine> {
         Some(self.ends.hook.as_ref()?.line(&self.ends.guest))
     }
@@ -156,7 +156,7 @@ where
         Ok(())
     }
 
-    /// The vif's new state, for the log.
+    /// Logs the vif's new state.
     fn report(&mut self) {
         self.live = self.guest.vif().is_live();
         self.guest.log_state();

@@ -8,7 +8,7 @@ use smoltcp::wire::{Icmpv4Packet, Icmpv4Repr, IpAddress};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// Bytes of payload, as other pings have.
+/// Length of the payload in bytes, as in other pings.
 pub const PAYLOAD: usize = 56;
 /// Largest number of requests that wait for answers; older ones count as lost.
 const WAITING_MAX: usize = 1024;
@@ -86,7 +86,7 @@ impl Pinger {
             as u64
     }
 
-    /// Whether an answer is still waited for.
+    /// True if an answer may still arrive.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -232,13 +232,13 @@ impl TransferClient {
 }
 
 impl TransferClient {
-    /// Bytes that the server has acknowledged.
+    /// Number of bytes that the server has acknowledged.
     pub fn acknowledged(&self, stack: &mut GuestStack) -> u64 {
         self.sum.count().saturating_sub(stack.socket(self.socket).send_queue() as u64)
     }
 
-    /// Whether the connection is over on this side: the server has closed too, and
-    /// knows that we did.
+    /// True if the connection has ended on this side: the server has closed, too, and knows that we
+    /// did.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()
             && matches!(stack.socket(self.socket).state(), tcp::State::TimeWait | tcp::State::Closed)
@@ -250,7 +250,7 @@ fn read_receipt(receipt: &[u8; RECEIPT_LEN]) -> (u64, u64) {
     (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]))
 }
 
-/// The end that receives: one transfer.
+/// The receiving end of one transfer.
 pub struct TransferServer {
     socket: SocketHandle,
     sum: StreamSum,
@@ -333,7 +333,7 @@ impl TransferServer {
         stack.remove_socket(self.socket);
     }
 
-    /// Whether the connection is over on this side: the client has acknowledged the receipt.
+    /// True if the connection has ended on this side: the client has acknowledged the receipt.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()
             && self.receipt.is_none()

@@ -1,5 +1,5 @@
-//! The loopback passes the conformance suite, with each way of mapping and each grant table, and
-//! leaves nothing behind.
+//! The loopback passes the conformance suite, with each method of mapping and each grant table
+//! version, and leaves nothing behind.
 
 use pregrant::DomId;
 use pregrant_loopback::conformance::{self, CaseStatus, Machine};
@@ -52,7 +52,7 @@ fn passes(table: GrantTableVersion) -> String {
     how
 }
 
-/// One test, one process: the variable is read at each attach.
+/// One test in one process: the environment variable is read at each attach.
 #[test]
 fn the_suite_passes_with_each_way_of_mapping_and_each_table() {
     passes(GrantTableVersion::V2);

@@ -1,5 +1,5 @@
-//! Threads as domains: workers of one domain that meet on the same grants, and sleepers that are
-//! woken.
+//! Threads as domains: workers of one domain that use the same grants, and sleeping threads that
+//! are woken.
 
 use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, PeerMem, Platform, ReadySet};
 use pregrant::shm::SharedBytes;
@@ -175,7 +175,7 @@ fn sleepers_are_woken_each_time() {
     settles(&broker, Audit { domains: 1, ..Audit::default() });
 }
 
-/// No one sleeps: no system call. And what a batch costs.
+/// While no thread sleeps no system call is made; and the cost of a batch is counted.
 #[test]
 fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
     let broker = broker();
@@ -243,7 +243,7 @@ fn a_process_has_asked_for_what_all_of_its_handles_asked_for() {
     drop(region);
 }
 
-/// The xenstore connection, say, wakes a waiter too.
+/// A descriptor, such as the xenstore connection, wakes a waiter, too.
 #[test]
 fn a_descriptor_wakes_a_waiter() {
     let broker = broker();
@@ -345,8 +345,8 @@ fn entries_are_refused(version: GrantTableVersion) {
     front.grants().release(region).map_err(|_| "still in use").unwrap();
 }
 
-/// Of version 2: pages that are dropped while they are mapped are granted no more, and stay what
-/// they are until they are unmapped. Those that are only asked for stand.
+/// Version 2: pages that are dropped while they are mapped are no longer granted, and keep their
+/// content until they are unmapped. Pages whose end was only asked for stay granted.
 #[test]
 fn a_grant_that_ends_late_is_no_grant_meanwhile() {
     let broker = broker_with(GrantTableVersion::V2);
@@ -396,9 +396,9 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// A page is granted and revoked again and again while the peer maps it whenever it can, between
-/// any two steps of the revocation, too. Once the one atomic step says that it is revoked, the peer
-/// sees nothing of what the page is used for.
+/// A page is granted and revoked again and again while the peer maps it whenever it can, also
+/// between two steps of the revocation. After the one atomic step that revokes it, the peer sees
+/// nothing of what the page is then used for.
 #[test]
 fn xsa_396_a_mapping_between_check_and_revoke() {
     GrantTableVersion::ALL.into_iter().for_each(a_mapping_between_check_and_revoke);
@@ -447,8 +447,8 @@ fn a_mapping_between_check_and_revoke(version: GrantTableVersion) {
     front.grants().release(page).map_err(|_| "still in use").unwrap();
 }
 
-/// An end is closed by the one who handles its event, while the other end sends, and closes in its
-/// turn: no one waits for anybody, and nothing is left.
+/// The thread that handles an end's event closes it, while the other end sends and closes, too: no
+/// thread waits for another, and nothing is left.
 #[test]
 fn xsa_441_a_channel_closed_while_its_event_is_handled() {
     const ROUNDS: usize = 1000;
@@ -497,7 +497,7 @@ fn xsa_157_468_the_broker_s_socket_is_its_user_s_alone() {
     drop(broker);
 }
 
-/// One queue of a guest with its worker.
+/// One queue of a guest, with its worker.
 struct Carried {
     number: usize,
     chan: Channel,

@@ -1,5 +1,5 @@
-//! xenstored over real sockets: domains, other threads' orders, clients that misbehave, sockets
-//! that were left.
+//! xenstored over real sockets: domains, commands of other threads, clients that misbehave, and
+//! stale sockets.
 
 use pregrant::DomId;
 use pregrant::wire::xs::{Errno, Header, MsgType};

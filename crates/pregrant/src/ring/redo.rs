@@ -96,7 +96,7 @@ impl RedoPage {
 }
 
 impl<W: RedoMem> RedoPage<W> {
-    /// A redo page of these words.
+    /// Makes a redo page of these words.
     pub fn over(words: W) -> Self {
         Self { words, pair: 0, answered: 0, inherited: InFlight::default(), is_of_ring: false }
     }

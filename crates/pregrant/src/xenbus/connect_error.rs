@@ -102,7 +102,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
             Self::Unknown(record) => record.fmt(f),
-            Self::NotYet => f.write_str("the toolstack names no backing for it yet"),
+            Self::NotYet => f.write_str("the toolstack has named no backing for the device yet"),
             Self::Unready(why) | Self::Busy(why) => f.write_str(why),
             Self::Lost(what) => {
                 write!(f, "{what}; the front must reconnect")

@@ -1,5 +1,6 @@
-//! A front that says Closing (5) with its disk in use, as Linux's does up to 5.13: it goes on with
-//! its ring until it says Closed (6), and so does the back, also a successor.
+//! A front that says Closing (5) while its disk is in use, as Linux's does up to 5.13: it continues
+//! to use its ring until it says Closed (6). The back must serve it meanwhile, and so must a
+//! successor.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -142,8 +143,8 @@ fn a_successor_takes_up_a_disk_that_is_closing_and_in_use() {
     }
 }
 
-/// A back that ends, and sees only then that its front has said 5: the disk is the next back's,
-/// also where the toolstack wants it gone.
+/// A back that ends, and only then sees its front in state 5, leaves the disk to the next back,
+/// even if the toolstack removes it.
 #[test]
 fn a_back_that_ends_leaves_a_disk_in_use_open() {
     for online in ["1", "0"] {
@@ -163,7 +164,8 @@ fn a_back_that_ends_leaves_a_disk_in_use_open() {
     }
 }
 
-/// A disk that its back closed for a fault stays closed, though the process died before it said 6.
+/// A disk that its back closed after a fault stays closed, although the process died before it
+/// wrote state 6.
 #[test]
 fn a_disk_that_its_back_closed_is_not_taken_up() {
     let mut world = World::new(VbdConfig::default(), figures());
@@ -186,7 +188,7 @@ fn a_disk_that_its_back_closed_is_not_taken_up() {
     front.end_after(world, |_| ());
 }
 
-/// No one asked it to go, and it thinks better of it.
+/// No one asked the front to close, and it goes back to state 4.
 #[test]
 fn a_front_that_goes_back_to_4_goes_on_with_its_ring() {
     let mut world = World::new(VbdConfig::default(), figures());
@@ -203,7 +205,8 @@ fn a_front_that_goes_back_to_4_goes_on_with_its_ring() {
     front.end(world);
 }
 
-/// Linux's front takes a 4 that it sees at its own 5 for a new connection.
+/// While a Linux front is in state 5, the back must not write 4: the front would take that as a new
+/// connection.
 #[test]
 fn a_length_that_changes_at_5_is_not_announced_with_a_4() {
     for successor in [false, true] {
@@ -226,8 +229,8 @@ fn a_length_that_changes_at_5_is_not_announced_with_a_4() {
     }
 }
 
-/// A front of ours whose disk the toolstack wants gone: it says 5, goes on while it is in use, and
-/// closes then.
+/// The toolstack removes the disk of our front: it says 5, continues while the disk is in use, and
+/// then closes.
 #[test]
 fn a_front_of_ours_in_use_goes_on_until_it_is_not() {
     for setting in settings() {

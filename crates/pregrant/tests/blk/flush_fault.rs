@@ -1,4 +1,5 @@
-//! A flush that failed: Linux tells of a lost write-back once for each open file, and forgets it.
+//! A flush that failed must not be forgotten: Linux reports a lost write-back only once for each
+//! open file.
 #![cfg(not(miri))]
 
 use crate::world::{HOST, World, figures};
@@ -55,7 +56,7 @@ fn a_failed_flush_fails_all_others_until_the_guest_connects_again() {
     world.end(front);
 }
 
-/// The disk tells one of two that are under way, and ends the other one first.
+/// The disk reports a failure of one of two flushes, and has ended the other one before.
 #[test]
 fn a_flush_that_ended_beside_a_failed_one_fails_too() {
     let mut world = World::new(VbdConfig::default(), figures());
@@ -79,7 +80,7 @@ fn a_flush_that_ended_beside_a_failed_one_fails_too() {
     world.end(front);
 }
 
-/// That it can never flush is no loss of anything.
+/// A disk that does not support flushes has lost nothing.
 #[test]
 fn a_flush_that_the_disk_does_not_know_is_no_fault() {
     let mut world = World::new(VbdConfig::default(), figures());

@@ -1,5 +1,5 @@
-//! A front's keys as other systems write them, and beside what another driver of its guest left:
-//! which rings a back maps, and its successor again.
+//! Keys of fronts as other systems write them, also beside keys that another driver of the guest
+//! left: which rings a back maps, and a successor again.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -44,9 +44,9 @@ fn an_order_is_one_key_at_the_top_whatever_the_number_of_queues() {
     );
 }
 
-/// A front with such queues and rings, whose keys are changed before the back sees them; with two
-/// granted pages of data, whose numbers another driver may have left. Gives what the back says, or
-/// the key of the first ring that it maps.
+/// Connects a front with this `config`, whose keys `change` may alter before the back sees them.
+/// The guest has granted two pages of data besides, whose references another driver may have left
+/// in keys. Returns the back's error, or the key of the first ring that it maps.
 fn connects(config: FrontConfig, change: impl Fn(&mut Keys, [GrantRef; 2])) -> Result<String, String> {
     let mut world = World::new(VbdConfig::default(), figures());
     let mut refs = [GrantRef::NONE; 2];

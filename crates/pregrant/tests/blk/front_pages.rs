@@ -1,4 +1,4 @@
-//! Which pages a front grants, and when: as requests need them, up to a bound.
+//! When a front grants pages, and how many: as requests need them, up to a limit.
 #![cfg(not(miri))]
 
 use crate::world::{GUEST, HOST, Setting, World, figures, pattern};
@@ -66,8 +66,8 @@ fn pages_come_when_a_request_needs_them_and_stay() {
     }
 }
 
-/// The last page that came back goes first, also where others come later: a back that keeps pages
-/// maps as few as are in use at once.
+/// The page that was returned last is used first, even after more pages were granted: so a back
+/// that keeps pages mapped maps only as many as are in use at once.
 #[test]
 fn new_pages_are_used_after_those_that_came_back() {
     let setting = persistent();
@@ -107,8 +107,8 @@ fn a_queue_never_has_more_pages_than_its_bound() {
     }
 }
 
-/// A grant table that ends in the middle of a step, or of a request: what can be asked is asked, in
-/// shorter requests, and when there is room again they are as long as before.
+/// The grant table is full in the middle of a step, or of a request: the front sends shorter
+/// requests, and longer ones again when there is room.
 #[test]
 fn a_platform_that_refuses_pages_makes_requests_shorter_for_a_while() {
     let setting = persistent();
@@ -145,7 +145,7 @@ fn a_platform_that_refuses_pages_makes_requests_shorter_for_a_while() {
     world.end(front);
 }
 
-/// The grant of one page in the middle of a request is refused: the request takes nothing.
+/// The grant of one page in the middle of a request is refused: nothing of the request is left.
 #[test]
 fn a_grant_that_is_refused_in_the_middle_of_a_request_leaves_nothing_granted() {
     let setting = Setting::of(PathName::Copy, Abi::X86_64);
@@ -164,7 +164,7 @@ fn a_grant_that_is_refused_in_the_middle_of_a_request_leaves_nothing_granted() {
     world.end(front);
 }
 
-/// No grant for the first pages: there is no queue, and nothing stays.
+/// The first pages cannot be granted: there is no queue, and nothing is left.
 #[test]
 fn a_queue_needs_its_first_pages() {
     let setting = persistent();

@@ -1,4 +1,4 @@
-//! A back that answers what it likes.
+//! A back that answers as it likes, against our front.
 
 use crate::world::{GUEST, HOST, World, figures};
 use pregrant::PeerFault;
@@ -65,7 +65,7 @@ impl Ends {
     }
 }
 
-/// Its bytes would have no offsets: a count of them would overflow.
+/// A disk so long that its length in bytes would overflow is refused.
 #[test]
 fn a_disk_that_is_longer_than_offsets_reach_is_refused() {
     let mut world = World::new(VbdConfig::default(), figures());
@@ -132,8 +132,8 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
     }
 }
 
-/// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and
-/// the back gets fewer.
+/// When memory is short, a part of a longer ring's pages is not used as a ring: both ends compute
+/// its size from its pages, so the back gets a smaller ring.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_ring_has_as_many_pages_as_its_back_is_asked_for() {
@@ -276,8 +276,8 @@ fn xsa_457_failures_of_a_disk_leak_neither_pages_nor_places() {
 }
 
 proptest! {
-    /// Whatever stands on the ring: no tag comes twice, none that was not asked, and the pages are
-    /// all there in the end.
+    /// Whatever is on the ring: each tag is returned at most once, none that was not sent, and no
+    /// page is lost.
     #[test]
     #[cfg_attr(miri, ignore)]
     fn answers_of_any_words(acts in prop::collection::vec((0u8..4, any::<u64>(), 0u8..8, any::<i16>(), 0u32..40), 1..200)) {

@@ -1,5 +1,5 @@
-//! Pages that stay mapped: at first sight, within bounds, the least recently used let go of, and
-//! none that is in use.
+//! Pages that a back keeps mapped: mapped when first seen, up to a limit, the least recently used
+//! unmapped first, and never one that is in use.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -87,8 +87,8 @@ fn a_page_in_use_is_never_let_go_of() {
     front.end(world);
 }
 
-/// References whose hashes meet, as a guest finds them out: each costs one map and no more at a
-/// time than it is billed for.
+/// References whose hashes collide, as a guest can choose them: each causes one map, and no more
+/// pages are mapped than the guest is charged for.
 #[test]
 fn references_that_meet_are_mapped_once_each() {
     const LIMIT: usize = 20;

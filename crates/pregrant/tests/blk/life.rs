@@ -506,7 +506,7 @@ fn a_flush_is_what_the_back_knows() {
     }
 }
 
-/// Of a disk that answers nothing no latency is known: how long its oldest request has waited is.
+/// If a disk answers nothing, no latency is known, but the age of its oldest request is.
 #[test]
 fn the_oldest_request_that_is_not_answered_has_an_age() {
     const S: u64 = 1_000_000_000;

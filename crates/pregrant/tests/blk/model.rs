@@ -34,7 +34,7 @@ const FIRST: u32 = 0;
 struct Cell {
     /// Writes, the oldest first that may be on the platter.
     history: Vec<u32>,
-    /// Number of these that are acknowledged.
+    /// Number of these writes that were acknowledged.
     acked: usize,
     busy: bool,
 }
@@ -50,7 +50,7 @@ enum Asked {
         n: usize,
         barrier: Option<Vec<u32>>,
     },
-    /// What each cell had, acknowledged, when it was asked.
+    /// For each cell the number of acknowledged writes when the flush was sent.
     Flush(Vec<u32>),
 }
 
@@ -149,7 +149,7 @@ impl Game {
         }
     }
 
-    /// The back's process is gone; another takes the rings up.
+    /// The back's process dies, and another one takes over the rings.
     fn kill(&mut self, lands: usize) {
         self.deaths += 1;
         self.world.disk.inside().dies_in = None;
@@ -203,7 +203,8 @@ impl Game {
         }
     }
 
-    /// Writes whose answer no one waits for may be there or not; what is there is known now.
+    /// Unanswered writes of a dead connection may have been executed or not: reads the disk to find
+    /// out.
     fn settle(&mut self, power_lost: bool) {
         let mut disk = self.world.disk.inside();
         if power_lost {

@@ -1,4 +1,5 @@
-//! Requests from memory of the guest's own: granted for each, copied by no one but the back.
+//! Requests from the guest's own memory: pages are granted for each request, and only the back
+//! copies.
 #![cfg(not(miri))]
 
 use crate::hostile_back::Ends;
@@ -142,8 +143,8 @@ fn refs(ends: &Ends, at: u32) -> Vec<GrantRef> {
     req.segments().unwrap().iter().map(|segment| GrantRef(segment.gref)).collect()
 }
 
-/// A back that keeps a page mapped: its answer waits, and others do not; once it lets go the answer
-/// comes, once.
+/// A back keeps a page mapped: the answer to its request waits, others do not. It is reported once,
+/// when the back has unmapped the page.
 #[test]
 fn an_answer_waits_until_the_back_lets_go() {
     let mut ends = Ends::new(Granting::PerFrame);

@@ -1,6 +1,6 @@
-//! A guest that writes over its ring's slots, its lists and its pages while its back reads them.
-//! Small enough for Miri, which says whether a race with a peer is one that Rust allows; of the
-//! other tests of a disk it has only a hostile back's.
+//! A guest overwrites its ring's slots, lists and pages while its back reads them. Small enough for
+//! Miri, which checks that the race with a peer is one that Rust allows; of the other disk tests
+//! Miri runs only those of a hostile back.
 
 use crate::raw_front::RawFront;
 use crate::world::{Setting, World};
@@ -11,9 +11,10 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, IndirectRequest, OP_READ, OP_WRITE, Request, Response, RwRequest, Segment};
 use pregrant_testkit::mutator::{Outcomes, until_both, while_mutating};
 
-/// Slots, pages and lists are each read once: whatever is made of them, the disk gets requests for
-/// sectors that it has and for as many bytes, which the model disk checks, and each request is
-/// answered. Some are done as they were asked; some are what the other processor wrote.
+/// Slots, pages and lists are each read once. Whatever the guest writes, the disk gets only
+/// requests for sectors that it has, with as many bytes (the model disk checks that), and each
+/// request is answered. Some are executed as they were sent, some as the other processor changed
+/// them.
 fn race<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
     const LIST: usize = 3;
     let mut world = World::new(setting.back, DiskFigures::of(64));

@@ -1,4 +1,4 @@
-//! A guest that writes what it likes on its ring: no code of our front's driver is in it.
+//! A guest that writes what it likes to its ring, without any code of our front's driver.
 
 use crate::world::{HOST, World};
 use pregrant::GrantRef;
@@ -14,7 +14,7 @@ pub struct RawFront<K> {
     pub mem: RingPages<K, LocalRegion>,
     ring: LocalRegion,
     pub ring_ref: GrantRef,
-    /// Its pages, and their grants.
+    /// The ring's pages and their grants.
     pub pages: LocalRegion,
     pub refs: Vec<GrantRef>,
     chan: LocalChan,
@@ -28,7 +28,7 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         Self::with_keys(world, n, |_| ())
     }
 
-    /// The same, with keys changed before the back reads them.
+    /// Like `new`, with keys changed before the back reads them.
     pub fn with_keys(world: &mut World, n: usize, change: impl FnOnce(&World)) -> Self {
         let mut ring_ref = [GrantRef::NONE];
         let ring = world.guest.alloc(HOST, Access::ReadWrite, &mut ring_ref).unwrap();
@@ -112,12 +112,12 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         })
     }
 
-    /// Goes: the toolstack takes the device, and nothing is left.
+    /// The toolstack removes the device: checks that nothing is left.
     pub fn end(self, world: World) {
         self.end_after(world, |world| assert_ne!(world.step_back().unwrap(), BackStep::Waiting));
     }
 
-    /// The same, with a back that closes in its own way.
+    /// Like `end`, with a back that `close` closes.
     pub fn end_after(self, mut world: World, close: impl FnOnce(&mut World)) {
         world.front_bus.own.borrow_mut().insert("state".into(), "6".into());
         close(&mut world);

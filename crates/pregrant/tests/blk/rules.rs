@@ -1,4 +1,4 @@
-//! Requests that a guest may make, and those that never reach its disk.
+//! Requests that a guest may send, and those that must never reach its disk.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -273,7 +273,8 @@ fn grants_that_end_in_flight_fail_their_request_alone() {
     front.end(world);
 }
 
-/// Its steps follow each other as the disk does them: none waits for another request to come.
+/// The steps of a flush with data follow each other as the disk executes them; none waits for
+/// another request.
 #[test]
 fn a_flush_with_data_is_done_in_one_poll_of_a_disk_in_memory() {
     let mut world = World::new(VbdConfig::default(), figures());

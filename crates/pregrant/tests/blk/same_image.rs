@@ -1,5 +1,5 @@
-//! A successor gives a guest the image that it had, or none: what is at an image's name may have
-//! changed while no back ran.
+//! A successor gives a guest the same image as before, or none: while no back ran, the image's name
+//! may have been given to another one.
 #![cfg(not(miri))]
 
 use crate::world::{HOST, World, figures, pattern};
@@ -14,7 +14,7 @@ fn own(world: &World, key: &str, value: &str) {
     world.back_bus.own.borrow_mut().insert(key.into(), value.into());
 }
 
-/// A front that comes back when it was closed.
+/// A front that reconnects after a close.
 fn front(world: &mut World) -> FrontVbd<LocalDomain> {
     let mut front = FrontVbd::new(HOST, FrontConfig::default(), true);
     assert_eq!(world.connect(&mut front), [FrontStep::Live]);
@@ -29,7 +29,7 @@ fn world(name: &str) -> (World, FrontVbd<LocalDomain>) {
     (world, front)
 }
 
-/// The back that could not take it up closes it; its guest tries again, once.
+/// The back that could not take over the disk closes it; the guest tries once more.
 fn closed_and_tried(world: &mut World, front: &mut FrontVbd<LocalDomain>) -> Result<(), String> {
     let host = world.host.clone();
     world.back.close(&host, &mut world.back_bus, Some("refused")).unwrap();
@@ -158,7 +158,8 @@ fn unversion(record: &pregrant::platform::local::Pages) {
     assert!(record.store_u32(4, (sum ^ sum >> 32) as u32));
 }
 
-/// Who dies while it writes the record leaves none, and the guest would lose its disk.
+/// A process that dies while it writes the record would leave none, and the guest would lose its
+/// disk. So a successor with the same image does not write it.
 #[test]
 fn a_successor_of_the_same_image_does_not_write_the_record() {
     let (mut world, front) = world("/a");
@@ -222,17 +223,17 @@ fn a_cd_that_was_taken_out_is_waited_for_by_a_front_that_comes_again() {
     world.end(front);
 }
 
-/// How a connection comes to have no record of its image; the image stays the same.
+/// How a connection can have no record of its image, although the image stays the same.
 enum Missing {
-    /// Its memory is lost, and there is new memory.
+    /// The record's memory was lost, and there is new memory.
     Lost,
-    /// There is no memory, and was none since the guest connected.
+    /// There was no memory for a record since the guest connected.
     NoMemory,
     /// The memory that there is is shorter than a record.
     Short,
     /// The record is of an earlier connection, because the back of this one could not write one.
     OfAnother,
-    /// Its writer died while writing it.
+    /// The writer died while it wrote the record.
     Torn,
 }
 

@@ -1,5 +1,5 @@
-//! A machine with a guest and its disk's domain: keys in maps, the back's journal in pages that
-//! outlive it.
+//! A machine with a guest and the domain of its disk: keys are in maps, the back's journal in pages
+//! that outlive it.
 
 use pregrant::DomId;
 use pregrant::blk::back::{BackVbd, VbdConfig};
@@ -28,7 +28,7 @@ pub fn figures() -> DiskFigures {
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// How a test's disk is served.
+/// How the disk of a test is served.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub path: PathName,
@@ -66,7 +66,7 @@ pub struct World {
     kept_limit: usize,
 }
 
-/// What a back gets for a record: what its predecessor left, or new memory.
+/// The memory that a back gets for a record: what its predecessor left, or new memory.
 fn kept_memory(
     kept: &mut BTreeMap<String, Pages>,
     (name, bytes, limit): (&str, usize, usize),
@@ -118,7 +118,7 @@ impl World {
         self.kept[name].clone()
     }
 
-    /// Another process takes the live rings up; the last one is gone, without a word.
+    /// Another process takes over the live rings of one that died without closing anything.
     pub fn succeed(&mut self) -> Result<bool, ConnectError<String>> {
         self.back = BackVbd::new(GUEST, 51712, self.config, Box::new(self.disk.clone()));
         assert_eq!(
@@ -199,7 +199,7 @@ impl World {
     }
 }
 
-/// Bytes that tell their place and who wrote them.
+/// Bytes that differ by place and by writer.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64)
         .map(|k| (k ^ (k >> 9) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ (k >> 9)) >> 32) as u8)

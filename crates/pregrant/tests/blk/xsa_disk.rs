@@ -1,4 +1,4 @@
-//! Those of Xen's advisories on block drivers that concern a back like ours; the number is in the
+//! Xen's advisories on block drivers that concern a back like ours; the number is in each test's
 //! name (docs/protocol 9).
 #![cfg(not(miri))]
 
@@ -106,8 +106,8 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_validated_as_it_was_read() {
     }
 }
 
-/// The ring's page is granted to the back, so that a request can name it as its data: what the disk
-/// then writes over the ring changes no request that was taken.
+/// The ring's page is granted to the back, so a request can name it as its data: the disk then
+/// overwrites the ring, which must not change any request that was taken.
 #[test]
 fn xsa_155_197_a_disk_that_writes_over_its_guest_s_ring_changes_no_request_that_was_taken() {
     for setting in settings() {
@@ -240,8 +240,8 @@ fn xsa_300_what_a_guest_has_mapped_or_copied_is_bounded() {
     }
 }
 
-/// All but the last page can be had: what is mapped until that shows is bounded too, and how much
-/// of it a poll does.
+/// Only the last page cannot be mapped: until that is found, the number of mapped pages is limited,
+/// and so is the work of one poll.
 #[test]
 fn xsa_300_requests_that_fail_late_are_bounded() {
     for setting in settings() {
@@ -282,8 +282,8 @@ fn xsa_300_requests_that_fail_late_are_bounded() {
     }
 }
 
-/// A list is refused for its last entry, when all of it was copied and checked: few of those a
-/// poll, as of any that are long.
+/// A list is refused for its last entry, after all of it was copied and checked: a poll processes
+/// only few such lists, like any long ones.
 #[test]
 fn xsa_300_lists_that_are_refused_at_their_end_are_bounded() {
     for setting in settings() {

@@ -15,11 +15,11 @@ use sync::{AtomicU32, AtomicU64, Ordering};
 #[allow(dead_code, reason = "the table uses the rest")]
 mod v2;
 
-/// What the table finds beside it, here loom's.
+/// Replaces the table's module `sync` by loom's types.
 mod sync {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-    /// Loom takes a SeqCst access for an acquiring or releasing one.
+    /// Loom treats a SeqCst access as an acquiring or releasing one.
     pub fn ordered_as_seq_cst() {
         fence(Ordering::SeqCst);
     }
@@ -97,7 +97,7 @@ fn of_two_users_neither_is_missed() {
     play(2, v2::claimed, v2::end);
 }
 
-/// Without the look at the status first, as many grants are ended with one fence.
+/// Without first reading the status, several grants are ended with one fence.
 #[test]
 fn a_lazy_end_is_ordered_by_its_fence() {
     play(1, v2::claimed, |head, status| {

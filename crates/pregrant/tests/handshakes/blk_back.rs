@@ -10,7 +10,7 @@ use pregrant::wire::blkif::Abi;
 const LINUX: Manners =
     Manners { indirect: 256, keeps: true, flush: true, barrier: true, discard: true, sectors: 4096 };
 
-/// Each of these a back reports as a fault, or does not know: 2, 7 and 8 of a front.
+/// States of a front that a back does not report as a fault; it does for 2, 7 and 8.
 const FRONTS: &[u8] = &[1, 3, 4, 5, 6];
 
 /// A front that asks for all that our own back has.
@@ -189,8 +189,8 @@ fn freebsd() {
     play_back(manners, greedy(), &[&connects[..], &CLOSES].concat());
 }
 
-/// NetBSD's says 4 when it has its disk, whatever the front says, and maps the ring at the
-/// front's 3.
+/// NetBSD's back writes 4 once it has its disk, in any state of the front, and maps the ring when
+/// the front is in state 3.
 #[test]
 fn netbsd() {
     let manners = Manners { keeps: false, indirect: 32, discard: false, barrier: false, ..LINUX };

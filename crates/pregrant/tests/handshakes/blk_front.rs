@@ -5,7 +5,7 @@ use super::blk_guest::play_front;
 use super::script::{Grant, Io, ONE, Step};
 use Step::*;
 
-/// Keeps its grants, which the back may write to all of them.
+/// A front that keeps its grants, all of which the back may write to.
 const KEPT: Grant = Grant { read_only: false, ..ONE };
 const NARROW: Grant = Grant { other: true, ..ONE };
 

@@ -13,7 +13,7 @@ use pregrant::xenbus::Side;
 use pregrant::{GrantRef, PAGE_SIZE};
 use pregrant_testkit::model_disk::{ModelDisk, byte};
 
-/// Sectors of the disk.
+/// Number of sectors of the disk.
 const SECTORS: u64 = 4096;
 /// Pages that a queue has for either way.
 const PAGES: usize = 64;
@@ -41,7 +41,7 @@ pub const X86_32: Layout = Layout { slot: 108, id: 4, sector: 12, segments: 20, 
 struct Queue {
     ring: Page<LocalRegion>,
     layout: Layout,
-    /// What the back only reads, and what it may write to.
+    /// Pages that the back only reads, and pages that it may write.
     from: LocalRegion,
     from_refs: Vec<GrantRef>,
     into: LocalRegion,
@@ -55,7 +55,7 @@ pub struct BlkGuest {
     back: BackVbd<LocalDomain>,
     disk: ModelDisk,
     queues: Vec<Queue>,
-    /// What the disk must hold.
+    /// The expected content of the disk.
     expected: Vec<u8>,
     requests: u64,
 }
@@ -253,7 +253,7 @@ impl BlkGuest {
         (op, id)
     }
 
-    /// Each of these is answered once, and well.
+    /// Each of these requests must be answered once, successfully.
     fn finish(&mut self, m: &Machine, i: usize, asked: &[(u8, u64)]) {
         self.queues[i].ring.set_req_prod(self.queues[i].req_prod);
         for _ in 0..8 {

@@ -100,7 +100,7 @@ pub struct Machine {
     our_dir: &'static str,
     their: Client<LocalLink>,
     toolstack: Client<LocalLink>,
-    /// What our end wrote into its `state`, since the script checked last.
+    /// States that our end wrote since the script last checked.
     states: Vec<XenbusState>,
     /// The server's clients end with it.
     _store: LocalStore,
@@ -180,12 +180,12 @@ impl Machine {
         value.map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    /// What our end wrote into its `state` since the last call.
+    /// States that our end wrote since the last call.
     pub fn take_states(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.states).into_iter().map(|state| state as u8).collect()
     }
 
-    /// Nothing is granted, mapped or bound.
+    /// Checks that nothing is granted, mapped or bound.
     pub fn assert_empty(&self) {
         let c = self.xen.counts();
         assert_eq!((c.grants, c.mapped, c.channels), (0, 0, 0), "grants, mappings, channel ends left behind");

@@ -37,7 +37,7 @@ const LINUX_OFFERS_MORE: Step = Write(&[
     ("feature-ctrl-ring", "1"),
 ]);
 
-/// Each of these a netback reports as a fault: 2, 7 and 8 of a front.
+/// States of a front that netback does not report as a fault; it does for 2, 7 and 8.
 const FRONTS: &[u8] = &[1, 3, 4, 5, 6];
 
 const LINUX_TAKES: Step = Map(&[
@@ -165,7 +165,7 @@ fn freebsd() {
     );
 }
 
-/// NetBSD's: the same, and a front's other states are an error.
+/// NetBSD's back is like FreeBSD's; other states of the front are an error.
 #[test]
 fn netbsd() {
     play_back(

@@ -49,7 +49,8 @@ const LINUX_ASKS: Step = Sees(&[
     ("feature-xdp-headroom", Some("1")),
 ]);
 
-/// Its probe: state 1, until the back is neither closed nor gone; then it connects at the back's 2.
+/// The probe of Linux's front: state 1, until the back is neither closed nor gone; then it connects
+/// when the back is in state 2.
 const LINUX_PROBES: [Step; 3] = [State(1), Wait(&[2], &[0, 1, 4, 5, 6]), LINUX_ASKS];
 
 #[test]
@@ -340,7 +341,7 @@ const MINI_OS: Step = Commit(&[
     ("state", "4"),
 ]);
 
-/// Its TX pages are granted writable, too.
+/// Mini-OS grants its TX pages writable, too.
 const MINI_OS_GRANTS: Grant = Grant { read_only: false, ..ONE };
 
 #[test]

@@ -17,10 +17,10 @@ const RX_SLOT: usize = 8;
 const MORE_DATA: u16 = 4;
 const EXTRA_INFO: u16 = 8;
 
-/// What a system's back does with slots.
+/// How a system's back handles slots.
 #[derive(Clone, Copy)]
 pub struct Manners {
-    /// Takes and makes frames over several slots.
+    /// The back accepts and makes frames over several slots.
     pub sg: bool,
     /// Offset of a received frame in its page.
     pub offset: u16,

@@ -10,7 +10,7 @@ const RSP_PROD: usize = 8;
 const RSP_EVENT: usize = 12;
 const SLOTS: usize = 64;
 
-/// See the module: one end's view of it.
+/// One end's view of a shared ring, byte by byte.
 pub struct Page<M> {
     memory: M,
     slot_bytes: usize,

@@ -21,7 +21,7 @@ pub enum Step {
     /// Waits for one of the first states; any that is not among those or the second makes it give
     /// up.
     Wait(&'static [u8], &'static [u8]),
-    /// Our end comes to rest, at this state.
+    /// Our end stays in this state.
     Rests(u8),
     /// Our end's keys, as it must find them; None: absent.
     Sees(&'static [(&'static str, Option<&'static str>)]),
@@ -29,7 +29,7 @@ pub enum Step {
     Toolstack(&'static str, &'static str),
     /// A front makes rings: how many queues, pages of a ring as the exponent of 2.
     Grant(Grant),
-    /// A back takes our rings by these keys.
+    /// A back maps our rings by these keys.
     Map(&'static [&'static str]),
     /// Something travels through the rings.
     Io(Io),
@@ -46,7 +46,7 @@ pub struct Grant {
     pub order: u32,
     /// Net: two channels a queue. Block: slots of 32 bits.
     pub other: bool,
-    /// Pages whose bytes the back only reads are granted so.
+    /// Pages that the back only reads are granted read-only.
     pub read_only: bool,
 }
 
@@ -76,7 +76,7 @@ pub trait Pair {
     /// Our driver checks the store once.
     fn step(&mut self, m: &mut Machine);
     fn close(&mut self, m: &mut Machine);
-    /// Makes rings, and sets the names that stand for their grants and channels.
+    /// Makes rings, and sets the names that the script uses for their grants and channels.
     fn grant(&mut self, _: &mut Machine, _: Grant) -> Vec<(String, u32)> {
         unreachable!("a back grants nothing")
     }

@@ -1,5 +1,5 @@
-//! RX through staging, persistent grants and copy, into requests of any id and page: what is
-//! answered OKAY is in its memory.
+//! RX through staging, persistent grants and copy, into requests with any id and page: frames that
+//! are answered OKAY must be in their memory.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{Polled, RxQueue, SharedControl};

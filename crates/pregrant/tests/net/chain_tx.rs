@@ -1,5 +1,5 @@
-//! A chain of all paths, and frames whose fragments each come another way: staged, from any page,
-//! from none. The bytes of pages and buffers are other ones in each round.
+//! A chain of all paths, and frames whose fragments use different paths: staged, in any page, or
+//! invalid. The bytes of pages and buffers change in each round.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{Polled, SharedControl, TxQueue};

@@ -1,6 +1,6 @@
-//! The control ring at the back (docs/protocol 2.11), played by hand: what is answered to what,
-//! what a guest that breaks the protocol gets, and what a successor finds wherever its predecessor
-//! died.
+//! The back's end of the control ring (docs/protocol 2.11), with requests written by the test: the
+//! answer to each request, the treatment of a guest that breaks the protocol, and what a successor
+//! finds wherever its predecessor died.
 #![cfg(not(miri))]
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
@@ -108,7 +108,7 @@ impl Game {
         self.back = Some((ring, shared));
     }
 
-    /// The state, locked for as long as this takes.
+    /// Calls `what` with the state locked.
     fn control<R>(&self, what: impl FnOnce(&mut Control) -> R) -> R {
         what(&mut self.back.as_ref().expect("a back").1.lock())
     }
@@ -136,7 +136,7 @@ impl Game {
         answers
     }
 
-    /// Asks, and gives the one answer: status and data.
+    /// Sends a request; returns status and data of the one answer.
     fn ask(&mut self, msg_type: u16, data: [u32; 3]) -> (u32, u32) {
         let request = CtrlRequest { id: self.req_prod as u16 ^ 0x5A5A, msg_type, data };
         self.push(request);
@@ -192,8 +192,8 @@ fn each_type_is_answered_as_the_protocol_says() {
     g.close();
 }
 
-/// First plus count wraps, or passes the table; an entry names a queue that is not there. Nothing
-/// of it is taken.
+/// The sum of first and count wraps or exceeds the table, or an entry names a queue that does not
+/// exist: nothing of the request is applied.
 #[test]
 fn xsa_270_the_table_of_queues_is_written_inside_of_itself_only() {
     let mut g = Game::new();
@@ -275,7 +275,7 @@ fn wrong_indices_are_faults_and_nothing_is_done() {
     }
 }
 
-/// A guest that writes the back's own index has itself to blame: the back goes on with its own.
+/// A guest that overwrites the back's own index harms only itself: the back uses its private one.
 #[test]
 fn the_backs_own_index_is_not_read_back() {
     let mut g = Game::new();
@@ -414,9 +414,9 @@ proptest! {
     }
 }
 
-/// The state after every single store of a request's service, each with a successor: the request is
-/// answered once, as if no one had died. The order of stores is the one that `control_page.rs` and
-/// `ctrl.rs` state.
+/// The state after every single store of a request's execution, each with a successor: the request
+/// is answered once, as if no process had died. The order of stores is documented in
+/// `control_page.rs` and `ctrl.rs`.
 #[test]
 fn wherever_a_back_dies_the_request_is_answered_once() {
     let requests: [(u16, [u32; 3]); 6] =

@@ -1,5 +1,5 @@
-//! Any frames, both directions, every way, both ends ours: the bytes and what is known of them
-//! arrive intact and in order, and nothing stays granted, mapped or bound.
+//! Any frames, in both directions, by every path, with both ends ours: bytes and offloads arrive
+//! intact and in order, and nothing stays granted, mapped or bound.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::net::back::{Polled, SharedControl};
@@ -69,7 +69,7 @@ fn starts() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), any::<u32>(), (u32::MAX - 300..=u32::MAX)]
 }
 
-/// How much each side does before the other gets its turn.
+/// How much each side does before the other one gets its turn.
 fn turns() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
     vec((1..=64u8, 0..4u8, 0..4u8), 1..20)
 }
@@ -96,7 +96,8 @@ impl Source for InPieces<'_> {
     }
 }
 
-/// Keeps each frame in memory of its own, takes few at a time, and refuses some at first.
+/// A port that keeps each frame in memory of its own, accepts few at a time, and refuses some at
+/// first.
 struct Few {
     most: usize,
     refuses: usize,
@@ -324,7 +325,7 @@ proptest! {
     }
 }
 
-/// The sender says when the back is to check.
+/// The sender decides when the back sees its requests.
 #[test]
 fn what_is_queued_is_seen_once_it_is_published() {
     let domains = TwoDomains::new();
@@ -355,7 +356,7 @@ fn what_is_queued_is_seen_once_it_is_published() {
     domains.assert_empty();
 }
 
-/// A frame of at most N bytes takes no grant operation, one of N + 1 does.
+/// A frame of at most N bytes needs no grant operation, one of N + 1 bytes does.
 #[test]
 fn the_data_length_is_where_staging_ends() {
     for len in [64usize, 128, 256, 2048, 4096] {

@@ -372,8 +372,8 @@ fn rx_extras_that_do_not_exist_are_faults() {
     }
 }
 
-/// A frame that the back shows in pieces is taken when it is whole: until then there is no work,
-/// and no stall after.
+/// A frame that the back publishes in parts is received when it is complete: until then there is no
+/// work, and no stall afterwards.
 #[test]
 fn rx_a_frame_in_pieces_is_waited_for() {
     for way in RX_WAYS {

@@ -1,6 +1,5 @@
-//! Data rings (docs/protocol 4.5): what a back believes of a front's places, what a front believes
-//! of a back's, what a successor finds, and how both ends agree. That any frames arrive intact
-//! through one is in data_path.rs.
+//! Data rings (docs/protocol 4.5): checks of the places that a front and a back name, what a
+//! successor finds, and how both ends agree. (data_path.rs shows that frames arrive intact.)
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -204,7 +203,7 @@ fn tx_places_that_are_none_are_errors() {
     s.close();
 }
 
-/// Where nothing was agreed on the flag means nothing, as any unknown one.
+/// If no data ring was negotiated, the flag has no meaning, like any unknown flag.
 #[test]
 fn tx_without_a_data_ring_a_place_is_a_grant() {
     let domains = TwoDomains::new();
@@ -221,8 +220,8 @@ fn tx_without_a_data_ring_a_place_is_a_grant() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever the order of answers: bytes whose request has no answer are not written over, and
-    /// all of it is free at the end.
+    /// In any order of answers: bytes whose request has no answer are not overwritten, and
+    /// everything is free at the end.
     #[test]
     fn tx_bytes_are_the_back_s_until_they_are_answered(
         steps in proptest::collection::vec((any::<bool>(), 14usize..3000, any::<prop::sample::Index>()), 1..150),
@@ -389,7 +388,8 @@ struct Taker {
     domains: TwoDomains,
     game: RxGame,
     area: DataArea<LocalDomain>,
-    /// Frames that came and whose slots were not posted again: where each piece is, and its bytes.
+    /// Frames that were received and whose slots were not posted again: place and bytes of each
+    /// fragment.
     kept: VecDeque<(Option<usize>, Vec<u8>)>,
     posted: u32,
     sent: u32,
@@ -476,7 +476,7 @@ impl Taker {
         }
     }
 
-    /// The back dies, and another takes the ring and the half up.
+    /// The back dies, and another one takes over the ring and the half.
     fn succeed(&mut self, headroom: u16) {
         let Self { domains, game, area, .. } = self;
         let host = &domains.host;
@@ -524,8 +524,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// After any death: what the front has not given back is as it came, also where the successor
-    /// begins to write.
+    /// After a death at any time: bytes that the front has not given back are unchanged, even when
+    /// the successor begins to write.
     #[test]
     fn rx_bytes_are_the_front_s_until_it_posts_their_slots_again(steps in steps()) {
         let mut t = Taker::new();
@@ -663,8 +663,8 @@ fn both_ends_agree_and_nothing_is_left() {
     }
 }
 
-/// One half that is wrong leaves the other; a page that is leaves the vif. The front learns
-/// it.
+/// If one half is wrong, the other one is used; if a page is wrong, the vif is used without the
+/// data ring. The front learns it.
 #[test]
 fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {
     let lists = |tx, rx| ActiveLists { tx, rx };
@@ -742,7 +742,7 @@ fn what_cannot_be_had_is_refused_and_frames_go_by_copy() {
     pair.close();
 }
 
-/// A successor takes the halves that were accepted, and no vif whose front goes on filling others.
+/// A successor uses the halves that were accepted; it refuses a vif whose front uses others.
 #[test]
 fn a_successor_takes_what_was_accepted_or_nothing() {
     for (said, forge, taken) in

@@ -1,6 +1,6 @@
-//! Messages 8 to 10 at their edges: what our back answers, and what a back answers that follows the
-//! draft of these messages (a Linux netback of 2017, played on Xen); and our front on such a back
-//! (docs/protocol 2.11).
+//! Messages 8 to 10 at their limits: the answers of our back, the answers of a back that follows
+//! the draft of these messages (a Linux netback of 2017, played on Xen), and our front with such a
+//! back (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, announcing, by_hand, entries};
@@ -22,9 +22,9 @@ struct DraftBack {
     mapped: Vec<(u32, LocalMap)>,
     /// References that it cannot map.
     refuses: Vec<GrantRef>,
-    /// Requests that it answered.
+    /// Number of requests that it answered.
     answered: u32,
-    /// The types of these, and of each ADD or DEL the references.
+    /// The types of these requests, and the references of each ADD or DEL.
     asked: Vec<(u16, Vec<u32>)>,
 }
 
@@ -83,10 +83,10 @@ impl DraftBack {
 /// A list of an ADD or a DEL.
 #[derive(Clone, Copy)]
 enum List {
-    /// These of the queue's pages: TX read-only, RX writable.
+    /// This range of the queue's pages: TX read-only, RX writable.
     Tx(usize, usize),
     Rx(usize, usize),
-    /// These, and after them this reference.
+    /// This range, and after it this reference.
     And(usize, usize, Odd),
     One(Odd),
     Twice,
@@ -110,8 +110,8 @@ enum Odd {
 /// The answer to a request: status, data, and the statuses of the entries: None, they are
 /// as they were.
 type Answer = (u32, u32, Option<&'static [u16]>);
-/// A request in words, its type, its list; our answer; and the draft's, with the statuses behind
-/// it.
+/// A request as text, its type, its list; our answer; and the draft's, with the statuses that
+/// follow.
 type Edge = (&'static str, u16, List, Answer, Option<(u32, u32, &'static [u16])>);
 
 /// The requests, in this order, each of queue 0 with a table of 500; our answer; and the draft's,
@@ -157,8 +157,8 @@ const EDGES: &[Edge] = &[
     ("GET at the end", 8, List::Long(0), (SUCCESS, 500, None), None),
 ];
 
-/// A request of a row, whose list is in a page of its own: queue, list and length; the page; and
-/// how many entries it has.
+/// The request of a row, whose list is in a page of its own: queue, list and length; the page; and
+/// the number of its entries.
 fn request(
     pair: &Pair,
     list: List,

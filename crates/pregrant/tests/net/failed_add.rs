@@ -1,4 +1,4 @@
-//! A list of pages of which one cannot be mapped, taken in turns as any other.
+//! A list of pages of which one cannot be mapped: processed in turns like any other list.
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{INVALID, Pair, SUCCESS, by_hand, entries};

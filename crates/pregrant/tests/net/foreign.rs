@@ -1,5 +1,5 @@
-//! Foreign frames (docs/protocol 4.6): what a back believes of a guest's frame numbers, how both
-//! ends agree, and what a successor finds. That any frames arrive intact is in data_path.rs.
+//! Foreign frames (docs/protocol 4.6): the checks of a guest's frame numbers, how both ends agree,
+//! and what a successor finds. (data_path.rs shows that frames arrive intact.)
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -44,7 +44,7 @@ impl Sender {
         Self { domains, game, first }
     }
 
-    /// Plays a frame of these slots; its answers, and what the port took.
+    /// Plays a frame of these slots; returns its answers, and the frame that the port got.
     fn play(&mut self, slots: &[Slot]) -> (Vec<i16>, Option<Vec<u8>>) {
         self.game.model.play(slots);
         self.game.run().expect("nothing that closes the device");
@@ -147,7 +147,7 @@ fn tx_a_ring_that_is_sent_is_bytes_as_any() {
     s.close();
 }
 
-/// Where it was not agreed on, the flag means nothing.
+/// If the path was not negotiated, the flag has no meaning.
 #[test]
 fn tx_a_flag_that_was_not_agreed_on_names_a_grant() {
     let domains = TwoDomains::new();
@@ -209,8 +209,8 @@ fn rx_slots_are_frames_or_grants_each_by_itself() {
     domains.assert_empty();
 }
 
-/// A guest that has frames written over the very ring that they are answered on: the back goes by
-/// its own indices, and what is wrong with the requests is found when they are read.
+/// A guest has frames written over the very ring on which they are answered: the back uses its own
+/// indices, and finds invalid requests when it reads them.
 #[test]
 fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
     let (domains, mut game, _) = receiver();
@@ -243,8 +243,8 @@ fn ends(requested: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
     Pair::on(xen, requested, served)
 }
 
-/// The paths of queue 0, and of a frame each way of 6000 bytes: how many named frames, and the
-/// grant operations.
+/// The paths of queue 0; and for a frame of 6000 bytes in each direction how many frames were named
+/// by number, and how many grant operations were needed.
 fn shows(pair: &mut Pair) -> ((&'static str, &'static str), [u64; 2], u64) {
     pair.exchange(6000, 2);
     let Pair { front, back, .. } = pair;
@@ -293,8 +293,8 @@ fn both_ends_agree_and_nothing_is_left() {
     }
 }
 
-/// A domain that cannot be mapped is served as any other, and said so. So is one that wrote its
-/// request unasked.
+/// A domain that cannot be mapped is served like any other, and the log says so. So is one that
+/// wrote its request unasked.
 #[test]
 fn what_cannot_be_mapped_goes_by_grants() {
     let mut pair = ends(request(), serving(true), false);
@@ -316,7 +316,8 @@ fn what_cannot_be_mapped_goes_by_grants() {
     pair.close();
 }
 
-/// A back that says nothing, or something else, or that offers it no more, gets grants.
+/// A front uses grants with a back that does not offer this path, or answers anything but an
+/// acceptance, or stops to offer it.
 #[test]
 fn a_front_names_frames_to_one_that_says_so_alone() {
     for (key, said) in
@@ -342,8 +343,8 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
     }
 }
 
-/// A successor maps what a predecessor had, if it was asked to and the guest still wants it; else
-/// it takes no vif whose front goes on naming frames.
+/// A successor maps the guest's memory again, if its predecessor was asked to and the guest still
+/// wants it; else it refuses a vif whose front goes on naming frames.
 #[test]
 fn a_successor_takes_it_up_or_takes_nothing() {
     for (offered, forge, taken, word) in [
@@ -381,7 +382,7 @@ fn a_successor_takes_it_up_or_takes_nothing() {
     pair.close();
 }
 
-/// Frames are lent where they are, as those in granted pages.
+/// Frames are read by reference in their pages, like those in granted pages.
 #[test]
 fn frames_by_reference_are_read_in_their_pages() {
     let domains = TwoDomains::new();

@@ -1,5 +1,5 @@
-//! The frame hook, and received staging buffers that are sent on: any actions, with backs that
-//! die, backs that break the protocol, and fronts that do.
+//! The frame hook, and received staging buffers that are sent: any actions, with backs that die,
+//! and backs and fronts that break the protocol.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
@@ -111,7 +111,7 @@ impl Stand {
         while self.back.poll_rx(&self.host, 0, &mut self.port) == Ok(Polled::More) {}
     }
 
-    /// The hook returns `action` for each frame as it came.
+    /// The hook returns `action` for each frame that arrives.
     fn say(&mut self, action: HookAction) -> usize {
         self.out.clear();
         let Self { guest, front, out, diverted, .. } = self;
@@ -197,14 +197,14 @@ impl Stand {
         assert_eq!(HookStats { sent_on: tx, sent_copied: 0, unsent: 0, ..stats }, said);
     }
 
-    /// The back takes what was sent, and the front the answers.
+    /// The back takes the requests, and the front the answers.
     fn turn(&mut self) {
         while self.back.poll_tx(&self.host, 0, &mut self.port, &mut self.out) == Ok(Polled::More) {}
         self.front.queue_mut(0).unwrap().reclaim(&self.guest, 1).expect("an honest back");
         self.check();
     }
 
-    /// Another back takes the rings up as they are.
+    /// Another back takes over the rings as they are.
     fn kill(&mut self) {
         self.back = BackVif::new(GUEST, 0, VifConfig::default());
         assert_eq!(self.back.inherit(&mut self.buses.1), Ok(PreviousState::Connected));
@@ -233,8 +233,8 @@ fn revision(revision: u32) -> BackFeatures {
     BackFeatures { staging: Offer { revision, ..Offer::all() }, ..BackFeatures::default() }
 }
 
-/// Whatever a hook says of frames of any length, each is in the one place that it named, as the
-/// hook left it and in order; also where backs die with buffers in flight.
+/// Whatever a hook decides for frames of any length, each frame goes to the one place that was
+/// named, as the hook left it and in order; also if backs die with buffers in flight.
 #[test]
 fn any_actions() {
     let lens = [60, 64, 255, 256, 257, 1500, 1514, 2048, 4096, 4097, 65535];
@@ -306,8 +306,8 @@ fn any_actions() {
     }
 }
 
-/// A frame that fits its buffer goes back in it, whatever its length; a longer one, and one that
-/// finds no headroom, by a copy.
+/// A frame that fits its buffer is sent back in it, whatever its length; a longer frame, and one
+/// without headroom, by a copy.
 #[test]
 fn what_is_sent_on_as_it_is() {
     for (len, headroom, grow, sent_on) in [
@@ -345,7 +345,7 @@ fn what_is_sent_on_as_it_is() {
     }
 }
 
-/// So does one of several slots, in all of its buffers, where each slot is staged.
+/// A frame of several slots is sent back in all of its buffers, if each slot is staged.
 #[test]
 fn a_frame_of_several_slots_goes_back_in_its_buffers() {
     let segment = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
@@ -394,7 +394,7 @@ fn a_frame_of_several_slots_goes_back_in_its_buffers() {
     }
 }
 
-/// With a back that answers nothing RX goes on for as long as there are TX ids, and then frames are
+/// With a back that answers nothing RX continues as long as there are TX ids; then frames are
 /// dropped, and counted.
 #[test]
 fn a_full_tx_ring_drops_and_stops_no_rx() {
@@ -419,7 +419,7 @@ fn a_full_tx_ring_drops_and_stops_no_rx() {
     stand.close();
 }
 
-/// A back in the hands of the test, behind a front that connected to it.
+/// A back under the test's control, behind a front that connected to it.
 struct Liar {
     xen: LocalXen,
     guest: LocalDomain,
@@ -494,8 +494,8 @@ impl Liar {
     }
 }
 
-/// A buffer is posted again when the answer to its own TX request was taken, whatever else is
-/// answered, and once.
+/// A buffer is posted again once the answer to its own TX request was taken, whatever else is
+/// answered.
 #[test]
 fn a_buffer_comes_back_by_its_own_answer_alone() {
     for status in [RSP_OKAY, RSP_ERROR, 7, i16::MIN] {
@@ -533,8 +533,8 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
     }
 }
 
-/// A frame of several slots as no honest back lays it out: sent on where TX can say it, else
-/// copied, or a fault; each of its buffers comes back by its own answer.
+/// A frame of several slots in a layout that no honest back makes: sent if TX can express it, else
+/// copied, or a fault. Each of its buffers returns by its own answer.
 #[test]
 fn slots_of_any_kind_are_sent_on_or_copied() {
     for (parts, on) in [
@@ -615,8 +615,8 @@ fn an_id_that_no_one_sent_frees_no_buffer() {
     }
 }
 
-/// The back changes a buffer after the hook's check: the hook's head goes on, and to the back
-/// alone.
+/// The back changes a buffer after the hook has checked it: the hook's head is sent, and only the
+/// back gets it.
 #[test]
 fn a_back_that_changes_a_buffer_changes_no_verdict() {
     let mut liar = Liar::new();
@@ -672,7 +672,7 @@ fn a_caller_that_goes_on_after_a_fault_gets_faults() {
     }
 }
 
-/// Few answers are not worth the check, but where there is little room on TX each of them is.
+/// A few answers are not worth the check, but every answer is if there is little room on TX.
 #[test]
 fn answers_are_taken_where_tx_is_scarce() {
     let mut liar = Liar::new();

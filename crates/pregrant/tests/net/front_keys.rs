@@ -1,5 +1,5 @@
-//! A vif's keys as fronts leave them that do not want a key any more, or that came behind another
-//! driver of their guest.
+//! A vif's keys left by fronts that no longer want a key, or that came after another driver of
+//! their guest.
 
 use pregrant::net::features::{BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest};
 use pregrant::net::path::staging::keys::{DataKeys, DataRequest, Lists, Request};
@@ -8,7 +8,7 @@ use pregrant::xenbus::key_source::Pairs;
 use pregrant::{EvtchnPort, GrantRef};
 use pregrant_testkit::bus::{MapBus, device};
 
-/// What a back reads of a front that writes these keys.
+/// The request that a back reads from a front that writes these keys.
 fn read(pairs: Pairs, others: &[(&str, &str)]) -> Result<FrontRequest, String> {
     let (_, mut back): (MapBus, MapBus) = device();
     back.peer.borrow_mut().extend(pairs);

@@ -1,5 +1,5 @@
-//! Gref mappings between our two ends, and by hand: asked for, used without grant operations,
-//! bounded, given back; and over a back's death (docs/protocol 2.11).
+//! Gref mappings between our two ends, and with requests written by the test: requested, used
+//! without grant operations, limited, given back; also across a back's death (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::raw_ring::RawRing;
@@ -102,7 +102,7 @@ impl Pair {
         Self::around(FrontVif::new(HOST, front, false), config, page_limit, |_, _| {})
     }
 
-    /// The same for a front that `equip` changes before it connects.
+    /// Like `new`, with a front that `equip` changes before it connects.
     pub fn around(
         mut front: FrontVif<LocalDomain>,
         config: VifConfig,
@@ -137,7 +137,7 @@ impl Pair {
         back
     }
 
-    /// The back dies, and another takes the rings up.
+    /// The back dies, and another one takes over the rings.
     pub fn restart(&mut self) {
         let Self { h, bb, kept, .. } = self;
         self.back = Self::back(&self.config, kept, self.page_limit);
@@ -194,7 +194,7 @@ impl Pair {
         self.answer().expect("an answer")
     }
 
-    /// The first `n` TX and RX pages of queue `q`, as an honest front tells of them.
+    /// The first `n` TX and RX pages of queue `q`, as an honest front announces them.
     pub fn pages(&self, q: usize, n: usize) -> Vec<GrefEntry> {
         let [tx, rx] = self.front.queue(q).unwrap().page_refs();
         let of = |refs: &[GrantRef], flags| -> Vec<_> {
@@ -217,8 +217,8 @@ impl Pair {
     }
 }
 
-/// Linux's netback, unbound and bound again, is at 4, 1, 2 and 4, and its new instance takes the
-/// rings up with an empty table.
+/// Linux's netback, unbound and bound again, is in states 4, 1, 2 and 4; its new instance takes
+/// over the rings with an empty table.
 #[test]
 fn another_back_is_asked_from_the_beginning() {
     for states in [&["1", "2"][..], &["2"], &["3"]] {
@@ -314,7 +314,7 @@ fn announced_pages_take_no_grant_operation() {
     }
 }
 
-/// Whatever the back says, the frames travel.
+/// Whatever the back answers, frames travel.
 #[test]
 fn a_front_goes_without_what_it_does_not_get() {
     let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
@@ -395,9 +395,9 @@ fn an_add_is_all_or_nothing() {
     pair.close();
 }
 
-/// Each queue's table, filled once, comes with the connection, for every guest that uses the path
-/// does that. All else that a guest asks for is counted: what is added again after it was deleted,
-/// what is refused, and its requests.
+/// Filling each queue's table once is part of a connection, since every guest that uses the path
+/// does it. Everything else that a guest asks for is counted: pages that are added again after they
+/// were deleted, refused pages, and its requests.
 #[test]
 fn filling_the_tables_once_is_not_counted() {
     let mut pair = Pair::new(FrontConfig { queues: 8, ..by_hand() }, entries(768));
@@ -530,7 +530,7 @@ fn rx_takes_pages_that_are_mapped_for_writing() {
     pair.close();
 }
 
-/// With 64 pages a turn it takes several, and others are served meanwhile.
+/// With 64 pages in a turn a long list takes several turns, and others are served meanwhile.
 #[test]
 fn a_long_list_takes_turns() {
     let mut pair = Pair::new(by_hand(), entries(768));
@@ -595,7 +595,7 @@ fn a_page_in_use_holds_up_nothing_but_its_own_answer() {
     pair.close();
 }
 
-/// Requests without end for a queue that does not check: so many are taken, and no more.
+/// Requests without end for a queue that does not run: only a limited number is taken.
 #[test]
 fn what_is_unanswered_is_bounded() {
     let mut pair = Pair::new(by_hand(), entries(768));
@@ -627,8 +627,8 @@ fn what_is_unanswered_is_bounded() {
     pair.close();
 }
 
-/// XSA-300: what is added counts as mapped, and other devices of the guest take precedence over
-/// what may still be.
+/// XSA-300: added pages count as mapped, and other devices of the guest take precedence over pages
+/// that may still be added.
 #[test]
 fn added_pages_are_the_guests_own() {
     let rings = 3;
@@ -650,8 +650,8 @@ fn added_pages_are_the_guests_own() {
     pair.close();
 }
 
-/// The back dies after each of some turns; the next one has the same pages, and answers what was
-/// not.
+/// The back dies after some of its turns; the next one has the same pages, and answers the requests
+/// that were not answered.
 #[test]
 fn tables_outlive_their_back() {
     for turns in 0..24 {
@@ -690,8 +690,8 @@ fn tables_outlive_their_back() {
     }
 }
 
-/// A request that waits for a worker when its back dies is answered by the next one, once, and what
-/// came behind it is not again.
+/// A request that waits for a worker when its back dies is answered once, by the next back; later
+/// requests are not answered twice either.
 #[test]
 fn what_waits_outlives_its_back() {
     for gref_pages in [768, 0] {
@@ -741,8 +741,8 @@ fn what_cannot_be_mapped_again_is_forgotten() {
     pair.close();
 }
 
-/// Whatever is answered, the front sends and takes the same frames, and gives its pages to no one
-/// else.
+/// Whatever is answered, the front sends and receives the same frames, and gives its pages to no
+/// one else.
 #[test]
 fn a_back_that_misreports_its_table() {
     let answer = |status, data| (status, data, 0u16, 0u16);

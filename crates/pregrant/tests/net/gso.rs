@@ -1,5 +1,5 @@
-//! Large segments that a guest, or a back, sends with fields that make no sense: a checksum that is
-//! not blank, segments of next to nothing. etherparse says which checksums are right.
+//! Large segments from a guest or a back, with invalid fields: a checksum that is not blank,
+//! segments of almost no bytes. The crate etherparse checks the checksums.
 #![cfg(not(miri))]
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};

@@ -1,6 +1,6 @@
-//! Pages that a back lends for RX (docs/protocol 4.7): how both ends agree, what a front believes
-//! of a back's list and responses, what becomes of frames when a back ends, and of pages that a
-//! guest keeps.
+//! Pages that a back grants for RX (docs/protocol 4.7): how both ends agree, the front's checks of
+//! the back's list and responses, what happens to frames when a back ends, and to pages that a
+//! guest keeps mapped.
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -58,7 +58,7 @@ impl Lender {
         lender
     }
 
-    /// What frame number `n` has, of `len` bytes.
+    /// The content of frame number `n`, of `len` bytes.
     fn frame(n: usize, len: usize) -> Vec<u8> {
         (0..len).map(|k| byte(k + 7 * n)).collect()
     }
@@ -74,7 +74,7 @@ impl Lender {
         {}
     }
 
-    /// What the front receives on queue 0; None stands for a frame that it dropped.
+    /// The frames that the front receives on queue 0; None for a frame that it dropped.
     fn receive(&mut self) -> Result<Vec<Option<Vec<u8>>>, PeerFault> {
         let mut got = Vec::new();
         loop {
@@ -144,8 +144,8 @@ fn both_ends_agree_and_nothing_is_left() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any frames, around the ring many times, and with a bound of pages that lets the back lend
-    /// none.
+    /// Any frames, many times around the ring, and with a limit of pages at which the back can
+    /// grant none.
     #[test]
     fn any_frames_arrive_in_order(
         bursts in proptest::collection::vec(proptest::collection::vec(14usize..9000, 1..40), 1..25),
@@ -165,7 +165,7 @@ proptest! {
     }
 }
 
-/// A guest may be given fewer pages: what is lent counts among them.
+/// A guest may have fewer pages mapped: pages that are granted to it count among them.
 #[test]
 fn pages_that_are_lent_count_for_the_bound() {
     for (limit, lent) in [(2 + SLOTS as usize, true), (1 + SLOTS as usize, false)] {
@@ -186,7 +186,7 @@ fn pages_that_are_lent_count_for_the_bound() {
     }
 }
 
-/// Whatever the list says: frames are lost that it does not name, and no others.
+/// Whatever the list contains: only frames that it does not name are lost.
 #[test]
 fn a_list_that_is_wrong_costs_frames_alone() {
     for (at, value, lost) in [
@@ -264,8 +264,8 @@ fn responses_that_cannot_be_are_faults() {
     }
 }
 
-/// A hook's frame in lent pages, and frames by reference: they are copied, and dropped when their
-/// page is gone.
+/// A hook's frame in the back's pages, and frames by reference: they are copied, and dropped if
+/// their page is gone.
 #[test]
 fn a_hook_sees_what_was_copied() {
     let mut lender = Lender::connected(request(), serving(true));
@@ -311,8 +311,8 @@ fn a_hook_sees_what_was_copied() {
     lender.ends.close();
 }
 
-/// Frames that were answered and not copied are lost with their back, are counted, and no others
-/// are: the next one lends pages of its own.
+/// Frames that were answered and not copied are lost with their back, and are counted; no others
+/// are. The next back grants pages of its own.
 #[test]
 fn a_successor_lends_again_and_what_was_lent_is_lost() {
     let mut lender = Lender::connected(request(), serving(true));
@@ -347,7 +347,7 @@ fn a_successor_lends_again_and_what_was_lent_is_lost() {
     assert_eq!((c.grants, c.mapped, c.channels), (3 * SLOTS as usize, 0, 0), "of the dead ones");
 }
 
-/// A guest that maps what it is lent, and keeps it, holds that page, and gets none more.
+/// A guest that maps a page granted to it, and keeps it, holds that page, and gets no more.
 #[test]
 fn a_guest_that_keeps_a_page_is_lent_no_more() {
     let mut lender = Lender::connected(request(), serving(true));
@@ -409,8 +409,8 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
     lender.ends.close();
 }
 
-/// A connect that fails leaves no page lent, however often it is tried, whatever failed behind a
-/// queue's.
+/// A connect that fails leaves no page granted, however often it is tried, and whatever failed
+/// after the queue.
 #[test]
 fn a_connect_that_fails_lends_nothing() {
     let queues = FrontConfig { queues: 2, split_channels: false, ctrl_ring: true, ..request() };
@@ -472,8 +472,8 @@ impl FrameRules for Watched {
     }
 }
 
-/// A reference of an old list may be granted again as soon as something is: each list has its next
-/// generation by then, and a back that may lend nothing gives it one too.
+/// A reference of an old list may be granted again as soon as anything is: so each list has its
+/// next generation by then. A back that may grant nothing starts one, too.
 #[test]
 fn each_list_has_its_next_generation_before_anything_is_lent() {
     for limit in [usize::MAX, 4] {
@@ -540,8 +540,8 @@ fn what_is_delivered_at_the_last_moment_is_not_lost() {
     }
 }
 
-/// Frames that were noted before a fault were for that call's arena: a caller that goes on gets
-/// none of them in another.
+/// Frames that were noted before a fault belong to that call's arena: a caller that continues does
+/// not get them in another.
 #[test]
 fn pieces_of_a_call_that_failed_are_not_fetched_later() {
     let mut lender = Lender::connected(request(), serving(true));
@@ -562,8 +562,8 @@ fn pieces_of_a_call_that_failed_are_not_fetched_later() {
     lender.ends.close();
 }
 
-/// A frame that is to be sent back, and whose page is gone when its rest is copied, is unsent,
-/// once, and an error.
+/// A frame that must be sent back, and whose page is gone when its rest is copied, counts once as
+/// unsent, and as an error.
 #[test]
 fn a_frame_whose_rest_is_gone_is_counted_once() {
     for action in [HookAction::Tx, HookAction::Pass, HookAction::Redirect(1)] {

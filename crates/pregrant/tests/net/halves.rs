@@ -1,5 +1,5 @@
-//! A front's queues away from their vif: served as halves by two threads, called back when the back
-//! closes or is another one.
+//! A front's queues apart from their vif: served as halves by two threads, and called back when the
+//! back closes or another one comes.
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -24,7 +24,8 @@ fn numbered(k: usize) -> Vec<u8> {
     frame
 }
 
-/// Each half takes its time, and neither sees the other's: all frames arrive, both ways, in order.
+/// Each half runs at its own speed, and neither sees the other's state: all frames arrive, in both
+/// directions, in order.
 #[test]
 fn two_threads_serve_the_halves_of_a_queue() {
     for config in [ordinary(), FrontConfig { split_channels: false, ..ordinary() }, FrontConfig::default()] {
@@ -137,8 +138,8 @@ fn a_back_that_closes_has_queues_called_back() {
     assert!(pair.front.hand_out_queues().is_empty(), "there is none");
 }
 
-/// The toolstack takes the vif away while its queues are handed out: nothing of them is left once
-/// they are back.
+/// The toolstack removes the vif while its queues are handed out: nothing of them is left once they
+/// are back.
 #[test]
 fn a_vif_that_is_removed_has_queues_called_back() {
     let mut pair = Pair::new(ordinary(), VifConfig::default());
@@ -194,8 +195,8 @@ fn pages_are_announced_while_queues_are_handed_out() {
     pair.close();
 }
 
-/// A back at 2 takes the live rings up in its time, as Linux's netback does, or waits for a front
-/// that begins: then the front does.
+/// A back in state 2 uses the live rings within its time, as Linux's netback does, or else waits
+/// for a front that starts again: then the front does.
 #[test]
 fn a_front_begins_again_for_a_back_that_stays_at_2() {
     let xen = LocalXen::new();
@@ -224,8 +225,8 @@ fn a_front_begins_again_for_a_back_that_stays_at_2() {
 
 const S: u64 = 1_000_000_000;
 
-/// Steps the front, whose back is at 2, when it asks for it, for so long. How long it took to
-/// restart; None: it did not.
+/// Steps the front, whose back is in state 2, whenever it asks for it, for at most `most_ns`.
+/// Returns after what time it restarted; None: it did not.
 fn until_it_restarts(pair: &mut Pair, now_ns: &mut u64, most_ns: u64) -> Option<u64> {
     let began = *now_ns;
     while let Some(at_ns) = pair.front.begins_at_ns().filter(|at| *at <= began + most_ns) {
@@ -288,8 +289,8 @@ fn a_back_at_2_that_answers_keeps_its_front() {
     }
 }
 
-/// Its domain is another one: the back of before has nothing, and neither has the front, which had
-/// lent its queues.
+/// The guest has another domain id after a restore: the old back has nothing, and neither has the
+/// front, whose queues were handed out.
 #[test]
 fn a_restored_guest_has_nothing_granted() {
     let mut pair = Pair::new(ordinary(), VifConfig::default());
@@ -332,7 +333,8 @@ impl Sink for Seen {
     }
 }
 
-/// Received buffers that one half sends on by the other come back to it, and no slot waits for one.
+/// Received buffers that one half sends through the other are returned to it, and no slot waits for
+/// one.
 #[test]
 fn a_half_sends_received_buffers_on() {
     let len = DataLen::new(2048);

@@ -1,6 +1,6 @@
-//! The redo page as a successor finds it at the moments at which a back may die with frames in its
-//! hands (docs/protocol 1.1, R7): when the port is given them, when it is asked for some, and
-//! afterwards.
+//! The redo page as a successor finds it at the moments at which a back may die with frames in
+//! flight (docs/protocol 1.1, R7): when frames are passed to the port, when the port is asked for
+//! frames, and afterwards.
 //!
 //! ```text
 //!   TxQueue::poll --in_flight--> port.tx_burst: inspect      RxQueue::poll --asking--> port.rx_burst: inspect --in_flight--> ...
@@ -33,7 +33,7 @@ struct Survives<K> {
 }
 
 impl<K: RingKind> Survives<K> {
-    /// A fresh ring's, and the back's end of that ring.
+    /// A new ring's pages, and the back's end of that ring.
     fn new(domains: &TwoDomains) -> (Self, BackRing<K, RingPages<K, LocalMap>>) {
         let (front, back) = domains.ring::<K>();
         let survives = Self { ring: front.into_pages(), redo: Pages::new(1), kind: PhantomData };
@@ -66,7 +66,8 @@ impl<K: RingKind> Survives<K> {
 /// A port that inspects whenever it is called.
 struct InspectingPort<'a, K> {
     survives: &'a Survives<K>,
-    /// Frames that it took, and how many of those were in hand when it was given the last of them.
+    /// Number of frames that it accepted, and how many of these were in flight when it got the last
+    /// of them.
     took: u32,
     in_flight: Vec<(u32, InFlight)>,
     gives: VecDeque<usize>,
@@ -107,8 +108,8 @@ fn known(frames: u32) -> InFlight {
     InFlight { frames, asking: false, total: frames }
 }
 
-/// A frame that the port gets, or got and whose answer waits, is one that it may get twice: a
-/// successor knows of it before the port does.
+/// A frame that the port gets, or got and whose answer waits, may be passed twice: a successor
+/// learns of it before the port gets it.
 #[test]
 fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     let paths: [fn() -> AnyPath<LocalDomain>; 2] =

@@ -1,6 +1,6 @@
 //! Records that outlive a vif's back, and that its successor does not find: there is none, it was
-//! cut, or it is of another connection. The rings alone say enough, unless an answer may be on one
-//! that was not published: then the vif is refused, with words (docs/protocol 1.1, R3).
+//! truncated, or it is of another connection. The rings alone are sufficient, unless an unpublished
+//! answer may be on one: then the vif is refused, with an explanation (docs/protocol 1.1, R3).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{Kept, Pair, announcing, entries};
@@ -39,7 +39,7 @@ fn memory<'a>(kept: &'a mut Kept, name: &str) -> &'a mut Pages {
     if name == "control" { &mut kept.control } else { kept.pages.get_mut(name).expect("a record") }
 }
 
-/// Another process takes the live rings up, which finds that of this record.
+/// Another process takes over the live rings, and finds that kind of record.
 fn succeed(pair: &mut Pair, name: &str, found: Found) -> Result<bool, ConnectError<String>> {
     let page = memory(&mut pair.kept, name);
     let n = page.len();

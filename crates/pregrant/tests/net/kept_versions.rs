@@ -1,5 +1,5 @@
-//! Records that outlive a vif's back, of another version than the successor knows: it does nothing,
-//! and the next back that knows them goes on (docs/protocol 1.1).
+//! Records that outlive a vif's back, in another version than the successor knows: it does nothing,
+//! and the next back that knows the version continues (docs/protocol 1.1).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{Pair, announcing, entries};
@@ -98,7 +98,7 @@ fn bytes(page: &Pages) -> Vec<u8> {
     bytes
 }
 
-/// Of before there were version words, which are 0 in them.
+/// Records from before there were version words: these are 0 in them.
 #[test]
 fn records_without_a_version_are_of_the_first() {
     let mut pair = left();
@@ -112,8 +112,8 @@ fn records_without_a_version_are_of_the_first() {
     pair.close();
 }
 
-/// A new connection has nothing to do with what is kept of a former one, whatever its version is.
-/// Its successor finds what it wrote, and not what is left of the other.
+/// A new connection does not use what is kept of a former one, in any version. Its successor finds
+/// what it wrote, and nothing of the former connection.
 #[test]
 fn a_new_connection_forgets_what_was_kept() {
     for version in [1, 2] {

@@ -1,5 +1,5 @@
-//! Payload that stays where the guest put it: what a port gets that takes it there, when pages are
-//! mapped, for how long, and what a guest can do meanwhile.
+//! Payload that stays where the guest put it: what a port gets that reads it there, when pages are
+//! mapped and for how long, and what a guest can do meanwhile.
 //!
 //! ```text
 //!   model front --ring--> TxQueue, MapPath --tx_zero_copy--> a port that skips, copies, or keeps
@@ -77,7 +77,7 @@ pub struct Seen {
 pub struct LentPort<'a> {
     pub act: Act,
     pub caps: Offloads,
-    /// Takes what stays mapped, too.
+    /// The port also accepts payload in pages that stay mapped.
     pub named: bool,
     pub seen: Vec<Seen>,
     pub shelf: Arc<Shelf>,
@@ -200,7 +200,7 @@ const FRAMES: [&[(usize, u16, u16)]; 6] = [
     &[(10, 0, 4096), (11, 0, 4096), (12, 0, 4096), (13, 0, 4096), (14, 0, 4096)],
 ];
 const LONG: usize = 5;
-/// Pieces: of heads and of the short frame.
+/// Number of copies: of heads and of the short frame.
 const COPIES: u64 = 1 + 1 + 1 + 3 + 1 + 1;
 
 #[test]
@@ -302,8 +302,8 @@ fn one_bad_reference_costs_its_own_frame() {
     }
 }
 
-/// Where another frame of the batch has to be mapped, what cannot be is found before the port is
-/// called: it has nothing of a frame that is answered with ERROR.
+/// If another frame of the batch must be mapped, unreadable pages are found before the port is
+/// called: it gets nothing of a frame that is answered with ERROR.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn what_is_found_unreadable_in_time_is_not_handed_on() {
@@ -371,8 +371,8 @@ fn kept_frames_are_answered_late_and_in_order() {
     domains.assert_empty();
 }
 
-/// A port that never completes: the ring fills and stands, its worker sleeps; a queue beside it
-/// goes on.
+/// A port that never completes: the ring becomes full, its worker sleeps; a queue beside it
+/// continues.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_that_never_completes_stops_its_own_queue_alone() {
@@ -483,7 +483,7 @@ pub fn headers(options: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// No one parses what a guest can still write: where headers matter and are not all in the head,
+/// No one parses bytes that a guest can still write: if headers matter and are not all in the head,
 /// the frame is copied whole.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
@@ -561,8 +561,8 @@ fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
     }
 }
 
-/// Where headers are none that can be understood, the frame is whole too, and its checksum's
-/// completion says what is wrong.
+/// If the headers are not understood, the frame is copied whole, too, and completing its checksum
+/// reports the error.
 #[test]
 fn a_blank_checksum_without_headers_is_copied_whole() {
     let domains = TwoDomains::new();
@@ -577,8 +577,8 @@ fn a_blank_checksum_without_headers_is_copied_whole() {
     domains.assert_empty();
 }
 
-/// The time of check and the time of use: a guest that rewrites a frame after its head was
-/// validated changes payload, and neither head nor length nor what is to be done to it.
+/// Time of check and time of use: a guest that rewrites a frame after its head was validated
+/// changes only payload, not head, length or offload.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alone() {
@@ -612,8 +612,8 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
     }
 }
 
-/// Pages that stay mapped are private bytes by then: a head may be a whole page, and what follows
-/// is lent.
+/// Pages that stay mapped are private bytes by then: a head may be a whole page, and the rest is
+/// zero-copy.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_head_is_as_long_as_what_another_path_fetched() {

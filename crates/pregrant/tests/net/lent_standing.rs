@@ -1,5 +1,5 @@
-//! Payload that is lent from pages which stay mapped: of staging buffers, of the guest's own pages
-//! once they are there, and of those it asked to have mapped.
+//! Zero-copy payload in pages that stay mapped: of staging buffers, of the guest's own pages once
+//! they are mapped, and of those that it asked to map.
 //!
 //! ```text
 //!   model front --ring--> TxQueue: staging, gref-mapping, persistent --tx_zero_copy--> a port that copies, or keeps
@@ -45,7 +45,7 @@ enum By {
 
 const ALL: [By; 3] = [By::Staging, By::Persistent, By::Grefs];
 
-/// A queue whose guest's pages are all there.
+/// A queue all of whose guest's pages are mapped.
 fn game(domains: &TwoDomains, by: By) -> TxGame {
     match by {
         By::Staging => {
@@ -147,7 +147,7 @@ fn long_frames_are_lent_behind_their_heads_and_short_ones_are_copied() {
     }
 }
 
-/// Answered when the port has done with them, in order; what comes meanwhile goes on.
+/// Frames are answered when the port has completed them, in order; later frames go on meanwhile.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn kept_frames_are_answered_late_one_by_one() {
@@ -186,8 +186,8 @@ fn kept_frames_are_answered_late_one_by_one() {
     }
 }
 
-/// Pages of a held frame are mapped until it is completed, whatever the store's limit, or the
-/// guest, says meanwhile.
+/// Pages of a held frame stay mapped until it is completed, whatever the store's limit, or the
+/// guest, asks for meanwhile.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn pages_of_a_kept_frame_stay() {
@@ -248,7 +248,7 @@ fn a_buffer_that_is_named_twice_costs_the_second_frame() {
     domains.assert_empty();
 }
 
-/// A frame whose pages are not all there is served as before, and nothing of it is lent.
+/// A frame whose pages are not all mapped is served as before, without zero-copy payload.
 #[test]
 fn what_is_not_all_there_is_copied() {
     let domains = TwoDomains::new();
@@ -266,7 +266,8 @@ fn what_is_not_all_there_is_copied() {
     domains.assert_empty();
 }
 
-/// Two paths lend frames of one batch in turns: each frame has its own payload.
+/// Two paths provide zero-copy payload for frames of one batch in turns: each frame has its own
+/// payload.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_batch_has_nothing_of_the_one_before() {
@@ -323,8 +324,8 @@ fn a_batch_has_nothing_of_the_one_before() {
     domains.assert_empty();
 }
 
-/// As with `map`: who parses has private bytes, and a guest that rewrites a frame changes its
-/// payload alone.
+/// As with `map`: parsing uses private bytes, so a guest that rewrites a frame changes only its
+/// payload.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {

@@ -1,6 +1,6 @@
-//! A queue and a vif, both ends, on a machine within the test: a file for each claim. One program,
-//! for what they share (paths, queues, vifs over the local platform) is built once then. Miri runs
-//! what races and what is lent; the others say that they are not for it.
+//! A queue and a vif, both ends, on a machine within the test: one file for each claim. They are
+//! one program, so that what they share (paths, queues, vifs over the local platform) is built
+//! once. Miri runs the tests of races and of zero-copy; the others are marked as not for it.
 #![cfg(not(loom))]
 
 mod chain_rx;

@@ -1,5 +1,5 @@
-//! The model front, tested: each wrong answer that it is there to find, played by hand on the
-//! ring.
+//! Tests of the model front: each wrong answer that it must detect, written to the ring by the
+//! test.
 #![cfg(not(miri))]
 
 use pregrant::platform::local::Pages;
@@ -93,7 +93,8 @@ fn tx_statuses_that_do_not_exist_are_found() {
     }
 }
 
-/// A response is 4 bytes; the other 8 are still the request (docs/protocol 2.2).
+/// A response has 4 bytes; the other 8 bytes of the slot still hold the request
+/// (docs/protocol 2.2).
 #[test]
 fn tx_bytes_written_behind_the_response_are_found() {
     for words in [[3, 0, 0], [3, 0x0006_0005, 0]] {

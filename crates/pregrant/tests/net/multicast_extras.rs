@@ -1,6 +1,6 @@
-//! A guest's requests beside its frames, on every way: multicast addresses in extra infos on TX
-//! (docs/protocol 2.8), and on RX only the frames that it named, with the hashes that it asked for
-//! (2.5, 2.11).
+//! A guest's requests beside its frames, by every path: multicast addresses in extra infos on TX
+//! (docs/protocol 2.8), and on RX only frames to addresses that it named, with the hashes that it
+//! asked for (2.5, 2.11).
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::PeerFault;
@@ -115,8 +115,8 @@ fn requests_that_make_no_sense_are_errors_or_faults() {
     g.close();
 }
 
-/// The list holds 64; the request after that is an ERROR, and the device goes on. 10^5 more change
-/// nothing.
+/// The list has room for 64 addresses; the next request gets an ERROR, and the device goes on. 10^5
+/// more change nothing.
 #[test]
 fn the_list_is_bounded() {
     let domains = TwoDomains::new();

@@ -8,8 +8,8 @@ use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TXF_STAGING_BUFF
 use pregrant_testkit::model_front::Slot;
 use pregrant_testkit::two_domains::{TwoDomains, Way};
 
-/// A front may name any buffer of either list, also one that is posted: it sends what stands there,
-/// and nothing else of anybody.
+/// A front may name any buffer of either list, even one that is posted: it sends the bytes that are
+/// there, and nothing of anyone else.
 #[test]
 fn a_front_that_names_buffers_as_it_likes() {
     let domains = TwoDomains::new();
@@ -100,7 +100,7 @@ fn a_front_that_names_buffers_as_it_likes() {
     domains.assert_empty();
 }
 
-/// Where it was not negotiated the flag means nothing, and the reference is a grant, as it was.
+/// If naming was not negotiated, the flag has no meaning, and the reference is a grant, as before.
 #[test]
 fn without_the_revision_a_name_is_a_grant() {
     let domains = TwoDomains::new();

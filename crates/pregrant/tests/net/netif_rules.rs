@@ -1,6 +1,6 @@
-//! The rules of docs/protocol 2.6 for what a guest sends, each played by the model front on every
-//! way: what is dropped, what is answered with an error, what closes the device, and what seems odd
-//! and is right.
+//! The rules of docs/protocol 2.6 for requests of a guest, each played by the model front by every
+//! path: what is dropped, what is answered with an error, what closes the device, and what looks
+//! odd and is valid.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::PeerFault;
@@ -26,7 +26,7 @@ const PAGES: usize = 24;
 /// A fragment: offset and length in its page; its slot's number chooses the page.
 type Piece = (u16, u16);
 
-/// A played frame with what should arrive of it.
+/// A frame to play, with what must arrive of it.
 struct Played {
     slots: Vec<Slot>,
     bytes: Vec<u8>,
@@ -99,8 +99,8 @@ fn refused(make: impl Fn(&TxGame) -> Played, expect: &[i16]) {
     between_good_ones(make, expect, None);
 }
 
-/// Plays a frame behind a good one, on every way: the exact fault, nothing answered, nothing handed
-/// on, and the same fault when asked again.
+/// Plays a frame after a good one, by every path: the exact fault, no answer, nothing passed on,
+/// and the same fault when asked again.
 fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
     for way in WAYS {
         let domains = TwoDomains::new();
@@ -300,7 +300,8 @@ fn frames_shorter_than_an_ethernet_header_are_dropped() {
     arrives(|g| frame(g, 0, &[(0, 14)], 0, &[]), &[OKAY]);
 }
 
-/// Not announced, so the request is refused; it is no frame whatever its slot says.
+/// Multicast requests were not announced, so the request is refused; it is no frame, whatever its
+/// slot says.
 #[test]
 fn multicast_requests_are_refused_when_not_announced() {
     for extra in [Extra::McastAdd([1, 0, 0x5e, 0, 0, 1]), Extra::McastDel([1, 0, 0x5e, 0, 0, 1])] {
@@ -508,7 +509,7 @@ fn xsa_39_garbage_req_prod_closes_tx() {
 
 // Any frames at all.
 
-/// A frame of the model's: pieces, extras, and which of its slots names a grant that does not
+/// A frame of the model: fragments, extras, and which of its slots names a grant that does not
 /// exist.
 type Any = (Vec<Piece>, u8, Option<usize>);
 
@@ -526,8 +527,8 @@ fn anys() -> impl Strategy<Value = Vec<Any>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// On every way, late ones too, answers come in request order and stop at frame ends only: the
-    /// model fails otherwise.
+    /// By every path, also with late answers, answers come in request order and end at frame ends
+    /// only; otherwise the model fails.
     #[test]
     fn any_frames_are_answered_in_order(
         way in proptest::sample::select(&WAYS[..]), start: u32, frames in anys(), polls in proptest::collection::vec(1..40usize, 1..8),
@@ -579,7 +580,7 @@ proptest! {
         domains.assert_empty();
     }
 
-    /// Slots of any bits: a fault or answers by the rules, nothing left behind.
+    /// Slots with any bits: a fault, or answers by the rules; nothing is left over.
     #[test]
     fn any_slots_are_survived(
         way in proptest::sample::select(&WAYS[..]),
@@ -604,8 +605,8 @@ proptest! {
     }
 }
 
-/// A batch is as large as a burst: one index, one notification and one call of the port for all of
-/// it.
+/// A batch is as large as a burst: one index, one notification and one call of the port for all
+/// frames.
 #[test]
 fn what_fits_a_burst_is_one_batch() {
     for way in WAYS {

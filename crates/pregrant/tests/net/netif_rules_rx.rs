@@ -1,5 +1,6 @@
-//! The back's answers to a guest's RX requests, played by the model front on every way: answers in
-//! the places of their requests, frames that wait for slots, requests that name what is not there.
+//! The back's answers to a guest's RX requests, played by the model front by every path: answers in
+//! the places of their requests, frames that wait for slots, and requests that name pages that do
+//! not exist.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::PeerFault;
@@ -125,8 +126,8 @@ fn xsa_392_a_frame_waits_for_all_of_its_slots() {
     });
 }
 
-/// A guest without scatter-gather gets no frame over several slots, nor one that is longer than
-/// such a guest takes, and does get the others.
+/// A guest without scatter-gather gets no frame over several slots, nor one longer than such a
+/// guest can receive; it does get the others.
 #[test]
 fn frames_over_several_slots_are_for_guests_with_sg() {
     on_all_ways(0, RxAccepts { sg: false, ..SG }, |g, _| {
@@ -145,8 +146,8 @@ fn frames_over_several_slots_are_for_guests_with_sg() {
     });
 }
 
-/// A page that is not there, or that may not be written, costs its frame: ERROR on every slot of
-/// it.
+/// A page that does not exist, or that may not be written, costs its frame: ERROR on every slot of
+/// the frame.
 #[test]
 fn pages_that_cannot_be_written_cost_their_frame() {
     for way in WAYS.into_iter().filter(|way| !way.copy_only()) {
@@ -174,7 +175,7 @@ fn pages_that_cannot_be_written_cost_their_frame() {
     }
 }
 
-/// With staging buffers the page is not checked for a frame that fits one.
+/// With staging buffers the page is not checked for a frame that fits in a buffer.
 #[test]
 fn staged_frames_need_no_page() {
     for len in [64, 256, 4096, 65535] {
@@ -231,8 +232,8 @@ fn xsa_39_garbage_req_prod_closes_rx() {
     });
 }
 
-/// Room in the ring counts what is taken and not answered; here nothing is, so a full ring is used
-/// to its last slot.
+/// Room in the ring depends on requests that were taken and not answered; here there are none, so a
+/// full ring is used to its last slot.
 #[test]
 fn full_rings_are_used_to_the_last_slot() {
     on_all_ways(100, SG, |g, _| {

@@ -1,6 +1,6 @@
-//! Staging buffers of 4096 bytes where no frame has several slots: every frame is in one, so no
-//! ordinary page is granted (docs/protocol 3.3). Without `feature-sg` of the back that holds for
-//! TX, without that of the front for RX.
+//! Staging buffers of 4096 bytes when no frame has several slots: every frame is in one buffer, so
+//! no ordinary page is granted (docs/protocol 3.3). For TX that is so if the back does not offer
+//! `feature-sg`, for RX if the front does not.
 #![cfg(not(miri))]
 
 use crate::pair::Pair;
@@ -17,10 +17,10 @@ use pregrant::{PAGE_SIZE, PeerFault};
 use pregrant_testkit::raw_back::{RawBack, Rx};
 use pregrant_testkit::two_domains::{TestPort, TwoDomains, Way};
 
-/// Slots of a ring.
+/// Number of slots of a ring.
 const SLOTS: usize = 256;
 
-/// Both ends, of which each takes frames over several slots or not: for TX the back, for RX the
+/// Both ends, each of which accepts frames over several slots or not: for TX the back, for RX the
 /// front. Ordinary pages are granted at set-up, so that they can be counted.
 fn ends(len: u32, [tx, rx]: [bool; 2], headroom: u16) -> Pair {
     let len = DataLen::new(len);
@@ -35,7 +35,7 @@ fn ends(len: u32, [tx, rx]: [bool; 2], headroom: u16) -> Pair {
     Pair::new(requested, VifConfig { features, ..VifConfig::default() })
 }
 
-/// A frame of each length for the guest, and of each from it. Returns how many came.
+/// Sends a frame of each length to the guest, and one from it. Returns how many arrived.
 fn exchange(pair: &mut Pair, lens: &[usize]) -> [usize; 2] {
     let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true };
     let Pair { g, h, front, back, .. } = pair;
@@ -158,7 +158,8 @@ fn pages_come_where_the_back_refuses_a_list() {
     }
 }
 
-/// The next back takes frames over several slots: there are no pages for them, so none is sent.
+/// The next back accepts frames over several slots: the front has no pages for them, so it sends
+/// none.
 #[test]
 fn another_back_changes_nothing() {
     let mut pair = ends(4096, [false; 2], 0);
@@ -175,7 +176,7 @@ fn another_back_changes_nothing() {
     pair.close();
 }
 
-/// A back that answers with several slots all the same breaks the protocol.
+/// A back that answers with several slots nevertheless breaks the protocol.
 #[test]
 fn a_frame_over_several_slots_is_a_fault() {
     let domains = TwoDomains::new();

@@ -1,6 +1,5 @@
-//! Frames that are in pages of the guest's own, and are sent from there: those that the back has
-//! mapped because it was asked to, by reference, the others by a copy into the static pool
-//! (docs/protocol 2.11).
+//! Frames in the guest's own pages that are sent from there: by reference if the back has the page
+//! mapped because it was asked to, else by a copy into the static pool (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, announcing, entries};
@@ -21,7 +20,7 @@ use pregrant::xenbus::back::PageShare;
 use pregrant::{GrantRef, PAGE_SIZE};
 use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 
-/// What the static pool takes of a table.
+/// Number of table entries that the static pool uses.
 const POOL: usize = 512;
 
 /// A pair whose guest has some memory of its own.
@@ -30,7 +29,7 @@ struct Own {
     number: usize,
 }
 
-/// Numbers below `n`, evenly.
+/// Generates numbers below `n`, evenly distributed.
 fn below(seed: &mut u64, n: usize) -> usize {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) as usize % n
@@ -91,7 +90,7 @@ impl Own {
         port.took.into_iter().map(|frame| frame.0).collect()
     }
 
-    /// A frame in each of these pages; how many went by reference.
+    /// Sends a frame in each of these pages; returns how many went by reference.
     fn each(&mut self, pages: impl IntoIterator<Item = usize>) -> u64 {
         let before = self.stats().hits;
         for page in pages {
@@ -185,8 +184,8 @@ fn what_is_no_frame_of_the_memory_is_dropped() {
     own.close();
 }
 
-/// A frame over several pages, or one that is to be cut, has a slot for each page: by its reference
-/// where the back has the page, else by a copy of that page's bytes alone.
+/// A frame in several pages, or one that the back must segment, has a slot for each page: by
+/// reference if the back has the page, else by a copy of that page's bytes only.
 #[test]
 fn frames_over_pages_go_from_where_the_back_has_them() {
     let gso = Offload { gso_type: 1, gso_size: 1448, csum_blank: true, csum_ok: true };
@@ -302,7 +301,7 @@ fn a_head_from_elsewhere_goes_before_the_guest_s_pages() {
     }
 }
 
-/// A back that takes heads from staging buffers finds them there, though the frame goes by
+/// A back that reads heads from staging buffers finds them there, even if the frame goes by
 /// reference.
 #[test]
 fn heads_are_in_staging_buffers_too() {
@@ -331,7 +330,7 @@ fn heads_are_in_staging_buffers_too() {
     }
 }
 
-/// A ring without room for all of a frame's slots takes none of them.
+/// If the ring has no room for all slots of a frame, none of them is used.
 #[test]
 fn a_frame_over_pages_is_sent_whole_or_not_at_all() {
     let mut own = Own::new(announcing(), entries(768), 40);
@@ -349,7 +348,7 @@ fn a_frame_over_pages_is_sent_whole_or_not_at_all() {
     own.close();
 }
 
-/// Without scatter-gather a frame has one slot, wherever it is.
+/// Without scatter-gather a frame has one slot, wherever its bytes are.
 #[test]
 fn without_sg_a_frame_over_two_pages_is_copied() {
     let config =
@@ -384,7 +383,7 @@ fn a_full_grant_table_lets_the_oldest_page_go() {
     own.close();
 }
 
-/// A page of a frame that is not answered is not taken back, whatever comes.
+/// A page of a frame that is not answered is not removed from the table, whatever comes.
 #[test]
 fn a_page_on_its_way_makes_way_for_none() {
     let mut own = Own::new(announcing(), entries(POOL + 4), 100);
@@ -412,7 +411,8 @@ fn a_page_on_its_way_makes_way_for_none() {
     own.close();
 }
 
-/// More pages than the table has entries, then fewer: the front copies by itself, and comes back.
+/// First more pages than the table has entries, then fewer: the front starts to copy by itself, and
+/// stops again.
 #[test]
 fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
     const TABLE: usize = 64;
@@ -457,8 +457,8 @@ fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
     own.close();
 }
 
-/// Without a table, without room in it, and with a back that keeps what it sees: every frame is
-/// copied.
+/// Every frame is copied: without a table, without room in it, and with a back that keeps what it
+/// sees mapped.
 #[test]
 fn a_back_without_a_table_gets_copies() {
     let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
@@ -501,8 +501,8 @@ fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
     own.close();
 }
 
-/// The back dies after each of some turns, while pages come and go; the next one goes on with what
-/// it was asked.
+/// The back dies after some of its turns, while pages are added and removed; the next one continues
+/// with the requests.
 #[test]
 fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
     for turns in 0..30 {
@@ -644,7 +644,8 @@ impl Lying {
         self.own.pair.front.turn(&self.own.pair.g).expect("what was asked");
     }
 
-    /// A front whose pages fill the table and that wants others: with the DEL that it must send.
+    /// A front whose pages fill the table and that wants others: returns it with the DEL that it
+    /// must send.
     fn filled(room: usize) -> (Self, Vec<GrefEntry>) {
         let mut lying = Self::new(room as u32);
         lying.own.each(0..room);

@@ -1,5 +1,5 @@
-//! Ordinary pages beyond the rings' slots: both ends agree on how many, each has its turn, and no
-//! frame costs a grant operation.
+//! More ordinary pages than the rings have slots: both ends agree on the number, each page is used
+//! in turn, and no frame needs a grant operation.
 #![cfg(not(miri))]
 
 use crate::pair::Pair;
@@ -121,8 +121,8 @@ fn a_back_says_what_each_of_its_paths_has_room_for() {
     assert_eq!((says(100, 0), says(0, 300), says(0, 0)), (200, 300, 0));
 }
 
-/// The table takes fewer pages than the back announced: the front begins again, with a page per
-/// slot.
+/// The table has room for fewer pages than the back announced: the front starts again, with one
+/// page for each slot.
 #[test]
 fn a_front_whose_pages_are_not_all_taken_begins_again_with_fewer() {
     let short = VifConfig { paths: PathConfig { gref_mapping: 600, ..keeps(896).paths }, ..keeps(896) };

@@ -29,7 +29,7 @@ impl Pair {
         Self::on(LocalXen::new(), requested, served)
     }
 
-    /// On a machine that the test provides.
+    /// Makes the pair on a machine that the test provides.
     pub fn on(xen: LocalXen, requested: FrontConfig, served: VifConfig) -> Self {
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
@@ -42,7 +42,7 @@ impl Pair {
         connect((g, front, fb), (h, back, bb));
     }
 
-    /// Moves a frame of this length in each direction on queue 0; the guest's takes this many
+    /// Moves a frame of this length in each direction on queue 0; the guest's frame needs this many
     /// slots.
     pub fn exchange(&mut self, len: usize, slots: u32) {
         let Self { g, h, front, back, .. } = self;

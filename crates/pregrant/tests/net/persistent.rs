@@ -1,5 +1,5 @@
-//! Persistent grants between our two ends: agreed on, used without grant operations, bounded, given
-//! up.
+//! Persistent grants between our two ends: negotiated, used without grant operations, limited,
+//! given up.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackVif, VifConfig};
@@ -201,7 +201,7 @@ fn the_bound_of_a_guest_s_pages_holds() {
     }
 }
 
-/// Pages that all queues need come before pages that any of them only keeps.
+/// Pages that all queues need have priority over pages that a queue only keeps mapped.
 #[test]
 fn lists_come_before_pages_that_are_kept() {
     let len = DataLen::new(256);
@@ -219,8 +219,8 @@ fn lists_come_before_pages_that_are_kept() {
     pair.close();
 }
 
-/// A successor that cannot take a list again which its predecessor accepted does not serve the vif:
-/// its front fills buffers that no one would read.
+/// A successor that cannot map a list which its predecessor accepted does not serve the vif: its
+/// front fills buffers that no one would read.
 #[test]
 fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     let len = DataLen::new(256);
@@ -293,9 +293,9 @@ fn a_successor_offers_its_own_to_the_next_connection() {
     }
 }
 
-/// A back does not use a feature that it did not offer, whatever its front says: the front of 2015
-/// says `feature-persistent` to every back, and keeps that promise only where the back said it,
-/// too. Nor does a successor that would.
+/// A back does not use a feature that it did not offer, whatever its front writes: the front of
+/// 2015 writes `feature-persistent` for every back, and keeps that promise only if the back wrote
+/// it, too. Neither does a successor that offers it.
 #[test]
 fn a_front_s_key_alone_turns_nothing_on() {
     for offered in [false, true] {

@@ -1,5 +1,4 @@
-//! A port that has no room: its guest's frames stay on the ring, no one is asked to wait, and none
-//! is lost.
+//! A port without room: its guest's frames stay on the ring, no thread waits, and no frame is lost.
 
 use pregrant::port::BURST_FRAMES;
 use pregrant::wire::netif::{RSP_OKAY, TxRequest};

@@ -1,4 +1,4 @@
-//! Both sides of a control ring in the hands of a test.
+//! Both ends of a control ring under the test's control.
 #![cfg(not(miri))]
 
 use crate::gref_mapping::Pair;
@@ -21,7 +21,7 @@ pub struct RawRing {
 }
 
 impl RawRing {
-    /// Takes the ring over from a front that asks nothing meanwhile.
+    /// Takes the ring from a front that sends no requests meanwhile.
     pub fn of(pair: &mut Pair) -> Self {
         let gref = pair.fb.own.borrow()["ctrl-ring-ref"].parse().expect("a number");
         let map = pair.h.map(GUEST, &[GrantRef(gref)], Access::ReadWrite).expect("the front's ring");
@@ -46,7 +46,7 @@ impl RawRing {
         self.ring.store(Word::ReqProd, self.req_prod);
     }
 
-    /// How many requests a front has made on it.
+    /// Number of requests that a front has sent on it.
     pub fn requests(&self) -> u32 {
         self.ring.load(Word::ReqProd)
     }

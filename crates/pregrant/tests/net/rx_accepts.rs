@@ -1,4 +1,4 @@
-//! Offloads that a guest takes, as its frames are finished for it and as ports see them: each of
+//! Offloads that a guest accepts, as its frames are completed for it and as ports see them: each of
 //! the 32 sets of keys, with each kind of frame.
 #![cfg(not(miri))]
 
@@ -20,7 +20,7 @@ fn segment(v6: bool, blank: bool) -> Vec<u8> {
     tagged(0, v6, blank)
 }
 
-/// The same behind this many VLAN tags.
+/// Like `frame`, with this many VLAN tags.
 fn tagged(tags: u8, v6: bool, blank: bool) -> Vec<u8> {
     let link = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let (from, to) = ([10, 0, 0, 1], [10, 0, 0, 2]);
@@ -83,8 +83,8 @@ fn a_frame_is_as_the_guest_takes_it_or_is_finished_or_dropped() {
     }
 }
 
-/// A checksum behind a tag is finished for every guest: Linux's netfront looks for a blank checksum
-/// in IPv4 and IPv6 alone, and drops what has a tag.
+/// A checksum after a tag is completed for every guest: Linux's netfront handles a blank checksum
+/// in IPv4 and IPv6 only, and drops frames with a tag.
 #[test]
 fn a_tagged_frame_is_finished_for_everyone() {
     let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
@@ -118,8 +118,8 @@ fn what_has_no_place_for_a_checksum_is_dropped() {
     }
 }
 
-/// The look at a burst says whether there is anything to do: nothing for a guest that takes all,
-/// but for a tag.
+/// The check of a burst reports whether anything must be done: nothing for a guest that accepts
+/// everything, except for a tag.
 #[test]
 fn a_burst_is_looked_through_where_something_is_left_to_do() {
     let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };

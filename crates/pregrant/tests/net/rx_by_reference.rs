@@ -1,5 +1,5 @@
-//! RX frames that the front hands on where they are: a private head, the rest in the granted pages
-//! until a token comes back.
+//! RX frames that the front passes on without a copy: a private head, and the rest in the granted
+//! pages until a token is returned.
 #![cfg(not(miri))]
 
 use crate::lent::{Act, LentPort};
@@ -26,7 +26,7 @@ fn answer(id: u32, offset: u16, flags: u16, status: i16) -> RxResponse {
     RxResponse { id: id as u16, offset, flags, status }
 }
 
-/// The frames that are there, taken by reference.
+/// Receives the frames that are there by reference.
 fn take(r: &mut Rx, lent: &mut Lent) -> Result<usize, PeerFault> {
     r.arena.clear();
     lent.clear();
@@ -64,8 +64,8 @@ fn a_head_is_private_and_the_rest_is_read_where_the_back_put_it() {
     }
 }
 
-/// A head as short as the caller says; of a frame whose checksum is blank, the usual one. What is
-/// wanted later comes from where the back put it, as far as the frame goes.
+/// A head as short as the caller asks for; for a frame with a blank checksum the usual one. Bytes
+/// that are needed later come from the back's page, up to the frame's end.
 #[test]
 fn a_head_is_as_short_as_was_asked_for() {
     for head in [14, 200] {
@@ -229,7 +229,7 @@ impl Pair {
         Some((lent.token(0), into.burst().frame(0).to_vec()))
     }
 
-    /// The bytes lent with `token` now.
+    /// The zero-copy bytes of the frame with this `token`, as they are now.
     fn rest(&self, token: Token) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(piece) = self.front.piece(token, all.len()) {
@@ -249,8 +249,8 @@ fn config(persistent: bool, spare_rx_pages: u32) -> FrontConfig {
     FrontConfig { staging: Buffers::NONE, persistent, spare_rx_pages, ..FrontConfig::default() }
 }
 
-/// A port that takes payload in place has it from the pages; one that would keep it has a copy. The
-/// frames are back in their queue afterwards.
+/// A port that reads payload in place gets it from the pages; one that would keep it gets a copy.
+/// Afterwards the frames are back in their queue.
 #[test]
 fn frames_that_are_handed_on_are_read_where_they_are() {
     for (persistent, act) in [(false, Act::Copy), (true, Act::Copy), (false, Act::Skip), (true, Act::Keep)] {
@@ -319,8 +319,8 @@ fn held_frames_stay_as_they_came() {
     }
 }
 
-/// While the consumer has everything, the ring is empty; the first page that comes back is posted
-/// without another frame.
+/// While the consumer has all pages the ring is empty; the first page that is returned is posted
+/// without waiting for another frame.
 #[test]
 fn a_ring_that_ran_dry_goes_on_when_a_page_comes_back() {
     let mut pair = Pair::new(config(true, 0), false);
@@ -394,8 +394,8 @@ fn tokens_of_another_kind_of_receiving_do_not_exist() {
     assert_eq!(pair.front.release(&pair.g, token), Ok(()));
 }
 
-/// A call that returns a fault has returned no frame: nothing of that call is lent,
-/// and nothing is left to release.
+/// A call that returns a fault has returned no frame: nothing of that call is passed by reference,
+/// and nothing must be released.
 #[test]
 fn a_call_that_ends_in_a_fault_lends_nothing() {
     let mut r = Rx::new(Way::Persistent(256));

@@ -1,5 +1,5 @@
-//! RX pages that are added to a live queue and taken away, for frames that a consumer has by
-//! references of its own (docs/protocol 2.11).
+//! RX pages that are added to a live queue and removed, for frames that a consumer has by its own
+//! references (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{Kept, Pair, announcing, entries};
@@ -38,10 +38,10 @@ fn header(protocol: u8, len: usize) -> [u8; TCP_AT] {
     head
 }
 
-/// Takes frames as a kernel does: the head is its own, the rest where it is.
+/// Receives frames as a kernel does: the head is copied, the rest stays where it is.
 #[derive(Default)]
 struct Skbs {
-    /// The bytes that were copied, and the token of those that were not.
+    /// The bytes that were copied, and the token of frames whose rest was not.
     frames: Vec<(Vec<u8>, Option<Token>)>,
     /// Allocation of the next page fails.
     fails: bool,
@@ -91,7 +91,7 @@ fn copy(piece: &Piece<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A vif whose guest reads frames where they are.
+/// A vif whose guest reads frames in place.
 struct Game {
     pair: Pair,
     port: TestPort,
@@ -160,7 +160,7 @@ impl Game {
         }
     }
 
-    /// Held frames are as they came.
+    /// Checks that held frames are unchanged.
     fn check(&self) {
         for (number, token, rest) in &self.held {
             let pieces = (0..).map_while(|k| self.pair.front.piece(*token, k));
@@ -337,8 +337,8 @@ fn a_consumer_is_asked_about_each_frame_once() {
     game.pair.close();
 }
 
-/// A back that closes and comes again while the guest has frames: each connection leaves their
-/// pages, and no others.
+/// A back that closes and connects again while the guest has frames: only the pages of these frames
+/// stay behind, in each connection.
 #[test]
 fn frames_that_are_held_over_each_reconnect_keep_their_pages_alone() {
     let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(512), true);
@@ -436,8 +436,7 @@ fn a_short_table_is_shared_with_the_pool() {
     }
 }
 
-/// A back whose tables say that they have room, and whose share has none, is not asked for each
-/// page.
+/// A back whose tables report room, while the guest's share has none, is not asked for each page.
 #[test]
 fn a_back_without_room_is_asked_a_few_times() {
     for (limit, connect, grow) in [(usize::MAX, 40, [8, 8]), (4 * 2 + 1 + 1600, 70, [40, 0])] {
@@ -456,7 +455,7 @@ fn a_back_without_room_is_asked_a_few_times() {
     }
 }
 
-/// A frame of one slot whose head is in a buffer goes up in its page like any other.
+/// A frame of one slot whose head is in a buffer is passed up in its page like any other.
 #[test]
 fn a_frame_of_one_slot_is_handed_on_behind_its_head() {
     for (way, copied) in [(Way::Heads(2048), 2048), (Way::Copy, 256)] {
@@ -504,8 +503,8 @@ fn what_a_stack_may_write_to_is_copied() {
     }
 }
 
-/// The toolstack's word, and the owner's, count from the next connection on, for both directions:
-/// pieces of frames to the back, and pages of frames from it.
+/// The toolstack's and the owner's settings are used from the next connection on, for both
+/// directions: frames to the back from their own pages, and frames from it in their pages.
 #[test]
 fn xsa_403_the_back_is_trusted_as_of_each_connect() {
     let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(64), true);
@@ -540,8 +539,8 @@ fn xsa_403_the_back_is_trusted_as_of_each_connect() {
     game.pair.close();
 }
 
-/// The back says how much of a frame is in its first slot: no less than the headers is copied, so
-/// that no one parses a page.
+/// The back says how much of a frame is in its first slot. At least the headers are copied, so that
+/// no one parses a page.
 #[test]
 fn a_head_is_never_shorter_than_headers() {
     for (in_first, token) in [(0, false), (1, false), (13, false), (14, false), (255, false), (256, true)] {
@@ -577,8 +576,8 @@ fn a_head_is_never_shorter_than_headers() {
     }
 }
 
-/// Another back takes the rings while an ADD has no answer: what that says counts for no page, and
-/// all are named to it again.
+/// Another back takes over the rings while an ADD has no answer: a later answer counts for no page,
+/// and all pages are announced to the new back.
 #[test]
 fn another_back_gets_the_pool_too() {
     for asks in [false, true] {
@@ -628,7 +627,7 @@ fn a_back_is_named_no_more_than_it_takes() {
     game.pair.close();
 }
 
-/// A back that keeps pages that are taken away has no more granted in their place.
+/// If a back keeps removed pages mapped, no more pages are granted in their place.
 #[test]
 fn what_a_back_keeps_is_bounded() {
     let mut game = Game::new(growing(512), VifConfig::default());
@@ -651,7 +650,7 @@ fn what_a_back_keeps_is_bounded() {
     game.pair.close();
 }
 
-/// A back that keeps a page that it says it let go of: its grant stands until it does.
+/// A back claims to have unmapped a page and keeps it: its grant exists until it is unmapped.
 #[test]
 fn a_page_that_the_back_keeps_is_not_given_back() {
     let mut game = Game::new(growing(8), VifConfig::default());

@@ -1,6 +1,6 @@
-//! The reports of a front's halves about events before they sleep: those that brought no work are
-//! the ones for which a platform may slow the back down; and when the poller learns that the sender
-//! waits.
+//! Reports of a front's halves about events before they sleep: an event that brought no work is
+//! reported, since a platform may throttle such a back. Also: when the poller learns that the
+//! sender waits.
 #![cfg(not(miri))]
 
 use crate::pair::ordinary;
@@ -26,7 +26,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Since it was asked last: unmasked, and those of them that brought no work.
+    /// Since the last call: number of unmaskings, and of those after an event that brought no work.
     fn take(&self) -> (u32, u32) {
         (self.unmasked.take(), self.spurious.take())
     }
@@ -41,7 +41,7 @@ impl Rules for Counts {
 
 type Counted = RuledDomain<Counts>;
 
-/// Takes frames one by one, and is no arena.
+/// A sink that receives frames one by one, and is no arena.
 #[derive(Default)]
 struct Lens(Vec<usize>);
 
@@ -62,7 +62,7 @@ enum Way {
     Reference,
 }
 
-/// A connected vif whose one queue is two halves.
+/// A connected vif whose only queue is split into halves.
 struct Halves {
     g: Counted,
     h: LocalDomain,

@@ -1,5 +1,5 @@
-//! RX: the head of a frame that is longer than a staging buffer, in the buffer, in the page or in
-//! both (docs/protocol 3.3), and ends that say otherwise.
+//! RX: the head of a frame that is longer than a staging buffer is in the buffer, in the page or in
+//! both (docs/protocol 3.3); and ends that disagree about it.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackVif, Polled, PreviousState, SharedControl, VifConfig};
@@ -26,7 +26,7 @@ fn frame(len: usize) -> Vec<u8> {
     (0..len).map(|k| (k * 7 % 251) as u8 | 1).collect()
 }
 
-/// The model front with buffers of 256 bytes, whose pages and buffers are full of zeros.
+/// The model front with buffers of 256 bytes; its pages and buffers are full of zeros.
 fn model(domains: &TwoDomains, heads: RxHeads) -> RxGame {
     let (area, buffers) = domains.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
     let path = StagingPath::new(buffers.expect("staging buffers")).with_rx_heads(heads, false);
@@ -42,8 +42,8 @@ fn memory(g: &RxGame, id: u16) -> (Vec<u8>, Vec<u8>) {
     (buffer, page)
 }
 
-/// Byte for byte: the buffer has what is ahead of byte 256 of the first page, that page the rest of
-/// it; answers say what they say without.
+/// Byte for byte: the buffer has the bytes before byte 256 of the first page, and the page has the
+/// rest. Answers are the same as without heads.
 #[test]
 fn the_head_of_a_longer_frame_is_in_its_buffer() {
     for heads in [RxHeads::InPage, RxHeads::InBoth, RxHeads::InBuffer] {
@@ -138,7 +138,7 @@ fn a_head_without_a_buffer_is_an_error_where_it_has_to_have_one() {
     }
 }
 
-/// A back may answer anything: each byte of a frame is in the memory that the rule says, or the
+/// A back may answer anything: each byte of a frame is in the memory that the rules say, or the
 /// device is closed.
 #[test]
 fn answers_whose_sizes_do_not_fit_are_faults() {
@@ -186,7 +186,8 @@ fn answers_whose_sizes_do_not_fit_are_faults() {
     }
 }
 
-/// Frames with heads are copied whole where others are lent: no page of theirs leaves its slot.
+/// Frames with heads in buffers are copied whole where others are passed by reference: none of
+/// their pages leaves its slot.
 #[test]
 fn by_reference_they_are_copied() {
     let mut r = Rx::new(Way::Heads(256));
@@ -219,8 +220,8 @@ fn one_comes(
     assert!(got.burst().frame(0) == frame(300));
 }
 
-/// Who says what, and what is so: heads are in the buffer alone where both say it, in both where
-/// the front may be the proposal's own, and a successor goes by what was said.
+/// Which key each end writes, and the result: heads are only in the buffer if both ends write it,
+/// in both places if the front may be the proposal's own; a successor follows the written keys.
 #[test]
 fn both_ends_say_that_heads_are_in_buffers() {
     const KEY: &str = "staging-grants-rx-heads";
@@ -259,8 +260,8 @@ fn both_ends_say_that_heads_are_in_buffers() {
     }
 }
 
-/// A frame that goes another way as a whole does so with its head; where that way is full, the next
-/// frame is in its buffer and its page again.
+/// A frame that uses another path as a whole has its head there, too; when that path is full, the
+/// next frame is in its buffer and its page again.
 #[test]
 fn what_goes_another_way_goes_as_a_whole() {
     let staging = Buffers::of(DataLen::new(256), DataLen::new(256));
@@ -300,8 +301,8 @@ fn what_goes_another_way_goes_as_a_whole() {
     }
 }
 
-/// A front that follows the text of 2016, with no revision, finds its heads in both places,
-/// whatever the back's operator chose; one that says a key that it was not offered changes
+/// A front that follows the text of 2016, without a revision, finds its heads in both places,
+/// whatever the back's operator chose; one that writes a key that it was not offered changes
 /// nothing.
 #[test]
 fn a_front_that_cannot_say_it_finds_them_in_both() {

@@ -1,5 +1,5 @@
-//! Staging buffers: the list that a front writes and a back validates, and requests that name
-//! buffers, right and wrong (docs/protocol 3.2, 3.3).
+//! Staging buffers: the list that a front writes and a back validates, and valid and invalid
+//! requests that name buffers (docs/protocol 3.2, 3.3).
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::net::back::{Polled, SharedControl};
@@ -297,7 +297,7 @@ fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
     }
 }
 
-/// `offset + size` may reach the buffer's end and not pass it, though the page goes on.
+/// `offset + size` may reach the end of the buffer but not exceed it, although the page goes on.
 #[test]
 fn bytes_past_the_buffer_are_an_error() {
     for (content, offset, size, status) in [
@@ -425,7 +425,7 @@ fn frames_may_mix_buffers_and_grants() {
     }
 }
 
-/// A front that has a grant says so, and is believed: nothing is taken from the buffer then.
+/// A front that gives a grant is believed: then nothing is read from the buffer.
 #[test]
 fn a_request_with_a_grant_is_not_in_the_buffer() {
     let domains = TwoDomains::new();
@@ -438,8 +438,8 @@ fn a_request_with_a_grant_is_not_in_the_buffer() {
     domains.assert_empty();
 }
 
-/// Whatever a front's list page says after the connect, its buffers stay where they were found
-/// to be. A page as its owner sees it, whatever it granted.
+/// Whatever a front's list page contains after the connect, its buffers stay where they were found.
+/// This gives a page as its owner sees it, whatever access was granted.
 struct Own(LocalMap);
 
 // SAFETY: as what is in it, which is memory of this process.
@@ -531,8 +531,8 @@ fn a_back_that_is_asked_to_takes_a_long_frame_s_head_from_its_buffer_and_the_res
     domains.assert_empty();
 }
 
-/// docs/protocol 3.3: with 4096 bytes each way the first slot of any frame is staged, and the
-/// others are not; a frame that is to be cut is no exception.
+/// docs/protocol 3.3: with 4096 bytes in each direction the first slot of any frame is staged, and
+/// the others are not; a frame that must be segmented is no exception.
 #[test]
 fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
     let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true };
@@ -578,7 +578,7 @@ fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
     }
 }
 
-/// A frame that is to be cut goes by its buffer where it fits, as any other.
+/// A frame that must be segmented is in its buffer if it fits, like any other.
 #[test]
 fn a_short_frame_that_is_to_be_cut_is_staged() {
     let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 100, csum_blank: true, csum_ok: true };
@@ -600,8 +600,8 @@ fn a_short_frame_that_is_to_be_cut_is_staged() {
     }
 }
 
-/// docs/protocol 3.2: a list goes on from page to page; a full one has no terminator, and an id is
-/// one list's wherever in it it stands, however many slots the ring has.
+/// docs/protocol 3.2: a list continues from page to page; a full one has no terminator. An id is
+/// valid anywhere in its list, however many slots the ring has.
 #[test]
 fn a_list_has_as_many_pages_as_it_needs() {
     for n in [511, 512, 513, 1024, 2048, 4096, 32767] {
@@ -627,8 +627,8 @@ fn a_list_has_as_many_pages_as_it_needs() {
     }
 }
 
-/// docs/protocol 3.2: there may be more RX buffers than slots; the request's id says which one a
-/// frame is put into.
+/// docs/protocol 3.2: there may be more RX buffers than slots; the request's id names the buffer of
+/// a frame.
 #[test]
 fn an_rx_list_may_be_longer_than_its_ring() {
     let domains = TwoDomains::new();

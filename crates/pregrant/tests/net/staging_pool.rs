@@ -1,5 +1,5 @@
 //! Staging lists that are longer than their rings: what both ends agree on, and that each frame is
-//! in the buffer that its id names, whatever else goes by pages.
+//! in the buffer that its id names, whatever else uses pages.
 #![cfg(not(miri))]
 
 use crate::pair::Pair;
@@ -49,7 +49,7 @@ fn frame(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A burst each way, of frames of these lengths.
+/// Sends a burst in each direction, of frames of these lengths.
 pub fn burst(pair: &mut Pair, first: u64, lens: &[usize]) {
     let Pair { g, h, front, back, .. } = pair;
     let (mut port, mut private) = (TestPort::default(), Arena::new());
@@ -150,7 +150,7 @@ fn each_frame_is_in_its_buffer() {
     }
 }
 
-/// Lists that the back does not take leave the front what it has without them.
+/// If the back refuses a list, the front has what it would have without it.
 #[test]
 fn a_longer_list_that_is_refused_leaves_a_ring_s_worth_of_pages() {
     for (len, bad) in
@@ -199,7 +199,7 @@ fn a_front_that_got_none_begins_again_with_fewer() {
     burst(&mut pair, 0, &[64, 2048, 2049, 9000]);
 }
 
-/// A restarted back finds requests of any id, and takes the same lists again.
+/// A restarted back finds requests with any id, and maps the same lists again.
 #[test]
 fn a_list_is_taken_again() {
     let mut pair = connected(wants(256, 1024), offers(512));
@@ -225,8 +225,8 @@ fn a_list_is_taken_again() {
     pair.close();
 }
 
-/// A list of several pages whose front names the first alone: it ends there. Ids behind are an
-/// ERROR each, in both directions, and what else goes by the queue goes on.
+/// A front names only the first page of a longer list: the list ends there. Later ids get an ERROR
+/// each, in both directions, and other frames of the queue go on.
 #[test]
 fn a_list_that_is_cut_at_a_page_ends_there() {
     for (dir, cut) in [("tx", 1), ("rx", 1), ("rx", 2)] {

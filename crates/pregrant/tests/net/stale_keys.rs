@@ -1,4 +1,4 @@
-//! Keys of one connection do not outlive it where the other driver of the same end would be served
+//! Keys of one connection must not outlive it, if the other driver of the same end would be served
 //! by them.
 //!
 //! ```text
@@ -28,7 +28,7 @@ use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 /// An end like Linux's: it writes its own keys, does not know ours, and removes none.
 struct Kernel(MapBus);
 
-/// Whether it is one of our keys that the kernel's drivers do not write.
+/// True if the key is one of ours that the kernel's drivers do not write.
 fn is_ours(key: &str) -> bool {
     key == "feature-persistent" || key.contains("staging-grants") || key.ends_with("-ring-page-order")
 }

@@ -1,4 +1,5 @@
-//! From which length on frames are mapped, and lent: as the operator says, by the counters.
+//! From which length on frames are mapped, and passed zero-copy: as the operator's settings say,
+//! shown by counters.
 #![cfg(not(miri))]
 
 use crate::lent::{Act, LentPort, bytes_of, play, run};
@@ -71,7 +72,7 @@ fn frames_of_more_than_that_length_are_lent() {
     }
 }
 
-/// What the operator says reaches the queues of a vif.
+/// The operator's settings reach the queues of a vif.
 #[test]
 fn a_vif_copies_as_its_configuration_says() {
     for (copy_below, maps) in [(128, 3), (1000, 2), (1500, 1), (4000, 0)] {

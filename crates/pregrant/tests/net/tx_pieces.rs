@@ -1,5 +1,5 @@
-//! Frames in pieces: the head is copied, the rest is in pages that the guest grants for the frame
-//! and keeps until its request is answered.
+//! Frames whose head is copied and whose rest is in pages that the guest grants for the frame, and
+//! keeps until its request is answered.
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -25,7 +25,7 @@ const PAGES: usize = 32;
 struct Guest {
     pair: Pair,
     memory: LocalRegion,
-    /// Grants of pieces, by id.
+    /// Grants of fragments, by id.
     out: BTreeMap<u16, GrantRef>,
 }
 
@@ -86,7 +86,7 @@ impl Guest {
         Ok(queued)
     }
 
-    /// Shows the back what was queued, and gives what it took.
+    /// Shows the back what was queued; returns the frames that it got.
     fn took(&mut self) -> Vec<(Vec<u8>, Offload)> {
         let Pair { front, back, g, h, .. } = &mut self.pair;
         front.queue_mut(0).expect("a queue").publish(g);
@@ -95,7 +95,7 @@ impl Guest {
         port.took
     }
 
-    /// Takes answers, and ends the grants of the pieces among them.
+    /// Processes answers, and ends the grants of the answered fragments.
     fn reclaim(&mut self) {
         let queue = self.pair.front.queue_mut(0).expect("a queue");
         queue.reclaim(&self.pair.g, 1).expect("an honest back");
@@ -163,7 +163,7 @@ fn a_large_segment_has_its_extra_info_behind_its_head() {
     guest.close();
 }
 
-/// Nothing is on the ring then, and nothing is taken.
+/// The frame is refused: nothing is on the ring, and nothing was taken.
 #[test]
 fn what_is_no_such_frame_is_refused() {
     let mut guest = Guest::new(staged(2048));
@@ -194,8 +194,8 @@ fn what_is_no_such_frame_is_refused() {
     guest.close();
 }
 
-/// The back keeps pages by their references, takes the first slot or all of a frame from a buffer,
-/// or takes one slot a frame.
+/// Not possible if the back keeps pages mapped by their references, reads the first slot or all of
+/// a frame from a buffer, or accepts only one slot for each frame.
 #[test]
 fn not_on_every_path() {
     for config in [FrontConfig { persistent: true, ..ordinary() }, staged(4096), staged(65535)] {
@@ -238,7 +238,7 @@ fn a_full_ring_takes_none_and_goes_on() {
     guest.close();
 }
 
-/// A piece whose request is answered twice, or in another order than it was sent.
+/// A fragment whose request is answered twice, or out of order.
 #[test]
 fn a_back_answers_pieces_as_it_likes() {
     let mut t = Tx::new(Way::Copy);

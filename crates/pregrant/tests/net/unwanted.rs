@@ -1,5 +1,5 @@
-//! `online` = 0 (docs/protocol 2.10): what the toolstack wants gone comes down from wherever it is,
-//! and stays down, whatever its front and the toolstack write, in whatever order.
+//! `online` = 0 (docs/protocol 2.10): a device that the toolstack removes comes down from any
+//! state, and stays down, whatever its front and the toolstack write, in any order.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackStep, BackVif, VifConfig};
@@ -18,7 +18,7 @@ fn says(bus: &MapBus) -> String {
     bus.own.borrow()["state"].clone()
 }
 
-/// A front of ours comes back after each close: not here.
+/// Our front reconnects after each close, but not here.
 #[test]
 fn a_vif_that_is_to_go_stays_gone_with_a_front_that_reconnects() {
     for (lives, toolstacks) in [(true, "5"), (true, "4"), (false, "5"), (false, "2")] {

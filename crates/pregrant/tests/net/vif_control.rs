@@ -1,5 +1,5 @@
 //! The control path of a vif, both ends over plain maps: what is left when a step fails, what a
-//! second connection finds of the first, and what a peer's features mean on the data path.
+//! second connection finds of the first, and how a peer's features change the data path.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackVif, Drained, Polled, PreviousState, VifConfig};
@@ -94,7 +94,7 @@ fn a_set_up_that_fails_half_way_leaves_nothing() {
     assert!(failed > 8, "the first queue's allocations failed in turn");
 }
 
-/// A queue takes 2 ring pages, and for each direction a page for each id, or buffers of all lengths
+/// A queue uses 2 ring pages, and in each direction a page for each id, or buffers of all lengths
 /// and their list, or both.
 #[test]
 fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
@@ -295,8 +295,8 @@ fn one_direction_s_bad_list_leaves_the_other_alone() {
 }
 
 /// Rings of 1 to 16 pages with staging in both directions: as many frames at once as there are
-/// slots, each way, and so many list pages; a back that takes less says so, and one that follows
-/// finds the same.
+/// slots, in each direction, and as many list pages. A back that allows less says so, and a
+/// successor finds the same.
 #[test]
 fn rings_have_as_many_pages_as_both_ends_like() {
     let len = DataLen::new(64);
@@ -463,8 +463,8 @@ fn a_front_sends_only_what_its_back_offered_to_take() {
     }
 }
 
-/// A front that reconnects restarts: what was on the rings is gone, and nothing of it comes by
-/// the next connection.
+/// A front that reconnects starts again: frames on the old rings are gone, and none of them arrives
+/// in the next connection.
 #[test]
 fn a_front_that_reconnects_begins_again() {
     let len = DataLen::new(65535);
@@ -528,8 +528,8 @@ fn a_front_that_reconnects_begins_again() {
     }
 }
 
-/// Whatever a back leaves in the slots of a ring that it closes, the next connection knows nothing
-/// of it.
+/// Whatever a back leaves in the slots of a ring that it closes, the next connection does not see
+/// it.
 #[test]
 fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
     let mut dice = 1u64;
@@ -573,8 +573,8 @@ fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
     }
 }
 
-/// Whatever the toolstack says of the back, it is shown the same: zeroed pages, and in them the
-/// frames that were sent.
+/// Whether or not the toolstack trusts the back, it is shown the same: zeroed pages, and in them
+/// the frames that were sent.
 #[test]
 fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
     let mut shown = Vec::new();

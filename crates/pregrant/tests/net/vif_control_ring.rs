@@ -1,6 +1,6 @@
-//! The control ring and multicast control from end to end, over plain maps: what a front sets, that
-//! it outlives the back (docs/protocol 1.1, R4), and what is left of it where an end does not know
-//! it.
+//! The control ring and multicast control from end to end, over plain maps: settings of a front,
+//! that they outlive the back (docs/protocol 1.1, R4), and what is left if an end does not support
+//! them.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
@@ -79,7 +79,7 @@ impl FramePort for Groups {
     }
 }
 
-/// Which of the five groups' frames reach the front.
+/// The groups (of five) whose frames reach the front.
 fn received(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
@@ -116,7 +116,7 @@ impl FramePort for SteeredPort {
     }
 }
 
-/// What the ports of a vif's two queues get in a turn.
+/// The steering that the ports of a vif's two queues get in a turn.
 fn steerings(h: &LocalDomain, back: &mut BackVif<LocalDomain>) -> Steerings {
     let reported = SteeredPort::default();
     let mut ports: Vec<Box<dyn FramePort>> = vec![Box::new(reported.clone()), Box::new(reported.clone())];
@@ -204,17 +204,17 @@ fn what_a_front_set_outlives_its_back() {
 /// The state of a request when a back died.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Died {
-    /// No request was made since the last answer was taken.
+    /// No request was sent since the last answer was taken.
     Before,
     /// The request is on the ring.
     Asked,
-    /// Its answer is on the ring, perhaps without an event.
+    /// The answer is on the ring, perhaps without an event.
     Answered,
 }
 
-/// A successor's event is for what may not have been notified, and for nothing else: some fronts
-/// take any event of the control channel for their answer, and others sleep until one
-/// comes (docs/protocol 1.1, R5). The same of the data rings.
+/// A successor sends an event only for answers that may not have been notified: some fronts take
+/// any event of the control channel for their answer, and others sleep until one arrives
+/// (docs/protocol 1.1, R5). The same holds for the data rings.
 #[test]
 fn a_successor_notifies_of_what_may_be_untold_alone() {
     for (died, keeps) in [Died::Before, Died::Asked, Died::Answered].map(|d| [(d, true), (d, false)]).concat()
@@ -306,7 +306,8 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
     }
 }
 
-/// A back that offers none of it gets none of it, and gets no notice of a flag that changes later.
+/// A back that offers nothing of this gets no such request, and no notice of a flag that changes
+/// later.
 #[test]
 fn nothing_of_it_without_the_backs_offer() {
     let xen = LocalXen::new();

@@ -13,8 +13,8 @@ fn back() -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, VifConfig::default())
 }
 
-/// A vif whose back has gone, its front connected: the front, which keeps the rings, the back's
-/// domain, both directories.
+/// A vif whose back is gone and whose front is connected: returns the front, which keeps the rings,
+/// the back's domain, and both directories.
 fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
@@ -45,7 +45,7 @@ fn live_rings_at_state_2_are_taken_up() {
     }
 }
 
-/// If the key exists, a script is or was at work; while the front is not in state 4 there is
+/// If the key exists, a script is or was running; while the front is not in state 4 there is
 /// nothing to resume.
 #[test]
 fn state_2_is_else_the_beginning() {

@@ -1,5 +1,4 @@
-//! A back that sleeps is woken: by each of its rings, through the channel that is its own, again
-//! and again.
+//! A back that sleeps is woken by each of its rings, through its own channel, again and again.
 //!
 //! ```text
 //!   back: drain everything, final_check --Ok(false)--> may sleep        guest: send | post | ask
@@ -46,7 +45,7 @@ impl Pair {
         Self { g, h, front, back, port: TestPort::default(), arena: Arena::new(), buses: (fb, bb) }
     }
 
-    /// Lets the back do all its work and take its old events, until it may sleep.
+    /// Lets the back do all its work and handle its old events, until it may sleep.
     fn fall_asleep(&mut self) {
         let Self { h, back, port, arena, .. } = self;
         while back.poll_ctrl(h) == Ok(Polled::More) {}
@@ -121,8 +120,8 @@ fn each_ring_wakes_the_back_through_its_own_channel_each_time() {
     }
 }
 
-/// A queue whose guest took nothing for a minute, and whose frames have gone: it asks for the slots
-/// that would have been enough, and not for a frame that is no more.
+/// The guest posted nothing for a minute, and its frames expired: the queue asks for an event for
+/// the slots that would have been enough, not for those of a frame that is gone.
 #[test]
 fn a_stalled_queue_asks_for_the_slots_that_end_it() {
     let domains = TwoDomains::new();

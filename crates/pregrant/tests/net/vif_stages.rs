@@ -1,5 +1,5 @@
-//! A front whose owner goes on stepping after an error, or after its device was removed: it begins
-//! again from its end, and never goes on with rings of which only a part is in order.
+//! A front whose owner continues to step it after an error, or after its device was removed: it
+//! starts again from the beginning, and never continues with rings that are only partly valid.
 //!
 //! ```text
 //!   live --the back goes 2, 4 with a garbled key--> error --step--> 5

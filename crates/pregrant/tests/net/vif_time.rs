@@ -1,5 +1,5 @@
-//! The back's actions as time passes: frames that wait for slots expire, guests that take none
-//! stall, a guest with a rate waits for its credit (docs/protocol 6). Time is the test's.
+//! The back's actions as time passes: frames that wait for slots expire, guests that post none
+//! stall, a guest with a rate waits for its credit (docs/protocol 6). The test sets the time.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackVif, Credit, Link, Patience, Polled, Rate, VifConfig};
@@ -92,9 +92,9 @@ fn without_rx_notify_frames_expire_soon_and_no_queue_stalls() {
     assert_eq!((g.back.link(), g.back.stalls(), g.back.stats().expired), (Link::Up, 0, 3));
 }
 
-/// One slot that is always posted, for frames that need three: after a minute the queue stalls all
-/// the same, what waits in back and port goes, and it comes back when there are three slots, not
-/// before.
+/// One slot is always posted, for frames that need three: after a minute the queue stalls
+/// nevertheless, waiting frames in back and port are dropped, and it recovers when there are three
+/// slots, not before.
 #[test]
 fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     let (_, mut g) = rx(true, true);
@@ -131,8 +131,8 @@ fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     assert_eq!((g.back.link(), g.back.stalls()), (Link::Stalled, 2));
 }
 
-/// The guest is asked to say when it posts them; one that posted them before that does not: so they
-/// are work.
+/// The guest is asked to notify when it posts slots, but does not for slots that it posted before
+/// that: so these count as work.
 #[test]
 fn slots_that_were_posted_before_the_last_look_are_not_slept_over() {
     let (_, mut g) = rx(true, false);
@@ -166,7 +166,7 @@ fn a_wrong_index_is_found_in_a_turn_too() {
     assert_eq!(g.back.turn(0, &mut g.port), Err(fault));
 }
 
-/// A guest and its driver domain, connected over plain maps, on a clock that stands at 0.
+/// A guest and its driver domain, connected over plain maps, with a clock that shows 0.
 struct Pair {
     xen: LocalXen,
     g: LocalDomain,
@@ -201,7 +201,7 @@ impl Pair {
         while self.front.queue_mut(i).unwrap().send(&self.g, &burst.burst()) == Ok(1) {}
     }
 
-    /// Rounds until nothing moves: frames taken by queue.
+    /// Runs rounds until nothing moves; returns the number of frames taken on each queue.
     fn rounds(&mut self) -> Vec<u64> {
         let n = self.back.nr_queues();
         let before: Vec<_> = (0..n).map(|i| self.back.stats(i).0.frames).collect();
@@ -294,7 +294,7 @@ fn queues_share_a_rate_and_none_starves() {
     let _ = &pair.fb;
 }
 
-/// Its worker sleeps until the end of the window; what a queue on another worker does then must not
+/// A worker sleeps until the end of the window; what a queue of another worker does then must not
 /// leave it asleep.
 #[test]
 fn a_queue_that_waits_for_credit_is_checked_when_it_was_said() {
@@ -328,7 +328,7 @@ fn a_garbled_rate_is_none_and_is_reported() {
     assert_eq!(Pair::connected(1, "1000,50000").back.bad_rate(), None);
 }
 
-/// A frame costs the credit that its first request claims, whatever becomes of it.
+/// A frame costs the credit that its first request claims, whatever happens to it.
 #[test]
 fn refused_frames_cost_credit_too() {
     let domains = TwoDomains::new();

@@ -32,8 +32,8 @@ fn gso() -> Offload {
     Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true }
 }
 
-/// Each piece is behind the headroom, in as many slots as that takes and not one fewer; the extra
-/// info says so.
+/// Each fragment is after the headroom, in exactly as many slots as that needs; the extra info says
+/// so.
 #[test]
 fn frames_are_behind_the_headroom_and_need_the_slots_that_takes() {
     for headroom in [1u16, 256, 2048] {

@@ -1,5 +1,5 @@
-//! Xen's security advisories on the data path, a hostile front against our back: what `netif_rules`
-//! and its like do not show. docs/threat-model.md has the table.
+//! Xen's security advisories on the data path, a hostile front against our back: those that
+//! `netif_rules` and similar tests do not show. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
 use pregrant::net::batch::{RxBatch, TxBatch};
@@ -53,7 +53,7 @@ impl<K: RingKind> RingMem for &Counting<K> {
     fn write<const W: usize>(&self, _: u32, _: [u32; W]) {}
 }
 
-/// Slots of any bits, half of them tame enough to grow into frames.
+/// Slots with any bits, half of them close enough to valid ones to form frames.
 fn slots() -> impl Strategy<Value = Vec<[u32; 3]>> {
     let slot = (any::<[u32; 3]>(), any::<bool>())
         .prop_map(|([a, b, c], tame)| if tame { [a, b & 0x000F_03FF, c & 0x03FF_00FF] } else { [a, b, c] });
@@ -172,7 +172,7 @@ fn xsa_216_pads_of_answers_are_zero() {
     }
 }
 
-/// Every entry of lists of every length fails in turn, for each reason: exactly that one is
+/// Every entry of lists of every length fails in turn, for each reason: exactly that entry is
 /// reported, with its reason, and no other stays mapped.
 #[test]
 fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
@@ -200,8 +200,8 @@ fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
     domains.assert_empty();
 }
 
-/// One slot posted for frames that need three: what waits in the back is one burst, however much
-/// comes and however often it is asked; all else stays with the port.
+/// One slot is posted for frames that need three: only one burst waits in the back, however much
+/// arrives and however often it is asked; everything else stays with the port.
 #[test]
 fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
     for way in WAYS {

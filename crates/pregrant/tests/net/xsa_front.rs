@@ -1,4 +1,4 @@
-//! Xen's security advisories on the data path, a hostile back against our front: what
+//! Xen's security advisories on the data path, a hostile back against our front: those that
 //! `data_path_hostile_back` does not show. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
@@ -30,7 +30,7 @@ fn rsp(flags: u16, status: i16) -> RxResponse {
     RxResponse { id: 0, offset: 0, flags, status }
 }
 
-/// Answers rewritten while they are read: taken or a fault, each by what one read of it said.
+/// Answers are rewritten while they are read: accepted, or a fault, each according to the one read.
 #[test]
 fn xsa_155_197_answers_rewritten_while_they_are_read() {
     for way in WAYS {
@@ -132,8 +132,8 @@ fn staged_pages_changed_during_the_copy_are_survived() {
     }
 }
 
-/// Slots that a back has poisoned: what the front writes leaves nothing of it, and nothing of its
-/// own memory.
+/// A back has filled slots with poison: the front's requests contain nothing of it, and nothing of
+/// the front's own memory.
 #[test]
 fn xsa_216_pads_of_requests_are_zero() {
     const POISON: u32 = 0xA5A5_A5A5;
@@ -203,7 +203,7 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
 }
 
 /// A back that notifies without end and without reason: each event is taken once until the front
-/// asks for more, nothing is sent for it, and frames go on.
+/// asks for more, nothing is sent because of it, and frames go on.
 #[test]
 fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
     for way in WAYS {
@@ -265,9 +265,8 @@ impl FrameRules for Flaky {
     }
 }
 
-/// Steady TX traffic with grants that fail half way through a frame, answers that say ERROR, and a
-/// back that holds on to pages for a while: in the end every id is free, and as many pages are
-/// granted as before.
+/// Steady TX traffic with grants that fail in the middle of a frame, ERROR answers, and a back that
+/// keeps pages for a while: in the end every id is free, and as many pages are granted as before.
 #[test]
 fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let domains = TwoDomains::new();
@@ -346,8 +345,8 @@ fn xsa_457_rx_with_failures_leaks_neither_pages_nor_slots() {
     }
 }
 
-/// An index that runs ahead of the answers: the slots still hold the front's own requests, which
-/// are read as answers. The first may pass for one; then an id comes twice.
+/// An index that is ahead of the answers: the slots still hold the front's own requests, which are
+/// read as answers. The first may be valid as one; then an id appears twice.
 #[test]
 fn an_index_ahead_of_the_answers_is_a_fault() {
     let mut t = Tx::new(Way::Staging(256));

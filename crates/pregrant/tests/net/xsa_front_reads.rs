@@ -1,5 +1,5 @@
-//! XSA-155 and 197 at the front: each answer is read once, shown by a ring that changes at a chosen
-//! access.
+//! XSA-155 and 197 at the front: each answer is read once. Shown with a ring that changes at a
+//! chosen access.
 #![cfg(not(miri))]
 
 use pregrant::net::front::Granting;
@@ -82,7 +82,8 @@ fn write(back: &RingPages<NetRx, LocalRegion>, answers: &Answers) {
     }
 }
 
-/// What came of a run: frames with their bytes and offloads, or why not, and errors counted.
+/// The result of a run: frames with their bytes and offloads, or the fault, and the number of
+/// errors.
 type Came = (Result<usize, PeerFault>, Vec<(Vec<u8>, Offload)>, u64);
 
 /// A new front takes the answers `now`, which become `then` at the access `at` of its `recv`.
@@ -137,8 +138,8 @@ fn answers(of: impl Fn(u16) -> RxResponse) -> Answers {
     std::array::from_fn(|k| of(k as u16).to_words())
 }
 
-/// Memory that changes between two accesses gives what memory gives whose first so many slots are
-/// as before and the rest as after: nothing of one slot is of two reads.
+/// Memory that changes between two accesses gives the same result as memory whose first slots are
+/// the old ones and the rest the new ones: no slot is read twice.
 #[test]
 fn xsa_155_197_rx_answers_are_read_once() {
     let answer = |offset, flags, status| RxResponse { id: 0, offset, flags, status };

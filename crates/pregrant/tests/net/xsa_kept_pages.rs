@@ -1,6 +1,6 @@
-//! A back that cycles its states and keeps what it has mapped (XSA-396), on a platform whose
-//! release never refuses: what the guest grants over hundreds of connections is what one connection
-//! takes.
+//! A back that cycles through its states and keeps pages mapped (XSA-396), on a platform whose
+//! release never fails: over hundreds of connections the guest grants only what one connection
+//! needs.
 #![cfg(not(miri))]
 
 use pregrant_testkit::rounds::rounds;
@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 struct Gntalloc {
     domain: LocalDomain,
     deferred: RefCell<Vec<LocalRegion>>,
-    /// Pages, at most `limit` of them at a time.
+    /// Number of pages, at most `limit` at a time.
     counted: Cell<usize>,
     limit: usize,
     /// Pages that were ever granted.
@@ -69,9 +69,9 @@ unsafe impl GrantPool for Gntalloc {
 struct Hoarder {
     host: LocalDomain,
     bus: MapBus,
-    /// By reference: the mapping, and whether it is writable.
+    /// For each reference the mapping, and whether it is writable.
     maps: BTreeMap<u32, (LocalMap, bool)>,
-    /// Whether it accepts staging lists.
+    /// The back accepts staging lists.
     accepts: bool,
 }
 
@@ -115,17 +115,17 @@ impl Hoarder {
         self.maps.values().filter(|(map, _)| shows(map)).count()
     }
 
-    /// Which grants may be written to.
+    /// Which grants may be written.
     fn access(&self) -> BTreeMap<u32, bool> {
         self.maps.iter().map(|(gref, (_, writable))| (*gref, *writable)).collect()
     }
 }
 
-/// What the guest sends, and what the back writes wherever it can.
+/// Content of the guest's frames, and byte that the back writes wherever it can.
 const SENT: u8 = 0xA7;
 const SCRAWL: u8 = 0xB9;
 
-/// One cycle of states 2, 4, 5, 6, with frames in between. `check`: all memory is read.
+/// Plays one cycle of states 2, 4, 5, 6, with frames in between. `check`: reads all memory.
 fn turn<P: Platform>(
     p: &P,
     front: &mut FrontVif<P>,
@@ -188,8 +188,8 @@ fn offers() -> [BackFeatures; 5] {
     ]
 }
 
-/// Some hundred turns of states 2, 4, 5 and 6, the same offer each time or another one, and no page
-/// let go.
+/// Some hundred cycles of states 2, 4, 5 and 6, with the same offer each time or another one; no
+/// page is ever unmapped.
 #[test]
 fn xsa_396_a_back_that_cycles_gets_one_connection_s_pages() {
     let all = offers();
@@ -222,14 +222,14 @@ fn xsa_396_a_back_that_cycles_gets_one_connection_s_pages() {
     }
 }
 
-/// The pages that one vif may release for others, in its life (net/front/regions.rs), and the plans
-/// of the connection that comes to that: twelve are more than there are.
+/// The pages that one vif may release for others in its life (net/front/regions.rs), and the plans
+/// of the connection that reaches that limit: twelve are more than there are.
 fn spare(limit: usize) -> usize {
     8192 + 12 * limit
 }
 
-/// The same with little memory, so that plans are tried and given up, and idle pages are released
-/// for others: the number of pages stays within the limit and does not grow.
+/// With little memory, so that plans are tried and given up, and idle pages are released for
+/// others: the number of pages stays within the limit and does not grow.
 #[test]
 fn xsa_396_a_back_that_cycles_where_memory_is_short_gets_what_there_is() {
     let all = offers();
@@ -294,8 +294,8 @@ fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
     }
 }
 
-/// A grant stays what it was: a page that the back could only read it can only read, however often
-/// it comes back. Pages of one back are never another one's.
+/// A page that the back could only read stays read-only for it, however often it is reused. Pages
+/// of one back are never given to another one.
 #[test]
 fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_no_one_else() {
     let xen = LocalXen::new();
@@ -361,7 +361,7 @@ fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     }
 }
 
-/// A back that cycles does not make its front connect without limit, and the front says when it
+/// A back that cycles does not make its front connect without limit, and the front tells when it
 /// will.
 #[test]
 fn a_front_backs_off_from_a_back_that_cycles() {

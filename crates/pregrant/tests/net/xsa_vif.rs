@@ -1,6 +1,6 @@
 //! Xen's security advisories on the control path of a vif, both directions, over plain maps: what
 //! is mapped and granted when a peer makes a connection fail, toggles its state, goes away, or
-//! keeps what it has. docs/threat-model.md has the table.
+//! keeps pages. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
 use pregrant::net::back::{BackStep, BackVif, Polled, VifConfig};
@@ -51,7 +51,7 @@ impl Pair {
         back.step(&self.h, &mut self.bb, &mut |_, _| None)
     }
 
-    /// Nothing is granted, mapped or bound.
+    /// Checks that nothing is granted, mapped or bound.
     fn assert_empty(&self, what: &str) {
         let c = self.xen.counts();
         assert_eq!(
@@ -97,8 +97,9 @@ fn ordinary() -> FrontConfig {
     FrontConfig { staging: Buffers::NONE, split_channels: false, ..FrontConfig::default() }
 }
 
-/// Two queues with 2 ring pages and 16 buffer pages a direction each. Pages past the limit are
-/// never mapped: a queue goes on with ordinary grants, a vif whose rings alone pass it is closed.
+/// Two queues with 2 ring pages and 16 buffer pages for each direction. Pages beyond the limit are
+/// never mapped: a queue continues with ordinary grants; a vif whose rings alone exceed the limit
+/// is closed.
 #[test]
 fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
     let (none, tx, both) = ((false, false), (true, false), (true, true));
@@ -141,7 +142,7 @@ struct FailsOnce {
     binds_till_failure: Cell<u32>,
 }
 
-/// Counts down; true at the one that fails.
+/// Counts down; returns true for the call that fails.
 fn fails(till: &Cell<u32>) -> bool {
     let n = till.get();
     till.set(n.wrapping_sub(1));
@@ -202,7 +203,7 @@ fn xsa_371_a_connect_that_fails_half_way_leaves_nothing_mapped() {
     assert_eq!((failures, refusals), (8, 8), "each place was hit once");
 }
 
-/// A fault, then the front's disconnect, then the same again, each step twice.
+/// A fault, then the front's disconnect, then the same again; each step is made twice.
 #[test]
 fn xsa_374_a_fault_and_a_disconnect_twice_over() {
     let mut pair = Pair::new();
@@ -245,8 +246,8 @@ enum End {
     Offline,
 }
 
-/// Removed at every state that is between its coming and its going, in every way, either end the
-/// first to learn of it.
+/// The vif is removed in every state between creation and end, in every way; either end learns of
+/// it first.
 #[test]
 fn xsa_465_removal_at_every_state_leaves_nothing() {
     use End::*;
@@ -357,7 +358,7 @@ fn xsa_350_connecting_and_disconnecting_in_a_loop_leaves_what_one_round_leaves()
     }
 }
 
-/// A bus whose peer's state is another one at each check.
+/// A bus on which the peer's state is different at each read.
 struct Restless {
     bus: MapBus,
     checks: Cell<u32>,
@@ -441,9 +442,8 @@ fn xsa_349_a_state_that_changes_at_each_look_ends_the_step() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// A back that closes and keeps a page mapped gets the same pages again, zeroed, without a wait for
-/// it to let go: what the front can be made to keep is one connection's. At the end of the vif it
-/// waits.
+/// A back that closes and keeps a page mapped gets the same pages again, zeroed, and the front does
+/// not wait for it: at most one connection's pages are kept. At the end of the vif the front waits.
 #[test]
 fn xsa_396_a_back_that_keeps_pages_gets_the_same_ones_again() {
     let mut pair = Pair::new();
@@ -473,8 +473,8 @@ fn xsa_396_a_back_that_keeps_pages_gets_the_same_ones_again() {
     pair.assert_empty("after the end");
 }
 
-/// With little memory a front releases what it kept for the next connection, except for pages that
-/// the back still has mapped, which no later connection gets.
+/// With little memory a front releases the pages that it kept for the next connection, except those
+/// that the back still has mapped, which no later connection gets.
 #[test]
 fn xsa_396_idle_pages_are_given_up_but_for_those_that_a_back_keeps() {
     let mut pair = Pair::new();
@@ -551,8 +551,8 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// A full list page has no terminator: the list goes on in the next page that is named, and ends
-/// where there is none. Entries behind are not mapped, and their ids have no buffer.
+/// A full list page has no terminator: the list continues in the next named page, and ends if there
+/// is none. Later entries are not mapped, and their ids have no buffer.
 #[test]
 fn more_entries_than_the_named_pages_hold_are_not_taken() {
     const OCTETS: u32 = 64;

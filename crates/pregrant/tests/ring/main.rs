@@ -1,5 +1,5 @@
-//! The rings alone, against models, deaths and another thread. Miri runs what is not said to be too
-//! long for it; loom has programs of its own.
+//! The rings alone, against models, deaths and another thread. Miri runs the tests that are not
+//! marked as too long for it; loom has programs of its own.
 #![cfg(not(loom))]
 
 mod ring_by_id;

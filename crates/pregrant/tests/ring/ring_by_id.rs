@@ -1,5 +1,5 @@
-//! A back that answers in any order and dies at any store, and the one that takes the live ring up
-//! (docs/protocol 1.1).
+//! A back that answers in any order and dies at any store, and the successor that takes over the
+//! live ring (docs/protocol 1.1).
 //!
 //! ```text
 //!   BackRing --stores--> Recorded (RingMem, RedoMem) --> ring pages, journal
@@ -161,7 +161,7 @@ impl Survives {
 }
 
 /// `n` requests from `start` on. The first `early` of `taken` are answered before, in the order of
-/// `order`; a batch of `batch` answers is under way, then `more` are taken.
+/// `order`; a batch of `batch` answers is under way; then `more` are taken.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     start: u32,
@@ -277,7 +277,7 @@ fn a_ring_that_does_not_fit_its_journal_is_refused() {
     assert_eq!(back.pending().len(), 2);
 }
 
-/// A ring is full of requests that were taken: nothing is lost, and no more can be asked for.
+/// A ring is full of requests that were taken: none is lost, and no more can be sent.
 #[test]
 fn a_whole_ring_is_remembered() {
     let survives = Survives::new::<Blkif64>(0);

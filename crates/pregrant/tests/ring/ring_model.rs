@@ -13,8 +13,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
-/// A kind of ring whose requests and responses can be made from a number, each different from its
-/// neighbours.
+/// A kind of ring whose requests and responses can be made from a number, so that neighbours
+/// differ.
 trait Sample: RingKind<Req: PartialEq + Debug, Rsp: PartialEq + Debug> {
     fn req(n: u64) -> Self::Req;
     fn rsp(n: u64) -> Self::Rsp;
@@ -425,7 +425,7 @@ fn xsa_86_a_slot_without_an_answer_is_not_free() {
     }
 }
 
-/// Memory whose every word is another one each time it is read, and that keeps count.
+/// Memory in which every word is different each time it is read, and that counts reads.
 struct Shifting {
     reads: RefCell<Vec<(u32, usize)>>,
     index_loads: RefCell<VecDeque<u32>>,

@@ -1,4 +1,4 @@
-//! A back that dies at any store of a batch, and the one that takes the live ring up
+//! A back that dies at any store of a batch, and the successor that takes over the live ring
 //! (docs/protocol 1.1, R3).
 //!
 //! ```text
@@ -26,7 +26,7 @@ use std::fmt::Debug;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-/// Requests and answers by number. Whose answer it is shows in it.
+/// Requests and answers by number. An answer shows which back made it.
 trait Sample: RingKind<Req: PartialEq + Debug, Rsp: PartialEq + Debug> {
     fn req(index: u32) -> Self::Req;
     fn rsp(index: u32, by: u16) -> Self::Rsp;
@@ -177,7 +177,8 @@ impl Survives {
         self.try_attach().expect("the ring can be taken up")
     }
 
-    /// What `act` gives, and the stores that it made. They are all that it changed.
+    /// Calls `act`; returns its result and the stores that it made. It must have changed nothing
+    /// else.
     fn recorded<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<Store>) {
         let before = self.words();
         self.stores.borrow_mut().clear();
@@ -190,8 +191,8 @@ impl Survives {
         (result, stores)
     }
 
-    /// Calls `with` for what a death after each of `stores` leaves, and for none of them; `with`
-    /// gets those that were made.
+    /// Calls `with` for the state that a death after each of `stores`, or before all of them,
+    /// leaves; `with` gets the stores that were made.
     fn at_each_death(&self, before: &Words, stores: &[Store], mut with: impl FnMut(&[Store])) {
         for dead_after in 0..=stores.len() {
             self.put_all(before);
@@ -228,7 +229,7 @@ struct Case {
     /// Answered in full before the batch in which the back dies.
     earlier: u32,
     batch: u32,
-    /// Requests after it.
+    /// Number of requests after it.
     later: u32,
 }
 
@@ -289,7 +290,7 @@ impl Case {
     }
 }
 
-/// The first back dies in its batch, the second while it takes the ring up, the third serves.
+/// The first back dies in its batch, the second while it takes over the ring, the third serves.
 fn every_death<K: Sample>(case: Case) {
     let (survives, mut back) = case.begin::<K>();
     let done = case.earlier + case.batch;
@@ -377,8 +378,8 @@ fn the_intent_stands_after_the_records_and_before_the_slots_and_the_index_comes_
     assert_eq!(values(&stores[intent + 1..stores.len() - 1]), records);
 }
 
-/// A back that dies while it says what it has in its hands: its successor finds what was said
-/// before, or what is said now, or that no one knows.
+/// A back dies while it records its frames in flight: its successor finds the old record, the new
+/// record, or that it is unknown.
 #[test]
 #[cfg_attr(
     miri,
@@ -440,8 +441,7 @@ fn answers_that_were_never_asked_are_not_replayed() {
     assert!(survives.words() == before, "a refused ring is left as it was");
 }
 
-/// A back is moving the frames that came in and were not answered, whatever became of the backs
-/// before.
+/// A back knows which received frames were not answered, whatever happened to the backs before it.
 #[test]
 fn a_successor_finds_what_its_predecessor_had_in_its_hands() {
     let case = Case { start: u32::MAX - 5, old: Old::Nothing, earlier: 0, batch: 4, later: 8 };

@@ -1,5 +1,5 @@
-//! A front and a back in threads of their own over one memory, with and without somebody who
-//! scribbles over it.
+//! A front and a back in threads of their own over one memory, with and without a third one that
+//! overwrites it.
 //!
 //! ```text
 //!   front thread -- requests, frames --> shared pages <-- answers, copies -- back thread

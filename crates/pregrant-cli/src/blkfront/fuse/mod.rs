@@ -33,7 +33,8 @@ use std::thread::JoinHandle;
 const MAX_WRITE: u32 = 1 << 20;
 /// Room for a request's header, in addition to the data of a write.
 const HEADERS: usize = 4096;
-/// Asynchronous requests that the kernel lets wait here: programs' queue depths, and more.
+/// Largest number of asynchronous requests that the kernel queues here: larger than programs' queue
+/// depths.
 const MAX_BACKGROUND: u16 = 128;
 
 pub(super) const ROOT: u64 = 1;
@@ -41,8 +42,8 @@ pub(super) const ROOT: u64 = 1;
 /// Answers requests, on any thread.
 pub(super) trait Serve: Send + Sync + 'static {
     fn answer(&self, request: Request<'_>, reply: Reply);
-    /// The program that waits for this request has a signal. It may be answered already, or not
-    /// have come yet.
+    /// Called when the program that waits for this request got a signal. The request may be
+    /// answered already, or not have arrived yet.
     fn interrupted(&self, unique: u64);
 }
 
@@ -59,15 +60,15 @@ impl Filesystem for Agreement {
     }
 }
 
-/// A mount that is served. The last of its threads drops what it serves.
+/// A mount that is served by threads. The last thread drops `serve`.
 pub(super) struct Session {
-    /// Unmounts, where that was not done.
+    /// Unmounts when dropped, if that was not done.
     _mount: fuser::Session<Agreement>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Session {
-    /// Mounts it there, and has `threads` threads serve it.
+    /// Mounts the file system, and starts `threads` threads that serve it.
     pub(super) fn new(mount: &Path, config: &Config, serve: impl Serve, threads: usize) -> io::Result<Self> {
         let mounted = fuser::Session::new(Agreement, mount, config)?;
         let device = Arc::new(mounted.as_fd().try_clone_to_owned()?);

@@ -70,7 +70,7 @@ impl Reply {
         Self { to: Some(to), unique }
     }
 
-    /// The number of its request.
+    /// The number of the request.
     pub(in crate::blkfront) fn unique(&self) -> u64 {
         self.unique
     }

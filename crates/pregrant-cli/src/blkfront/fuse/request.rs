@@ -44,7 +44,7 @@ pub(in crate::blkfront) enum Op<'a> {
         len: u64,
         mode: u32,
     },
-    /// The program that waits for that request has a signal; not answered.
+    /// The program that waits for another request got a signal; this is not answered.
     Interrupt {
         of: u64,
     },
@@ -55,9 +55,9 @@ pub(in crate::blkfront) enum Op<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) struct Request<'a> {
     pub unique: u64,
-    /// The file that it is about.
+    /// The file that the request is about.
     pub node: u64,
-    /// The thread that asks, or did; 0: it is not in this process' namespace.
+    /// The thread that sent the request; 0: it is not in this process's namespace.
     pub thread: u32,
     pub op: Op<'a>,
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Labels = BTreeMap<String, String>;
 
-/// The families, by name: what each is.
+/// Checks a text; returns the type of each family by name.
 ///
 /// # Errors
 /// The first line that is wrong, and why.
@@ -140,7 +140,7 @@ fn number(text: &str) -> Option<f64> {
     }
 }
 
-/// Labels up to the brace, and what follows it.
+/// Parses labels up to the closing brace; returns also the rest of the line.
 fn labels(text: &str) -> Result<(Labels, &str), String> {
     let (mut labels, mut rest) = (Labels::new(), text);
     loop {
@@ -157,7 +157,7 @@ fn labels(text: &str) -> Result<(Labels, &str), String> {
     }
 }
 
-/// A label's value up to its quote, unescaped, and what follows that.
+/// Parses a label's value up to the quote, unescaped; returns also the rest of the line.
 fn value(text: &str) -> Result<(String, &str), String> {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {

@@ -72,9 +72,10 @@ pub trait Takeover<T: Transport + 'static> {
     fn release(&mut self, id: &DeviceId) -> usize;
 }
 
-/// The remote side of all devices of a class (taps, scripts that run), by the calls that belong to
-/// no present device. One that wraps another returns it from [`inner_remote`](Self::inner_remote),
-/// which then answers the calls that the wrapper does not.
+/// The part of a class that acts on the remote side of its devices (taps, running scripts), also
+/// for devices that are gone. An implementation that wraps another returns that from
+/// [`inner_remote`](Self::inner_remote); calls that the wrapper does not implement go to the inner
+/// one.
 pub trait RemoteSide {
     /// The remote side that this one wraps, and that answers the calls which this one does not
     /// implement.

@@ -544,7 +544,7 @@ impl PortProvider for Taps {
 
 impl RemoteSide for Taps {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        let stays = |e: io::Error| format!("its interface stays behind: {e}");
+        let stays = |e: io::Error| format!("cannot remove the vif's interface: {e}");
         let Some(mut placed) = self.taps.remove(&(id.front.0, id.handle)) else {
             // This is a predecessor's interface, whose vif was removed while no backend ran.
             return remove_left(&HotplugConfig { name: usual_name(id), ..HotplugConfig::default() })

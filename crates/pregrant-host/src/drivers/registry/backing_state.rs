@@ -21,8 +21,8 @@ const PAUSE_MOST: Duration = Duration::from_secs(10);
 /// How long another process may use the backing before it counts as missing.
 pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
 
-/// What is known of a device's backing, and when it is tried next. The default is for a device that
-/// has just closed.
+/// The state of a device's backing as far as known, and the time of the next try. The default is
+/// for a device that has just closed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BackingState {
     known: Known,
@@ -54,7 +54,7 @@ enum Known {
     },
 }
 
-/// What a front does that is about to connect while another process has the backing.
+/// The decision for a front that is about to connect while another process has the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Busy {
     /// The front waits, from now on.

@@ -26,7 +26,7 @@ use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// Between two checks of the backings of devices that are connected.
+/// Interval of checks of the backings of connected devices.
 const CHECK: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {

@@ -20,7 +20,7 @@ use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};
 
-/// What to do with a device once its queues are here.
+/// The next step of a device once its queues are here.
 pub(super) enum Then {
     /// Makes the front's next step.
     Step,

@@ -17,13 +17,13 @@ pub(super) fn watch_of(class: Class) -> String {
 pub(super) enum Changed {
     /// A device may have been added or removed.
     Devices,
-    /// Written by us, or by a toolstack that announces the device.
+    /// The device's `state`, which we write, or a toolstack that announces the device.
     State(DeviceId),
     /// A key of one device that the toolstack or its script writes.
     Toolstack(DeviceId),
     /// One of the class's own keys changed.
     Own(DeviceId, &'static str),
-    /// A key that we, or the toolstack, write for others to read.
+    /// A key that nothing here depends on: we, or the toolstack, write it for others.
     Nothing,
 }
 

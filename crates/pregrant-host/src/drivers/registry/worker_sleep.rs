@@ -18,7 +18,7 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use std::time::Duration;
 
-/// Between two checks of a hotplug script that runs.
+/// Interval of checks of a hotplug script that runs.
 const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -61,7 +61,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.sleeper.waiter = waiter;
     }
 
-    /// Shows workers that this thread sleeps. False: one has just sent something.
+    /// Announces to workers that this thread sleeps. Returns false if one has just sent something.
     fn is_asleep(&self) -> bool {
         match &self.pool {
             WorkerPool::Inline(_) => true,
@@ -74,7 +74,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.sleeper.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
 
-    /// Whether a guest has published work. An event has reported it, or will.
+    /// True if a guest has published work; an event has reported it, or will.
     fn is_pending(&mut self) -> bool {
         self.control_ring_is_pending()
             || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))

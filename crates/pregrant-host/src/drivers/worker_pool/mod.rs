@@ -82,7 +82,7 @@ pub struct WorkerContext<P> {
     pub commands: Receiver<WorkerCommand<P>>,
     /// Messages of the worker to the control thread.
     pub events: Sender<WorkerEvent<P>>,
-    /// The thread to wake then.
+    /// The control thread's waker, to be called after sending a message.
     pub control: Arc<Waker>,
     /// Counter of events that the worker lost.
     pub missed_wakeups: Arc<AtomicU64>,
@@ -98,7 +98,7 @@ pub struct Threads<P> {
     waker: Arc<Waker>,
     /// Lost events of workers that have ended.
     missed_before: u64,
-    /// Threads that were asked to stop; no one waits for them before the end.
+    /// Threads that were asked to stop; they are joined only at the end.
     leaving: Vec<JoinHandle<()>>,
 }
 
@@ -116,7 +116,7 @@ impl<P: Platform> WorkerPool<P> {
         Self::Inline(Box::new(WorkerQueues::new(Waker::inline()).keeping_unknown()))
     }
 
-    /// The worker that is this thread, if it is one.
+    /// The queues that this thread serves, if there are no worker threads.
     #[inline(always)]
     pub fn inline_mut(&mut self) -> Option<&mut WorkerQueues<P>> {
         match self {
@@ -191,7 +191,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Wake-ups that worker threads lost.
+    /// Number of events that worker threads lost.
     pub fn missed_wakeups(&self) -> u64 {
         let Self::Threads(threads) = self else { return 0 };
         let each = threads.handles.iter().flatten().map(|s| s.missed_wakeups.load(Ordering::Relaxed));

@@ -38,7 +38,7 @@ struct Thread<P: Platform> {
     control: Arc<Waker>,
     waiter: Waiter,
     missed_wakeups: Arc<AtomicU64>,
-    /// The number of its doorbell among what wakes it, and of its ports' descriptor.
+    /// Numbers of its doorbell's and its ports' descriptors among those that wake it.
     doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// Serves until it is asked to stop.
+/// Runs until it is asked to stop.
 pub fn run<P: Platform>(
     start: Start<P>,
     (mode, rx_context): (Mode, RxContext),

@@ -40,7 +40,7 @@ impl Waker {
         Ok(Arc::new(Self { number, doorbell: Doorbell::new(WORDS), wake: Some(wake) }))
     }
 
-    /// Wakes it, if it sleeps, to fetch what was left.
+    /// Wakes the worker, if it sleeps, to fetch messages.
     pub fn wake(&self) {
         if self.doorbell.call() {
             self.rouse();

@@ -60,7 +60,7 @@ impl Anchor {
     }
 }
 
-/// The name of its path.
+/// Name of the anchor's path.
 pub const VHOST_USER: &str = "vhost-user-blk";
 
 #[derive(Default)]
@@ -82,7 +82,7 @@ pub struct VhostUser {
 
 /// The outcome of a load.
 pub struct Played {
-    /// Requests that were answered in the time that counts.
+    /// Number of requests that were answered in the measured time.
     pub requests: u64,
     pub seconds: f64,
     /// CPU time of the client meanwhile.
@@ -104,7 +104,7 @@ impl VhostUser {
         start().map_err(|e| e.to_string())
     }
 
-    /// Measures a load. The record has all but what was asked for.
+    /// Measures a load, and fills in the results in the record.
     pub fn measure(&mut self, load: &Load, seconds: f64, record: &mut Record) -> Result<()> {
         let played = self.disk.play(load, self.core, seconds)?;
         record.count(played.requests, played.seconds);
@@ -270,7 +270,7 @@ impl Anchors {
         Ok(())
     }
 
-    /// Their results, and one guest's `persistent` relative to them.
+    /// A table of the anchors' results, with one guest's `persistent` relative to them.
     pub fn table(&self, rows: &[Row]) -> String {
         let gain = |anchor: &Anchor| -> Option<Summary> {
             // A disk on a file too, where there is one.

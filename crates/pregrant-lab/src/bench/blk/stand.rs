@@ -41,7 +41,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Queues of each disk: each worker has some of one guest's, and else whole guests.
+    /// Number of queues of each disk: each worker serves a part of one guest, and otherwise whole
+    /// guests.
     pub fn queues(&self) -> u32 {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }
@@ -54,8 +55,8 @@ impl Plan {
         }
     }
 
-    /// Many guests share a processor: each sleeps when its requests are all in flight, and so does
-    /// the backend.
+    /// True if many guests share a processor: then guests sleep when all their requests are in
+    /// flight, and so does the backend.
     pub fn sleeps(&self) -> bool {
         self.guests > 1
     }
@@ -91,12 +92,12 @@ pub struct Stand {
     ends: Ends,
     plan: Plan,
     pub core_placement: CorePlacement,
-    /// A guest gives its core away when it has nothing to do.
+    /// A guest yields its core when it has nothing to do.
     pub gives_way: bool,
     _images: Vec<Image>,
 }
 
-/// The work in some time.
+/// The work that was done in some time.
 #[derive(Debug)]
 pub struct Window {
     pub seconds: f64,
@@ -105,12 +106,12 @@ pub struct Window {
     /// The guests' part, beside what became of their requests.
     pub guests: Spent,
     pub back: Spent,
-    /// Their results, those before and after that time too.
+    /// Results of the guests, including requests before and after that time.
     pub rested: Rested,
 }
 
 impl Stand {
-    /// Connects all disks and writes each once; `files` is the folder for those on files.
+    /// Connects all disks and writes each once; `files` is the folder for disks on files.
     pub fn start(plan: Plan, most: &Most, files: Option<Files<'_>>) -> Result<Self> {
         let core_placement = CorePlacement::of(plan.workers)?;
         let mut testbed = Testbed::start()?;
@@ -151,7 +152,7 @@ impl Stand {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Describe)?, Report::Described(text) => text))
     }
 
-    /// Asks both ends for their present counters.
+    /// Asks both ends for their current counters.
     fn check(&mut self) -> Result<(DisksSeen, Spent)> {
         let back = answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent);
         let check = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Check))?;

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Bytes of the requests that write the disk for the first time.
+/// Length in bytes of the requests that first write the disk.
 const FIRST_BYTES: usize = 64 * 1024;
 /// The writer's number in the sectors.
 const WRITER: u32 = 1;
@@ -56,7 +56,7 @@ unsafe impl SharedBytes for Memory {
 pub struct VhostUserDisk {
     queue: Blkioq,
     memory: Memory,
-    /// Bytes from one place's memory to the next.
+    /// Distance in bytes between the memory of two places.
     each: usize,
     contents: Contents,
     completions: Vec<MaybeUninit<Completion>>,

@@ -42,7 +42,7 @@ pub fn table(rows: &[Row]) -> Table {
         .grouped(|row| (row.work(), row.plan.medium, row.plan.guests, row.plan.workers))
 }
 
-/// Pairs of rows that differ in their plans alone, as `other` has it.
+/// Pairs of rows whose plans differ only in what `other` changes.
 fn pairs<'a>(
     rows: &'a [Row],
     other: impl Fn(Plan) -> Option<Plan> + 'a,

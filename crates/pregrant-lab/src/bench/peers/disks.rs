@@ -21,7 +21,7 @@ use crate::record::{Disk, Of, Record};
 use pregrant::blk::path::PathName;
 use pregrant_cli::table::Table;
 
-/// Bytes of a request, and what it begins at a multiple of.
+/// Length of a request in bytes, and its alignment.
 const SIZE: usize = 4096;
 
 const PLAN: Plan =
@@ -40,7 +40,7 @@ impl Line {
     }
 }
 
-/// Measures them. The answer: why the peer is not among them, where it is not.
+/// Measures the disks. Returns the reason if the peer could not be measured.
 pub fn measure(args: &PeersArgs, ring: impl Fn() -> Result<f64>, run: &mut Run) -> Result<Option<String>> {
     let folder = Folder::make("peers")?;
     let depth = args.depth.iter().copied().max().unwrap_or(1).into();
@@ -93,7 +93,7 @@ pub fn measure(args: &PeersArgs, ring: impl Fn() -> Result<f64>, run: &mut Run) 
     Ok(missing)
 }
 
-/// For our rows: the ratio to the peer.
+/// For our rows: the ratio to the peer's rate.
 fn times_the_peer(lines: &[Line], line: &Line) -> Option<String> {
     line.ours.as_ref()?;
     let peer = lines

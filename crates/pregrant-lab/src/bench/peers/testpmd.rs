@@ -24,7 +24,7 @@ type Result<T> = std::result::Result<T, String>;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory of each process, in MiB of huge pages.
 const MEMORY_MIB: u64 = 64;
-/// Frames move so long before they are counted.
+/// How long frames move before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// The folder with the pair's socket is named after this.
 const FOLDER: &str = "pregrant-peers";
@@ -96,8 +96,8 @@ impl Pair {
     }
 }
 
-/// The guest's device and the other end's, as testpmd's `--vdev` has them.
-/// None: they are a disk's.
+/// The devices of the guest and of the other end, as testpmd's `--vdev` options. None: the peer is
+/// a disk.
 fn devices(peer: Peer, socket: &Path) -> Option<[String; 2]> {
     let socket = socket.display();
     Some(match peer {
@@ -169,7 +169,7 @@ impl Testpmd {
         Ok((received(&line).unwrap_or(0), Instant::now()))
     }
 
-    /// The next line that is wanted.
+    /// Waits for a line that `wanted` accepts.
     fn until(&mut self, wanted: impl Fn(&str) -> bool) -> Result<String> {
         let mut last = String::new();
         loop {

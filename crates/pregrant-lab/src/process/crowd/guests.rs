@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Rounds over all members that send, between two checks for a command.
+/// Number of rounds over all sending guests between two checks for a command.
 const ROUNDS_TO_CHECK: u32 = 16;
 
 struct CrowdMember {
     guest: Guest,
-    /// Next number, by queue: one more sends on all queues is sent on each.
+    /// Next frame number of each queue, since one that is sent on all queues has the same number on
+    /// each.
     next: Vec<u64>,
 }
 
@@ -144,7 +145,7 @@ impl Crowd {
         })
     }
 
-    /// Single frames of the first one, there and back.
+    /// Sends single frames of the first guest, and receives them back.
     pub fn echo(&mut self, seconds: f64, mode: Mode) -> Result<Report> {
         let member = self.members.first_mut().ok_or("the crowd has no guest")?;
         let case = Case { burst: 1, seconds, mode, ..Case::of(Dir::Echo, PathName::Copy) };

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Interval of checks for answers that wait until the back lets go of pages.
+/// Interval of checks for answers that wait until the back stops using pages.
 const RECHECK: Duration = Duration::from_millis(1);
 /// Length in bytes of the requests that first write the whole disk, and later read it.
 const FIRST_BYTES: usize = 64 * 1024;
@@ -68,7 +68,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Call before sleeping: asks for an event for the next answers. True: there are some.
+    /// Call before sleeping: asks for an event for the next answers. Returns true if there are
+    /// some.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         self.vbd.arm(&self.platform)
     }
@@ -80,7 +81,7 @@ pub struct DiskGuest {
     contents: Contents,
     /// Bytes that were read, in private memory.
     taken: Vec<u8>,
-    /// Bytes from one place's buffer to the next, where they are the guest's own.
+    /// Distance in bytes between the buffers of two places, if they are the guest's own.
     own: Option<usize>,
     waiter: Waiter,
 }
@@ -92,7 +93,7 @@ struct Place {
 }
 
 impl DiskGuest {
-    /// Attaches, connects, and writes all of the disk.
+    /// Attaches, connects, and writes the whole disk.
     pub fn take(broker: &Path, front: DomId, setup: &DiskSetup) -> Result<Self> {
         let (platform, mut xs) = crate::process::attach(broker, front)?;
         let device = Device::front(&mut xs, Class::VBD, HANDLE)?;
@@ -343,8 +344,7 @@ impl DiskGuest {
         Ok(rested)
     }
 
-    /// Sleeps until an answer's event, and not for long. Checks xenstore where that has
-    /// something.
+    /// Sleeps until an answer's event, at most a short time. Handles events of xenstore.
     fn sleep(&mut self) -> Result<()> {
         if self.driver.arm()? {
             return Ok(());

@@ -23,7 +23,7 @@ named! {
     }
 }
 
-/// The sizes that each guest's front is made for.
+/// The sizes for which each guest's front is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DiskSetup {
     /// Whether the same granted pages are used again and again.
@@ -56,7 +56,7 @@ pub struct Load {
     pub size: usize,
     /// The last guest is greedy: its requests have this many bytes.
     pub greedy: Option<usize>,
-    /// Bytes that each begins at a multiple of.
+    /// Requests begin at multiples of this number of bytes.
     pub align: usize,
     /// Number of requests in flight.
     pub depth: usize,
@@ -98,7 +98,7 @@ pub enum DisksCommand {
     /// `Done`.
     Gather {
         fronts: Vec<u16>,
-        /// The sizes that each is made for.
+        /// The sizes for which each front is made.
         setup: DiskSetup,
     },
     /// All guests keep requests in flight from now on until they must stop. Answer: `Done`.
@@ -116,7 +116,7 @@ pub enum DisksCommand {
 pub struct DisksSeen {
     /// Number of requests for each guest.
     pub requests: Vec<u64>,
-    /// The use of all guests.
+    /// Resources that all guests used.
     pub spent: Spent,
 }
 
@@ -129,7 +129,7 @@ pub struct Rested {
     pub damaged: u64,
     /// Number of reads whose every byte was checked.
     pub checked: u64,
-    /// Sleeps that ended by their bound with an answer there.
+    /// Sleeps that ended by timeout although an answer was there.
     pub missed_wakeups: u64,
     /// Times from writing a request to the ring until its answer was received.
     pub latency: Latencies,

@@ -21,7 +21,7 @@ enum Task {
     Verify,
 }
 
-/// A thread's message: it is there, or a task is over.
+/// A thread's message: the guest is connected, or a task has ended.
 enum Said {
     There(Totals),
     Rested(Box<Rested>),

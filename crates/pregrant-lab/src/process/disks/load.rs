@@ -13,7 +13,7 @@ use pregrant::blk::disk::SECTOR_BYTES;
 
 /// One read in this many is checked completely.
 pub const WHOLE_EACH: u64 = 64;
-/// Bytes at the beginning of a sector that are its own.
+/// Number of bytes at the beginning of a sector that differ between sectors.
 const HEAD: usize = 16;
 
 /// The request of a place.
@@ -24,11 +24,11 @@ pub struct Asked {
     pub sector: u64,
 }
 
-/// The disk's contents, as the guest wrote them, and what it asks next.
+/// The disk's contents, as the guest wrote them, and the next requests.
 pub struct Contents {
     guest: u32,
     generations: Vec<u32>,
-    /// The data of one request as it is written, except for the sectors' heads.
+    /// The data of one request, except for the sectors' heads.
     filled: Vec<u8>,
     random: u64,
     reads: u64,
@@ -115,7 +115,7 @@ impl Contents {
         }
     }
 
-    /// The bytes that fill a buffer, but for heads.
+    /// The bytes that fill a buffer, except for the heads.
     pub fn filling(&self) -> &[u8] {
         &self.filled
     }

@@ -106,8 +106,8 @@ impl<P: Platform> TxFront<P> {
     /// now.
     ///
     /// # Errors
-    /// Nothing is on the ring, and the frame can be sent by [copies](Self::queue): it is none of
-    /// this kind, or no page for its head can be granted.
+    /// The frame cannot be sent from its pages, or no page for its head can be granted. Nothing was
+    /// written to the ring, and the frame can be sent by [copying](Self::queue) it.
     pub fn queue_pieces(
         &mut self,
         p: &P,

@@ -56,7 +56,7 @@ pub struct Place {
     pub at: u32,
 }
 
-/// Some payload of a frame.
+/// A part of a frame's payload.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     frame: u8,
@@ -68,7 +68,7 @@ struct Part {
 #[derive(Debug)]
 struct Kept {
     token: Token,
-    /// A page for each of its parts.
+    /// The page of each part.
     pages: [u32; DROP_SLOTS],
     nr_pages: usize,
 }
@@ -82,7 +82,7 @@ pub struct HeldFrames {
     own: Todo,
     keeping: Todo,
     parts: Vec<Part>,
-    /// The first part of each of its frames.
+    /// For each frame of the batch its first part.
     first: Box<[u16; BURST_FRAMES]>,
     /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
     /// and that are not retired.
@@ -202,19 +202,19 @@ impl HeldFrames {
         Some(token)
     }
 
-    /// The port has had the batch: the frames that it keeps are held.
+    /// Called after the port had the batch: marks the frames that it keeps as held.
     pub fn settle(&mut self, batch: &mut TxBatch) {
         // Frames that arrive without this path are not its own.
         batch.held |= core::mem::take(&mut self.keeping);
         self.own = 0;
     }
 
-    /// Whether the port has any in flight.
+    /// True if the port has any frame in flight.
     pub fn in_flight(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// The port has completed these, `None`: all; calls `release` for their pages.
+    /// The port has completed these frames, `None`: all. Calls `release` for their pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
         let done = &mut self.done;
         let mut end = |kept: Kept| {
@@ -235,7 +235,7 @@ impl HeldFrames {
         }
     }
 
-    /// Appends the frames that may be answered now.
+    /// Appends the frames whose requests may be answered now.
     pub fn retire(&mut self, done: &mut Vec<Token>) {
         done.append(&mut self.done);
     }

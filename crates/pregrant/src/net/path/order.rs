@@ -3,10 +3,11 @@
 use super::path_name::PathName;
 use super::path_name::PathName::{Copy, DataRing, Foreign, GrefMapping, GuestCopy, Map, Persistent, Staging};
 
-/// TX: first those that know their requests by a flag, since what these requests name is no grant.
+/// TX: paths that recognize their requests by a flag come first, because these requests name no
+/// grant.
 pub const TX_ORDER: &[PathName; PathName::COUNT] =
     &[DataRing, Foreign, Staging, GuestCopy, GrefMapping, Persistent, Map, Copy];
 
-/// RX: memory that both ends have, first.
+/// RX: paths with memory that both ends have mapped come first.
 pub const RX_ORDER: &[PathName; PathName::COUNT] =
     &[Staging, DataRing, Foreign, GuestCopy, GrefMapping, Persistent, Map, Copy];

@@ -11,13 +11,13 @@ crate::named! {
         Staging = "staging",
         /// The guest granted a ring of bytes before any frame was sent.
         DataRing = "data-ring",
-        /// Any frame of a guest that trusts its back.
+        /// Any frame of a guest whose whole memory is mapped.
         Foreign = "foreign",
         /// The back grants its own pages, and the guest copies.
         GuestCopy = "guest-copy",
-        /// Pages that the guest asked to keep mapped.
+        /// Pages that the guest asked the back to map.
         GrefMapping = "gref-mapping",
-        /// Pages that stay mapped once they were seen.
+        /// Pages that stay mapped after the back saw them.
         Persistent = "persistent",
         /// Copy of the headers, map and unmap of the rest.
         Map = "map",
@@ -41,7 +41,7 @@ impl PathName {
     }
 }
 
-/// A chain's description, for reports: as of when its queue connected.
+/// A chain's description for reports, from the time when its queue connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainNames {
     /// The paths in the order in which they are asked. `copy` comes last, if anything is left for
@@ -51,14 +51,14 @@ pub struct ChainNames {
     pub buffers: Option<BufferNames>,
 }
 
-/// Buffers of a path, as they are shown.
+/// A path's buffers, for reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BufferNames {
     /// Number of buffers.
     pub count: u32,
-    /// Bytes of a frame that fit one.
+    /// Largest number of bytes of a frame that fits a buffer.
     pub data_len: u32,
-    /// The heads of longer frames come from there.
+    /// The heads of longer frames are in the buffers.
     pub heads: bool,
 }
 
@@ -85,7 +85,7 @@ pub enum FrameCost {
     NoGrantOperation,
     /// One grant copy for each fragment.
     GrantCopy,
-    /// A map and an unmap of its pages.
+    /// One map and one unmap of its pages.
     MapAndUnmap,
     /// No grant operation at the back; the guest makes a grant copy.
     CopyByGuest,

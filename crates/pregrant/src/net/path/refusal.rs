@@ -26,7 +26,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A line for the log.
+    /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         match self {
             Self::Staging(why) => why.line(at),

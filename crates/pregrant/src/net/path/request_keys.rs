@@ -65,8 +65,8 @@ pub(super) fn put_ring_requests(pairs: &mut Pairs, queues: &[(&str, &RingRequest
     }
 }
 
-/// A front's key of this name, 0 or 1, which asks for something for all queues; of a front that was
-/// offered it.
+/// Reads a front's key with value 0 or 1, by which it asks for a path for all queues; only if that
+/// was offered.
 pub(super) fn flag_request<S: KeySource>(
     keys: &mut S,
     offered: bool,

@@ -73,7 +73,7 @@ pub enum RequestError {
     /// The argument is neither `online` nor `offline`.
     #[error("a script's argument is `online` or `offline`")]
     What,
-    /// Not an absolute path of plain names.
+    /// The script is not an absolute path of plain names.
     #[error("a script is an absolute path of letters, digits and ._-, without a part that begins with a dot")]
     Script,
     /// The text is not a valid interface name.

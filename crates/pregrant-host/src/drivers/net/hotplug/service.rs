@@ -20,7 +20,7 @@ const CHECK: Duration = Duration::from_millis(50);
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// The socket is none, or failed.
+    /// The given descriptor is not a socket, or the socket failed.
     #[error("the socket on standard input: {0}; this program is started by pregrant-hotplug.socket")]
     Socket(#[from] Errno),
     /// The request is from another user than this process's.

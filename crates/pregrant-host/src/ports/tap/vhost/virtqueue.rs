@@ -178,7 +178,7 @@ impl Virtqueue {
     /// [`publish`](Self::publish) shows. None: it is empty, too long, or there is no room.
     ///
     /// # Safety
-    /// Until the chain came back, or the device was stopped, the memory stays mapped; where the
+    /// Until the chain is returned, or the device was stopped, the memory stays mapped; where the
     /// device writes, no one else has it, and where it reads private memory, no one changes it.
     #[must_use]
     pub unsafe fn push(&mut self, buffers: impl Iterator<Item = Buffer>) -> Option<u16> {

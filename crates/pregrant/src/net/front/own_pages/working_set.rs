@@ -201,7 +201,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside an exact list of the least recently used: few pages more are missed.
+        /// Compared with an exact list of the least recently used pages, only a few pages more are
+        /// missed.
         #[test]
         fn it_misses_about_as_often_as_the_least_recently_used(
             seed: u64, capacity in 8usize..200, part in 1usize..8, hot in 1usize..16,

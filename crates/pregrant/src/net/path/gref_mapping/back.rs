@@ -65,8 +65,8 @@ impl<P: Platform> GrefMappingPath<P> {
         }
     }
 
-    /// Does what the owner requests, between two batches, in the direction that has the table.
-    /// True: some pages are given back.
+    /// Executes the owner's commands, between two batches, in the direction that has the table.
+    /// Returns true if pages were given back.
     pub fn apply_config(&mut self) -> bool {
         match (&self.exchange, self.table.as_deref_mut()) {
             (Some(exchange), Some(table)) => exchange.apply(table),
@@ -199,7 +199,7 @@ impl<P: Platform> GrefMappingPath<P> {
         held.hold(i, |page| table.iter_mut().for_each(|table| table.hold(page)))
     }
 
-    /// The port has done with these; `None`: with all.
+    /// The port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Self { held, table, .. } = self;
         held.complete(tokens, |page| table.iter_mut().for_each(|table| table.release(page)));

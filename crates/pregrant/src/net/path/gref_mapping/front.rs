@@ -101,13 +101,14 @@ impl PageAnnouncement {
         }
     }
 
-    /// Entries that the question names.
+    /// Number of entries that the request names.
     pub fn asked(&self) -> usize {
         if let Question::Add(_, entries) = self.question() { entries.len() } else { 0 }
     }
 
-    /// The back's answer to that, and what it wrote to the entries. `pages` has the references of
-    /// the queue's TX and RX pages, and how many more of RX are named later.
+    /// Processes the back's answer to the request, and what it wrote to the entries. `pages` has
+    /// the references of the queue's TX and RX pages, and how many more RX pages are announced
+    /// later.
     pub fn take_answer<'a>(
         &mut self,
         answer: CtrlResponse,
@@ -187,7 +188,8 @@ pub fn deleted(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterato
     gone().filter(move |_| counts)
 }
 
-/// The entries announced where a table has room for `size` pages: TX for reading, RX for writing.
+/// The entries that are announced if a table has room for `size` pages: TX for reading, RX for
+/// writing.
 fn pool(([tx, rx], later): ([&[GrantRef]; 2], usize), size: usize) -> Vec<GrefEntry> {
     let half = size / 2;
     let nr_tx = tx.len().min(half.max(size.saturating_sub(rx.len() + later)));
@@ -257,8 +259,8 @@ mod tests {
         assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([756])));
     }
 
-    /// The draft: a size is what is free, success has failed entries, data counts those that were
-    /// checked.
+    /// A back that follows the draft: a table's size counts free places only, an answer SUCCESS can
+    /// have failed entries, and its data counts the checked entries.
     #[test]
     fn a_back_that_follows_the_draft_is_believed_entry_by_entry() {
         let (asked, taken) =

@@ -27,9 +27,9 @@ pub enum ListFault {
     Page,
     /// Reference 0, which is the console's.
     NoGrant,
-    /// A flag that has no meaning.
+    /// An entry has a flag without meaning.
     Flags,
-    /// A reference that the list or the table has already.
+    /// An entry's reference is in the list or the table already.
     Twice,
 }
 

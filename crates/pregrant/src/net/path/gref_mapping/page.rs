@@ -23,7 +23,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes of the memory of one table.
+/// Length in bytes of the memory for one table's record.
 pub const GREF_PAGE_BYTES: usize = 2 * COPY_BYTES + 2 * 4;
 
 const COPY_BYTES: usize = (ENTRIES + 2 * LIMIT_MAX) * 4;
@@ -54,7 +54,7 @@ impl GrefPage {
         if version == 0 { Ok(false) } else { KIND.check(word(copy(version)), word(layout_of(version))) }
     }
 
-    /// The table as change number `version` left it; None: it is not there whole.
+    /// The table as change number `version` left it; None: the record does not have all of it.
     pub fn load(&self, version: u32) -> Option<Vec<GrefEntry>> {
         if version == 0 {
             return Some(Vec::new());

@@ -62,9 +62,9 @@ struct Queue<M> {
     page: Option<GrefPage>,
     /// Counts changes; which copy in `page` counts.
     version: u32,
-    /// The most entries that there were.
+    /// Largest number of entries that the table had.
     most: usize,
-    /// Pages of requests that there was no room for.
+    /// Number of pages in requests for which there was no room.
     refused: u64,
     /// Number of pages that may still be mapped as the first filling of the table, which every
     /// connection does once.
@@ -81,7 +81,7 @@ pub struct CtrlWork {
     pub filling: u32,
 }
 
-/// A request that is under way, and its list.
+/// A control-ring request that is under way, with the guest's list of grants.
 struct Job<M> {
     request: CtrlRequest,
     queue: usize,
@@ -94,11 +94,11 @@ enum Step<M> {
     Waiting,
     /// These pages of the request are mapped so far.
     Adding(Vec<M>),
-    /// The next one could not be, and these are left.
+    /// The next page could not be mapped; these pages must be unmapped.
     Failing(Vec<M>),
     /// The worker was asked to give back these entries (by index).
     Wanted(Vec<usize>),
-    /// The worker has let go.
+    /// The worker has given back these entries, and their pages are being unmapped.
     Unmapping(Vec<usize>, Vec<M>),
     /// The request is finished, with this status and number for its answer.
     Done(CtrlStatus, u32),
@@ -122,7 +122,7 @@ pub struct GrefRequests<P: Platform> {
     queues: Vec<Queue<Map<P>>>,
     jobs: Vec<Job<Map<P>>>,
     limit: usize,
-    /// Pages that may still be added.
+    /// Number of pages that may still be added.
     room: usize,
     budget: usize,
     /// Work of the current turn.
@@ -178,7 +178,7 @@ impl<P: Platform> GrefRequests<P> {
         }
     }
 
-    /// Keeps the table of queue `i` there from now on, for a successor.
+    /// Records the table of queue `i` in this memory from now on, for a successor.
     pub fn keep(&mut self, i: usize, page: GrefPage) {
         if let Some(q) = self.queues.get_mut(i) {
             q.page = Some(page);
@@ -234,7 +234,7 @@ impl<P: Platform> GrefRequests<P> {
         }
     }
 
-    /// Pages that are mapped for tables, or will be when what is under way is done.
+    /// Number of pages that are mapped for tables, or will be when the current requests are done.
     pub fn pages(&self) -> usize {
         self.queues.iter().map(|q| q.added.len()).sum()
     }
@@ -253,7 +253,7 @@ impl<P: Platform> GrefRequests<P> {
         Some(MappedStats { pages, most: q.most, limit, overflows: q.refused })
     }
 
-    /// Pages that may still be added.
+    /// Number of pages that may still be added.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -264,22 +264,22 @@ impl<P: Platform> GrefRequests<P> {
         self.room = pages.min(self.free());
     }
 
-    /// Entries of the tables that no page has.
+    /// Number of free entries in the tables.
     pub fn free(&self) -> usize {
         (self.queues.len() * self.limit).saturating_sub(self.pages())
     }
 
-    /// Requests that are consumed and not answered.
+    /// Requests that were consumed and not answered.
     pub fn unanswered(&self) -> impl Iterator<Item = &CtrlRequest> {
         self.jobs.iter().map(|job| &job.request)
     }
 
-    /// Whether another request can be consumed.
+    /// True if another request can be consumed.
     pub fn can_take(&self) -> bool {
         self.jobs.len() < UNANSWERED_MAX
     }
 
-    /// Whether something of what is under way can go on.
+    /// True if one of the current requests can continue.
     pub fn can_move(&self) -> bool {
         let is_idle = |job: &Job<_>| match job.step {
             Step::Waiting => true,
@@ -316,7 +316,7 @@ impl<P: Platform> GrefRequests<P> {
         None
     }
 
-    /// The first of its queue's: validates the request, and reserves or marks its pages.
+    /// Starts the first request of a queue: validates it, and reserves or marks its pages.
     fn begin(&mut self, job: &mut Job<Map<P>>) {
         let q = &mut self.queues[job.queue];
         let n = job.entries.len();
@@ -356,7 +356,7 @@ impl<P: Platform> GrefRequests<P> {
         self.work = CtrlWork::default();
     }
 
-    /// Pages that were mapped and unmapped since [`begin_turn`](Self::begin_turn).
+    /// Number of pages that were mapped and unmapped since [`begin_turn`](Self::begin_turn).
     pub fn work(&self) -> CtrlWork {
         self.work
     }
@@ -452,7 +452,7 @@ impl<P: Platform> GrefRequests<P> {
 }
 
 impl<M> Queue<M> {
-    /// Has the queue apply what there is for it.
+    /// Tells the queue's worker to execute its commands.
     fn order(&self) {
         if let Some(share) = &self.share {
             share.advance();
@@ -490,7 +490,7 @@ fn unmap_within<P: Platform>(
     maps.is_empty().then_some(())
 }
 
-/// The page of one entry.
+/// Maps the page of one entry.
 fn map<P: Platform>(p: &P, of: DomId, entry: &GrefEntry) -> Option<Mapped<Map<P>>> {
     let writable = is_writable(entry.flags);
     let acc = if writable { Access::ReadWrite } else { Access::ReadOnly };

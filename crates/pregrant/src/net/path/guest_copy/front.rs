@@ -98,7 +98,7 @@ impl<P: Platform> BackPages<P> {
         self.whose.push((frame as u16, generation));
     }
 
-    /// A frame of one slot, without extras, that is in a page of the back's.
+    /// True for a frame of one slot, without extras, that is in a page of the back.
     #[inline(always)]
     fn is_plain(rsp: RxResponse) -> bool {
         is_plain(rsp) && rsp.flags & RXF_DATA_RING == 0 && rsp.flags & Self::FLAGS != 0

@@ -18,7 +18,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// The back's key that offers it.
+/// Key of the back: it offers this path.
 pub const FEATURE: &str = "feature-guest-copy";
 
 /// The front's key, where its `rx-ring-ref` is: the grant of the list page.
@@ -52,7 +52,7 @@ pub enum LendRefusal {
 }
 
 impl LendRefusal {
-    /// A line for the log.
+    /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
         format!("queue {queue} goes on without guest copy, by the list {key}: {self}")

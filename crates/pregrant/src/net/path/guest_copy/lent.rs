@@ -48,7 +48,7 @@ impl<P: Platform> LentRegions<P> {
         }
     }
 
-    /// Tries again to release what a front held. Whether it let go of all.
+    /// Tries again to release pages that a front had mapped. Returns true if all are released.
     pub fn retry(&mut self, p: &P) -> bool {
         let held = core::mem::take(&mut self.held);
         let still = held.into_iter().filter_map(|region| p.grants().release(region).err());
@@ -56,7 +56,7 @@ impl<P: Platform> LentRegions<P> {
         self.held.is_empty()
     }
 
-    /// Regions that the front has not let go of.
+    /// Number of regions that the front still has mapped.
     pub fn held_regions(&self) -> usize {
         self.held.len()
     }

@@ -26,7 +26,7 @@ pub const COUNT: usize = 4;
 /// Offset in the list page of the references.
 pub const REFS: usize = 8;
 
-/// Pages that a list has room for.
+/// Largest number of pages that a list page can name.
 pub const LENT_MAX: u32 = ((crate::PAGE_SIZE - REFS) / 4) as u32;
 
 /// The flags of a response of this generation.

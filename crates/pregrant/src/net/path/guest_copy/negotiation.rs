@@ -42,7 +42,7 @@ impl Negotiate for GuestCopy {
     type Offer = bool;
     type Wanted = bool;
     type Request = ();
-    /// The list page, if the front wants that.
+    /// The list page, if the front asks for this path.
     type QueueRequest = RingRequest;
     type Acceptor<P: Platform> = GuestCopyAcceptor<P>;
 
@@ -106,7 +106,8 @@ pub fn take_memory<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<RingRe
     Ok(request)
 }
 
-/// A list page, mapped no longer than it is written, and the generation that was started there.
+/// A list page, which is mapped only while it is written, and the generation that was started
+/// there.
 type PageList<P> = (<<P as Platform>::Peer as PeerMem>::Map, u8);
 
 /// State of a back while it accepts the queues of one front.
@@ -117,7 +118,7 @@ pub struct GuestCopyAcceptor<P: Platform> {
 }
 
 impl<P: Platform> GuestCopyAcceptor<P> {
-    /// The operator `allowed` it, or not.
+    /// Makes the acceptor; `allowed`: the operator allows this path.
     pub fn new(allowed: bool) -> Self {
         Self { allowed, lists: Vec::new() }
     }

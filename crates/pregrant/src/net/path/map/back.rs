@@ -33,7 +33,7 @@ struct Part {
     at: u32,
 }
 
-/// A batch with frames that the port holds.
+/// An earlier batch with frames that the port holds.
 struct Kept<M> {
     serial: u64,
     /// Frames that the port has not completed.
@@ -43,21 +43,22 @@ struct Kept<M> {
     held: Todo,
 }
 
-/// Pages that are mapped, with the frames that wait for them.
+/// The path `map`: pages that are mapped for the frames of a batch.
 pub struct MapPath<P: Platform> {
     headers: Vec<CopyOp>,
     header_of: Vec<(u8, u8)>,
-    /// The pages of the batch under way: one call maps them all.
+    /// Pages of the current batch, which one call maps.
     refs: Vec<GrantRef>,
     parts: Vec<Part>,
-    /// The first part of each of its frames.
+    /// For each frame of the batch its first part.
     first: Box<[u16; BURST_FRAMES]>,
-    /// The frames that are this path's.
+    /// The frames of the batch that this path serves.
     own: Todo,
-    /// Mappings of the parts: all parts are in the first, or each part is in its own, in order.
+    /// Mappings of the parts: either all parts are in the first one, or each part is in its own, in
+    /// order.
     mapped: Vec<<P::Peer as PeerMem>::Map>,
     maps_done: bool,
-    /// Not the whole list in one.
+    /// The parts are mapped one by one, not all in one mapping.
     apart: bool,
     /// Parts that could not be mapped.
     bad: Vec<u16>,
@@ -93,8 +94,8 @@ impl<P: Platform> Default for MapPath<P> {
 }
 
 impl<P: Platform> MapPath<P> {
-    /// Plans frame `i`: the head, and the parts of the rest. The head ends in the slot in which it
-    /// has its bytes.
+    /// Plans frame `i`: its head, which is copied, and the parts of the rest. The head ends in the
+    /// slot that holds its last byte.
     fn plan(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let (start, first) = (out.desc(i).at, self.parts.len());
         let mut at = start;
@@ -167,7 +168,7 @@ impl<P: Platform> MapPath<P> {
         }
     }
 
-    /// Part `k`, if it is mapped.
+    /// The bytes of part `k`, if it is mapped.
     fn part(&self, k: usize) -> Option<Piece<'_>> {
         let part = self.parts[k];
         let (map, page) = match (self.apart, self.bad.binary_search(&(k as u16))) {
@@ -197,7 +198,7 @@ impl<P: Platform> MapPath<P> {
         }
     }
 
-    /// Frames are held, also those that failed: their pages are mapped until they are retired.
+    /// Marks frames as held, also failed ones: their pages stay mapped until they are retired.
     fn hold(&mut self, batch: &mut TxBatch) {
         self.waiting = if self.mapped.is_empty() { 0 } else { self.own };
         batch.held |= self.waiting;
@@ -305,7 +306,8 @@ impl<P: Platform> MapPath<P> {
         (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
     }
 
-    /// The port has had the batch: fails what could not be read, and marks what is held.
+    /// Called after the port had the batch: fails frames that could not be read, and marks those
+    /// that are held.
     pub fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena) {
         if self.own != 0 {
             self.fail_bad(batch, out);
@@ -313,12 +315,12 @@ impl<P: Platform> MapPath<P> {
         }
     }
 
-    /// Whether the port has any frame in flight.
+    /// True if the port has any frame in flight.
     pub fn in_flight(&self) -> bool {
         self.keeping != 0 || !self.kept.is_empty()
     }
 
-    /// The port has done with these; `None`: with all.
+    /// The port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Some(tokens) = tokens else {
             self.keeping = 0;

@@ -21,7 +21,7 @@ use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// The pages of one direction of a queue.
+/// The path `persistent`: pages of one direction of a queue that stay mapped.
 pub struct PersistentPath<P: Platform> {
     store: MappedPages<<P::Peer as PeerMem>::Map>,
     acc: Access,

@@ -46,8 +46,8 @@ pub struct StagedBuffers<M> {
     pub copy_only: bool,
 }
 
-/// RX: where the first bytes of a frame are that is longer than a buffer. They are those of its
-/// first page that are ahead of byte N.
+/// RX: where the first bytes of a frame are that is longer than a buffer. These are the bytes of
+/// its first page before byte N, the length of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RxHeads {
     /// The head is in the page, like the rest of the frame.
@@ -65,7 +65,7 @@ pub struct StagingPath<P: Platform> {
     buffers: Arc<StagedBuffers<<P::Peer as PeerMem>::Map>>,
     /// TX only: the RX buffers of the queue, whose ids follow those of TX. A guest may send them.
     received: Option<Arc<StagedBuffers<<P::Peer as PeerMem>::Map>>>,
-    /// A bit for each id of the list.
+    /// A bit for each id that the current batch used.
     seen: Box<[u64]>,
     heads: bool,
     rx_heads: RxHeads,
@@ -94,7 +94,8 @@ impl<P: Platform> StagingPath<P> {
         Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
     }
 
-    /// The flag by which they do; 0: they may not, and the flag means nothing.
+    /// Flag by which a request names an RX buffer; 0: requests may not, and the flag has no
+    /// meaning.
     pub fn buffer_flag(&self) -> u16 {
         if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }
@@ -120,12 +121,12 @@ impl<P: Platform> StagingPath<P> {
         Self { heads, ..self }
     }
 
-    /// Bytes of a frame that fit a buffer: the data length, as keys have it.
+    /// Largest number of bytes of a frame that fits a buffer: the data length in the keys.
     pub fn data_len(&self) -> u32 {
         if self.buffers.copy_only { u32::from(u16::MAX) } else { u32::from(self.buffers.len) }
     }
 
-    /// Whether heads of longer frames [come from here](Self::with_heads).
+    /// True if the heads of longer frames [are in the buffers](Self::with_heads).
     pub fn has_heads(&self) -> bool {
         let is_rx = self.rx_heads == RxHeads::InBuffer && usize::from(self.buffers.len) < PAGE_SIZE;
         (self.heads || is_rx) && !self.buffers.copy_only
@@ -227,8 +228,8 @@ impl<M> StagedBuffers<M> {
     }
 }
 
-/// RX: puts the head of a frame that is longer than a buffer there. None: it has no such; otherwise
-/// how many bytes. `seen` has the ids of the batch, or is not needed.
+/// RX: puts the head of a frame that is longer than a buffer into the buffer; returns its length.
+/// None: the slot has no buffer. `seen` has the ids of the batch, if they must be checked.
 #[inline(always)]
 fn put_head<M: SharedBytes>(
     buffers: &StagedBuffers<M>,
@@ -381,14 +382,14 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     }
 }
 
-/// All buffers stay mapped for as long as the path: no page is held by itself.
+/// All buffers stay mapped as long as the path exists, so no page is held individually.
 impl<P: Platform> StagingPath<P> {
     /// The port keeps frame `i`; None: the frame is another path's.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         self.held.hold(i, |_| {})
     }
 
-    /// The port has done with these; `None`: with all.
+    /// The port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         self.held.complete(tokens, |_| {});
     }

@@ -35,7 +35,8 @@ pub struct StagingArea<P: Platform> {
     first_slots: bool,
     /// No frame has more than one slot, and a buffer has the length of a slot.
     of_one_slot: bool,
-    /// RX: the heads of longer frames are here. They may be, and are.
+    /// RX: the front can receive the heads of longer frames in buffers, and the back puts them
+    /// there.
     pub(super) may_rx_heads: bool,
     rx_heads: bool,
     /// There are more buffers than slots, so that each rests before its next use.
@@ -116,7 +117,7 @@ impl<P: Platform> StagingArea<P> {
         self.of_one_slot = self.is_page();
     }
 
-    /// Whether a buffer has 4096 bytes, and longer frames go by grants.
+    /// True if a buffer has 4096 bytes, and longer frames go by grants.
     fn is_page(&self) -> bool {
         !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE
     }
@@ -136,7 +137,7 @@ impl<P: Platform> StagingArea<P> {
         self.places.len() as u32
     }
 
-    /// The buffers and their list, for [`Regions::put`].
+    /// Takes this apart and returns the buffers and their list, for [`Regions::put`].
     pub fn into_granted(self) -> [Granted<P>; 2] {
         [self.buffers, self.list]
     }
@@ -188,7 +189,7 @@ impl<P: Platform> StagingArea<P> {
         }
     }
 
-    /// Whether such a back has buffers of this length.
+    /// True if a back with this offer supports this length.
     pub fn is_offered(&self, offer: &Offer) -> bool {
         offer.sizes.contains(&self.len)
     }
@@ -200,7 +201,7 @@ impl<P: Platform> StagingArea<P> {
         self.sent_on = self.may_send_on && offer.revision >= SENT_ON_SINCE;
     }
 
-    /// RX: whether there are more buffers than slots, so that each rests before it is used again.
+    /// RX: true if there are more buffers than slots, so that each rests before it is used again.
     pub fn buffers_rest(&self) -> bool {
         self.rest
     }
@@ -229,7 +230,7 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
         // NOWHERE makes that a fault again.
         self.places.get(usize::from(id)).map_or(NOWHERE, |place| *place as usize)
     }
-    /// Consecutive buffers start in different L1 sets where the frame leaves room for it.
+    /// Consecutive buffers use different L1 sets, if the frame leaves room for that.
     #[inline(always)]
     fn offset(&self, id: u16, len: usize) -> usize {
         colour(id, len, self.slot_bytes())

@@ -27,10 +27,10 @@ use core::fmt;
 /// All lengths that our back offers.
 pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
 
-/// Either end's key: it knows staging.
+/// Key of either end: it supports staging.
 pub const FEATURE: &str = "feature-staging-grants";
 
-/// The back's key: the lengths that it offers.
+/// Key of the back: the lengths that it offers.
 pub const SIZES: &str = "staging-grants-sizes";
 
 /// The last part of the [key](active_key) by which the back says which lists it accepted.
@@ -48,11 +48,12 @@ pub const MAX_PAGES: &str = "staging-grants-max-pages";
 /// RX frames in their buffers, if the front writes the same key (docs/protocol 3.3).
 pub const RX_HEADS: &str = "staging-grants-rx-heads";
 
-/// Our back's offer there unless it is configured otherwise: a share of what one guest may have
-/// mapped that sixteen of its vifs can have, beside their rings.
+/// Default offer of our back for that: a share of the pages that one guest may have mapped, so that
+/// sixteen of its vifs can each have as many, beside their rings.
 pub const MAX_PAGES_OFFERED: u32 = 896;
 
-/// The rules that we know. Both ends go by the lower of their revisions.
+/// The newest revision of the rules that this code supports. Both ends use the lower of their
+/// revisions.
 pub const STAGING_REVISION: u32 = 3;
 
 /// First revision in which a back may accept one of a queue's two lists without the other
@@ -91,13 +92,13 @@ impl Offer {
     /// The back offers no staging.
     pub const NONE: Self = Self { sizes: Vec::new(), revision: 1, max_pages: 0, rx_heads: false };
 
-    /// [All lengths](ALL_DATA_LENS), by all rules.
+    /// An offer of [all lengths](ALL_DATA_LENS), by the newest rules.
     pub fn all() -> Self {
         let sizes = ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect();
         Self { sizes, revision: STAGING_REVISION, max_pages: MAX_PAGES_OFFERED, rx_heads: false }
     }
 
-    /// Pages of a list, and entries, that count.
+    /// Largest number of pages of a list, and of its entries, that the back reads.
     pub(super) fn longest_list(&self) -> (usize, usize) {
         if self.max_pages == 0 {
             (LIST_PAGES_MAX, LIST_ENTRIES_MAX)
@@ -220,7 +221,7 @@ pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }
 
-/// An end's revision, by its keys. Garbled means that it knows no other.
+/// Reads an end's revision from its keys. An invalid value counts as revision 1.
 fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     let said = keys.text(REVISION_KEY)?.as_deref().and_then(decimal).unwrap_or(1);
     Ok(said.clamp(1, STAGING_REVISION))
@@ -240,7 +241,7 @@ fn parse_sizes(text: &str) -> Vec<DataLen> {
 pub struct DataKeys {
     /// Grants of the list pages.
     pub list_refs: Vec<GrantRef>,
-    /// Bytes of a frame that fit a buffer.
+    /// Largest number of bytes of a frame that fits a buffer.
     pub len: DataLen,
 }
 
@@ -252,7 +253,7 @@ pub enum DataRequest {
     None,
     /// The front wants staging, with these keys.
     Keys(DataKeys),
-    /// Staging, with keys that are of no use: the front has to learn that it does not get it.
+    /// The front wants staging, but a key is invalid. The front must learn that it was refused.
     Bad {
         /// Path of the invalid key below the front's directory.
         key: String,
@@ -333,14 +334,14 @@ pub enum ListRefusal {
     Key(KeyError),
     /// An entry of the list is invalid.
     Fault(ListFault),
-    /// A page of the list, or a buffer, could not be mapped.
+    /// A page of the staging list, or a buffer that the list names, could not be mapped.
     Map(MapError),
     /// The buffers have more pages than this back maps for one guest.
     TooManyPages(TooManyPages),
 }
 
 impl ListRefusal {
-    /// A line for the log.
+    /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(&format!("{}-data-ref0", at.dir)), at.queue);
         format!(

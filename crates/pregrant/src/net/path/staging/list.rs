@@ -49,7 +49,7 @@ impl DataLen {
     pub fn buffers_within(self, pages: u32, lists: u32) -> u32 {
         (pages / lists.max(1)).saturating_mul(self.buffers_in_page()).min(LONG_LIST_MAX as u32)
     }
-    /// Every slot of a frame is staged, so that no ordinary grant is ever needed.
+    /// True if every slot of a frame is staged, so that no ordinary grant is ever needed.
     pub fn copy_only(self) -> bool {
         self.0 > PAGE_SIZE as u32
     }
@@ -91,7 +91,7 @@ pub enum ListFault {
         entry: usize,
         /// The id that was found.
         id: u16,
-        /// The id that belongs there.
+        /// The id that was expected.
         expected: u16,
     },
     /// `offset + length` passes the end of the page.

@@ -8,10 +8,10 @@ use super::list::DataLen;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Lengths that are tried below the wanted one.
+/// Number of shorter lengths that are tried when memory is short.
 const SHORTER_MAX: usize = 4;
 
-/// See the module. By default none.
+/// The staging buffers that a front's owner wants; none by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Buffers {
     /// Bytes of a TX frame that fit a staging buffer; None: ordinary grants.
