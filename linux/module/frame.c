@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* skbs: the core copies a frame once, between an skb and granted memory. */
+/*
+ * skbs: the core copies a frame once, between an skb and granted memory; with rx_in_place only a
+ * long frame's head.
+ */
 #include <linux/etherdevice.h>
 #include <linux/if_ether.h>
 #include <linux/log2.h>

@@ -1,4 +1,5 @@
-//! Whose turn it is, when several vifs want one worker: shares of its time, and not of batches.
+//! Whose turn it is, when several devices (vifs or disks, below "vif" for short) want one worker:
+//! shares of its time, and not of batches.
 //!
 //! A batch of short staged frames takes a microsecond, one of long frames by grant copy fifty: a
 //! turn each would leave the one guest a fiftieth of the worker. So a vif that is ahead of the one

@@ -2,7 +2,7 @@
 //! data path.
 //!
 //! ```text
-//!   registry         watches the backend's directory, steps each device, polls all queues round robin
+//!   registry         watches the backend's directory, steps each device, hands their queues to workers
 //!   device_class/    the traits of a class of devices    device_log  the log lines of one device, bounded
 //!   net/             what only vifs have: ports, scripts, and the front
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it

@@ -239,7 +239,7 @@ impl<P: Platform> WorkerQueues<P> {
         {
             // The queue is checked when anything else happens to it.
             // LOG: once for each worker
-            log::warn!("{id}: cannot poll the port's descriptor; frames to the guest may be delayed: {e}");
+            log::warn!("{id}: cannot poll a queue's descriptor; the queue may be served late: {e}");
         }
         let group = self.group_of(id, worker_ns);
         if let Some(group) = &mut self.groups[group] {

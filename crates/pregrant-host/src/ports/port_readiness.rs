@@ -5,7 +5,8 @@
 //!   tap, tap ... --edge--> epoll <-- a worker that sleeps --take--> which ones
 //! ```
 //! It is edge triggered: it reports new frames once, so a worker that has no room for waiting
-//! frames can still sleep.
+//! frames can still sleep. A disk's queue has its descriptor here too: it becomes readable when
+//! requests have ended.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -137,7 +137,23 @@ pub const PATHS: &[(PathName, &str)] = &[
 
 /// The paths of a guest that only sends, to a backend shared with others: it maps no pages of
 /// theirs, and exports pages for RX only.
-pub const SENDERS_PATHS: &[(PathName, &str)] = &[PATHS[0], PATHS[2], PATHS[3], PATHS[4], PATHS[5], PATHS[6]];
+pub const SENDERS_PATHS: &[(PathName, &str)] = &[
+    described(PathName::Copy),
+    described(PathName::Persistent),
+    described(PathName::GrefMapping),
+    described(PathName::Staging),
+    described(PathName::DataRing),
+    described(PathName::Foreign),
+];
+
+/// The row of [`PATHS`] of this name.
+const fn described(name: PathName) -> (PathName, &'static str) {
+    let mut i = 0;
+    while PATHS[i].0 as u8 != name as u8 {
+        i += 1;
+    }
+    PATHS[i]
+}
 
 /// A path of this bench's rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,8 +5,8 @@
 //!   page:  | req_prod | req_event | rsp_prod | rsp_event | pad to 64 | slot 0 | slot 1 | ... | slot N-1 |
 //!             front      back        back       front                  a response overlays its request
 //!
-//!   FrontRing:  free -> push.. -> publish => Notify        take -> (sleep?) final_check
-//!   BackRing:   available -> peek.. -> consume             answer => Notify        (sleep?) final_check
+//!   FrontRing:  free -> push.. -> publish => Notify        available -> read.. -> consume   (sleep?) final_check
+//!   BackRing:   available -> read.. -> consume             answer => Notify                 (sleep?) final_check
 //! ```
 //!
 //! Invariants: each side's own indices are private and only stored to the page. The peer's index is

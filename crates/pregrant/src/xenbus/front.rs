@@ -11,8 +11,9 @@
 //! does not restart, and one that is [in use](Front::set_in_use) enters Closing (5) and keeps its
 //! rings until it is not in use any more, or the back has closed.
 //!
-//! What a back may do: write any state at any time. A front closes each time, and restarts after a
-//! pause. It can also hold a front that is in use in Closing without serving it, as it can in
+//! What a back may do: write any state at any time. A front closes where the back is in state 5 or
+//! 6, or gone, and restarts after a pause; what it does at other states is its class' (a vif's:
+//! `net/front/stage.rs`). A back can also hold a front that is in use in Closing without serving it, as it can in
 //! Connected.
 
 use super::backoff::Backoff;

@@ -1,5 +1,5 @@
 //! A driver domain's devices, of any class: found by a watch on its backend directory, stepped
-//! when their fronts' states change, polled round robin.
+//! when their fronts' states change; workers poll their queues by shares of time.
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path

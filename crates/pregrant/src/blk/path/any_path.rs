@@ -9,7 +9,7 @@ use crate::blk::disk::IoMemory;
 use crate::platform::Platform;
 use crate::units::DomId;
 
-/// The path of a queue, which is matched once per request.
+/// The path of a queue, which is matched once per batch, or per request of it.
 pub enum AnyPath<P: Platform> {
     /// Batched grant copy.
     Copy(CopyPath),

@@ -70,7 +70,7 @@ pub struct Held<P: Platform> {
     pub(super) maps: Vec<Arc<Option<MapOf<P>>>>,
     /// Number of maps.
     pub(super) nr_maps: usize,
-    /// Number of pages of these maps that count as [mapped alone](super::alone).
+    /// Number of pages of these maps that count as [mapped alone](super::request_pages).
     pub(super) alone: usize,
     /// Whether its data is copied instead.
     pub(super) copied: bool,

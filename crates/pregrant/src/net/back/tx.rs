@@ -5,7 +5,7 @@
 //!     ^                      |  what the path does not serve: copy
 //!     +------ answer --------+  (late answers first, in request order)
 //!                                ^          \--tx_zero_copy--> zero-copy port
-//!                                +-- inspect, hold ------'   (the port completes, or gives up)
+//!                                +-- piece, hold --------'   (the port completes, or gives up)
 //! ```
 //! One call moves one batch: one index is loaded, and one is published, with one notification test.
 //! The bytes reach the port before their requests are answered.

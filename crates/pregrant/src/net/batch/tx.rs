@@ -148,7 +148,8 @@ pub struct TxBatch {
     /// [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
     /// The port accepts zero-copy payload, with these offloads, so a path may leave payload in its
-    /// pages. None: the port wants private bytes.
+    /// pages. None: the port wants no payload of a path that maps pages for it; see
+    /// [`standing`](Self::standing).
     pub takes: Option<Offloads>,
     /// The port also accepts long frames whose pages are mapped anyway
     /// ([`Payload::Named`](crate::port::Payload::Named),

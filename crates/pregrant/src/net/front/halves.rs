@@ -7,8 +7,8 @@
 //!               <--of_halves--'
 //! ```
 //! Invariants: the halves share their [`Link`] and nothing else, so neither waits for the other. A
-//! half moves no frame while its vif is not live. To send received buffers on by TX takes both
-//! halves, so only a whole queue does that.
+//! half moves no frame while its vif is not live. To send received buffers on by TX needs both
+//! halves at once, under the sender's lock and by the poller ([`RxHalf::send_on`]).
 //!
 //! What the back may do: see [`tx`](super::tx), [`rx`](super::rx).
 

@@ -5,20 +5,21 @@
 //! | `Down` | 1, 5, 6 | no queue; pages of an earlier connection | nothing |
 //! | `SetUp` | 4, or 1 until the keys are there | queues, a control ring; no frame | take rings and keys |
 //! | `Live`, `Connected` | 4 | the same, and frames travel | serve the rings, keep pages mapped |
-//! | `Live`, `Away` | 4 | the same; the rings are watched | at 2, take up the rings |
-//! | `Closing` | 5, or 4 after an error | queues on which no frame travels | let go of pages |
+//! | `Live`, `Away` | 4 | the same; at 2 the rings are watched | at 2, take up the rings |
+//! | `Closing` | 5, or 4 after an error until 5 is written | queues on which no frame travels | let go of pages |
 //!
 //! | from | event | to |
 //! |---|---|---|
 //! | `Down` | the back is at 2 | `SetUp` |
 //! | `SetUp` | the back is at 4 | `Live` |
 //! | `SetUp` | it is at 4, and has refused more memory than frames need | `Closing`, then the minimum |
-//! | `Live` | the back leaves 4 | `Away` |
+//! | `Live` | the back is at 1, 2, 3, 7 or 8 | `Away` |
 //! | `Live` | it keeps fewer pages mapped than it advertised | `Closing`, then the minimum |
 //! | `Away` | the back is at 4 and accepts what was shared | `Connected`: requests are repeated |
-//! | `Away` | it refuses that, or does not serve the rings ([`taking_up`](super::taking_up)) | `Closing` |
+//! | `Away` | it refuses that, does not serve the rings ([`taking_up`](super::taking_up)), or the renewal fails | `Closing` |
 //! | any with queues | a fault, `restart`, `close`, `removed` while queues are handed out | `Closing` |
-//! | any with queues | the back is at 5 or 6, or is gone | `Down` |
+//! | any with queues, all of them here | the back is at 5 or 6, or is gone; `removed`, `restored` | `Down` |
+//! | any with queues handed out | the back is at 5 or 6, or is gone | the same, until `Recall` has brought them back |
 //!
 //! Invariants: queues are handed out in `Live` and in `Closing` alone, and a vif whose queues are
 //! handed out does not leave these before it has them back. A queue's link says that it is live

@@ -210,7 +210,7 @@ impl<P: Platform> FrontVif<P> {
                 }
                 renewed
             }
-            Stage::Live(_) => match self.waits_in_vain(p, back) {
+            Stage::Live(_) => match self.follow_away(p, back) {
                 true => self.begin_again(bus),
                 false => Ok(FrontStep::Waiting),
             },
@@ -296,8 +296,9 @@ impl<P: Platform> FrontVif<P> {
         !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
-    /// The time, by the platform's clock, at which a vif that waits before it restarts needs its
-    /// next [`step`](Self::step), even if no watch fires; None: it does not wait.
+    /// The time, by the platform's clock, at which the vif needs its next [`step`](Self::step) even
+    /// if no watch fires: it waits before it restarts, or watches a back that is away. None: it
+    /// waits for watches alone.
     pub fn begins_at_ns(&self) -> Option<u64> {
         let live = self.stage.live();
         let too_few = live.filter(|live| live.announcing.is_too_few()).map(|_| 0);

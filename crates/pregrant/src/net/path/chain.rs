@@ -114,7 +114,8 @@ impl<P: Platform> Chain<P> {
         claims
     }
 
-    /// Takes over from the queue's other direction what both directions share.
+    /// Moves the table of mapped pages, which both directions of a queue share, from the chain of
+    /// the other direction to this one.
     #[inline(always)]
     pub fn take_over(&mut self, from: &mut Self) {
         if let (Some(to), Some(from)) = (self.given_pages_mut(), from.given_pages_mut()) {
