@@ -15,8 +15,8 @@
 //! worker that waits for taps.
 //! Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
 //! reaches them are private copies, or, if a port asks for it, payload in the guest's pages
-//! ([`Payload`](pregrant::port::Payload)); the bytes are still a guest's choice, so every port takes any
-//! frame without a panic and in bounded memory.
+//! ([`Payload`](pregrant::port::Payload)); the bytes are still a guest's choice, so every port
+//! takes any frame without a panic and in bounded memory.
 
 pub mod announcement;
 pub mod checking_sink;

@@ -13,8 +13,8 @@
 //!
 //! What a back may do: write any state at any time. A front closes where the back is in state 5 or
 //! 6, or gone, and restarts after a pause; what it does at other states is its class' (a vif's:
-//! `net/front/stage.rs`). A back can also hold a front that is in use in Closing without serving it, as it can in
-//! Connected.
+//! `net/front/stage.rs`). A back can also hold a front that is in use in Closing without serving
+//! it, as it can in Connected.
 
 use super::backoff::Backoff;
 use super::bus::DeviceBus;

@@ -43,8 +43,9 @@
 //! only pages that frames were read into count as used, and 128 KiB for frames on their way out; by
 //! vhost-net 1.6 MiB beside.
 //!
-//! Where a path lends payload (`map`, and long frames by `staging`, `gref-mapping` and `persistent`), the kernel takes it from the guest's pages: no copy is ours,
-//! and when the call is over it has its own.
+//! Where a path lends payload (`map`, and long frames by `staging`, `gref-mapping` and
+//! `persistent`), the kernel takes it from the guest's pages: no copy is ours, and when the call is
+//! over it has its own.
 //!
 //! What a guest may do: send any frame, as it could on a wire; the kernel checks the header once
 //! more. Lent payload it may change until the kernel has copied it: that is what it sent then. What

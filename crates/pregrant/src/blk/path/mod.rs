@@ -6,8 +6,8 @@
 //! | [`map`] | mapped pages, disk | the same | a map and an unmap, of all its pages |
 //! | [`persistent`] | pages that stay mapped, disk | the same | none, once its pages were seen |
 //!
-//! Where a request's pages would exceed what may be mapped of its guest, `map` and `persistent` copy
-//! it ([`request_pages`]).
+//! Where a request's pages would exceed what may be mapped of its guest, `map` and `persistent`
+//! copy it ([`request_pages`]).
 //!
 //! A queue has one path ([`any_path`]): `persistent` where both ends say so, else what the operator
 //! chose.

@@ -132,8 +132,8 @@ impl<P: Platform> RxFront<P> {
 
     /// Like [`recv`](Self::recv), but of long frames in pages only the first `RX_HEAD_BYTES` bytes
     /// are copied; the rest is read in the page ([`piece`](Self::piece)) until the frame is
-    /// [released](Self::release). Frames in staging buffers are always copied, since a buffer cannot
-    /// be lent; so are frames whose head is in one.
+    /// [released](Self::release). Frames in staging buffers are always copied, since a buffer
+    /// cannot be lent; so are frames whose head is in one.
     pub fn recv_by_reference(
         &mut self,
         out: &mut Arena,
