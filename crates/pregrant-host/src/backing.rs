@@ -57,7 +57,7 @@ impl Backing {
     /// # Errors
     ///
     /// The file system is full, or refuses.
-    pub fn allocated(file: File, len: usize) -> io::Result<Self> {
+    pub(crate) fn allocated(file: File, len: usize) -> io::Result<Self> {
         // fallocate on tmpfs is interrupted by signals.
         match retry_on_intr(|| fallocate(&file, FallocateFlags::empty(), 0, len as u64)) {
             Ok(()) => {}
@@ -70,7 +70,7 @@ impl Backing {
     }
 
     /// Number of bytes that may be mapped.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 

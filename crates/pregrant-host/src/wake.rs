@@ -69,7 +69,7 @@ pub struct Extras {
 }
 
 impl Extras {
-    pub fn add(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
         let failed = |op, e: Errno| PlatformError { op, code: e.raw_os_error() };
         let fd = fd.try_clone_to_owned().map_err(|e| {
             failed("duplicate a descriptor to wake on", Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
@@ -89,17 +89,17 @@ impl Extras {
         }
     }
 
-    pub fn forget(&self, number: usize) {
+    pub(crate) fn forget(&self, number: usize) {
         if let Some(fd) = self.fds.borrow_mut().get_mut(number) {
             *fd = None;
         }
     }
 
-    pub fn woken_by(&self, number: usize) -> bool {
+    pub(crate) fn woken_by(&self, number: usize) -> bool {
         number < EXTRAS_MAX && self.woken.get() & 1 << number != 0
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.fds.borrow().iter().all(Option::is_none)
     }
 

@@ -45,7 +45,7 @@ impl Loopback {
         Self::over(control::connect(path)?, at, domid, Paging::probe().into(), Totals::default())
     }
 
-    /// Like [`attach`](Self::attach), over a connection from [`Broker::connect`].
+    /// Like [`attach`](Self::attach), over a connection from `Broker::connect`.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).

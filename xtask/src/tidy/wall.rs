@@ -60,7 +60,6 @@ const WALLS: &[Wall] = &[
         never: &["pregrant::net", "pregrant::blk", "pregrant::ring", "pregrant::xenbus"],
     },
     // The loopback is made of the host's parts, and a real Xen is not one of them.
-    Wall { from: "pregrant_host", never: &["pregrant_loopback"] },
     Wall { from: "pregrant_loopback", never: &["pregrant_host::linux"] },
     Wall {
         from: "pregrant_host::ports",
