@@ -30,7 +30,7 @@
 struct pregrant_watch {
 	struct xenbus_watch watch;
 	struct pregrant_device *dev; /* under `watches`; NULL: abandoned */
-	enum pregrant_event event; /* the event for `state` of this end: none */
+	enum pregrant_event event; /* what to handle; no event for `state` of this end */
 	struct list_head left;
 };
 
@@ -197,7 +197,10 @@ static int read_back(struct pregrant_device *dev, char **path, int *id)
 	return -ENOENT;
 }
 
-/* Under `control`, or during probe: finds the backend for a new front, and watches its state. */
+/*
+ * Called with `control` held, or during probe: finds the backend for a new front, and watches its
+ * state.
+ */
 int pregrant_backend_find(struct pregrant_device *dev)
 {
 	char *path;
@@ -218,8 +221,8 @@ int pregrant_backend_find(struct pregrant_device *dev)
 }
 
 /*
- * Under `control`: whether the frontend directory names another backend than that of the front, or
- * none. After a restore it is a new directory.
+ * Called with `control` held: whether the frontend directory names another backend than that of the
+ * front, or none. After a restore it is a new directory.
  */
 bool pregrant_backend_moved(struct pregrant_device *dev)
 {
@@ -234,14 +237,14 @@ bool pregrant_backend_moved(struct pregrant_device *dev)
 	return moved;
 }
 
-/* Under `control`: reads `online`; keeps the last value if the directory is gone. */
+/* Called with `control` held: reads `online`; keeps the last value if the directory is gone. */
 void pregrant_backend_seen(struct pregrant_device *dev)
 {
 	if (dev->back)
 		WRITE_ONCE(dev->offline, !xenbus_read_unsigned(dev->back, "online", !dev->offline));
 }
 
-/* Under `control`: `backend` in the frontend directory was written. */
+/* Called with `control` held: `backend` in the frontend directory was written. */
 void pregrant_backend_look(struct pregrant_device *dev)
 {
 	char *path;

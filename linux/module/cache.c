@@ -21,7 +21,7 @@ u32 pk_private_cache(void)
 	u32 kb = 0;
 
 #ifdef CONFIG_X86
-	/* The same leaf on AMD and Intel; in a PV guest Xen answers. */
+	/* AMD and Intel both report it in this leaf; in a PV guest Xen answers. */
 	if (boot_cpu_data.extended_cpuid_level >= 0x80000006)
 		kb = cpuid_ecx(0x80000006) >> 16;
 #endif

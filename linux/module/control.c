@@ -42,7 +42,7 @@ static unsigned long paced(const struct pregrant_device *dev, unsigned long dela
 	return time_after(from, now) ? max(delay, from - now) : delay;
 }
 
-/* Under `control`: counts this run. The count falls while no run is asked for. */
+/* Called with `control` held: counts this run. The count falls while no run is asked for. */
 static void count_run(struct pregrant_device *dev)
 {
 	unsigned long now = jiffies, until = dev->runs_until;
@@ -146,7 +146,7 @@ void pregrant_suspend(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
-/* Under `control`: continues after a suspend, whether the guest was restored or not. */
+/* Called with `control` held: continues after a suspend, whether the guest was restored or not. */
 static void go_on(struct pregrant_device *dev)
 {
 	/*
@@ -172,7 +172,7 @@ static void go_on(struct pregrant_device *dev)
 	mutex_unlock(&dev->queues_lock);
 }
 
-/* Under `control`: xmit and NAPI get the queues. pregrant_resume() enables NAPI. */
+/* Called with `control` held: xmit and NAPI get the queues. pregrant_resume() enables NAPI. */
 void pregrant_start_queues(struct pregrant_device *dev)
 {
 	unsigned int n, k;
@@ -202,8 +202,8 @@ void pregrant_start_queues(struct pregrant_device *dev)
 }
 
 /*
- * Under `control`: the backend broke the protocol. Pages stay granted to it until it closes, which
- * may be never.
+ * Called with `control` held: the backend broke the protocol. Pages stay granted to it until it
+ * closes, which may be never.
  */
 static void close_for_good(struct pregrant_device *dev)
 {
@@ -215,7 +215,7 @@ static void close_for_good(struct pregrant_device *dev)
 	pregrant_front_close(dev->front);
 }
 
-/* Under `control`: pauses the queues and gives them back to the front. */
+/* Called with `control` held: pauses the queues and gives them back to the front. */
 void pregrant_stop_queues(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -231,14 +231,14 @@ void pregrant_stop_queues(struct pregrant_device *dev)
 	pregrant_front_stop_queues(dev->front);
 }
 
-/* Under `control`: closes the front if the backend broke the protocol. */
+/* Called with `control` held: closes the front if the backend broke the protocol. */
 static void handle_fault(struct pregrant_device *dev)
 {
 	if (test_and_clear_bit(PREGRANT_EV_FAULT, &dev->events))
 		close_for_good(dev);
 }
 
-/* Under `control`: one step of the front, which may need the queues for it. */
+/* Called with `control` held: one step of the front, which may need the queues for it. */
 static void follow(struct pregrant_device *dev)
 {
 	if (pregrant_front_step(dev->front)) {
@@ -304,7 +304,9 @@ static void step(struct pregrant_device *dev)
 	dev->announce_at = jiffies + ANNOUNCE_PAUSE ?: 1;
 }
 
-/* Under `control`: switches may know the MAC address at the port of an earlier backend. */
+/*
+ * Called with `control` held: switches may know the MAC address at the port of an earlier backend.
+ */
 static void announce(struct pregrant_device *dev)
 {
 	if (time_before(jiffies, dev->announce_at))
@@ -321,7 +323,7 @@ static bool has_lost_directory(struct pregrant_device *dev)
 	return test_bit(PREGRANT_EV_RESET, &dev->events) || pregrant_is_gone(dev);
 }
 
-/* Under `control`: starts to close the front. Then call try_free() until it is freed. */
+/* Called with `control` held: starts to close the front. Then call try_free() until it is freed. */
 static void start_closing(struct pregrant_device *dev)
 {
 	if (dev->state == PREGRANT_CLOSING || dev->state == PREGRANT_ABANDONING)
@@ -340,8 +342,9 @@ static void close_no_later(struct pregrant_device *dev, unsigned long at)
 }
 
 /*
- * Under `control`, CLOSING or ABANDONING. True: the backend has let go, or its time is over, and
- * the front is freed. Pages that the backend still maps stay granted, and allocated.
+ * Called with `control` held, while the front is CLOSING or ABANDONING. True: the backend has let
+ * go, or its time is over, and the front is freed. Pages that the backend still maps stay granted,
+ * and allocated.
  */
 static bool try_free(struct pregrant_device *dev)
 {
@@ -372,8 +375,8 @@ static bool try_free(struct pregrant_device *dev)
 }
 
 /*
- * Under `control`, on remove: waits until the front is freed. It does not wait while the kernel
- * freezes this task.
+ * Called with `control` held, on remove: waits until the front is freed. It does not wait while the
+ * kernel freezes this task.
  */
 void pregrant_end(struct pregrant_device *dev)
 {
@@ -388,7 +391,7 @@ void pregrant_end(struct pregrant_device *dev)
 	}
 }
 
-/* Under `control`: makes a front, for the backend that the xenstore directory names. */
+/* Called with `control` held: makes a front, for the backend that the xenstore directory names. */
 int pregrant_begin(struct pregrant_device *dev)
 {
 	int ret = pregrant_backend_find(dev);
@@ -404,7 +407,10 @@ int pregrant_begin(struct pregrant_device *dev)
 	return 0;
 }
 
-/* Under `control`, NO_FRONT: makes a front. Faults of an earlier backend do not count for it. */
+/*
+ * Called with `control` held, in state NO_FRONT: makes a front. Faults of an earlier backend do not
+ * count for it.
+ */
 static bool begin(struct pregrant_device *dev)
 {
 	if (test_bit(PREGRANT_EV_RESET, &dev->events)) {
@@ -422,7 +428,10 @@ static bool begin(struct pregrant_device *dev)
 	return false;
 }
 
-/* Under `control`: reconnects with `queues` queues, for ethtool -L. BROKEN stays as it is. */
+/*
+ * Called with `control` held: reconnects with `queues` queues, for ethtool -L. BROKEN stays as it
+ * is.
+ */
 static void restart_with(struct pregrant_device *dev, unsigned int queues)
 {
 	WRITE_ONCE(dev->settings.queues, queues);
@@ -436,7 +445,10 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 		start_closing(dev);
 }
 
-/* Under `control`: memory for all allocations of the next call of the core. False: -ENOMEM. */
+/*
+ * Called with `control` held: memory for all allocations of the next call of the core. False:
+ * -ENOMEM.
+ */
 bool pregrant_take_reserve(struct pregrant_device *dev)
 {
 	struct pregrant_reserve *reserve = dev->reserve;
@@ -458,7 +470,7 @@ void pregrant_rest_reserve(struct pregrant_device *dev)
 	pregrant_reserve_rest(dev->reserve);
 }
 
-/* Under `control`: a step failed for lack of memory, and is tried again later. */
+/* Called with `control` held: a step failed for lack of memory, and is tried again later. */
 static void retry_later(struct pregrant_device *dev)
 {
 	static const char text[] = "no memory to follow the back: tries again";
@@ -487,7 +499,10 @@ static unsigned long due_in(struct pregrant_device *dev)
 	return due;
 }
 
-/* Under `control`, with a reserve: handles events and requests. False: no front to step now. */
+/*
+ * Called with `control` held, and with a reserve: handles events and requests. False: no front to
+ * step now.
+ */
 static bool has_front(struct pregrant_device *dev)
 {
 	unsigned int queues = xchg(&dev->restart_queues, 0);
@@ -523,7 +538,7 @@ static bool has_front(struct pregrant_device *dev)
 	return false;
 }
 
-/* Under `control`, with a reserve: one run. */
+/* Called with `control` held, and with a reserve: one run. */
 static void control(struct pregrant_device *dev)
 {
 	unsigned long due;
@@ -539,7 +554,7 @@ static void control(struct pregrant_device *dev)
 	step(dev);
 	pregrant_pool_control(dev, shrinks);
 	pregrant_pool_show(dev);
-	/* The backend may have mapped pages since. */
+	/* Whether pages may be granted changes when the backend has mapped some. */
 	if (dev->queues_up) {
 		WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 		for (k = 0; k < dev->queues_up; k++)

@@ -108,7 +108,7 @@ struct pregrant_queue {
 	unsigned int index;
 	struct napi_struct napi;
 	struct pregrant_tx *tx; /* NULL unless the queue is up */
-	struct pregrant_rx *rx; /* the same */
+	struct pregrant_rx *rx; /* NULL unless the queue is up */
 	bool tx_event; /* TX responses to read */
 
 	/* xmit: under the netdev_queue lock. */
@@ -117,7 +117,7 @@ struct pregrant_queue {
 	u32 requests; /* sent since the connection began */
 	bool tx_armed; /* a response will raise an event */
 	bool may_grant; /* the backend takes frames whose pages are granted one by one */
-	bool grants; /* and such frames are sent */
+	bool grants; /* frames are sent so now */
 	struct pregrant_piece *pieces;
 	u32 pieces_out;
 	grant_ref_t *numbers; /* unused grant references, `spare` of them */
@@ -131,7 +131,7 @@ struct pregrant_queue {
 	struct xdp_buff buff; /* the frame that XDP sees; its page belongs to the queue */
 	struct pregrant_on_its_way on_its_way[NAPI_POLL_WEIGHT]; /* until RX buffers are posted */
 	bool sends_on; /* the backend accepts received staging buffers on TX */
-	u32 buffers_out; /* such buffers without a response */
+	u32 buffers_out; /* staging buffers sent on that have no response yet */
 	u64 xdp[PREGRANT_VERDICTS];
 
 	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;

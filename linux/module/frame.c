@@ -241,7 +241,7 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 			dev_kfree_skb_any(skb);
 			continue;
 		}
-		/* xdp.c counts the others. */
+		/* xdp.c counts the frames on which a program ran. */
 		if (likely(!received->program)) {
 			queue->rx_packets++;
 			queue->rx_bytes += skb->len;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* A device's directories in xenstore. The core has the meaning of the keys. */
+/* A device's directories in xenstore. The core interprets the keys. */
 #include <linux/err.h>
 #include <linux/kernel.h>
 #include <linux/mutex.h>
@@ -24,7 +24,7 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 		return -ENOMEM;
 	value = own || dev->back ? xenbus_read(XBT_NIL, own ? dev->xbdev->nodename : dev->back, name, &len) :
 				   ERR_PTR(-ENOENT);
-	/* No watch fires when it becomes readable. */
+	/* No watch fires when a key becomes readable, so a timer reads it again. */
 	if (!own && !strcmp(name, "state"))
 		dev->backend_unreadable = IS_ERR(value);
 	kfree(name);

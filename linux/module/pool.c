@@ -45,7 +45,7 @@ u32 pregrant_pool_spare(const struct pregrant_device *dev)
 	return dev->settings.rx_in_place && pages > needed ? pages - needed : 0;
 }
 
-/* Called under `control`, while the queues are up: adds or removes pages. */
+/* Called with `control` held, while the queues are up: adds or removes pages. */
 void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 {
 	bool grows = test_bit(PREGRANT_EV_GROW_RX, &dev->events), again = false;
@@ -81,7 +81,7 @@ void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 		pregrant_fail(dev);
 }
 
-/* Under `control`: copies the figures for ethtool -S. */
+/* Called with `control` held: copies the figures for ethtool -S. */
 void pregrant_pool_show(struct pregrant_device *dev)
 {
 	u64 now[PREGRANT_POOL_FIGURES] = {};

@@ -49,12 +49,12 @@ struct pregrant_reserve;
 size_t pregrant_reserve_size(u32 queues, u32 slots, struct pregrant_more more);
 /* NULL: no memory; the core must not be called. */
 struct pregrant_reserve *pregrant_reserve_new(u32 queues, u32 slots, struct pregrant_more more);
-/* Whether enough is left for a call: pieces of earlier calls may still be in use. */
+/* Whether enough is left for a call: allocations of earlier calls may still be in use. */
 bool pregrant_reserve_is_enough(struct pregrant_reserve *reserve);
 void pregrant_reserve_use(struct pregrant_reserve *reserve);
 /* Ends the use. Returns the largest number of bytes that were in use. */
 size_t pregrant_reserve_rest(struct pregrant_reserve *reserve);
-void pregrant_reserve_free(struct pregrant_reserve *reserve); /* pieces may still be in use */
+void pregrant_reserve_free(struct pregrant_reserve *reserve); /* parts may still be in use */
 void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
 bool pregrant_reserve_put(void *at);
 

@@ -24,7 +24,9 @@
 /* Minimum interval between requests for multicast addresses that the backend refused. */
 #define MULTICAST_PAUSE (HZ / 10)
 
-/* Under the netdev_queue lock: reads TX responses and frees the skbs that they complete. */
+/*
+ * Called with the netdev_queue lock held: reads TX responses and frees the skbs that they complete.
+ */
 static int reclaim(struct pregrant_queue *queue, int budget)
 {
 	int n = pregrant_tx_reclaim(queue->tx);
@@ -67,8 +69,8 @@ static bool has_room(struct pregrant_queue *queue)
 }
 
 /*
- * Under that lock: requests an event when half of the requests in flight have their responses.
- * Responses that are there already are read at once.
+ * Called with the netdev_queue lock held: requests an event when half of the requests in flight
+ * have their responses. Responses that are there already are read at once.
  */
 static int arm_tx(struct pregrant_queue *queue, int budget)
 {
@@ -107,7 +109,7 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb, bool *in_piec
 	return pregrant_tx_send(queue->tx, skb, skb->len, csum, gso_type, gso_size);
 }
 
-/* Under that lock: counts a frame of `requests` requests. */
+/* Counts a sent frame of `requests` requests. Called with the netdev_queue lock held. */
 static void note_sent(struct pregrant_queue *queue, u32 requests, size_t len)
 {
 	queue->requests += requests;
@@ -116,8 +118,9 @@ static void note_sent(struct pregrant_queue *queue, u32 requests, size_t len)
 }
 
 /*
- * Under that lock: copies a linear frame to the ring; pregrant_tx_publish() makes it visible.
- * False: the ring is full, or the backend does not accept such a frame.
+ * Called with the netdev_queue lock held: copies a linear frame to the ring;
+ * pregrant_tx_publish() makes it visible to the backend. False: the ring is full, or the backend
+ * does not accept such a frame.
  */
 bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum)
 {
@@ -136,8 +139,8 @@ bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t
 }
 
 /*
- * Under that lock, from poll: staging buffers that XDP_TX sent on, and that have their response,
- * can be posted for RX again. Below 0: a fault.
+ * Called from poll with the netdev_queue lock held: staging buffers that XDP_TX sent on, and that
+ * have their response, can be posted for RX again. Below 0: a fault.
  */
 int pregrant_take_returned(struct pregrant_queue *queue, int budget)
 {
@@ -147,7 +150,10 @@ int pregrant_take_returned(struct pregrant_queue *queue, int budget)
 	return n;
 }
 
-/* Under that lock: sends a received staging buffer on. False as above. */
+/*
+ * Sends a received staging buffer on as a TX frame. Called with the netdev_queue lock held. False:
+ * the ring is full, or the backend does not accept such a frame.
+ */
 bool pregrant_send_buffer(struct pregrant_queue *queue, const struct pregrant_on_its_way *at)
 {
 	if (!pregrant_tx_send_on(queue->tx, queue->rx, at->slot, at->offset, at->len, at->csum))
@@ -157,7 +163,10 @@ bool pregrant_send_buffer(struct pregrant_queue *queue, const struct pregrant_on
 	return true;
 }
 
-/* Under that lock: the next poll wakes the queue if there is room by then. */
+/*
+ * Stops the netdev queue; the next poll wakes it if there is room by then. Called with the
+ * netdev_queue lock held.
+ */
 static void stop_sender(struct pregrant_queue *queue)
 {
 	netif_tx_stop_queue(txq_of(queue));

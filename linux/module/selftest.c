@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Both ends of a vif within this kernel, without Xen: skbs each way by each path, every byte of
- * them compared; then set-ups in which memory, a grant or a channel is not to be had. Loading it
- * plays it; a failure is that of loading.
+ * Runs both ends of a vif within this kernel, without Xen: sends skbs in both directions by each
+ * path, and compares every byte; then sets devices up while allocations, grants or event channels
+ * fail. The test runs when the module is loaded; if it fails, loading fails.
  */
 #include <linux/init.h>
 #include <linux/module.h>

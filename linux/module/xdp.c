@@ -224,7 +224,7 @@ static bool keep_buffer(struct pregrant_received *received, const struct xdp_buf
 
 /*
  * Sends the staging buffers that were noted, and makes those with a response RX buffers again.
- * Those that the ring has no room for stay RX buffers. Below 0: a fault.
+ * Buffers for which the ring has no room stay RX buffers. Below 0: a fault.
  */
 int pregrant_xdp_send_on(struct pregrant_received *received)
 {

@@ -95,7 +95,7 @@ pub struct VifArgs {
     /// With --path staging: bytes of a buffer for frames from the guest alone
     #[arg(long, help_heading = HEADING, hide = true, value_name = "N", value_parser = data_len, conflicts_with = "rx_only")]
     tx_data_len: Option<DataLen>,
-    /// The same for frames to the guest alone
+    /// With --path staging: bytes of a buffer for frames to the guest alone
     #[arg(long, value_name = "N", value_parser = data_len)]
     rx_data_len: Option<DataLen>,
     /// With --path staging: buffers for frames to the guest alone; a frame from it takes a grant

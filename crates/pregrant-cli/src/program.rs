@@ -27,7 +27,7 @@ pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
 }
 
 /// The command with two helps: `--help` has a line for each option and fits on one screen,
-/// `--help-all` has everything. The same for its subcommands.
+/// `--help-all` has everything. Its subcommands get two helps, too.
 pub fn one_screen(command: Command) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().into()).collect();
     let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, one_screen));

@@ -43,7 +43,7 @@ fn backend_with(testbed: &Testbed, rx_context: RxContext) -> Result<Process> {
 }
 
 impl Stage {
-    /// Starts them; there are no vifs yet.
+    /// Starts the machine and its processes; there are no vifs yet.
     pub fn start() -> Result<Self> {
         Self::start_with(RxContext::default())
     }

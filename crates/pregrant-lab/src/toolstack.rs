@@ -197,7 +197,7 @@ impl Removal {
         self.devices.is_empty()
     }
 
-    /// Makes them again, as they were made before.
+    /// Creates the removed devices again as they were.
     pub fn undo<T: Transport>(&self, xs: &mut Client<T>) -> Result<()> {
         for (id, remade) in &self.devices {
             match remade {

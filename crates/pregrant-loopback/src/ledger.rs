@@ -182,11 +182,11 @@ impl Active {
     pub(super) fn domid(self) -> u16 {
         self.0 as u16
     }
-    /// Whether any slot maps it.
+    /// Whether any slot maps the entry's page.
     pub(super) fn pinned(self) -> bool {
         self.0 & Self::PINS != 0
     }
-    /// Whether any slot maps it writable.
+    /// Whether any slot maps the entry's page writable.
     pub(super) fn written(self) -> bool {
         self.0 & Self::PINS >> (16 + SLOTS) << (16 + SLOTS) != 0
     }
@@ -198,15 +198,15 @@ impl Active {
     pub(super) fn locked_by(self) -> Option<usize> {
         ((self.0 >> 56) as usize).checked_sub(1)
     }
-    /// The same entry, locked by `slot` of `domid`.
+    /// This entry, locked by `slot` of `domid`.
     pub(super) fn locked(self, domid: u16, slot: usize) -> Self {
         Self(self.0 & Self::PINS | u64::from(domid) | (slot as u64 + 1) << 56)
     }
-    /// The same entry, unlocked; empty if no pin is left.
+    /// This entry, unlocked; empty if no pin is left.
     pub(super) fn unlocked(self) -> Self {
         if self.pinned() { Self(self.0 & (Self::PINS | 0xFFFF)) } else { Self::NONE }
     }
-    /// The same entry without the pins of a slot.
+    /// This entry without the pins of a slot.
     pub(super) fn without(self, slot: usize) -> Self {
         Self(self.0 & !Self::pin(slot, false) & !Self::pin(slot, true))
     }

@@ -64,8 +64,9 @@ impl Peer {
         Granter { ledger: &self.ledger, table: &self.table }
     }
 
-    /// The pages mapped from it, under a lock. Beside the system call that maps or unmaps pages the
-    /// lock costs nothing, and it is contended only while a queue moves to another thread.
+    /// The pages mapped from this domain, under a lock. Beside the system call that maps or unmaps
+    /// pages the lock costs nothing, and it is contended only while a queue moves to another
+    /// thread.
     pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +84,7 @@ impl Peer {
         self.seen.store(incarnation, Ordering::Relaxed);
     }
 
-    /// A process that has its memory mapped.
+    /// A process that has the domain's memory mapped.
     #[inline(always)]
     pub(super) fn pid(&self) -> i32 {
         self.pid.load(Ordering::Relaxed)

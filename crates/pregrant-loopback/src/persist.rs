@@ -25,7 +25,7 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Whether this call created it, so that it is zeroed.
+    /// Whether this call created the memory, so that it is zeroed.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }

@@ -18,8 +18,8 @@ pub fn skip(why: impl Display) {
     println!("skipped: {why}");
 }
 
-/// The same for a module that only another kernel has: CI cannot install that, so it never fails.
-/// The rig with real Xen has it.
+/// Prints why a test is skipped that needs a module which only another kernel has. This fails no
+/// test, because CI cannot install the module. The rig with real Xen has it.
 pub fn skip_for_kernel(why: impl Display) {
     println!("skipped: {why}");
 }

@@ -189,7 +189,7 @@ impl Arena {
         Self::of(BurstBuffer::heap(0))
     }
 
-    /// Whether it is an arena without memory ([`nowhere`](Self::nowhere)).
+    /// Whether this is an arena without memory ([`nowhere`](Self::nowhere)).
     pub fn is_nowhere(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -268,7 +268,7 @@ impl Arena {
         self.other.take()?.into_heap().ok()
     }
 
-    /// Bytes that its frames use, including gaps.
+    /// Bytes that the frames use, including gaps.
     #[inline(always)]
     pub fn used_bytes(&self) -> usize {
         self.used.min(ARENA_BYTES)
@@ -432,7 +432,7 @@ impl Arena {
 /// How a port wants the payload of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Payload {
-    /// As a private copy.
+    /// The port gets a private copy of the frame.
     #[default]
     Private,
     /// Zero-copy: the port itself copies, passes on or ignores it; see [`FramePort::tx_zero_copy`].
@@ -668,7 +668,7 @@ impl Room {
 
 /// The remote side of one queue of a netback.
 pub trait FramePort: Send {
-    /// The offloads that it supports.
+    /// The offloads that the port supports.
     fn caps(&self) -> Offloads;
     /// Whether the port has room for a burst. If not, the guest's frames stay on its ring. The port
     /// wakes the worker when it has room, as for a frame for the guest; the worker asks again then,

@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Drops them in the order of a process' end.
+    /// Drops the kept devices first and then the lock, as the end of a process does.
     fn end((kept, lock): (Rc<KeptOff>, Lock)) {
         drop(kept);
         drop(lock);

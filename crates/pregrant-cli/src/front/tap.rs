@@ -489,7 +489,7 @@ where
             // LOG: as above.
             Err(e) => match most {
                 Some(mtu) => log::warn!(
-                    "the backend takes no packets over {mtu} bytes (it does not offer feature-sg), so longer ones are dropped, and {e}; set the MTU by hand: ip link set {name} mtu {mtu}"
+                    "the backend accepts no packets longer than {mtu} bytes (it does not offer feature-sg), so longer ones are dropped, and {e}; set the MTU by hand: ip link set {name} mtu {mtu}"
                 ),
                 // LOG: as above.
                 None => log::warn!(

@@ -24,12 +24,12 @@ impl WakeFd {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes()); // full: it stays readable
     }
 
-    /// Makes it unreadable. Call this before looking for work.
+    /// Makes the descriptor unreadable. Call this before looking for work.
     pub(super) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]); // it may not be readable
     }
 
-    /// Blocks until it is readable, or until the time `until`.
+    /// Blocks until the descriptor is readable, or until the time `until`.
     pub(super) fn wait(&self, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };

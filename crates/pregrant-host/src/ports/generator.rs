@@ -25,7 +25,7 @@ impl GeneratorControl {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// While `paused`, it returns no frames.
+    /// While `paused`, the generator returns no frames.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }

@@ -146,7 +146,7 @@ impl Interface {
         self.call::<SET_MTU>("set its MTU", &mtu.to_ne_bytes()).map(drop)
     }
 
-    /// Sets its hardware address.
+    /// Sets the interface's hardware address.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -184,7 +184,7 @@ impl Interface {
         }
     }
 
-    /// Sets it administratively up or down.
+    /// Sets the interface administratively up or down.
     ///
     /// # Errors
     ///

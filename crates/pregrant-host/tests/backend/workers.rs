@@ -656,7 +656,8 @@ fn queues_without_any_worker_come_back() {
     assert!(whys[0].contains("no worker thread"), "{whys:?}");
 }
 
-/// The same for a worker whose first queue arrives just when it is about to sleep without any.
+/// A worker in poll mode arms no queue, also if its first queue arrives just when it is about to
+/// sleep.
 fn a_worker_that_only_polls_arms_nothing() {
     pool_in(Mode::Poll, 1, Placement::Balanced, |p, pool, id, begin| {
         let calls = Arc::<[AtomicU64; 2]>::default();

@@ -83,7 +83,7 @@ impl World {
         self.attach(GUEST)
     }
 
-    /// The same for any guest.
+    /// An attachment of this domain with its xenstore connection.
     pub fn attach(&self, domid: DomId) -> (Loopback, Client<UnixTransport>) {
         let guest = self.broker.attach(domid).unwrap();
         let xs = client(&guest);

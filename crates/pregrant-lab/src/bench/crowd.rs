@@ -136,7 +136,7 @@ impl Window {
         self.frames.iter().sum()
     }
 
-    /// Sets what is in it.
+    /// Writes these counts into the record.
     pub fn set(&self, record: &mut Record) {
         record.count(self.sum(), self.seconds);
         record.set_spent(&Spent::default(), &self.spent);
@@ -166,7 +166,7 @@ impl Echoes {
         of as f64 / self.guest.spent.ops.wakeups.max(1) as f64
     }
 
-    /// Sets what is in it.
+    /// Writes these counts into the record.
     pub fn set(&self, record: &mut Record) {
         let guest = &self.guest;
         record.count(guest.frames, guest.spent.seconds());

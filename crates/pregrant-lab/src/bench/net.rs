@@ -71,10 +71,10 @@ pub struct NetArgs {
     /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
-    /// The same for TX alone
+    /// Like --data-len, for TX alone
     #[arg(long, value_parser = data_len, conflicts_with = "rx_only")]
     pub tx_data_len: Option<u32>,
-    /// The same for RX alone
+    /// Like --data-len, for RX alone
     #[arg(long, value_parser = data_len)]
     pub rx_data_len: Option<u32>,
     /// Staging buffers for RX alone

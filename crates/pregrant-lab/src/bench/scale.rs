@@ -158,7 +158,7 @@ pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, &cores))
 }
 
-/// Rows of the same path and workers, beside each other.
+/// Measures rows that have the same path and number of workers.
 fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut Run) -> Result<()> {
     // By row.
     let mut machines: Vec<Vec<Stand>> = Vec::new();

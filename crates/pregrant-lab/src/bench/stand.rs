@@ -29,7 +29,7 @@ impl Stand {
         Self::with_workers(0, Mode::Poll, Placement::Balanced)
     }
 
-    /// The same with a backend of this many worker threads, which wait in this way; 0: none.
+    /// A stand whose backend has this many worker threads, which wait in this way; 0: none.
     pub fn with_workers(workers: usize, mode: Mode, place: Placement) -> Result<Self> {
         Self::on(Testbed::start()?, CorePlacement::of(workers)?, mode, place)
     }
@@ -56,7 +56,7 @@ impl Stand {
         Ok(Self { core_placement, ends, vifs: 0, neighbours: 0, gives_way: false })
     }
 
-    /// Which thread has which core.
+    /// The core of each thread.
     pub fn core_placement(&self) -> &CorePlacement {
         &self.core_placement
     }

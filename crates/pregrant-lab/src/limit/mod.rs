@@ -34,7 +34,7 @@ pub struct Measured {
     pub giver_cpu_ns: u64,
     /// CPU time of the receiving thread.
     pub taker_cpu_ns: u64,
-    /// System calls of both, those of the measured loop only.
+    /// System calls of both ends in the measured loop.
     pub syscalls: u64,
 }
 

@@ -229,7 +229,7 @@ named! {
 }
 
 impl Nuisance {
-    /// Whether it has a vif.
+    /// Whether this guest has a vif.
     pub fn has_vif(self) -> bool {
         !matches!(self, Self::Absent | Self::Spinning)
     }

@@ -47,7 +47,8 @@ kinds! {
         guests_worker_ns: Vec<u64>,
         /// Requests that were answered when the backend was killed (`disk-restart` only).
         before: u64,
-        /// As in `bench peers`, for frames.
+        /// Lines per second through a bare ring on the same cores, just before and just after
+        /// (`bench peers` only).
         ring_per_s: [f64; 2],
     }
     /// `bench peers`.

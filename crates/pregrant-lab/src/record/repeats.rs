@@ -56,7 +56,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
     }
 
-    /// The rate as a part of the median of its upper bound.
+    /// The rate divided by the median rate of `bound`, its upper bound.
     pub fn part_of(&self, bound: &Self) -> Option<Summary> {
         let part = self.rate()?.per(bound.rate()?.median);
         Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })

@@ -12,7 +12,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes it where it is missing, and tries it: a measurement should not end with nowhere to go.
+    /// Creates the directory if it is missing, and checks that it is writable, so that a long
+    /// measurement does not fail when its report is written.
     pub fn open(path: &Path) -> io::Result<Self> {
         let folder = Self { path: path.into() };
         fs::create_dir_all(path).map_err(|e| folder.failed("cannot make the report's folder", path, e))?;

@@ -30,7 +30,7 @@ pub fn disable(head: &AtomicU32) {
     head.store(head.load(Ordering::Relaxed) & !PERMIT, Ordering::Relaxed);
 }
 
-/// Restores the grant as it was.
+/// Restores a grant after [`disable`].
 pub fn stand(head: &AtomicU32) {
     head.store(head.load(Ordering::Relaxed) | PERMIT, Ordering::Release);
 }

@@ -175,8 +175,8 @@ impl Tree {
         *Arc::make_mut(&mut self.owned).entry(owner).or_default() += 1;
     }
 
-    /// Creates a node and its missing ancestors, all with these permissions. Does nothing if it
-    /// exists.
+    /// Creates a node and its missing ancestors, all with these permissions. Does nothing if the
+    /// node exists.
     ///
     /// It walks down once, so a path of a thousand nodes costs a thousand steps and not their
     /// square.

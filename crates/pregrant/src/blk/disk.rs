@@ -84,7 +84,7 @@ pub struct Discard {
     pub granularity: u32,
     /// Offset in bytes of the first unit.
     pub alignment: u32,
-    /// Whether it can discard data so that it cannot be recovered.
+    /// Whether the disk can discard data so that it cannot be recovered.
     pub secure: bool,
     /// Whether discarded units read as zeroes for all readers until they are written again.
     pub zeroes: bool,
@@ -150,13 +150,13 @@ impl IoMemory {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether this memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies all of it to `to`, which must have the same length. A later copy of mapped bytes may
-    /// differ.
+    /// Copies all of this memory to `to`, which must have the same length. A later copy of mapped
+    /// bytes may differ.
     pub fn read_into(&self, to: &mut [u8]) {
         match self {
             Self::Private(buffer) => to.copy_from_slice(buffer.bytes()),
@@ -184,8 +184,8 @@ impl IoMemory {
         }
     }
 
-    /// Copies all of it to the memory `to` at offset `at`, which may be shared. False: it does not
-    /// fit.
+    /// Copies all of this memory to the memory `to` at offset `at`, which may be shared. False: it
+    /// does not fit.
     pub fn store_at(&self, to: &dyn SharedBytes, at: usize) -> bool {
         match self {
             Self::Private(buffer) => to.copy_in(at, buffer.bytes()),
@@ -200,8 +200,8 @@ impl IoMemory {
         }
     }
 
-    /// Fills all of it from the memory `from` at offset `at`, which may be shared. False: that is
-    /// too short.
+    /// Fills all of this memory from the memory `from` at offset `at`, which may be shared. False:
+    /// `from` is too short.
     pub fn load_at(&mut self, from: &dyn SharedBytes, at: usize) -> bool {
         match self {
             Self::Private(buffer) => from.copy_out(at, buffer.bytes_mut()),
@@ -217,7 +217,7 @@ impl IoMemory {
         }
     }
 
-    /// Fills all of it from `from`, which must have the same length.
+    /// Fills all of this memory from `from`, which must have the same length.
     pub fn fill_from(&mut self, from: &[u8]) {
         match self {
             Self::Private(buffer) => buffer.bytes_mut().copy_from_slice(from),

@@ -312,7 +312,7 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Reads them from the back's own directory.
+    /// Reads the features that a back advertised, from the back's own directory.
     pub fn read<S: KeySource>(own: &mut S) -> Result<Self, S::Error> {
         let abi = own.text(PROTOCOL_ACTIVE)?.and_then(|text| Abi::from_protocol(text.as_bytes()));
         Ok(Self { ring: stated(own, RING_ACTIVE)?, abi })

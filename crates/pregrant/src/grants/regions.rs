@@ -307,8 +307,8 @@ impl<P: Platform> Regions<P> {
     }
 }
 
-/// Releases these, except for those that the peer uses, which stay in their memory: nothing is
-/// allocated while memory is short.
+/// Releases these grants, and returns those that the peer still uses. They stay in their memory:
+/// nothing is allocated while memory is short.
 #[inline(never)]
 fn in_use<P: Platform>(p: &P, all: Vec<Granted<P>>) -> Vec<Granted<P>> {
     all.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect()

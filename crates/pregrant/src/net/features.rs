@@ -26,26 +26,26 @@ use core::iter::once;
 /// The features that a back offers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackFeatures {
-    /// `feature-sg`: it accepts frames of several slots.
+    /// `feature-sg`: the back accepts frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`: it accepts large TCP segments over IPv4.
+    /// `feature-gso-tcpv4`: the back accepts large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`: it accepts large TCP segments over IPv6.
+    /// `feature-gso-tcpv6`: the back accepts large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// `feature-ipv6-csum-offload`: it accepts IPv6 frames with a blank checksum.
+    /// `feature-ipv6-csum-offload`: the back accepts IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
-    /// `feature-rx-copy`: it copies to the front's pages. A front cannot work without it.
+    /// `feature-rx-copy`: the back copies to the front's pages. A front cannot work without it.
     pub rx_copy: bool,
-    /// `feature-split-event-channels`: it supports an event channel per ring.
+    /// `feature-split-event-channels`: the back supports an event channel per ring.
     pub split_channels: bool,
-    /// `feature-multicast-control`: it filters multicast frames if the front asks for that.
+    /// `feature-multicast-control`: the back filters multicast frames if the front asks for that.
     pub multicast_control: bool,
     /// `feature-dynamic-multicast-control`: the front may switch that on and off at any time.
     pub dynamic_multicast_control: bool,
-    /// `feature-xdp-headroom`: it leaves headroom before the data in RX pages if the front asks
-    /// for that.
+    /// `feature-xdp-headroom`: the back leaves headroom before the data in RX pages if the front
+    /// asks for that.
     pub xdp_headroom: bool,
-    /// `feature-ctrl-ring`: it answers control requests.
+    /// `feature-ctrl-ring`: the back answers control requests.
     pub ctrl_ring: bool,
     /// `multi-queue-max-queues`: most queues of a vif.
     pub max_queues: u32,
@@ -116,15 +116,15 @@ pub fn connected_queues<B: DeviceBus>(bus: &mut B) -> Result<u32, B::Error> {
 /// The kinds of frames that a front accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RxAccepts {
-    /// `feature-sg`: it accepts frames of several slots.
+    /// `feature-sg`: the front accepts frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`: it accepts large TCP segments over IPv4.
+    /// `feature-gso-tcpv4`: the front accepts large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`: it accepts large TCP segments over IPv6.
+    /// `feature-gso-tcpv6`: the front accepts large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// No `feature-no-csum-offload`: it accepts IPv4 frames with a blank checksum.
+    /// No `feature-no-csum-offload`: the front accepts IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`: it accepts IPv6 frames with a blank checksum.
+    /// `feature-ipv6-csum-offload`: the front accepts IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
 }
 
@@ -223,17 +223,17 @@ pub struct FrontRequest {
     pub rx_copy: bool,
     /// `feature-rx-notify`: the front notifies when it posts RX slots.
     pub rx_notify: bool,
-    /// `feature-sg`: it accepts frames of several slots.
+    /// `feature-sg`: the front accepts frames of several slots.
     pub sg: bool,
-    /// `feature-gso-tcpv4`: it accepts large TCP segments over IPv4.
+    /// `feature-gso-tcpv4`: the front accepts large TCP segments over IPv4.
     pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`: it accepts large TCP segments over IPv6.
+    /// `feature-gso-tcpv6`: the front accepts large TCP segments over IPv6.
     pub gso_tcpv6: bool,
-    /// No `feature-no-csum-offload`: it accepts IPv4 frames with a blank checksum.
+    /// No `feature-no-csum-offload`: the front accepts IPv4 frames with a blank checksum.
     pub csum: bool,
-    /// `feature-ipv6-csum-offload`: it accepts IPv6 frames with a blank checksum.
+    /// `feature-ipv6-csum-offload`: the front accepts IPv6 frames with a blank checksum.
     pub ipv6_csum: bool,
-    /// [`REQUEST_MULTICAST`]: it only wants multicast frames for addresses that it added.
+    /// [`REQUEST_MULTICAST`]: the front only wants multicast frames for addresses that it added.
     pub multicast_control: bool,
     /// [`XDP_HEADROOM`] at the connect; 0: the key is not written.
     pub headroom: u16,

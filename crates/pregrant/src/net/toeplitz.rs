@@ -62,7 +62,7 @@ mod tests {
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Bit by bit, as it is defined.
+    /// Computes the hash bit by bit, as it is defined.
     fn slow(key: &[u8], input: &[u8]) -> u32 {
         let bit = |bytes: &[u8], i: usize| bytes.get(i / 8).is_some_and(|b| b & (0x80 >> (i % 8)) != 0);
         let window = |i: usize| (i..i + 32).fold(0u32, |w, k| w << 1 | u32::from(bit(key, k)));

@@ -91,7 +91,7 @@ impl<H: Hypercalls> BareMetal<H> {
         Self { domid, shared: Arc::new(Shared { xen, free: Mutex::new(free) }) }
     }
 
-    /// The calls that it is built on.
+    /// The hypercalls that this platform is built on.
     pub fn xen(&self) -> &H {
         &self.shared.xen
     }

@@ -51,7 +51,7 @@ pub struct Connect<'a> {
     pub begin: Begin,
     /// The previous back was the kernel's, which ended in good order.
     pub of_kernel: bool,
-    /// Largest number of pages that it may have mapped (XSA-300).
+    /// Largest number of the guest's pages that the device may have mapped (XSA-300).
     pub page_limit: usize,
     /// Largest number of these pages that the device may use until it closes without releasing
     /// them, unless it cannot work with fewer. It does not apply to pages that a predecessor used.
@@ -145,9 +145,9 @@ pub struct PageUse {
     pub needed: usize,
     /// The part of these that it cannot work without.
     pub least: usize,
-    /// The part of those that it needs that is mapped page by page.
+    /// The part of `needed` that is mapped page by page.
     pub single: usize,
-    /// Number of pages that it would use beyond the least, in its current connection.
+    /// Number of pages beyond `least` that the device would use in its current connection.
     pub requested: usize,
     /// Number of pages that it may keep mapped beyond those that it needs, as of the last
     /// [`allow_pages`](BackDevice::allow_pages).
@@ -165,9 +165,9 @@ pub struct PageShare {
 
 /// A class of devices, as the back's end needs it.
 pub trait BackDevice {
-    /// The platform that it runs on.
+    /// The platform that the device runs on.
     type Platform: Platform;
-    /// Its ports, which may hold something for the guest.
+    /// The device's ports, which may hold something for the guest.
     type Ports: ?Sized;
     /// The handshake's rules.
     const RULES: ClassRules;
@@ -198,9 +198,9 @@ pub trait BackDevice {
         bus: &mut B,
         what: Changed<'_>,
     ) -> Result<(), B::Error>;
-    /// The pages of its guest that it has mapped, or may have.
+    /// Pages of the guest that the device has mapped, or may have mapped.
     fn pages(&self) -> PageUse;
-    /// Sets its share; pages beyond it are unmapped.
+    /// Sets the device's share; pages beyond it are unmapped.
     fn allow_pages(&mut self, p: &Self::Platform, share: PageShare);
 }
 

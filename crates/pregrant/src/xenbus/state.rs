@@ -29,9 +29,9 @@ crate::numbered! {
         Closing = 5,
         /// This end is closed.
         Closed = 6,
-        /// Front: it wants a change while connected.
+        /// Front: the front wants a change while connected.
         Reconfiguring = 7,
-        /// Back: it has made the change.
+        /// Back: the back has made the change.
         Reconfigured = 8,
     }
 }

@@ -10,39 +10,39 @@ crate::named! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[non_exhaustive]
     Operation {
-        /// It read a value.
+        /// The client read a value.
         Read = "read",
-        /// It wrote a value.
+        /// The client wrote a value.
         Write = "write",
-        /// It created a node without a value.
+        /// The client created a node without a value.
         Mkdir = "mkdir",
-        /// It removed a node and all below it.
+        /// The client removed a node and all below it.
         Rm = "rm",
-        /// It listed the children of a node.
+        /// The client listed the children of a node.
         Directory = "directory",
-        /// It read permissions.
+        /// The client read permissions.
         GetPerms = "get permissions",
-        /// It changed permissions.
+        /// The client changed permissions.
         SetPerms = "set permissions",
-        /// It set a watch.
+        /// The client set a watch.
         Watch = "watch",
-        /// It ended a watch.
+        /// The client ended a watch.
         Unwatch = "unwatch",
-        /// It ended all watches.
+        /// The client ended all watches.
         ResetWatches = "reset watches",
-        /// It waited for an event of a watch.
+        /// The client waited for an event of a watch.
         NextEvent = "next watch event",
-        /// It started a transaction.
+        /// The client started a transaction.
         TransactionStart = "transaction start",
-        /// It ended a transaction.
+        /// The client ended a transaction.
         TransactionEnd = "transaction end",
-        /// It asked for a domain's home.
+        /// The client asked for a domain's home.
         GetDomainPath = "get domain path",
-        /// It introduced a domain.
+        /// The client introduced a domain.
         Introduce = "introduce",
-        /// It released a domain.
+        /// The client released a domain.
         Release = "release",
-        /// It asked whether a domain is introduced.
+        /// The client asked whether a domain is introduced.
         IsDomainIntroduced = "is domain introduced",
     }
 }
@@ -51,7 +51,7 @@ crate::named! {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// xenstore refused it.
+    /// xenstore refused the operation.
     Refused(Errno),
     /// The path is invalid; nothing was sent.
     BadPath(PathError),

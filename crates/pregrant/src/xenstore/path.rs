@@ -26,28 +26,28 @@ pub const RELEASE_DOMAIN: &str = "@releaseDomain";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PathError {
-    /// It is empty.
+    /// The path is empty.
     Empty,
-    /// It is longer than allowed.
+    /// The path is longer than allowed.
     TooLong {
         /// Number of bytes in the path.
         len_bytes: usize,
         /// Number of bytes allowed.
         max_bytes: usize,
     },
-    /// It has a byte that paths must not have.
+    /// The path has a byte that paths must not have.
     BadByte {
         /// The byte.
         byte: u8,
-        /// Its offset.
+        /// The byte's offset.
         at: usize,
     },
-    /// It has two slashes in a row.
+    /// The path has two slashes in a row.
     EmptyComponent {
         /// Offset of the second slash.
         at: usize,
     },
-    /// It ends with a slash and is not `/`.
+    /// The path ends with a slash and is not `/`.
     TrailingSlash,
 }
 
@@ -99,7 +99,7 @@ pub fn is_absolute(path: &str) -> bool {
     path.starts_with('/')
 }
 
-/// Whether it is one of the special paths, which name no node.
+/// Whether the path is one of the special paths, which name no node.
 pub fn is_special(path: &str) -> bool {
     path.starts_with('@')
 }

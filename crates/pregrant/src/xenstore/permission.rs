@@ -17,11 +17,11 @@ use core::fmt;
 pub enum Access {
     /// No access (`n`).
     None,
-    /// It may read (`r`).
+    /// The domain may read (`r`).
     Read,
-    /// It may write, but not read (`w`).
+    /// The domain may write, but not read (`w`).
     Write,
-    /// It may read and write (`b`).
+    /// The domain may read and write (`b`).
     Both,
 }
 
@@ -63,7 +63,7 @@ impl Access {
 pub struct Permission {
     /// The domain of the entry.
     pub domid: DomId,
-    /// Its access; in the first entry, that of all domains without an entry.
+    /// The domain's access; in the first entry, that of all domains without an entry.
     pub access: Access,
 }
 

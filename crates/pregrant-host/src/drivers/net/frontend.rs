@@ -196,8 +196,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// Logs that the back answers nothing, and later that it answers again, once for each age of a
-    /// series.
+    /// Logs that the back answers nothing, at growing intervals, and later that it answers again.
     fn check_silence(&mut self, now: Instant) {
         if !self.silent_back.is_due(now) {
             return;
@@ -386,7 +385,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         queues.map(|queue| queue.stats().1.frames).sum()
     }
 
-    /// Which answer, counted from here, a sleep waits for.
+    /// How many answers from now the event is requested for on which the front sleeps.
     fn ahead(&mut self) -> u32 {
         if self.coalescing == RxCoalescing::Off {
             return 1;

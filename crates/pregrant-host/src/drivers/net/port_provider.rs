@@ -59,7 +59,7 @@ pub fn usual_name(id: &DeviceId) -> String {
 }
 
 impl HotplugConfig {
-    /// Reads it. Ignored values are noted.
+    /// Reads the configuration from xenstore. Values that are ignored are noted.
     ///
     /// # Errors
     /// The store is gone.
@@ -253,7 +253,7 @@ impl FramePort for Unplugged {
 pub(super) enum HotplugState {
     /// Nothing is left to do.
     Done,
-    /// This process does it: ask the provider again.
+    /// This process does the hotplug: ask the provider again.
     Own(HotplugConfig),
     /// The vif has ended, and the hotplug that this process did is being undone.
     Undone,

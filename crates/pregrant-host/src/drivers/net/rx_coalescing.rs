@@ -38,8 +38,8 @@ pub enum RxCoalescing {
 }
 
 impl RxCoalescing {
-    /// Which answer, counted from here, the event is requested for; `came`: number of frames since
-    /// the last sleep.
+    /// How many answers from now the event is requested for. `came`: number of frames received
+    /// since the last sleep.
     pub fn ahead(self, came: u64) -> u32 {
         match self {
             _ if came == 0 => 1,

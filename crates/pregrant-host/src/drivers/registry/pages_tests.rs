@@ -11,7 +11,7 @@ struct Device {
     /// Pages that the device keeps until it closes, of those that it wants to keep.
     least: usize,
     share: usize,
-    /// Part of that which it may keep until it closes.
+    /// The part of `share` that the device may keep until it closes.
     for_long: usize,
     requested: usize,
 }

@@ -21,11 +21,11 @@ pub struct CutFrames {
 }
 
 impl CutFrames {
-    /// Segments `frame`. No frame may be waiting here.
+    /// Cuts `frame` into segments. All frames of an earlier call must have been removed.
     ///
     /// # Errors
     ///
-    /// Its headers do not allow it.
+    /// The frame's headers do not allow it.
     pub fn cut(&mut self, frame: &[u8], offload: Offload) -> Result<(), HeaderFault> {
         self.next = 0;
         self.frames.cut(frame, offload)

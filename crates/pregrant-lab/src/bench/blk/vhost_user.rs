@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Length in bytes of the requests that first write the disk.
 const FIRST_BYTES: usize = 64 * 1024;
-/// The writer's number in the sectors.
+/// The writer's number, which the contents of the sectors name.
 const WRITER: u32 = 1;
 
 /// Memory that the server has mapped.

@@ -128,7 +128,7 @@ impl Drop for Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it with this device, forwarding frames on core `own` of these.
+    /// Starts testpmd with this device, forwarding frames on core `own` of these.
     fn start(device: &str, [a, b]: [usize; 2], own: usize) -> Result<Self> {
         let other = if own == a { b } else { a };
         let failed = |e: std::io::Error| format!("cannot start dpdk-testpmd: {e}");

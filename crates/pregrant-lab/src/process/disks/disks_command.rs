@@ -18,7 +18,7 @@ named! {
         Read = "read",
         /// Writes
         Write = "write",
-        /// As many of these as of those
+        /// As many reads as writes
         Mixed = "mixed",
     }
 }

@@ -126,7 +126,7 @@ impl Guests {
         self.rested()
     }
 
-    /// The sum of their messages.
+    /// The sum of the guests' messages.
     fn rested(&mut self) -> Result<Report> {
         let mut sum = Rested::default();
         let mut buckets = BTreeMap::new();

@@ -13,7 +13,7 @@ pub enum NotOffered {
     Queues {
         /// The number that the front asked for.
         asked: u32,
-        /// The number that it got.
+        /// The number that the front got.
         got: u32,
     },
     /// Smaller rings.

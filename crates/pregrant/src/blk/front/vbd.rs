@@ -146,7 +146,7 @@ impl<P: Platform> FrontVbd<P> {
         self.front.set_in_use(in_use && self.is_live());
     }
 
-    /// Whether the toolstack wants it gone while it is in use, so that it stays live.
+    /// True if the toolstack wants the disk gone while it is in use, so that it stays live.
     pub fn stays(&self) -> bool {
         self.front.stays()
     }

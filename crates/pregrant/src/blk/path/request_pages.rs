@@ -65,7 +65,7 @@ impl RequestPages {
         self.copy.begin(p, of, way, parts, held)
     }
 
-    /// [`BackPath::fetch`] for those requests.
+    /// [`BackPath::fetch`], for copied requests.
     pub(super) fn fetch<'a, P: Platform>(
         &mut self,
         p: &P,
@@ -78,7 +78,7 @@ impl RequestPages {
         }
     }
 
-    /// [`BackPath::deliver`] for those requests.
+    /// [`BackPath::deliver`], for copied requests.
     pub(super) fn deliver<'a, P: Platform>(
         &mut self,
         p: &P,

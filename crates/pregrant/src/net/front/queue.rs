@@ -246,7 +246,7 @@ impl<P: Platform> FrontQueue<P> {
         ActiveLists { tx: self.tx.tx.chain().has(path), rx: self.rx.rx.chain().has(path) }
     }
 
-    /// Of these directions, those that a back with this offer supports.
+    /// The directions of this queue in which a back with this offer supports the path.
     pub(super) fn offered(&self, path: PathName, back: &BackFeatures) -> ActiveLists {
         let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.is_offered(path, back));
         ActiveLists { tx, rx }

@@ -86,7 +86,7 @@ impl<P: Platform> RxFront<P> {
         }
     }
 
-    /// The paths are those that frames go by: before the first slot is posted.
+    /// Creates the slots' memory once the queue's paths are final, before the first slot is posted.
     pub(super) fn settle_buffers(&mut self) {
         self.buffers = SlotMemory::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
     }

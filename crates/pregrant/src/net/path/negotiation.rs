@@ -45,7 +45,7 @@ pub trait Negotiate {
     /// Writes the request of a front as keys: for all queues together, and for each queue, whose
     /// keys begin with the given prefix.
     fn put_request(request: &Self::Request, queues: &[(&str, &Self::QueueRequest)], pairs: &mut Pairs);
-    /// Reads it, of a front that was offered this. `queues`: how the keys of each begin.
+    /// Reads the request of a front that got this offer. `queues`: the prefix of each queue's keys.
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &Self::Offer,

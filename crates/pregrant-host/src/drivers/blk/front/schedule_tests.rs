@@ -149,7 +149,7 @@ struct World {
     schedule: Schedule,
     back: Back,
     model: Vec<u8>,
-    /// For each byte: it may be zero instead.
+    /// For each byte of the disk, whether it may read as zero instead.
     perhaps: Vec<bool>,
     ways: Vec<Way>,
 }

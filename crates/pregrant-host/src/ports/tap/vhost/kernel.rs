@@ -189,15 +189,15 @@ pub trait Worker: Sized {
     /// The kernel refuses.
     unsafe fn give_ring(&self, which: Which, ring: &Virtqueue, size: u16, doors: &Doors) -> io::Result<()>;
 
-    /// Lets it serve a ring of this tap.
+    /// Lets the vhost worker serve a ring of this tap.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
     fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Stops it from serving a ring. When this returns, it no longer touches the ring or the memory
-    /// that its descriptors name.
+    /// Stops the vhost worker from serving a ring. When this returns, the worker no longer touches
+    /// the ring or the memory that its descriptors name.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ pub struct Buffer {
     /// Address of the buffer in this process.
     pub address: u64,
     pub len: u32,
-    /// The device writes to it, instead of reading.
+    /// The device writes to the buffer, instead of reading.
     pub writable: bool,
 }
 

@@ -29,7 +29,7 @@ struct Place {
 /// A clock algorithm (second chance): approximates which page was not used for the longest time.
 #[derive(Debug)]
 pub struct Clock {
-    /// For each page its place.
+    /// For each page, its place on the clock.
     place_of: Box<[u32]>,
     places: Box<[Place]>,
     free: Vec<u32>,
@@ -128,7 +128,7 @@ impl Clock {
         self.page(self.hand).map(|_| self.hand)
     }
 
-    /// Takes all pages from their places.
+    /// Removes all pages from the clock.
     pub fn clear(&mut self) {
         (0..self.top).rev().for_each(|place| self.remove(place));
         self.hand = 0;

@@ -160,7 +160,7 @@ impl<P: Platform> TxSlots<P> {
         (F::NAME, None)
     }
 
-    /// Writes the requests of such a frame.
+    /// Writes the requests of a frame whose parts are in mapped pages.
     fn push_parts(&mut self, parts: &[Part], (len, desc): (usize, &FrameDesc), by: PathName) {
         let gso = desc.offload.gso_type != 0;
         for (k, part) in parts.iter().enumerate() {

@@ -186,7 +186,8 @@ pub(super) fn put_requests(p: &mut Pairs, request: Request, queues: &[(&str, &Li
     }
 }
 
-/// Reads it; nothing, where it is not offered or the front does not know it.
+/// Reads what a front requests. Nothing is requested if staging was not offered, or if the front
+/// does not know it.
 pub(super) fn read_requests<S: KeySource>(
     keys: &mut S,
     offered: &Offer,
