@@ -54,6 +54,7 @@ pub struct BackParts {
     /// them.
     pub given_pages: bool,
     /// It delivers into pages of this domain that the guest may read.
+    #[cfg(feature = "research")]
     pub lent_pages: bool,
     /// It can leave payload where the guest put it, for a port that takes it there, and hold such
     /// frames longer than the call.

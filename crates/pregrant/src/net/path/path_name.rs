@@ -11,9 +11,9 @@ crate::named! {
         Staging = "staging",
         /// A circular area granted before the data comes.
         DataRing = "data-ring",
-        /// Any frame of a guest that trusts its back.
+        /// Any frame of a guest that trusts its back; with the feature `research`.
         Foreign = "foreign",
-        /// Pages that the back lends: the guest copies.
+        /// Pages that the back lends: the guest copies; with the feature `research`.
         GuestCopy = "guest-copy",
         /// Pages that the guest asked to keep mapped.
         GrefMapping = "gref-mapping",
@@ -30,6 +30,11 @@ crate::named! {
 impl PathName {
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
+
+    /// Whether this build has it: all but those of [`research`](super::research), or all.
+    pub const fn is_built(self) -> bool {
+        cfg!(feature = "research") || !matches!(self, Self::Foreign | Self::GuestCopy)
+    }
 
     /// How staging is written where the heads of frames longer than a buffer come from their
     /// buffers, and the rest of them by `rest`.

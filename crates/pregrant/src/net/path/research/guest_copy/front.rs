@@ -108,8 +108,6 @@ impl<P: Platform> BackPages<P> {
 impl<P: Platform> BackPages<P> {
     /// A response with one of these flags names a page, of whichever generation.
     pub const FLAGS: u16 = flags_of(u8::MAX);
-    /// Of these flags none counts where the queue has no such pages.
-    pub const ALWAYS: u16 = 0;
 
     /// Whether the piece that this response names is in a page.
     pub fn can_have(&self, rsp: &RxResponse) -> bool {
