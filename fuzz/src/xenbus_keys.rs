@@ -17,7 +17,7 @@ use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathConfig;
 use pregrant::net::path::PathName;
-use pregrant::net::path::foreign;
+use pregrant::net::path::research::foreign;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};

@@ -13,10 +13,11 @@ mod loopback;
 mod xen;
 
 use crate::amount::amount;
-use crate::choice::{choice, choice_with_experiments};
+use crate::choice::choice;
 use crate::daemon::{DaemonArgs, chosen};
 use crate::experiment::{ExperimentArgs, HEADING};
 use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
+use crate::path_choice::path_choice;
 use crate::usage::{Given, Usage};
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
@@ -112,7 +113,7 @@ pub struct BackArgs {
     #[arg(long, value_name = "PATH")]
     hotplug_socket: Option<PathBuf>,
     /// How to move frames that are neither in staging buffers nor in mapped pages
-    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice_with_experiments(PATHS, Fallback::name, |path| path.heads))]
+    #[arg(long, value_name = "PATH", default_value = "copy", value_parser = path_choice(PATHS, Fallback::name, |path| path.heads))]
     path: Fallback,
     /// Lengths of staging buffers to offer, such as 256,2048
     ///

@@ -28,6 +28,7 @@ use crate::choice::choice;
 use crate::daemon::MODES;
 use crate::experiment::{ExperimentArgs, HEADING};
 use crate::loopback_machine::{NO_DOMAIN, guest_domid};
+use crate::path_choice::path_choice;
 use crate::stop::Stop;
 use crate::usage::{Given, Usage};
 use clap::{Args, ValueEnum};
@@ -84,7 +85,7 @@ pub struct VifArgs {
     #[arg(long, value_name = "HANDLE", default_value_t = 0)]
     vif: u32,
     /// How frames are moved
-    #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
+    #[arg(long, value_name = "PATH", default_value = "staging", value_parser = path_choice(PATHS, PathName::name, |_| false))]
     path: PathName,
     /// With --path staging: bytes of a frame that fit a buffer
     ///
@@ -112,7 +113,8 @@ pub struct VifArgs {
     /// Buffers (or pages) for each direction and queue
     ///
     /// At least the ring's slots, at most the backend's limit. auto: twice a processor's private
-    /// cache. For --path staging, persistent, gref-mapping and foreign
+    /// cache. For --path staging, persistent and gref-mapping, and for foreign, which pregrant-lab
+    /// has
     #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
     /// Bytes of an IP packet

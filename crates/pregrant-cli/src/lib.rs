@@ -28,6 +28,7 @@ pub mod log_line;
 mod loopback_guest;
 pub mod loopback_machine;
 mod notify;
+mod path_choice;
 pub mod program;
 pub mod screen;
 pub mod signals;

@@ -17,6 +17,7 @@ mod combination;
 mod image;
 mod packages;
 mod plain;
+mod product;
 mod profile;
 mod release;
 mod scenario;
@@ -175,6 +176,7 @@ fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
     }
     run(&mut others)?;
     let programs = ["pregrant", "pregrant-lab"].map(|name| built.join(name));
+    product::check(w, &programs[0], &programs[1])?;
     let examples = EXAMPLES.iter().map(|name| built.join("examples").join(name));
     Ok(programs.into_iter().chain(examples).collect())
 }

@@ -2,6 +2,9 @@
 //! TCP/IP stack, no histograms, no pages of HTML, no client of another system's disks and no store
 //! of a machine without Xen, which are the laboratory's. `cargo tree` names them, also those that
 //! another crate brings in.
+//!
+//! Nor has it the feature of the paths that real Xen refuses. That holds for a program that is
+//! built alone: cargo builds a crate with the features of all that is built together.
 
 use crate::workspace::Workspace;
 
@@ -12,9 +15,13 @@ const PRODUCT: &str = "pregrant-cli";
 /// broker (`pregrant-loopback`, feature `broker`), so neither is in the program.
 const NEVER: [&str; 6] = ["smoltcp", "hdrhistogram", "maud", "blkio", "pregrant-xenstored", "pregrant-lab"];
 
+/// The feature of those paths.
+const RESEARCH: &str = "research";
+
 /// Crates that the program must not be linked with, a line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
-    let mut cargo = w.cargo(&["tree", "-p", PRODUCT, "-e", "normal", "--prefix", "none", "--format", "{p}"]);
+    let mut cargo =
+        w.cargo(&["tree", "-p", PRODUCT, "-e", "normal", "--prefix", "none", "--format", "{p} {f}"]);
     let out = cargo.output().map_err(|e| format!("cargo tree: {e}"))?;
     if !out.status.success() {
         return Err(format!("cargo tree -p {PRODUCT}: {}", String::from_utf8_lossy(&out.stderr)));
@@ -26,6 +33,14 @@ pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
 fn offences(tree: &str) -> Vec<String> {
     let crates: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let linked = NEVER.into_iter().filter(|never| crates.contains(never));
+    let has = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "(*)").collect();
+        line.starts_with("pregrant")
+            && words.last().is_some_and(|of| of.split(',').any(|one| one == RESEARCH))
+    };
+    let researching = tree.lines().find(has).map(|line| {
+        format!("{PRODUCT} is built with the feature {RESEARCH}, which is the laboratory's alone: {line}")
+    });
     linked
         .map(|name| {
             format!(
@@ -33,6 +48,7 @@ fn offences(tree: &str) -> Vec<String> {
                  whom"
             )
         })
+        .chain(researching)
         .collect()
 }
 
@@ -46,5 +62,15 @@ mod tests {
         assert_eq!(offences(tree), Vec::<String>::new());
         let with = format!("{tree}smoltcp v0.14.0\nsmoltcp v0.14.0 (*)\npregrant-lab v0.1.0 (/z)\n");
         assert_eq!(offences(&with).len(), 2, "{:?}", offences(&with));
+    }
+
+    #[test]
+    fn the_feature_of_the_laboratorys_paths_is_refused() {
+        let tree =
+            |features: &str| format!("pregrant-cli v0.1.0 (/x) \npregrant v0.1.0 (/y) {features} (*)\n");
+        for features in ["", "crash-points", "crash-points,local"] {
+            assert_eq!(offences(&tree(features)), Vec::<String>::new());
+        }
+        assert_eq!(offences(&tree("crash-points,research")).len(), 1);
     }
 }

@@ -9,8 +9,9 @@ use super::pool;
 use crate::status_reader;
 use pregrant::DomId;
 use pregrant::net::features::{MAPPED_PAGES, REQUEST_MULTICAST, XDP_HEADROOM};
+use pregrant::net::path::research::keys as research;
 use pregrant::net::path::staging::keys::MAX_PAGES;
-use pregrant::net::path::{FrameCost, PathName, data_ring, foreign, guest_copy, persistent};
+use pregrant::net::path::{FrameCost, PathName, data_ring, persistent};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{DirStatus, VifStatus, socket_path};
@@ -94,7 +95,7 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
 const ASKS: [(&str, &str); 3] = [
     ("feature-staging-grants", "staging buffers"),
     (persistent::FEATURE, "pages that stay granted (feature-persistent)"),
-    (foreign::REQUEST, "all of its memory"),
+    (research::REQUEST_FOREIGN, "all of its memory"),
 ];
 
 /// Describes one direction of a queue, such as `staging of 256 bytes, then copy`.
@@ -183,7 +184,7 @@ const OFFERS: [(&str, PathName); 5] = [
     ("feature-staging-grants", PathName::Staging),
     (persistent::FEATURE, PathName::Persistent),
     ("feature-data-ring", PathName::DataRing),
-    (foreign::FEATURE, PathName::Foreign),
+    (research::FEATURE_FOREIGN, PathName::Foreign),
     // It may answer such requests, or not: its key is the control ring's.
     ("feature-ctrl-ring", PathName::GrefMapping),
 ];
@@ -191,7 +192,8 @@ const OFFERS: [(&str, PathName); 5] = [
 /// The paths without a grant operation for each frame that a back offers.
 fn offered(vif: &str, values: &[Option<String>]) -> Finding {
     let on = OFFERS.iter().zip(values).filter(|(_, value)| value.as_deref() == Some("1"));
-    let paths: Vec<_> = on.map(|((_, path), _)| path.name()).collect();
+    // Those that `pregrant front` has not are no advice.
+    let paths: Vec<_> = on.map(|((_, path), _)| path).filter(|p| p.is_built()).map(|p| p.name()).collect();
     let has_ctrl_alone = paths == [PathName::GrefMapping.name()];
     if paths.is_empty() || has_ctrl_alone {
         let perhaps = if has_ctrl_alone {
@@ -226,8 +228,8 @@ const FRONT_KEYS: [Ability; 17] = [
     Ability::flag("staging-grants-rx-heads", "heads of long received frames in staging buffers"),
     Ability::flag(persistent::FEATURE, "pages granted once, to be kept mapped"),
     Ability::there(data_ring::keys::INDEX_REF, "a data ring"),
-    Ability::flag(foreign::REQUEST, "lets all of its memory be mapped"),
-    Ability::there(guest_copy::LIST_REF, "copies received frames itself"),
+    Ability::flag(research::REQUEST_FOREIGN, "lets all of its memory be mapped"),
+    Ability::there(research::GUEST_COPY_REF, "copies received frames itself"),
 ];
 
 const BACK_KEYS: [Ability; 23] = [
@@ -252,8 +254,8 @@ const BACK_KEYS: [Ability; 23] = [
     Ability::flag(persistent::FEATURE, "keeps pages mapped that it has seen"),
     Ability::flag(data_ring::keys::FEATURE, "data rings"),
     Ability::value(data_ring::keys::MAX_ORDER, "pages of one: the exponent of 2"),
-    Ability::flag(foreign::FEATURE, "maps all memory of a guest that lets it"),
-    Ability::flag(guest_copy::FEATURE, "lends pages to guests that copy themselves"),
+    Ability::flag(research::FEATURE_FOREIGN, "maps all memory of a guest that lets it"),
+    Ability::flag(research::FEATURE_GUEST_COPY, "lends pages to guests that copy themselves"),
 ];
 
 #[cfg(test)]

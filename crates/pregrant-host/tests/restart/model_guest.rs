@@ -5,7 +5,7 @@ use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_con
 use pregrant::net::front::regions::Regions;
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::data_ring::front::DataArea;
-use pregrant::net::path::guest_copy::{GENERATION, REFS, generation_of};
+use pregrant::net::path::research::guest_copy::{GENERATION, REFS, generation_of};
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::keys::{DataKeys, DataRequest, Lists};
 use pregrant::net::path::staging::list::DataLen;

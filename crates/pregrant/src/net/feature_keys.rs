@@ -10,7 +10,11 @@ use super::features::{
     QueueKeys, REQUEST_MULTICAST, RING_ORDERS, RxAccepts, XDP_HEADROOM, channels, max_queues,
     requests_multicast, xdp_headroom,
 };
-use super::path::{DataRing, Foreign, GuestCopy, Negotiate, PathName, Persistent, Staging};
+#[cfg(not(feature = "research"))]
+use super::path::research::absent;
+use super::path::{DataRing, Negotiate, PathName, Persistent, Staging};
+#[cfg(feature = "research")]
+use super::path::{Foreign, GuestCopy};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::xenbus::key_source::{KeySource, Pairs, flag, needed, number, put};
 use crate::xenbus::ring_keys::{
@@ -45,8 +49,12 @@ impl BackFeatures {
             match path {
                 PathName::Staging => Staging::put_offer(&self.staging, &mut p),
                 PathName::DataRing => DataRing::put_offer(&self.data_ring, &mut p),
+                #[cfg(feature = "research")]
                 PathName::Foreign => Foreign::put_offer(&self.foreign, &mut p),
+                #[cfg(feature = "research")]
                 PathName::GuestCopy => GuestCopy::put_offer(&self.guest_copy, &mut p),
+                #[cfg(not(feature = "research"))]
+                PathName::Foreign | PathName::GuestCopy => absent::put_no_offer(path, &mut p),
                 PathName::Persistent => Persistent::put_offer(&self.persistent, &mut p),
                 // By `feature-ctrl-ring`, or by no key.
                 PathName::GrefMapping | PathName::Map | PathName::Copy => {}
@@ -57,7 +65,7 @@ impl BackFeatures {
 
     /// Reads the keys of a back's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
-        let mut back = Self {
+        Ok(Self {
             sg: flag(keys, "feature-sg")?,
             gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
             gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
@@ -72,19 +80,18 @@ impl BackFeatures {
             max_tx_ring_order: ring_order(keys, MAX_TX_RING_ORDER)?,
             max_rx_ring_order: ring_order(keys, MAX_RX_RING_ORDER)?,
             mapped_pages: number(keys, MAPPED_PAGES)?.unwrap_or(0),
-            ..Self::default()
-        };
-        for path in PathName::ALL {
-            match path {
-                PathName::Staging => back.staging = Staging::read_offer(keys)?,
-                PathName::DataRing => back.data_ring = DataRing::read_offer(keys)?,
-                PathName::Foreign => back.foreign = Foreign::read_offer(keys)?,
-                PathName::GuestCopy => back.guest_copy = GuestCopy::read_offer(keys)?,
-                PathName::Persistent => back.persistent = Persistent::read_offer(keys)?,
-                PathName::GrefMapping | PathName::Map | PathName::Copy => {}
-            }
-        }
-        Ok(back)
+            staging: Staging::read_offer(keys)?,
+            data_ring: DataRing::read_offer(keys)?,
+            #[cfg(feature = "research")]
+            foreign: Foreign::read_offer(keys)?,
+            #[cfg(feature = "research")]
+            guest_copy: GuestCopy::read_offer(keys)?,
+            #[cfg(not(feature = "research"))]
+            foreign: false,
+            #[cfg(not(feature = "research"))]
+            guest_copy: false,
+            persistent: Persistent::read_offer(keys)?,
+        })
     }
 }
 
@@ -135,10 +142,14 @@ impl FrontRequest {
                 PathName::DataRing => {
                     DataRing::put_request(&(), &self.of_queues(&at, |q| &q.data_ring), &mut p)
                 }
+                #[cfg(feature = "research")]
                 PathName::Foreign => Foreign::put_request(&self.foreign, &[], &mut p),
+                #[cfg(feature = "research")]
                 PathName::GuestCopy => {
                     GuestCopy::put_request(&(), &self.of_queues(&at, |q| &q.guest_copy), &mut p)
                 }
+                #[cfg(not(feature = "research"))]
+                PathName::Foreign | PathName::GuestCopy => {}
                 PathName::Persistent => Persistent::put_request(&self.persistent, &[], &mut p),
                 PathName::GrefMapping | PathName::Map | PathName::Copy => {}
             }
@@ -210,11 +221,15 @@ impl FrontRequest {
                     let ((), of_queues) = DataRing::read_request(keys, &offered.data_ring, &at)?;
                     front.queues.iter_mut().zip(of_queues).for_each(|(queue, ring)| queue.data_ring = ring);
                 }
+                #[cfg(feature = "research")]
                 PathName::Foreign => (front.foreign, _) = Foreign::read_request(keys, &offered.foreign, &at)?,
+                #[cfg(feature = "research")]
                 PathName::GuestCopy => {
                     let ((), of_queues) = GuestCopy::read_request(keys, &offered.guest_copy, &at)?;
                     front.queues.iter_mut().zip(of_queues).for_each(|(queue, list)| queue.guest_copy = list);
                 }
+                #[cfg(not(feature = "research"))]
+                PathName::Foreign | PathName::GuestCopy => {}
                 PathName::Persistent => {
                     (front.persistent, _) = Persistent::read_request(keys, &offered.persistent, &at)?;
                 }
@@ -229,10 +244,11 @@ impl FrontRequest {
 mod tests {
     use super::super::features::*;
     use super::*;
+    use crate::net::path::research::{foreign, guest_copy};
     use crate::net::path::staging::keys::{
         self as staging, DataKeys, DataRequest, Lists, REVISION_KEY, STAGING_REVISION, active_key,
     };
-    use crate::net::path::{DataLen, foreign, guest_copy, persistent};
+    use crate::net::path::{DataLen, persistent};
     use alloc::borrow::ToOwned;
     use std::collections::BTreeMap;
 

@@ -11,8 +11,9 @@
 pub use super::path::active_lists::ActiveLists;
 use super::path::keys::PathKeys;
 pub use super::path::request_keys::RingRequest;
+use super::path::research::keys as research;
 use super::path::staging::keys as staging;
-use super::path::{data_ring, foreign, guest_copy, persistent};
+use super::path::{data_ring, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::ORDER_MAX;
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
@@ -192,13 +193,8 @@ impl QueueKeys {
 }
 
 /// The keys of all paths that have some.
-const PATH_KEYS: &[PathKeys] = &[
-    staging::KEYS,
-    data_ring::keys::KEYS,
-    foreign::keys::KEYS,
-    guest_copy::keys::KEYS,
-    persistent::keys::KEYS,
-];
+const PATH_KEYS: &[PathKeys] =
+    &[staging::KEYS, data_ring::keys::KEYS, research::FOREIGN, research::GUEST_COPY, persistent::keys::KEYS];
 
 /// Key of the back: the largest TX ring that it accepts.
 pub(super) const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";

@@ -9,7 +9,7 @@ use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::PathConfig;
-use pregrant::net::path::foreign::{ACTIVE, FEATURE, REQUEST};
+use pregrant::net::path::research::foreign::{ACTIVE, FEATURE, REQUEST};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER};

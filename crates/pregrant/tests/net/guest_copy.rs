@@ -11,8 +11,10 @@ use pregrant::net::path::FrontChain;
 use pregrant::net::path::PathConfig;
 use pregrant::net::path::Refusal;
 use pregrant::net::path::copy::front::OrdinaryPages;
-use pregrant::net::path::guest_copy::keys::LendRefusal;
-use pregrant::net::path::guest_copy::{ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of};
+use pregrant::net::path::research::guest_copy::keys::LendRefusal;
+use pregrant::net::path::research::guest_copy::{
+    ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of,
+};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalMap};

@@ -26,7 +26,9 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{AnyFrontPath, FrontChain, PathName, data_ring, foreign, guest_copy, staging};
+#[cfg(feature = "research")]
+use crate::net::path::research::{foreign, guest_copy};
+use crate::net::path::{AnyFrontPath, FrontChain, PathName, data_ring, staging};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Source, Token};
@@ -151,7 +153,9 @@ fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Resu
                     keys.data_ring = data_ring::negotiation::take_memory(order, memory)?;
                 }
             }
+            #[cfg(feature = "research")]
             PathName::Foreign if asked.foreign => foreign::negotiation::take_memory(memory)?,
+            #[cfg(feature = "research")]
             PathName::GuestCopy if asked.guest_copy => {
                 keys.guest_copy = guest_copy::negotiation::take_memory(memory)?;
             }

@@ -51,6 +51,7 @@ fn piece_in_any<'a, P: Platform>(
     match path {
         AnyFrontPath::Staging(path) => piece_in(path, places, part),
         AnyFrontPath::DataRing(path) => piece_in(path, places, part),
+        #[cfg(feature = "research")]
         AnyFrontPath::Foreign(path) => piece_in(path, places, part),
         AnyFrontPath::Copy(path) => piece_in(path, places, part),
     }
@@ -464,7 +465,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         if let [head, behind @ ..] = parts
             && usize::from(head.len) >= RX_HEAD_BYTES
             && self.lends
-            && matches!(rest, AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_))
+            && rest.pages().is_some()
             && !behind.is_empty()
             && self.to.wants(total, behind.len() + 1)
         {
@@ -478,6 +479,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
             if may_stay && pages.can_lend(behind.len()) {
                 let head = [Piece::from(&mut copy[..]), behind_it];
                 match rest {
+                    #[cfg(feature = "research")]
                     AnyFrontPath::Foreign(path) => {
                         self.hand(path, (pages, buffers), (head, behind), offload)?
                     }

@@ -6,7 +6,9 @@ use super::regions::Granting;
 use crate::net::features::BackFeatures;
 use crate::net::path::data_ring::negotiation::smaller as smaller_data_rings;
 use crate::net::path::staging::wanted::Buffers;
-use crate::net::path::{DataRing, Foreign, GuestCopy, Negotiate, PathName, Persistent, Staging};
+use crate::net::path::{DataRing, Negotiate, Persistent, Staging};
+#[cfg(feature = "research")]
+use crate::net::path::{Foreign, GuestCopy};
 use alloc::vec::Vec;
 
 /// See the module. By default the front requests nothing.
@@ -30,27 +32,21 @@ impl Requested {
     /// What a front requests of this back. `can_name`: the platform can name this domain's memory
     /// by frame numbers.
     pub fn of(config: &FrontConfig, back: &BackFeatures, can_name: bool) -> Self {
-        let mut asked = Self::default();
-        for path in PathName::ALL {
-            match path {
-                PathName::Staging => {
-                    asked.staging = Staging::asked(config.staging, &back.staging, can_name);
-                }
-                PathName::DataRing => {
-                    asked.data_ring = DataRing::asked(config.data_ring, &back.data_ring, can_name);
-                }
-                PathName::Foreign => asked.foreign = Foreign::asked(config.foreign, &back.foreign, can_name),
-                PathName::GuestCopy => {
-                    asked.guest_copy = GuestCopy::asked(config.guest_copy, &back.guest_copy, can_name);
-                }
-                // The path has no key of its own: each request goes over the control ring.
-                PathName::GrefMapping => asked.gref_mapping = config.gref_mapping && back.ctrl_ring,
-                PathName::Persistent => {
-                    asked.persistent = Persistent::asked(config.persistent, &back.persistent, can_name);
-                }
-                PathName::Map | PathName::Copy => {}
-            }
-        }
+        let asked = Self {
+            staging: Staging::asked(config.staging, &back.staging, can_name),
+            data_ring: DataRing::asked(config.data_ring, &back.data_ring, can_name),
+            #[cfg(feature = "research")]
+            foreign: Foreign::asked(config.foreign, &back.foreign, can_name),
+            #[cfg(feature = "research")]
+            guest_copy: GuestCopy::asked(config.guest_copy, &back.guest_copy, can_name),
+            #[cfg(not(feature = "research"))]
+            foreign: false,
+            #[cfg(not(feature = "research"))]
+            guest_copy: false,
+            // The path has no key of its own: each request goes over the control ring.
+            gref_mapping: config.gref_mapping && back.ctrl_ring,
+            persistent: Persistent::asked(config.persistent, &back.persistent, can_name),
+        };
         // A back that has all memory mapped needs no other path.
         if asked.foreign { Self { foreign: true, ..Self::default() } } else { asked }
     }

@@ -261,6 +261,7 @@ impl<P: Platform> RxFront<P> {
         match first {
             AnyFrontPath::Staging(path) => read_run(path, answers, places, run, asked),
             AnyFrontPath::DataRing(path) => read_run(path, answers, places, run, asked),
+            #[cfg(feature = "research")]
             AnyFrontPath::Foreign(path) => read_run(path, answers, places, run, asked),
             AnyFrontPath::Copy(path) => read_run(path, answers, places, run, asked),
         }
@@ -295,6 +296,7 @@ impl<P: Platform> RxFront<P> {
             let (n, full) = match any {
                 AnyFrontPath::Staging(path) => take_run(path, answers, &mut slots, to, longer_than)?,
                 AnyFrontPath::DataRing(path) => take_run(path, answers, &mut slots, to, longer_than)?,
+                #[cfg(feature = "research")]
                 AnyFrontPath::Foreign(path) => take_run(path, answers, &mut slots, to, longer_than)?,
                 AnyFrontPath::Copy(path) => take_run(path, answers, &mut slots, to, longer_than)?,
             };
@@ -363,6 +365,7 @@ impl<P: Platform> RxFront<P> {
             None => match path {
                 AnyFrontPath::Staging(path) => to.take(path, (pages, buffers), frame)?,
                 AnyFrontPath::DataRing(path) => to.take(path, (pages, buffers), frame)?,
+                #[cfg(feature = "research")]
                 AnyFrontPath::Foreign(path) => to.take(path, (pages, buffers), frame)?,
                 AnyFrontPath::Copy(path) => to.take(path, (pages, buffers), frame)?,
             },

@@ -184,6 +184,7 @@ impl<P: Platform> RxFront<P> {
                 AnyFrontPath::DataRing(path) => {
                     slots.hook_some(path, answers, (to, frame), hook, longer_than)?
                 }
+                #[cfg(feature = "research")]
                 AnyFrontPath::Foreign(path) => {
                     slots.hook_some(path, answers, (to, frame), hook, longer_than)?
                 }
@@ -478,6 +479,7 @@ impl<P: Platform> Place<P> for Long<'_, P> {
                     match first {
                         AnyFrontPath::Staging(path) => copy_part(path, places, *part, from, now)?,
                         AnyFrontPath::DataRing(path) => copy_part(path, places, *part, from, now)?,
+                        #[cfg(feature = "research")]
                         AnyFrontPath::Foreign(path) => copy_part(path, places, *part, from, now)?,
                         AnyFrontPath::Copy(path) => copy_part(path, places, *part, from, now)?,
                     }
@@ -500,6 +502,7 @@ impl<P: Platform> Place<P> for Long<'_, P> {
         match first {
             AnyFrontPath::Staging(path) => slots.send_parts_on(to, frame, path, self.parts),
             AnyFrontPath::DataRing(path) => slots.send_parts_on(to, frame, path, self.parts),
+            #[cfg(feature = "research")]
             AnyFrontPath::Foreign(path) => slots.send_parts_on(to, frame, path, self.parts),
             AnyFrontPath::Copy(path) => slots.send_parts_on(to, frame, path, self.parts),
         }

@@ -343,6 +343,7 @@ impl<P: Platform> TxFront<P> {
             let (sent, shows_heads) = match path {
                 AnyFrontPath::Staging(path) => (slots.send_run(p, path, frames, shorter)?, true),
                 AnyFrontPath::DataRing(path) => (path.send_run(slots, frames, shorter), false),
+                #[cfg(feature = "research")]
                 AnyFrontPath::Foreign(path) => (slots.send_run(p, path, frames, shorter)?, true),
                 AnyFrontPath::Copy(path) => (slots.send_run(p, path, frames, shorter)?, true),
             };
@@ -384,6 +385,7 @@ impl<P: Platform> TxFront<P> {
         let sent = match path {
             AnyFrontPath::Staging(path) => slots.send_long(p, path, ahead, frame),
             AnyFrontPath::DataRing(path) => slots.send_long(p, path, ahead, frame),
+            #[cfg(feature = "research")]
             AnyFrontPath::Foreign(path) => slots.send_long(p, path, ahead, frame),
             AnyFrontPath::Copy(path) => slots.send_long(p, path, ahead, frame),
         };

@@ -88,8 +88,8 @@ impl<P: Platform> TxFront<P> {
     /// after it saw it.
     pub fn allow_pieces(&mut self) {
         let paths = self.chain.paths();
-        let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
-        if grants && !paths.iter().any(AnyFrontPath::takes_first) {
+        let in_pages = paths.last().is_some_and(|path| path.pages().is_some());
+        if in_pages && !paths.iter().any(AnyFrontPath::takes_first) {
             self.pieces = Pieces::of_ids(self.ids());
         }
     }
@@ -137,6 +137,7 @@ impl<P: Platform> TxFront<P> {
         let sent = match path {
             AnyFrontPath::Staging(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
             AnyFrontPath::DataRing(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
+            #[cfg(feature = "research")]
             AnyFrontPath::Foreign(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
             AnyFrontPath::Copy(path) => slots.send_pieces(p, path, ahead, (frame, head), parts),
         };

@@ -24,9 +24,11 @@ use super::tx_slots::TxLimits;
 use super::vif::{FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::BackFeatures;
-use crate::net::path::{
-    DataRing, Foreign, GuestCopy, Negotiate, PageAnnouncement, PathName, Persistent, Staging,
-};
+#[cfg(not(feature = "research"))]
+use crate::net::path::active_lists::ActiveLists;
+use crate::net::path::{DataRing, Negotiate, PageAnnouncement, PathName, Persistent, Staging};
+#[cfg(feature = "research")]
+use crate::net::path::{Foreign, GuestCopy};
 use crate::platform::{Clock, Platform};
 use crate::port::Offloads;
 use crate::xenbus::bus::DeviceBus;
@@ -54,8 +56,12 @@ impl<P: Platform> FrontVif<P> {
             let taken = match path {
                 PathName::Staging => Staging::taken(bus, &back.staging, of, shared),
                 PathName::DataRing => DataRing::taken(bus, &back.data_ring, of, shared),
+                #[cfg(feature = "research")]
                 PathName::Foreign => Foreign::taken(bus, &back.foreign, of, shared),
+                #[cfg(feature = "research")]
                 PathName::GuestCopy => GuestCopy::taken(bus, &back.guest_copy, of, shared),
+                #[cfg(not(feature = "research"))]
+                PathName::Foreign | PathName::GuestCopy => Ok(ActiveLists::NONE),
                 PathName::Persistent => Persistent::taken(bus, &back.persistent, of, shared),
                 // These paths use ordinary pages, which any back accepts.
                 PathName::GrefMapping | PathName::Map | PathName::Copy => Ok(shared),

@@ -6,21 +6,33 @@
 use super::acceptance::{Accepted, Accepting, Lost, Said};
 use super::any_back::AnyPath;
 use super::config::PathConfig;
-use super::foreign::negotiation::ForeignAcceptor;
-use super::guest_copy::negotiation::GuestCopyAcceptor;
 use super::path_name::PathName;
+#[cfg(not(feature = "research"))]
+use super::research::absent;
+#[cfg(feature = "research")]
+use super::research::foreign::negotiation::ForeignAcceptor;
+#[cfg(feature = "research")]
+use super::research::guest_copy::negotiation::GuestCopyAcceptor;
 use super::staging::Heads;
-use super::{DataRing, Foreign, GuestCopy, MapPath, Negotiate, Persistent, Staging, gref_mapping};
+use super::{DataRing, MapPath, Negotiate, Persistent, Staging, gref_mapping};
+#[cfg(feature = "research")]
+use super::{Foreign, GuestCopy};
 use crate::net::features::FrontRequest;
 use crate::platform::Platform;
 use alloc::string::String;
+#[cfg(not(feature = "research"))]
+use core::marker::PhantomData;
 
 /// Decides for each path what a front gets. Made for one front that connects.
 pub struct Acceptors<P: Platform> {
     staging: Heads,
+    #[cfg(feature = "research")]
     foreign: ForeignAcceptor<P>,
     /// Also owns the pages that it grants to the guest, once the back uses a queue's rings.
+    #[cfg(feature = "research")]
     pub guest_copy: GuestCopyAcceptor<P>,
+    #[cfg(not(feature = "research"))]
+    platform: PhantomData<P>,
     gref_mapping: usize,
     persistent: usize,
     /// Whether the operator wants `map` for frames that use no shared memory.
@@ -32,8 +44,12 @@ impl<P: Platform> Acceptors<P> {
     pub fn new(config: &PathConfig) -> Self {
         Self {
             staging: config.staging,
+            #[cfg(feature = "research")]
             foreign: ForeignAcceptor::new(config.foreign),
+            #[cfg(feature = "research")]
             guest_copy: GuestCopyAcceptor::new(config.guest_copy),
+            #[cfg(not(feature = "research"))]
+            platform: PhantomData,
             gref_mapping: config.gref_mapping,
             persistent: config.persistent,
             map: config.fallback == PathName::Map,
@@ -45,8 +61,12 @@ impl<P: Platform> Acceptors<P> {
         match path {
             PathName::Staging => Staging::active_key(front, queue),
             PathName::DataRing => DataRing::active_key(front, queue),
+            #[cfg(feature = "research")]
             PathName::Foreign => Foreign::active_key(front, queue),
+            #[cfg(feature = "research")]
             PathName::GuestCopy => GuestCopy::active_key(front, queue),
+            #[cfg(not(feature = "research"))]
+            PathName::Foreign | PathName::GuestCopy => absent::active_key(path, front, queue),
             PathName::Persistent => Persistent::active_key(front, queue),
             PathName::GrefMapping | PathName::Map | PathName::Copy => None,
         }
@@ -63,8 +83,12 @@ impl<P: Platform> Acceptors<P> {
         match path {
             PathName::Staging => Staging::accept(&mut self.staging, cx, queue, said),
             PathName::DataRing => DataRing::accept(&mut (), cx, queue, said),
+            #[cfg(feature = "research")]
             PathName::Foreign => Foreign::accept(&mut self.foreign, cx, queue, said),
+            #[cfg(feature = "research")]
             PathName::GuestCopy => GuestCopy::accept(&mut self.guest_copy, cx, queue, said),
+            #[cfg(not(feature = "research"))]
+            PathName::Foreign | PathName::GuestCopy => absent::accept(path, said),
             PathName::Persistent => Persistent::accept(&mut self.persistent, cx, queue, said),
             PathName::GrefMapping => Ok(gref_mapping::acceptance::accept(self.gref_mapping, cx, queue)),
             // `map` needs nothing of the front. It is for TX only; RX goes to the next path.

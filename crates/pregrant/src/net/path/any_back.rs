@@ -8,13 +8,15 @@
 use super::back::{BackParts, BackPath};
 use super::copy::back::CopyPath;
 use super::data_ring::back::{self as data_ring, DataRingPath, InArea};
-use super::foreign::back::{self as foreign, ForeignPath, NamesFrames};
 use super::gref_mapping::back::GrefMappingPath;
 use super::gref_mapping::exchange::GrefExchange;
-use super::guest_copy::back::GuestCopyPath;
 use super::map::back::MapPath;
 use super::path_name::PathName;
 use super::persistent::back::PersistentPath;
+#[cfg(feature = "research")]
+use super::research::foreign::back::{self as foreign, ForeignPath, NamesFrames};
+#[cfg(feature = "research")]
+use super::research::guest_copy::back::GuestCopyPath;
 use super::staging::back::StagingPath;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::platform::{PeerMem, Platform};
@@ -33,8 +35,10 @@ pub enum AnyPath<P: Platform> {
     /// The guest granted a ring of bytes before any frame was sent.
     DataRing(DataRingPath<P>),
     /// Any frame of a guest whose whole memory is mapped.
+    #[cfg(feature = "research")]
     Foreign(ForeignPath<P>),
     /// The back grants its own pages, and the guest copies.
+    #[cfg(feature = "research")]
     GuestCopy(GuestCopyPath<P>),
     /// Pages that the guest asked the back to map.
     GrefMapping(GrefMappingPath<P>),
@@ -54,7 +58,9 @@ impl<P: Platform> AnyPath<P> {
         match self {
             Self::Staging(_) => PathName::Staging,
             Self::DataRing(_) => PathName::DataRing,
+            #[cfg(feature = "research")]
             Self::Foreign(_) => PathName::Foreign,
+            #[cfg(feature = "research")]
             Self::GuestCopy(_) => PathName::GuestCopy,
             Self::GrefMapping(_) => PathName::GrefMapping,
             Self::Persistent(_) => PathName::Persistent,
@@ -74,11 +80,14 @@ impl<P: Platform> AnyPath<P> {
                 ..none
             },
             Self::DataRing(path) => BackParts { may_be_full: path.is_rx(), ..none },
+            #[cfg(feature = "research")]
             Self::GuestCopy(_) => BackParts { lent_pages: true, ..none },
             Self::GrefMapping(_) => BackParts { given_pages: true, holds_frames: true, ..none },
             Self::Persistent(_) => BackParts { kept_pages: true, holds_frames: true, ..none },
             Self::Map(_) => BackParts { holds_frames: true, ..none },
-            Self::Foreign(_) | Self::Copy(_) => none,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => none,
+            Self::Copy(_) => none,
         }
     }
 
@@ -87,12 +96,11 @@ impl<P: Platform> AnyPath<P> {
         match self {
             Self::Staging(path) => claims.buffer_flag = path.buffer_flag(),
             Self::DataRing(path) => claims.data_ring = InArea::new(path.half_bytes()),
+            #[cfg(feature = "research")]
             Self::Foreign(_) => claims.foreign = NamesFrames::ALLOWED,
-            Self::GuestCopy(_)
-            | Self::GrefMapping(_)
-            | Self::Persistent(_)
-            | Self::Map(_)
-            | Self::Copy(_) => {}
+            #[cfg(feature = "research")]
+            Self::GuestCopy(_) => {}
+            Self::GrefMapping(_) | Self::Persistent(_) | Self::Map(_) | Self::Copy(_) => {}
         }
     }
 
@@ -102,7 +110,9 @@ impl<P: Platform> AnyPath<P> {
         match self {
             Self::Staging(path) => path.fetch(p, of, batch, todo, out),
             Self::DataRing(path) => path.fetch(p, of, batch, todo, out),
+            #[cfg(feature = "research")]
             Self::Foreign(path) => path.fetch(p, of, batch, todo, out),
+            #[cfg(feature = "research")]
             Self::GuestCopy(path) => path.fetch(p, of, batch, todo, out),
             Self::GrefMapping(path) => path.fetch(p, of, batch, todo, out),
             Self::Persistent(path) => path.fetch(p, of, batch, todo, out),
@@ -117,7 +127,9 @@ impl<P: Platform> AnyPath<P> {
         match self {
             Self::Staging(path) => path.deliver(p, of, batch, frames, todo),
             Self::DataRing(path) => path.deliver(p, of, batch, frames, todo),
+            #[cfg(feature = "research")]
             Self::Foreign(path) => path.deliver(p, of, batch, frames, todo),
+            #[cfg(feature = "research")]
             Self::GuestCopy(path) => path.deliver(p, of, batch, frames, todo),
             Self::GrefMapping(path) => path.deliver(p, of, batch, frames, todo),
             Self::Persistent(path) => path.deliver(p, of, batch, frames, todo),
@@ -131,7 +143,9 @@ impl<P: Platform> AnyPath<P> {
         match self {
             Self::Staging(path) => path.retire(p, done),
             Self::DataRing(path) => path.retire(p, done),
+            #[cfg(feature = "research")]
             Self::Foreign(path) => path.retire(p, done),
+            #[cfg(feature = "research")]
             Self::GuestCopy(path) => path.retire(p, done),
             Self::GrefMapping(path) => path.retire(p, done),
             Self::Persistent(path) => path.retire(p, done),
@@ -149,7 +163,9 @@ impl<P: Platform> AnyPath<P> {
             Self::GrefMapping(path) => path.piece(i, k),
             Self::Persistent(path) => path.piece(i, k),
             Self::Map(path) => path.piece(i, k),
-            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => None,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => None,
+            Self::DataRing(_) | Self::Copy(_) => None,
         }
     }
 
@@ -160,7 +176,9 @@ impl<P: Platform> AnyPath<P> {
             Self::Map(path) => path.map_payload(p, of),
             // The pages of these paths stay mapped, so nothing is unmapped here.
             Self::Staging(_) | Self::GrefMapping(_) | Self::Persistent(_) => 0,
-            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => 0,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => 0,
+            Self::DataRing(_) | Self::Copy(_) => 0,
         }
     }
 
@@ -172,7 +190,9 @@ impl<P: Platform> AnyPath<P> {
             Self::GrefMapping(path) => path.hold(i),
             Self::Persistent(path) => path.hold(i),
             Self::Map(path) => path.hold_frame(i),
-            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => None,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => None,
+            Self::DataRing(_) | Self::Copy(_) => None,
         }
     }
 
@@ -184,7 +204,9 @@ impl<P: Platform> AnyPath<P> {
             | Self::GrefMapping(GrefMappingPath { held, .. })
             | Self::Persistent(PersistentPath { held, .. }) => held.settle(batch),
             Self::Map(path) => path.settle(batch, out),
-            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => {}
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => {}
+            Self::DataRing(_) | Self::Copy(_) => {}
         }
     }
 
@@ -195,7 +217,9 @@ impl<P: Platform> AnyPath<P> {
             | Self::GrefMapping(GrefMappingPath { held, .. })
             | Self::Persistent(PersistentPath { held, .. }) => held.in_flight(),
             Self::Map(path) => path.in_flight(),
-            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => false,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => false,
+            Self::DataRing(_) | Self::Copy(_) => false,
         }
     }
 
@@ -207,7 +231,9 @@ impl<P: Platform> AnyPath<P> {
             Self::GrefMapping(path) => path.complete(tokens),
             Self::Persistent(path) => path.complete(tokens),
             Self::Map(path) => path.complete(tokens),
-            Self::DataRing(_) | Self::Foreign(_) | Self::GuestCopy(_) | Self::Copy(_) => {}
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => {}
+            Self::DataRing(_) | Self::Copy(_) => {}
         }
     }
 }
@@ -216,6 +242,7 @@ impl<P: Platform> AnyPath<P> {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct AnyClaims {
     data_ring: InArea,
+    #[cfg(feature = "research")]
     foreign: NamesFrames,
     /// Flag of requests that name a received staging buffer by its number. 0: the guest may not
     /// send such requests, and the flag has no meaning. The queue has staging in both directions.
@@ -225,7 +252,11 @@ pub struct AnyClaims {
 impl Claims for AnyClaims {
     #[inline(always)]
     fn any(self) -> bool {
-        self.data_ring.any() || self.foreign.any()
+        #[cfg(feature = "research")]
+        if self.foreign.any() {
+            return true;
+        }
+        self.data_ring.any()
     }
 
     #[inline(always)]
@@ -233,6 +264,7 @@ impl Claims for AnyClaims {
         if self.data_ring.claims(req) {
             return Some(data_ring::CLAIM);
         }
+        #[cfg(feature = "research")]
         if self.foreign.claims(req) {
             return Some(foreign::CLAIM);
         }
@@ -250,4 +282,5 @@ impl Claims for AnyClaims {
     }
 }
 
+#[cfg(feature = "research")]
 const _: () = assert!(!data_ring::CLAIM.is(foreign::CLAIM), "each path has its own");

@@ -3,11 +3,13 @@
 
 use super::copy::front::OrdinaryPages;
 use super::data_ring::front::{RecvArea, SendArea};
-use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
-use super::guest_copy::front::BackPages;
 use super::named_memory::{Answers, Received};
 use super::path_name::PathName;
+#[cfg(feature = "research")]
+use super::research::foreign::front::ForeignPages;
+#[cfg(feature = "research")]
+use super::research::guest_copy::front::BackPages;
 use super::staging::front::StagingArea;
 use super::staging::keys::Offer;
 use crate::error::{PeerFault, PlatformError};
@@ -29,6 +31,7 @@ pub enum AnyFrontPath<P: Platform> {
     /// TX: the half of a data ring.
     DataRing(SendArea<P>),
     /// Pages that requests name by their frame numbers.
+    #[cfg(feature = "research")]
     Foreign(ForeignPages<P>),
     /// Ordinary pages, which every back can copy from and to.
     Copy(OrdinaryPages<P>),
@@ -40,6 +43,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(_) => PathName::Staging,
             Self::DataRing(_) => PathName::DataRing,
+            #[cfg(feature = "research")]
             Self::Foreign(_) => PathName::Foreign,
             Self::Copy(_) => PathName::Copy,
         }
@@ -50,6 +54,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.entries(),
             Self::DataRing(area) => area.ids(),
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.ids(),
             Self::Copy(pages) => pages.ids(),
         }
@@ -60,7 +65,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn serve_ids(&mut self, n: u32) -> bool {
         match self {
             Self::Copy(pages) => pages.serve_ids(n),
-            Self::Staging(_) | Self::DataRing(_) | Self::Foreign(_) => n <= self.ids(),
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => n <= self.ids(),
+            Self::Staging(_) | Self::DataRing(_) => n <= self.ids(),
         }
     }
 
@@ -70,6 +77,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.slot_bytes(),
             Self::DataRing(area) => area.slot_bytes(),
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.slot_bytes(),
             Self::Copy(pages) => pages.slot_bytes(),
         }
@@ -82,7 +90,9 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.carries_all(),
             Self::DataRing(_) => false,
-            Self::Foreign(_) | Self::Copy(_) => true,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => true,
+            Self::Copy(_) => true,
         }
     }
 
@@ -90,7 +100,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn of_one_slot(&self) -> bool {
         match self {
             Self::Staging(area) => area.of_one_slot(),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => false,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => false,
+            Self::DataRing(_) | Self::Copy(_) => false,
         }
     }
 
@@ -100,7 +112,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn takes_first(&self) -> bool {
         match self {
             Self::Staging(area) => area.takes_first(),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => false,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => false,
+            Self::DataRing(_) | Self::Copy(_) => false,
         }
     }
 
@@ -110,7 +124,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn holds_heads(&self) -> bool {
         match self {
             Self::Staging(area) => area.holds_heads(),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => false,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => false,
+            Self::DataRing(_) | Self::Copy(_) => false,
         }
     }
 
@@ -119,7 +135,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn head(&mut self, id: u16, frame: &impl Source) {
         match self {
             Self::Staging(area) => area.head(id, frame),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => {}
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => {}
+            Self::DataRing(_) | Self::Copy(_) => {}
         }
     }
 
@@ -128,7 +146,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn asked_bytes(&self) -> usize {
         match self {
             Self::Staging(area) => area.asked_bytes(),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => SHORT,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => SHORT,
+            Self::DataRing(_) | Self::Copy(_) => SHORT,
         }
     }
 
@@ -138,6 +158,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.place(p, id),
             Self::DataRing(area) => area.place(p, id),
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.place(p, id),
             Self::Copy(pages) => pages.place(p, id),
         }
@@ -149,6 +170,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.holds(total, nr_slots),
             Self::DataRing(area) => area.holds(total, nr_slots),
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.holds(total, nr_slots),
             Self::Copy(pages) => pages.holds(total, nr_slots),
         }
@@ -161,6 +183,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.settle(p, id),
             Self::DataRing(area) => area.settle(p, id),
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.settle(p, id),
             Self::Copy(pages) => pages.settle(p, id),
         }
@@ -171,7 +194,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn most(&self) -> u64 {
         match self {
             Self::DataRing(area) => area.most(),
-            Self::Staging(_) | Self::Foreign(_) | Self::Copy(_) => 0,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => 0,
+            Self::Staging(_) | Self::Copy(_) => 0,
         }
     }
 
@@ -179,7 +204,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn is_offered(&self, offer: &Offer) -> bool {
         match self {
             Self::Staging(area) => area.is_offered(offer),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => true,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => true,
+            Self::DataRing(_) | Self::Copy(_) => true,
         }
     }
 
@@ -187,7 +214,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn go_live(&mut self, offer: &Offer) {
         match self {
             Self::Staging(area) => area.go_live(offer),
-            Self::DataRing(_) | Self::Foreign(_) | Self::Copy(_) => {}
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => {}
+            Self::DataRing(_) | Self::Copy(_) => {}
         }
     }
 
@@ -195,6 +224,7 @@ impl<P: Platform> AnyFrontPath<P> {
     #[inline]
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
         match self {
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => Some(pages.pages()),
             Self::Copy(pages) => Some(pages),
             Self::Staging(_) | Self::DataRing(_) => None,
@@ -205,7 +235,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
         match self {
             Self::Copy(pages) => Some(pages),
-            Self::Staging(_) | Self::DataRing(_) | Self::Foreign(_) => None,
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => None,
+            Self::Staging(_) | Self::DataRing(_) => None,
         }
     }
 
@@ -215,6 +247,7 @@ impl<P: Platform> AnyFrontPath<P> {
     /// It has none.
     pub fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
         match self {
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => Ok(pages.into_pages()),
             Self::Copy(pages) => Ok(pages),
             other @ (Self::Staging(_) | Self::DataRing(_)) => Err(other),
@@ -226,6 +259,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => Vec::from(area.into_granted()),
             Self::DataRing(area) => vec![area.into_granted()],
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.into_pages().into_all().collect(),
             Self::Copy(pages) => pages.into_all().collect(),
         }
@@ -237,20 +271,26 @@ pub enum AnyFlaggedPath<P: Platform> {
     /// RX: the half of a data ring.
     DataRing(RecvArea<P>),
     /// Pages that the back grants to this domain, which copies from them.
+    #[cfg(feature = "research")]
     GuestCopy(BackPages<P>),
 }
 
 impl<P: Platform> AnyFlaggedPath<P> {
     /// Flags by which a response can select memory, whether the queue has it or not.
+    #[cfg(feature = "research")]
     pub const FLAGS: u16 = RecvArea::<P>::FLAGS | BackPages::<P>::FLAGS;
+    /// Flags by which a response may name memory, whether a queue has it or not.
+    #[cfg(not(feature = "research"))]
+    pub const FLAGS: u16 = RecvArea::<P>::FLAGS;
 
     /// Response flags of paths that set them even on queues that did not negotiate the path.
-    pub const ALWAYS: u16 = RecvArea::<P>::ALWAYS | BackPages::<P>::ALWAYS;
+    pub const ALWAYS: u16 = RecvArea::<P>::ALWAYS;
 
     /// The path's name.
     pub fn name(&self) -> PathName {
         match self {
             Self::DataRing(_) => PathName::DataRing,
+            #[cfg(feature = "research")]
             Self::GuestCopy(_) => PathName::GuestCopy,
         }
     }
@@ -260,6 +300,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
     pub fn flags(&self) -> u16 {
         match self {
             Self::DataRing(_) => RecvArea::<P>::FLAGS,
+            #[cfg(feature = "research")]
             Self::GuestCopy(_) => BackPages::<P>::FLAGS,
         }
     }
@@ -270,15 +311,21 @@ impl<P: Platform> AnyFlaggedPath<P> {
     pub fn fetches(&self) -> bool {
         match self {
             Self::DataRing(_) => false,
+            #[cfg(feature = "research")]
             Self::GuestCopy(_) => true,
         }
     }
 
     /// True if the memory that response `rsp` names can hold a fragment of a frame over several
     /// slots; also true if that is checked later only.
+    #[cfg_attr(
+        not(feature = "research"),
+        expect(unused_variables, reason = "a data ring needs none of them")
+    )]
     pub fn can_have(&self, rsp: &RxResponse) -> bool {
         match self {
             Self::DataRing(_) => true,
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => pages.can_have(rsp),
         }
     }
@@ -294,6 +341,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
     ) -> Result<u32, PeerFault> {
         match self {
             Self::DataRing(area) => area.recv_run(answers, rsp, to),
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => pages.recv_run(answers, rsp, to),
         }
     }
@@ -306,15 +354,21 @@ impl<P: Platform> AnyFlaggedPath<P> {
     ) -> Result<Received, PeerFault> {
         match self {
             Self::DataRing(area) => area.recv_long(frame, to),
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => Ok(pages.recv_long(frame, to)),
         }
     }
 
     /// Copies from byte `skip` of a part on as much as `dst` has room for; checks all of the part.
     /// False: it is lost.
+    #[cfg_attr(
+        not(feature = "research"),
+        expect(unused_variables, reason = "a data ring needs none of them")
+    )]
     pub fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {
         match self {
             Self::DataRing(area) => area.copy_piece(part, skip, dst).map(|()| true),
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => Ok(pages.copy(p, part, skip, dst)),
         }
     }
@@ -324,15 +378,21 @@ impl<P: Platform> AnyFlaggedPath<P> {
     pub fn begin(&mut self) {
         match self {
             Self::DataRing(_) => {}
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => pages.begin(),
         }
     }
 
     /// Fetches the frames that the call received, before their slots are posted again.
+    #[cfg_attr(
+        not(feature = "research"),
+        expect(unused_variables, reason = "a data ring needs none of them")
+    )]
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         match self {
             Self::DataRing(_) => {}
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => pages.fetch(p, out, stats),
         }
     }
@@ -341,6 +401,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
     pub fn into_memory(self) -> Vec<Granted<P>> {
         match self {
             Self::DataRing(area) => vec![area.into_granted()],
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => vec![pages.into_granted()],
         }
     }

@@ -55,6 +55,7 @@ pub struct BackParts {
     /// directions of a queue share them.
     pub given_pages: bool,
     /// The path delivers RX frames into pages of this domain that the guest may read.
+    #[cfg(feature = "research")]
     pub lent_pages: bool,
     /// The path can leave payload in the guest's pages, for a port that reads it there, and can
     /// hold such frames after the call returns.

@@ -23,7 +23,9 @@ use super::persistent::back::PersistentPath;
 use crate::grants::MappedStats;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::net::stats::Served;
-use crate::platform::{GrantPool, Platform};
+#[cfg(feature = "research")]
+use crate::platform::GrantPool;
+use crate::platform::Platform;
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::DomId;
@@ -47,6 +49,7 @@ struct ChainParts {
     kept_pages: Option<usize>,
     may_be_full: Option<usize>,
     given_pages: Option<usize>,
+    #[cfg(feature = "research")]
     lent_pages: Option<usize>,
     holds_frames: bool,
 }
@@ -62,6 +65,7 @@ impl ChainParts {
                 kept_pages,
                 may_be_full,
                 given_pages,
+                #[cfg(feature = "research")]
                 lent_pages,
                 holds_frames,
             } = path.parts();
@@ -70,7 +74,10 @@ impl ChainParts {
             all.kept_pages = all.kept_pages.or(kept_pages.then_some(k));
             all.may_be_full = all.may_be_full.or(may_be_full.then_some(k));
             all.given_pages = all.given_pages.or(given_pages.then_some(k));
-            all.lent_pages = all.lent_pages.or(lent_pages.then_some(k));
+            #[cfg(feature = "research")]
+            {
+                all.lent_pages = all.lent_pages.or(lent_pages.then_some(k));
+            }
             all.holds_frames |= holds_frames;
         }
         all
@@ -98,6 +105,7 @@ impl<P: Platform> Chain<P> {
 
     /// Removes the pages that were granted to the guest from their path and returns them. From then
     /// on that path delivers nothing.
+    #[cfg(feature = "research")]
     pub fn take_lent(&mut self) -> Option<<P::Grants as GrantPool>::Region> {
         let lent = self.ahead.remove(self.parts.lent_pages?);
         self.parts = ChainParts::of(&self.ahead);

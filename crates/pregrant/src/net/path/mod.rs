@@ -16,9 +16,12 @@
 //! | [`persistent`] | copies from and to pages that it maps at first sight | once | `feature-persistent` |
 //! | [`gref_mapping`] | the same, mapped because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
 //! | [`staging`] | the same, mapped at connect | once | `feature-staging-grants` and its lists |
-//! | [`foreign`] | copies from and to any page of a guest that trusts it | never | `feature-foreign`; loopback only |
-//! | [`guest_copy`], RX | copies into pages of its own that it lends; the guest does the grant copy | by the back, once | `feature-guest-copy` |
+//! | [`foreign`](research::foreign) | copies from and to any page of a guest that trusts it | never | `feature-foreign`; loopback only |
+//! | [`guest_copy`](research::guest_copy), RX | copies into pages of its own that it lends; the guest does the grant copy | by the back, once | `feature-guest-copy` |
 //! | [`data_ring`] | copies from and to a circular area that it maps at connect | once | `feature-data-ring` and an index page |
+//!
+//! `foreign` and `guest-copy` are in [`research`]: real Xen refuses them, so a build has them with
+//! the feature of that name alone.
 //!
 //! What [`map`] maps may be lent to a port, and what stays mapped may be too ([`held`]).
 //!
@@ -27,11 +30,10 @@
 
 pub mod copy;
 pub mod data_ring;
-pub mod foreign;
 pub mod gref_mapping;
-pub mod guest_copy;
 pub mod map;
 pub mod persistent;
+pub mod research;
 pub mod staging;
 
 pub mod acceptance;
@@ -60,7 +62,6 @@ pub use back::{BackParts, BackPath, ConfigGeneration};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
-pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
@@ -68,22 +69,28 @@ pub use gref_mapping::front::PageAnnouncement;
 pub use gref_mapping::requests::{
     CtrlWork, GrefRequests, QUEUES_MAX as GREF_QUEUES_MAX, UNANSWERED_MAX as GREF_UNANSWERED_MAX,
 };
-pub use guest_copy::back::GuestCopyPath;
-pub use guest_copy::lent::LentRegions;
 pub use map::back::MapPath;
 pub use order::{RX_ORDER, TX_ORDER};
 pub use path_name::{BufferNames, ChainNames, FrameCost, PathName};
 pub use persistent::back::PersistentPath;
 pub use refusal::Refusal;
+#[cfg(feature = "research")]
+pub use research::foreign::back::ForeignPath;
+#[cfg(feature = "research")]
+pub use research::guest_copy::back::GuestCopyPath;
+#[cfg(feature = "research")]
+pub use research::guest_copy::lent::LentRegions;
 pub use staging::back::{StagedBuffers, StagingPath};
 pub use staging::list::DataLen;
 
 pub use config::PathConfig;
 pub use data_ring::DataRing;
-pub use foreign::Foreign;
-pub use guest_copy::GuestCopy;
 pub use negotiation::Negotiate;
 pub use persistent::Persistent;
+#[cfg(feature = "research")]
+pub use research::foreign::Foreign;
+#[cfg(feature = "research")]
+pub use research::guest_copy::GuestCopy;
 pub use staging::Staging;
 
 pub use super::stats::Served;

@@ -31,6 +31,11 @@ impl PathName {
     /// Number of paths.
     pub const COUNT: usize = Self::ALL.len();
 
+    /// Whether this build has it: all but those of [`research`](super::research), or all.
+    pub const fn is_built(self) -> bool {
+        cfg!(feature = "research") || !matches!(self, Self::Foreign | Self::GuestCopy)
+    }
+
     /// The displayed name of staging when the head of a frame longer than a buffer comes from its
     /// buffer and the rest by path `rest`.
     pub const fn staging_and(rest: Self) -> &'static str {

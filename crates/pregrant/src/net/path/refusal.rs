@@ -5,9 +5,11 @@
 //! logged.
 
 use super::data_ring::keys::HalfRefusal;
-use super::foreign::keys::WholeRefusal;
-use super::guest_copy::keys::LendRefusal;
 use super::keys::KeyPlace;
+#[cfg(feature = "research")]
+use super::research::foreign::keys::WholeRefusal;
+#[cfg(feature = "research")]
+use super::research::guest_copy::keys::LendRefusal;
 use super::staging::keys::ListRefusal;
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -20,8 +22,10 @@ pub enum Refusal {
     /// A half of a data ring.
     DataRing(HalfRefusal),
     /// A map of the whole guest.
+    #[cfg(feature = "research")]
     Foreign(WholeRefusal),
     /// The back could not grant its pages to the guest.
+    #[cfg(feature = "research")]
     GuestCopy(LendRefusal),
 }
 
@@ -31,7 +35,9 @@ impl Refusal {
         match self {
             Self::Staging(why) => why.line(at),
             Self::DataRing(why) => why.line(at),
+            #[cfg(feature = "research")]
             Self::Foreign(why) => why.line(at),
+            #[cfg(feature = "research")]
             Self::GuestCopy(why) => why.line(at),
         }
     }
@@ -40,8 +46,11 @@ impl Refusal {
     pub fn shown(&self) -> String {
         match self {
             Self::DataRing(why) => why.shown(),
+            #[cfg(feature = "research")]
             Self::GuestCopy(why) => why.shown(),
-            Self::Staging(_) | Self::Foreign(_) => self.to_string(),
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => self.to_string(),
+            Self::Staging(_) => self.to_string(),
         }
     }
 }
@@ -51,7 +60,9 @@ impl fmt::Display for Refusal {
         match self {
             Self::Staging(why) => why.fmt(f),
             Self::DataRing(why) => why.fmt(f),
+            #[cfg(feature = "research")]
             Self::Foreign(why) => why.fmt(f),
+            #[cfg(feature = "research")]
             Self::GuestCopy(why) => why.fmt(f),
         }
     }

@@ -17,7 +17,9 @@ use crate::net::features::{
 };
 use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
 use crate::net::path::acceptors::Acceptors;
-use crate::net::path::{AnyPath, Chain, GrefRequests, GuestCopy, Negotiate, PathName, RX_ORDER, TX_ORDER};
+use crate::net::path::{AnyPath, Chain, GrefRequests, PathName, RX_ORDER, TX_ORDER};
+#[cfg(feature = "research")]
+use crate::net::path::{GuestCopy, Negotiate};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;
 use crate::record_version::UnknownRecord;
@@ -172,16 +174,32 @@ impl<P: Platform> Vif<P> {
         &mut self,
         p: &P,
         front: &FrontRequest,
-        (i, mut of_queue): (usize, QueuePaths<P>),
-        (paths, left, active): (&mut Acceptors<P>, &mut usize, &mut Pairs),
+        (i, of_queue): (usize, QueuePaths<P>),
+        rest: (&mut Acceptors<P>, &mut usize, &mut Pairs),
         (redo, begin): ([Option<RedoPage>; 2], Begin),
     ) -> Result<(), ConnectError<E>> {
         let keys = &front.queues[i];
         let rings = self.attach_rings(p, (i, front.queues.len()), keys, redo, begin)?;
-        let lent = paths.guest_copy.lend(&mut self.accepting(p, front, *left), i);
-        of_queue.add(lent, GuestCopy::active_key(front, i), (left, active));
+        #[cfg(feature = "research")]
+        let of_queue = self.export_pages(p, front, (i, of_queue), rest);
+        #[cfg(not(feature = "research"))]
+        let _ = rest; // no path exports pages
         self.add_queue(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
         Ok(())
+    }
+
+    /// Exports the pages that a path of this queue lends to the guest.
+    #[cfg(feature = "research")]
+    fn export_pages(
+        &mut self,
+        p: &P,
+        front: &FrontRequest,
+        (i, mut of_queue): (usize, QueuePaths<P>),
+        (paths, left, active): (&mut Acceptors<P>, &mut usize, &mut Pairs),
+    ) -> QueuePaths<P> {
+        let lent = paths.guest_copy.lend(&mut self.accepting(p, front, *left), i);
+        of_queue.add(lent, GuestCopy::active_key(front, i), (left, active));
+        of_queue
     }
 
     #[inline(never)] // a queue is large, and its rings lie on the caller's stack

@@ -28,8 +28,10 @@ use crate::grants::MappedStats;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::one_slot::OneSlot;
+#[cfg(feature = "research")]
+use crate::net::path::LentRegions;
 use crate::net::path::acceptance::Refusals;
-use crate::net::path::{BufferNames, GrefRequests, LentRegions, PathConfig, PathName, Refusal};
+use crate::net::path::{BufferNames, GrefRequests, PathConfig, PathName, Refusal};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
@@ -76,6 +78,7 @@ pub struct Vif<P: Platform> {
     /// Requests about the queues' tables of mapped pages. None: the front cannot make them.
     grefs: Option<GrefRequests<P>>,
     /// Exported pages of queues that now use another path.
+    #[cfg(feature = "research")]
     lent: LentRegions<P>,
     /// The frames that the front accepts, as of the last connect.
     accepts: RxAccepts,
@@ -107,6 +110,7 @@ impl<P: Platform> Back<Vif<P>> {
             control: Arc::default(),
             ctrl: None,
             grefs: None,
+            #[cfg(feature = "research")]
             lent: LentRegions::default(),
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
@@ -226,6 +230,8 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 }
 
+/// Pages that its paths export to the guest: `guest-copy` does.
+#[cfg(feature = "research")]
 impl<P: Platform> Vif<P> {
     /// Moves frames from exported pages to another path from now on. Frames in those pages can be
     /// fetched until [`take_pages_back`](Self::take_pages_back).
@@ -254,7 +260,26 @@ impl<P: Platform> Vif<P> {
     fn held_pages(&self) -> usize {
         self.lent.held_pages()
     }
+}
 
+/// The same without the feature `research`: no path exports pages.
+#[cfg(not(feature = "research"))]
+impl<P: Platform> Vif<P> {
+    fn revoke_exported(&mut self) {}
+    fn take_pages_back(&mut self, _p: &P) {}
+    fn holds_nothing(&mut self, _p: &P) -> bool {
+        true
+    }
+    /// Number of exported regions that the front has not let go of.
+    pub fn held_regions(&self) -> usize {
+        0
+    }
+    fn held_pages(&self) -> usize {
+        0
+    }
+}
+
+impl<P: Platform> Vif<P> {
     /// Number of directions of queues that keep pages mapped.
     fn nr_keeping(&self) -> usize {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()

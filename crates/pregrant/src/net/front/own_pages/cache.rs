@@ -292,11 +292,6 @@ impl GrefCache {
         self.stats.copied_to_pool += 1;
     }
 
-    /// True if a request is outstanding.
-    pub fn is_asked(&self) -> bool {
-        self.asked.is_some()
-    }
-
     /// The next request, for the entries that are put into `list`;
     /// [`take_answer`](Self::take_answer) processes its answer. None: there is nothing to ask, or
     /// an answer is outstanding. `grant` grants a page; `end` ends a grant and returns whether that

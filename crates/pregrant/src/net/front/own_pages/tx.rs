@@ -341,6 +341,7 @@ impl<P: Platform> TxFront<P> {
         let (by, failed) = match last {
             AnyFrontPath::Staging(path) => slots.copy_parts(p, path, (head, memory), parts),
             AnyFrontPath::DataRing(path) => slots.copy_parts(p, path, (head, memory), parts),
+            #[cfg(feature = "research")]
             AnyFrontPath::Foreign(path) => slots.copy_parts(p, path, (head, memory), parts),
             AnyFrontPath::Copy(path) => slots.copy_parts(p, path, (head, memory), parts),
         };
@@ -391,6 +392,7 @@ impl<P: Platform> TxFront<P> {
             match first {
                 AnyFrontPath::Staging(path) => slots.copy_own(p, path, memory, desc)?,
                 AnyFrontPath::DataRing(path) => slots.copy_own(p, path, memory, desc)?,
+                #[cfg(feature = "research")]
                 AnyFrontPath::Foreign(path) => slots.copy_own(p, path, memory, desc)?,
                 AnyFrontPath::Copy(path) => slots.copy_own(p, path, memory, desc)?,
             }

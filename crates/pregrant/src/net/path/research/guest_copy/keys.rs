@@ -1,15 +1,15 @@
-//! The keys of guest copy (docs/protocol 4.7).
+//! The keys of a queue for guest copy, and why a request is refused. The keys' names are in
+//! [`research::keys`](super::super::keys).
 //!
-//! ```text
-//!   back's directory:   feature-guest-copy = "1"
-//!   front's directory:  guest-copy-ref, beside its rings' keys
-//!   back's directory:   guest-copy-active = "1" or "0", at the same relative place
-//! ```
 //! What a peer may do: write anything. What makes no sense means that no pages are lent to that
 //! queue, never no vif.
 
+pub use crate::net::path::research::keys::{
+    FEATURE_GUEST_COPY as FEATURE, GUEST_COPY_ACTIVE as ACTIVE, GUEST_COPY_REF as LIST_REF,
+};
+
 use crate::error::PlatformError;
-use crate::net::path::keys::{KeyPlace, PathKeys};
+use crate::net::path::keys::KeyPlace;
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
 use crate::xenbus::connect_error::TooManyPages;
@@ -18,20 +18,7 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// Key of the back: it offers this path.
-pub const FEATURE: &str = "feature-guest-copy";
-
-/// The front's key, where its `rx-ring-ref` is: the grant of the list page.
-pub const LIST_REF: &str = "guest-copy-ref";
-
-/// Key of the back, below its queue's directory: it grants pages.
-pub const ACTIVE: &str = "guest-copy-active";
-
-/// The keys of this path.
-pub const KEYS: PathKeys =
-    PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[LIST_REF] };
-
-/// Path of the back's key that says whether it grants pages to a queue.
+/// The back's key that says whether pages are lent to a queue.
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }

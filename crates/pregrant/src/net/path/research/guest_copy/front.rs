@@ -108,8 +108,6 @@ impl<P: Platform> BackPages<P> {
 impl<P: Platform> BackPages<P> {
     /// Flags by which a response names one of the back's pages, of any generation.
     pub const FLAGS: u16 = flags_of(u8::MAX);
-    /// No such flag is checked on queues that have no such pages.
-    pub const ALWAYS: u16 = 0;
 
     /// True if the bytes that this response names are within one page.
     pub fn can_have(&self, rsp: &RxResponse) -> bool {

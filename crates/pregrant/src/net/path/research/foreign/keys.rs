@@ -1,30 +1,17 @@
-//! The keys of foreign frames (docs/protocol 4.6.1).
+//! Why a request for foreign frames is refused. The keys are in
+//! [`research::keys`](super::super::keys).
 //!
-//! ```text
-//!   back's directory:   feature-foreign = "1"
-//!   front's directory:  request-foreign = "1"
-//!   back's directory:   foreign-active = "1" or "0"
-//! ```
 //! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
 
+pub use crate::net::path::research::keys::{
+    FEATURE_FOREIGN as FEATURE, FOREIGN_ACTIVE as ACTIVE, REQUEST_FOREIGN as REQUEST,
+};
+
 use crate::error::PlatformError;
-use crate::net::path::keys::{KeyPlace, PathKeys};
+use crate::net::path::keys::KeyPlace;
 use alloc::format;
 use alloc::string::String;
 use core::fmt;
-
-/// Key of the back: it offers to map a guest's whole memory.
-pub const FEATURE: &str = "feature-foreign";
-
-/// Key of the front: it consents.
-pub const REQUEST: &str = "request-foreign";
-
-/// Key of the back: it has mapped the guest's memory.
-pub const ACTIVE: &str = "foreign-active";
-
-/// The keys of this path.
-pub const KEYS: PathKeys =
-    PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[REQUEST] };
 
 /// Why a guest's memory is not mapped as a whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
