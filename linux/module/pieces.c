@@ -129,7 +129,7 @@ static bool end_or_leave(grant_ref_t gref)
 	if (gnttab_try_end_foreign_access(gref))
 		return true;
 	atomic64_inc(&pregrant_grants_deferred);
-	/* This holds a reference to the page until the grant has ended. */
+	/* The kernel holds a reference to the page until the grant has ended. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
 	gnttab_end_foreign_access(gref, NULL);
 #else

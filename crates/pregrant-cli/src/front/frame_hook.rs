@@ -110,7 +110,8 @@ fn act(
     action
 }
 
-/// Makes a frame one for its sender.
+/// Rewrites the addresses of a received frame so that it goes back to its sender; a ping request
+/// becomes the reply.
 fn turn_round(head: &mut [u8], own: MacAddr, leaves_by: MacAddr) {
     if echo::is_request(head, own) {
         echo::answer(head);

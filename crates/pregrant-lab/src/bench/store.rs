@@ -118,7 +118,7 @@ fn limits() -> Limits {
     Limits { transactions: 256, ..Limits::default() }
 }
 
-/// Domain 0's requests before the measurement: the store is not to be empty.
+/// Requests with which domain 0 fills the store before the measurement.
 fn furniture() -> (Vec<Vec<u8>>, usize) {
     let mut chunks = vec![];
     for i in 0..OTHERS {

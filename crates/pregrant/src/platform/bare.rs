@@ -42,7 +42,7 @@ use spin::Mutex;
 pub unsafe trait Hypercalls: Send + Sync + 'static {
     /// Allocates `count` contiguous pages. None: there is no memory left.
     fn pages(&self, count: usize) -> Option<NonNull<u8>>;
-    /// Frees pages of [`alloc`](Self::alloc).
+    /// Frees pages that [`pages`](Self::pages) allocated.
     fn free(&self, base: NonNull<u8>, count: usize);
     /// The guest's frame number of a page.
     fn frame(&self, page: NonNull<u8>) -> u32;

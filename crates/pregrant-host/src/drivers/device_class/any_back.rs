@@ -73,7 +73,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn limit_pages(&mut self, pages: usize, lasting: usize);
     /// The guest's pages that the device has mapped, or may map.
     fn pages(&self) -> PageUse;
-    /// Sets its share of its guest's pages ([`BackDevice::allow_pages`]).
+    /// Sets the device's share of its guest's pages ([`BackDevice::allow_pages`]).
     fn allow_pages(&mut self, p: &P, share: PageShare);
 }
 

@@ -142,7 +142,7 @@ struct Job<P: Platform> {
     id: u64,
     op: u8,
     request: ValidRequest,
-    /// Number of I/O operations that the disk was given for it.
+    /// Number of I/O operations that were submitted to the disk for the request.
     step: u8,
     parts: Vec<Part>,
     held: Held<P>,

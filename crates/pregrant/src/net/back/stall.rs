@@ -67,7 +67,7 @@ pub(super) struct Stall {
     /// None: the guest has no `feature-rx-notify`, so no stall is detected.
     notified: bool,
     link: Link,
-    /// Number of free slots that sets a queue up that is not.
+    /// Number of free RX slots at which a stalled queue is up again.
     wanted: u32,
     /// The burst that waits, and the time at which that was first seen.
     waits: Option<(u64, u64)>,

@@ -239,7 +239,7 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Adds what is new. Returns how many.
+    /// Moves the new requests to `to`, and returns their number.
     pub(super) fn take_new(&self, to: &mut Vec<DiskRequest>) -> usize {
         let mut state = self.state();
         let n = state.new.len();

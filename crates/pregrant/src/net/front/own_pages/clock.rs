@@ -106,7 +106,7 @@ impl Clock {
     }
 
     /// Moves the hand to a page that `may_go` and that was not used since the hand last passed it.
-    /// None: there was none within [`STEPS_MAX`] places.
+    /// None: there was none within `STEPS_MAX` places.
     pub fn unused(&mut self, may_go: impl Fn(usize) -> bool) -> Option<usize> {
         for _ in 0..STEPS_MAX.min(2 * self.top) {
             let at = self.hand;

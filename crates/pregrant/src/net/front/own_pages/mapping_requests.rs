@@ -78,8 +78,8 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
-    /// Called when another back has the queues, and none of the pages. An outstanding answer does
-    /// not count.
+    /// Called when another back serves the queues, which has none of the pages mapped. The answer
+    /// to a request to the previous back is no longer expected.
     pub fn renew(&mut self, queues: &mut [FrontQueue<P>]) {
         self.asked = None;
         queues.iter_mut().filter_map(|queue| queue.tx_mut().cache_mut()).for_each(GrefCache::renew);
