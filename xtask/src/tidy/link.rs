@@ -1,5 +1,6 @@
 //! Links of the pages: each leads to a file, and to a heading of it; and each page of `docs` is
-//! listed in its summary. Decision 0050 says which programs do the first, and why they are not used.
+//! listed in its summary. Decision 0050 says which programs do the first, and why they are not
+//! used.
 
 use super::Source;
 use crate::markdown::{anchors, links};
