@@ -68,7 +68,7 @@ impl Tx {
         let chans = rig.channel();
         let area = rig.stage_some(way, Access::ReadOnly, 0, buffers).map(|(area, _)| area);
         let pages = rig.ordinary(way, Access::ReadOnly, Granting::PerFrame);
-        let front = TxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages));
+        let front = TxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages)).expect("memory");
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }
     }
     pub fn send(&mut self, len: usize, offload: Offload) -> usize {
@@ -124,7 +124,8 @@ impl Rx {
                 assert!(pages.bytes().copy_in(id * PAGE_SIZE, &[(id as u8).wrapping_add(1); PAGE_SIZE]));
             }
         }
-        let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages), 1);
+        let mut front =
+            RxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages), 1).expect("memory");
         front.post(&rig.guest, &chans.0).expect("grants to be had");
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() }
     }

@@ -55,6 +55,27 @@ pub struct RxFront<P: Platform> {
     pub(super) stats: DirStats,
 }
 
+/// The tables of a queue, made before its ring and its paths are given to it.
+pub(super) struct RxTables {
+    pages: LentPages,
+    buffers: SlotMemory,
+}
+
+impl RxTables {
+    /// For a ring of so many slots, and these paths.
+    pub(super) fn new<P: Platform>(
+        slots: u32,
+        chain: &FrontChain<P>,
+        tag: u16,
+    ) -> Result<Self, PlatformError> {
+        Ok(Self { pages: LentPages::new(slots, chain.pages(), tag)?, buffers: buffers_of(slots, chain)? })
+    }
+}
+
+fn buffers_of<P: Platform>(slots: u32, chain: &FrontChain<P>) -> Result<SlotMemory, PlatformError> {
+    SlotMemory::new(slots, chain.buffers(), chain.buffers_rest())
+}
+
 /// The outcome of the answers of a frame that is not plain: so many were used.
 enum Long {
     /// They are not all there.
@@ -70,9 +91,25 @@ enum Long {
 impl<P: Platform> RxFront<P> {
     /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for
     /// those that are lent. `tag` is no other queue's of this vif.
-    pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
-        let pages = LentPages::new(ring.size(), chain.pages(), tag);
-        let buffers = SlotMemory::new(ring.size(), chain.buffers(), chain.buffers_rest());
+    ///
+    /// # Errors
+    /// There is no memory for its tables. Ring and paths are dropped.
+    pub fn new(
+        ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
+        chain: FrontChain<P>,
+        tag: u16,
+    ) -> Result<Self, PlatformError> {
+        let tables = RxTables::new(ring.size(), &chain, tag)?;
+        Ok(Self::with_tables(ring, chain, tables))
+    }
+
+    /// The same with tables that are there.
+    pub(super) fn with_tables(
+        ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
+        chain: FrontChain<P>,
+        tables: RxTables,
+    ) -> Self {
+        let RxTables { pages, buffers } = tables;
         Self {
             ring,
             chain,
@@ -87,8 +124,9 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// The paths are those that frames go by: before the first slot is posted.
-    pub(super) fn settle_buffers(&mut self) {
-        self.buffers = SlotMemory::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
+    pub(super) fn settle_buffers(&mut self) -> Result<(), PlatformError> {
+        self.buffers = buffers_of(self.ring.size(), &self.chain)?;
+        Ok(())
     }
 
     /// Posts a request in each free slot for which there is a page, and publishes them.
@@ -485,9 +523,15 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Pages for what its paths do not carry, before the first frame.
-    pub fn append(&mut self, pages: OrdinaryPages<P>) {
-        self.pages = self.pages.with_pages(self.ring.size(), &pages);
+    ///
+    /// # Errors
+    /// There is no memory for their tables. The pages are the queue's all the same.
+    pub fn append(&mut self, pages: OrdinaryPages<P>) -> Result<(), PlatformError> {
         self.chain.insert(AnyFrontPath::Copy(pages));
+        if let Some(pages) = self.chain.pages() {
+            self.pages = self.pages.with_pages(self.ring.size(), pages)?;
+        }
+        Ok(())
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.

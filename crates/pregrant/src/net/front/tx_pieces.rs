@@ -85,12 +85,16 @@ impl<P: Platform> TxSlots<P> {
 impl<P: Platform> TxFront<P> {
     /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that is
     /// [trusted](super::trust) and keeps no page mapped because it saw it.
-    pub fn allow_pieces(&mut self) {
+    ///
+    /// # Errors
+    /// There is no memory for the list of their ids: there are none then.
+    pub fn allow_pieces(&mut self) -> Result<(), PlatformError> {
         let paths = self.chain.paths();
         let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
         if grants && !paths.iter().any(AnyFrontPath::takes_first) {
-            self.pieces = Pieces::of_ids(self.ids());
+            self.pieces = Pieces::of_ids(self.ids())?;
         }
+        Ok(())
     }
 
     /// Whether they may.

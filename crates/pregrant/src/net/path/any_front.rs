@@ -18,8 +18,6 @@ use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, Offload, Sink, Source};
 use crate::wire::netif::RxResponse;
-use alloc::vec;
-use alloc::vec::Vec;
 
 /// The memory that a queue's frames can travel in, matched once for a run of frames.
 #[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
@@ -57,10 +55,10 @@ impl<P: Platform> AnyFrontPath<P> {
 
     /// TX: `n` ids share its memory, of which as many as have memory are in flight at a time.
     /// False: it cannot serve so many.
-    pub fn serve_ids(&mut self, n: u32) -> bool {
+    pub fn serve_ids(&mut self, n: u32) -> Result<bool, PlatformError> {
         match self {
-            Self::Copy(pages) => pages.serve_ids(n),
-            Self::Staging(_) | Self::DataRing(_) | Self::Foreign(_) => n <= self.ids(),
+            Self::Copy(pages) => pages.serve_ids(n).map(|()| true),
+            Self::Staging(_) | Self::DataRing(_) | Self::Foreign(_) => Ok(n <= self.ids()),
         }
     }
 
@@ -220,13 +218,14 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// Its pages, to be given back.
-    pub fn into_memory(self) -> Vec<Granted<P>> {
+    /// Gives its pages back, one by one, which allocates nothing.
+    #[inline(never)] // a kernel's stack has no room for all kinds of them
+    pub fn give_back(self, give: &mut dyn FnMut(Granted<P>)) {
         match self {
-            Self::Staging(area) => Vec::from(area.into_granted()),
-            Self::DataRing(area) => vec![area.into_granted()],
-            Self::Foreign(pages) => pages.into_pages().into_all().collect(),
-            Self::Copy(pages) => pages.into_all().collect(),
+            Self::Staging(area) => area.into_granted().into_iter().for_each(give),
+            Self::DataRing(area) => give(area.into_granted()),
+            Self::Foreign(pages) => pages.into_pages().into_all().for_each(give),
+            Self::Copy(pages) => pages.into_all().for_each(give),
         }
     }
 }
@@ -335,11 +334,11 @@ impl<P: Platform> AnyFlaggedPath<P> {
         }
     }
 
-    /// Its pages, to be given back.
-    pub fn into_memory(self) -> Vec<Granted<P>> {
+    /// Its page or pages, to be given back.
+    pub fn into_memory(self) -> Granted<P> {
         match self {
-            Self::DataRing(area) => vec![area.into_granted()],
-            Self::GuestCopy(pages) => vec![pages.into_granted()],
+            Self::DataRing(area) => area.into_granted(),
+            Self::GuestCopy(pages) => pages.into_granted(),
         }
     }
 }

@@ -415,10 +415,17 @@ impl<P: Platform> TxFront<P> {
         Ok(sent? > 0)
     }
 
-    /// Has frames go from pages of the guest's own, where `cache` says that the back has them;
+    /// Has frames go from pages of the guest's own, where the cache says that the back has them;
     /// before the first one.
-    pub fn set_cache(&mut self, cache: GrefCache) {
-        self.own = Some(Box::new(AnnouncedPages::new(cache, self.slots.in_flight.len())));
+    ///
+    /// # Errors
+    /// There is no memory for the cache, or for the tables beside it: frames are copied then.
+    pub fn set_cache(
+        &mut self,
+        cache: impl FnOnce() -> Result<GrefCache, PlatformError>,
+    ) -> Result<(), PlatformError> {
+        self.own = Some(Box::new(AnnouncedPages::new(cache, self.slots.in_flight.len())?));
+        Ok(())
     }
 
     /// Takes that away, when the queue is over.

@@ -52,13 +52,10 @@ impl<P: Platform> Unreturned<P> {
         Some(Self { pages, lent })
     }
 
-    /// None: the caller has returned all pages, and the memory is returned.
-    pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
-        if self.lent.out() > 0 {
-            return Some(self);
-        }
+    /// The caller has returned all pages: returns the memory.
+    pub fn put(self, p: &P, regions: &mut Regions<P>) {
+        debug_assert_eq!(self.lent(), 0);
         self.pages.into_all().for_each(|granted| regions.put(p, granted));
-        None
     }
 
     /// How many pages it counts.
