@@ -14,7 +14,7 @@ use crate::halves::{Rx, Tx};
 use crate::in_place::has_done;
 use crate::log;
 use crate::platform::Kernel;
-use crate::shim::{self, More};
+use crate::shim;
 use crate::used_path::{self, Seen, Words};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use core::fmt::{Display, Write};
 use core::mem::MaybeUninit;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
-use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
 use pregrant::units::PAGE_SIZE;
@@ -108,7 +108,7 @@ pub const AUTO: u32 = u32::MAX;
 /// RX pages of a queue that can be added while skbs have others: as many as two rings of one page
 /// have slots.
 const MORE_RX_PAGES: u32 = 512;
-/// RX pages that one call adds: the reserve of a step has memory for so many.
+/// RX pages that one call adds.
 const GROWS_BY: usize = 64;
 /// Bytes of a page that a frame uses, on average.
 const USED: u32 = PAGE_SIZE as u32 / 2;
@@ -182,19 +182,6 @@ pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     config.is_ok()
 }
 
-/// The staging buffers and pages for which these settings ask.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_more(settings: &Settings) -> More {
-    config(settings).map_or(More::default(), |config| more_of(&config))
-}
-
-pub fn more_of(config: &FrontConfig) -> More {
-    let most = LONG_LIST_MAX as u32;
-    // Each page that can be added has an entry of its own.
-    let pool = if config.more_rx_pages > 0 { config.more_rx_pages + (256 << config.ring_order) } else { 0 };
-    More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most).max(pool) }
-}
-
 /// A front for a device whose backend is in domain `back`. Null: the settings do not pass
 /// pregrant_front_check.
 ///
@@ -207,6 +194,7 @@ pub unsafe extern "C" fn pregrant_front_new(
     settings: &Settings,
 ) -> *mut Front {
     let Ok(config) = config(settings) else { return core::ptr::null_mut() };
+    const { assert!(size_of::<Front>() <= PAGE_SIZE, "the allocator may refuse more") };
     let front = Box::new(Front {
         p: Kernel { device },
         bus: KernelBus(device),

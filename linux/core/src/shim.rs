@@ -23,17 +23,10 @@ pub type Text = *const u8;
 /// Room for a text: `char *`.
 pub type TextRoom = *mut u8;
 
-/// Buffers or pages of a direction and queue: `struct pregrant_more`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct More {
-    pub buffers: u32,
-    pub pages: u32,
-}
-
 unsafe extern "C" {
     // heap.c
-    /// Memory for the core, which the caller may not refuse. Null: no such alignment.
+    /// Memory for the core. Null: there is none now for more than a page, or no such alignment.
+    /// Less than that is waited for.
     pub fn pk_alloc(size: usize, align: usize, zeroed: bool) -> *mut u8;
     pub fn pk_free(at: *mut u8);
     /// Zeroed pages that can be granted, with consecutive addresses. Null: there is no memory now.
@@ -124,7 +117,6 @@ unsafe extern "C" {
     pub fn pk_may_allocate(kind: u32) -> bool;
     /// Allocations that are not freed.
     pub fn pk_memory() -> i64;
-    pub fn pk_memory_waits() -> u32;
     /// Reschedules if needed.
     pub fn pk_test_resched();
     /// An skb with these bytes, in fragments. Null: no memory.
@@ -140,9 +132,4 @@ unsafe extern "C" {
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// Enters softirq context, as NAPI does, or leaves it.
     pub fn pk_test_softirq(on: bool);
-    pub fn pk_reserve_size(queues: u32, slots: u32, more: More) -> usize;
-    /// Null: no memory.
-    pub fn pk_reserve_begin(queues: u32, slots: u32, more: More) -> *mut c_void;
-    /// The most bytes that were in use of it.
-    pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }
