@@ -152,9 +152,10 @@ impl Game {
         }
         let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
         let tx_chain = FrontChain::new(tx_area, domains.ordinary(tx_way, Access::ReadOnly, granting));
-        let mut tx = TxFront::new(FrontRing::starting_at(tx_mem, start), tx_chain);
+        let mut tx = TxFront::new(FrontRing::starting_at(tx_mem, start), tx_chain).expect("memory");
+        let rx_chain = FrontChain::new(rx_area, rx_pages);
         let mut game = Self {
-            rx: RxFront::new(FrontRing::starting_at(rx_mem, start), FrontChain::new(rx_area, rx_pages), 1),
+            rx: RxFront::new(FrontRing::starting_at(rx_mem, start), rx_chain, 1).expect("memory"),
             tx_ring: RawRing::new(tx_back, start),
             rx_ring: RawRing::new(rx_back, start),
             chans: [a, b, c, d],
@@ -179,10 +180,10 @@ impl Game {
             domains,
         };
         if sends_on {
-            game.tx.allow_send_on((SLOTS + longer) as u16);
+            game.tx.allow_send_on((SLOTS + longer) as u16).expect("memory");
         }
         if how & 32 != 0 {
-            game.tx.allow_pieces();
+            game.tx.allow_pieces().expect("memory");
         }
         game
     }

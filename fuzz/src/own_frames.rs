@@ -37,9 +37,9 @@ impl OwnFrames {
     pub fn new(domains: &TwoDomains, tx: &mut TxFront<LocalDomain>) -> Self {
         let memory = GrantTable::pages(&domains.guest, PAGES).expect("the guest's pages");
         fill(&memory);
-        let mut cache = GrefCache::new(PAGES, PLACES);
+        let mut cache = GrefCache::new(PAGES, PLACES).expect("memory");
         cache.begin(PLACES);
-        tx.set_cache(cache);
+        tx.set_cache(|| Ok(cache)).expect("memory");
         Self { memory, list: Vec::new(), pages: RefCell::default(), held: Vec::new() }
     }
 

@@ -26,8 +26,6 @@
 #define CLOSE_POLL_MS 10
 /* From carrier on to gratuitous ARP: linkwatch must have activated the qdisc by then. */
 #define ANNOUNCE_PAUSE HZ
-/* The pause after -ENOMEM, unless the backend changes its state before. */
-#define SHORTAGE_PAUSE (HZ / 2)
 /* The interval at which a backend is looked for whose directory cannot be read. */
 #define LOOK_PAUSE HZ
 /* Runs without a pause, and the interval of further ones: a backend can cause runs. */
@@ -445,42 +443,6 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 		start_closing(dev);
 }
 
-/*
- * Called with `control` held: memory for all allocations of the next call of the core. False:
- * -ENOMEM.
- */
-bool pregrant_take_reserve(struct pregrant_device *dev)
-{
-	struct pregrant_reserve *reserve = dev->reserve;
-
-	if (!reserve || !pregrant_reserve_is_enough(reserve)) {
-		reserve = pregrant_reserve_new(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order,
-					       pregrant_front_more(&dev->settings));
-		if (!reserve)
-			return false;
-		pregrant_reserve_free(dev->reserve);
-		dev->reserve = reserve;
-	}
-	pregrant_reserve_use(reserve);
-	return true;
-}
-
-void pregrant_rest_reserve(struct pregrant_device *dev)
-{
-	pregrant_reserve_rest(dev->reserve);
-}
-
-/* Called with `control` held: a step failed for lack of memory, and is tried again later. */
-static void retry_later(struct pregrant_device *dev)
-{
-	static const char text[] = "no memory to follow the back: tries again";
-
-	if (!dev->enomem_logged)
-		pk_error_write(dev, -ENOMEM, text, sizeof(text) - 1);
-	dev->enomem_logged = true;
-	pregrant_wake_control_in(dev, SHORTAGE_PAUSE);
-}
-
 /* Jiffies until control has something to do without an event; ULONG_MAX: nothing. */
 static unsigned long due_in(struct pregrant_device *dev)
 {
@@ -499,10 +461,7 @@ static unsigned long due_in(struct pregrant_device *dev)
 	return due;
 }
 
-/*
- * Called with `control` held, and with a reserve: handles events and requests. False: no front to
- * step now.
- */
+/* Under `control`: handles events and requests. False: no front to step now. */
 static bool has_front(struct pregrant_device *dev)
 {
 	unsigned int queues = xchg(&dev->restart_queues, 0);
@@ -538,16 +497,13 @@ static bool has_front(struct pregrant_device *dev)
 	return false;
 }
 
-/* Called with `control` held, and with a reserve: one run. */
+/* Under `control`. */
 static void control(struct pregrant_device *dev)
 {
 	unsigned long due;
 	unsigned int k;
 	bool shrinks;
 
-	if (dev->enomem_logged)
-		pk_error_remove(dev);
-	dev->enomem_logged = false;
 	if (!has_front(dev))
 		return;
 	shrinks = test_and_clear_bit(PREGRANT_EV_SHRINK, &dev->events);
@@ -580,18 +536,10 @@ void pregrant_control_work(struct work_struct *work)
 	mutex_lock(&dev->control);
 	if (dev->bound) {
 		count_run(dev);
-		/*
-		 * This needs no memory, so it comes before the reserve, for which there may be
-		 * none.
-		 */
+		/* Needs no memory, so it comes before all that may have to wait for some. */
 		if (test_bit(PREGRANT_EV_SHRINK, &dev->events) && dev->front)
 			pregrant_front_release_idle(dev->front);
-		if (pregrant_take_reserve(dev)) {
-			control(dev);
-			pregrant_rest_reserve(dev);
-		} else {
-			retry_later(dev);
-		}
+		control(dev);
 	}
 	mutex_unlock(&dev->control);
 }

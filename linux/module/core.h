@@ -12,8 +12,8 @@
 
 /* linux/core/src/shim.rs */
 /*
- * Allocates memory for the core; it does not fail for lack of memory. Null: this alignment is
- * not supported.
+ * Memory for the core. Null: there is none now for more than a page, or no such alignment. Less
+ * than that is waited for.
  */
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);
@@ -90,7 +90,6 @@ u64 pk_asked(void);
 bool pk_may_allocate(u32 kind);
 /* Allocations that are not freed. */
 s64 pk_memory(void);
-u32 pk_memory_waits(void);
 /* Reschedules if needed. */
 void pk_test_resched(void);
 /* Makes an skb with these bytes, in fragments. Null: no memory. */
@@ -111,17 +110,10 @@ u32 pk_test_dropped(void *received);
 int pk_test_next(void *received, void *to, size_t room);
 /* Enters softirq context, as NAPI does, or leaves it. */
 void pk_test_softirq(bool on);
-size_t pk_reserve_size(u32 queues, u32 slots, struct pregrant_more more);
-/* Allocates a reserve for a front. Null: no memory. */
-void *pk_reserve_begin(u32 queues, u32 slots, struct pregrant_more more);
-/* Frees a reserve. Returns the largest number of bytes that were in use. */
-size_t pk_reserve_end(void *reserve);
 
 /* linux/core/src/front.rs */
 /* True if a front with these settings is possible. If not, the reason is logged. */
 bool pregrant_front_check(const struct pregrant_settings *settings);
-/* The staging buffers and pages for which these settings ask. */
-struct pregrant_more pregrant_front_more(const struct pregrant_settings *settings);
 /*
  * Makes a front for a device whose backend is in domain `back`. Null: the settings do not pass
  * pregrant_front_check.

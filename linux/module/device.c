@@ -67,7 +67,6 @@ MODULE_PARM_DESC(keep_orphans, "seconds that an interface waits for another vif 
 
 /* The grants of ten devices with this many queues fit a grant table of 64 pages. */
 #define QUEUES_DEFAULT 4
-/* Each queue needs a reserve of memory. */
 #define QUEUES_MAX 64
 
 struct workqueue_struct *pregrant_control;
@@ -184,11 +183,7 @@ static int probe_device(struct xenbus_device *xbdev)
 	}
 	if (ret)
 		goto failed;
-	ret = -ENOMEM;
-	if (!pregrant_take_reserve(dev))
-		goto failed;
 	ret = pregrant_begin(dev);
-	pregrant_rest_reserve(dev);
 	why = "no front";
 	if (ret)
 		goto failed;
@@ -238,7 +233,7 @@ static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 	unsigned int keep = READ_ONCE(keep_orphans);
-	bool stays, has_reserve;
+	bool stays;
 
 	mutex_lock(&dev->control);
 	dev->bound = false; /* control does not change the carrier any more */
@@ -252,12 +247,9 @@ static void take_away(struct xenbus_device *xbdev)
 		netif_carrier_off(dev->netdev);
 	else
 		unregister_netdev(dev->netdev);
-	/* Remove cannot fail: without a reserve, allocations wait for memory. */
+	/* Remove cannot fail: to close a front takes a page at a time, and waits for it. */
 	mutex_lock(&dev->control);
-	has_reserve = pregrant_take_reserve(dev);
 	pregrant_end(dev);
-	if (has_reserve)
-		pregrant_rest_reserve(dev);
 	pregrant_backend_leave(dev);
 	mutex_unlock(&dev->control);
 	if (stays)

@@ -198,8 +198,6 @@ struct pregrant_device {
 	unsigned long announce_at; /* jiffies; 0: nothing to announce */
 	bool backend_unreadable; /* its state could not be read: a timer reads it again */
 	bool no_backend_logged;
-	bool enomem_logged;
-	struct pregrant_reserve *reserve; /* memory for allocations of the front */
 
 	u8 mac[ETH_ALEN]; /* as the toolstack wrote it */
 	bool offline; /* `online` of the backend is 0: the toolstack removes the vif */
@@ -253,8 +251,6 @@ void pregrant_pause_and_drop(struct pregrant_device *dev);
 void pregrant_stop_queues(struct pregrant_device *dev);
 void pregrant_start_queues(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
-bool pregrant_take_reserve(struct pregrant_device *dev);
-void pregrant_rest_reserve(struct pregrant_device *dev);
 int pregrant_begin(struct pregrant_device *dev);
 void pregrant_end(struct pregrant_device *dev);
 

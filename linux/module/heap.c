@@ -1,70 +1,60 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Memory for the core.
+ * Memory for the core, which allocates on set-up, on each step and on close: from control, probe or
+ * remove, which may sleep. It allocates nothing for a frame.
  *
- * Allocations of the core cannot fail: if kvmalloc() does, they come from the reserve of the caller
- * (reserve.c). On remove there may be none, and they wait for memory. Pages to grant may fail: the
- * front goes on with fewer, or tries again.
+ *   at most a page   the core's boxes, keys and texts: kmalloc() with __GFP_NOFAIL waits
+ *   more             tables and lists whose length has no bound but the rings': may fail, which the
+ *                    core handles as -ENOMEM, and tries again later or does with less
+ *   pages to grant   may fail, the same
+ *
+ * __GFP_NOFAIL is for what has order 0 or 1 and may sleep, which these are. Nothing waits for
+ * control but a suspend of the guest and a remove, and it holds no lock that reclaim takes: the
+ * shrinker (shrinker.c) asks control to free pages, and does not wait for it.
  */
-#include <linux/delay.h>
+#include <linux/bug.h>
 #include <linux/gfp.h>
+#include <linux/kernel.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
-#include <linux/version.h>
 #include <linux/vmalloc.h>
 
 #include "pregrant.h"
 
-atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
-atomic_t pregrant_memory_waits = ATOMIC_INIT(0);
+atomic_t pregrant_memory_refused = ATOMIC_INIT(0);
 
 /* Up to this many pages are allocated contiguously if possible, which saves TLB entries. */
 #define CONTIGUOUS_MAX 64
 
-static void *wait_for(size_t size, gfp_t zero)
+/* More than a page: a failed set-up is tried again, so no process is killed for it. */
+static void *allocate_pages(size_t size, gfp_t gfp)
 {
-	gfp_t gfp = GFP_KERNEL | __GFP_NOFAIL | zero;
-	void *at;
+	void *at = kmalloc(size, gfp | __GFP_NORETRY | __GFP_NOWARN);
 
-	atomic_inc(&pregrant_memory_waits);
-	if (size <= PAGE_SIZE)
-		return kmalloc(size, gfp);
-#if LINUX_VERSION_CODE < KERNEL_VERSION(5, 17, 0)
-	gfp &= ~__GFP_NOFAIL; /* vmalloc does not support this flag yet */
-#endif
-	while (!(at = kvmalloc(size, gfp)))
-		msleep(10);
-	return at;
-}
-
-static void *allocate(size_t size, size_t align, bool zeroed)
-{
-	gfp_t zero = zeroed ? __GFP_ZERO : 0;
-	void *at = NULL;
-
-	/* kmalloc aligns sizes that are a power of two. */
-	if (size > PAGE_SIZE)
-		size = PAGE_ALIGN(size);
-	else if (align > ARCH_KMALLOC_MINALIGN)
-		size = roundup_pow_of_two(max(size, align));
-	if (in_atomic() || irqs_disabled()) {
-		atomic_inc(&pregrant_atomic_allocations);
-		return kmalloc(size, GFP_ATOMIC | zero);
-	}
-	if (pregrant_may_allocate(PREGRANT_HEAP))
-		at = kvmalloc(size, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN | zero);
-	if (!at)
-		at = pregrant_reserve_cut(size, align, zeroed);
-	return at ? at : wait_for(size, zero);
+	return at ? at : __vmalloc(size, gfp | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
 }
 
 void *pk_alloc(size_t size, size_t align, bool zeroed)
 {
-	void *at = align <= PAGE_SIZE ? allocate(size, align, zeroed) : NULL;
+	gfp_t gfp = GFP_KERNEL | (zeroed ? __GFP_ZERO : 0);
+	void *at = NULL;
 
-	if (at)
+	might_sleep();
+	WARN_ON_ONCE(!in_task());
+	if (align > PAGE_SIZE)
+		return NULL;
+	/* kmalloc aligns sizes that are a power of two, and above a page to pages. */
+	if (size <= PAGE_SIZE && align > ARCH_KMALLOC_MINALIGN)
+		size = roundup_pow_of_two(max(size, align));
+	if (size <= PAGE_SIZE)
+		at = kmalloc(size, gfp | __GFP_NOFAIL);
+	else if (pregrant_may_allocate(PREGRANT_HEAP))
+		at = allocate_pages(PAGE_ALIGN(size), gfp);
+	if (!at)
+		atomic_inc(&pregrant_memory_refused);
+	else
 		pregrant_note_memory(1);
 	return at;
 }
@@ -72,8 +62,7 @@ void *pk_alloc(size_t size, size_t align, bool zeroed)
 void pk_free(void *at)
 {
 	pregrant_note_memory(-1);
-	if (!pregrant_reserve_put(at))
-		kvfree(at);
+	kvfree(at);
 }
 
 void *pk_pages(size_t n)

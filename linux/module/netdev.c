@@ -265,6 +265,5 @@ void pregrant_netdev_free(struct pregrant_device *dev)
 	for (k = 0; k < dev->max_queues; k++)
 		pregrant_queue_free(&dev->queues[k]);
 	kvfree(dev->queues);
-	pregrant_reserve_free(dev->reserve);
 	free_netdev(dev->netdev);
 }

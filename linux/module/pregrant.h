@@ -23,40 +23,17 @@ struct sk_buff;
 #define pregrant_note_memory(n) ((void)0)
 #endif
 
-/* heap.c: allocations in atomic context, and those that waited for memory. Both stay 0. */
-extern atomic_t pregrant_atomic_allocations, pregrant_memory_waits;
+/* heap.c: allocations of more than a page for which there was no memory. */
+extern atomic_t pregrant_memory_refused;
 
 /* Kinds of requests that the self-test can fail. */
 enum pregrant_kind {
-	PREGRANT_HEAP = 1,
+	PREGRANT_HEAP = 1, /* more than a page; less never fails */
 	PREGRANT_PAGES = 2,
 	PREGRANT_GRANT = 4,
 	PREGRANT_CHANNEL = 8,
 	PREGRANT_STATE = 16, /* writing a xenbus state */
 };
-
-/* Staging buffers and pages of one direction of a queue; 0: one per slot. A backend gets either. */
-struct pregrant_more {
-	u32 buffers, pages;
-};
-
-/*
- * reserve.c: memory for allocations of the core between `use` and `rest`, by that thread: around
- * each call of pregrant_front_new(), _step(), _turn() and _start_queues(). A device has one of its
- * own.
- */
-struct pregrant_reserve;
-size_t pregrant_reserve_size(u32 queues, u32 slots, struct pregrant_more more);
-/* NULL: no memory; the core must not be called. */
-struct pregrant_reserve *pregrant_reserve_new(u32 queues, u32 slots, struct pregrant_more more);
-/* Whether enough is left for a call: allocations of earlier calls may still be in use. */
-bool pregrant_reserve_is_enough(struct pregrant_reserve *reserve);
-void pregrant_reserve_use(struct pregrant_reserve *reserve);
-/* Ends the use. Returns the largest number of bytes that were in use. */
-size_t pregrant_reserve_rest(struct pregrant_reserve *reserve);
-void pregrant_reserve_free(struct pregrant_reserve *reserve); /* parts may still be in use */
-void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
-bool pregrant_reserve_put(void *at);
 
 /* The module parameters. */
 struct pregrant_settings {

@@ -9,13 +9,25 @@
 #include <linux/moduleparam.h>
 
 #define pregrant_may_allocate(kind) pk_may_allocate(kind)
-#define pregrant_note_memory(n) atomic64_add(n, &memory)
+#define pregrant_note_memory(n) note_memory(n)
+#include <linux/preempt.h>
+
+static atomic64_t memory = ATOMIC64_INIT(0);
+static atomic_t for_frames = ATOMIC_INIT(0);
+
+/* Frames travel with softirqs disabled, as in NAPI. */
+static void note_memory(int n)
+{
+	atomic64_add(n, &memory);
+	if (n > 0 && in_softirq())
+		atomic_inc(&for_frames);
+}
+
 #include "pregrant.h"
 
 /* Requests of these kinds fail, from number fail_from to before fail_to. */
 static u32 fail_kinds;
 static u64 asked, fail_from, fail_to;
-static atomic64_t memory = ATOMIC64_INIT(0);
 
 /*
  * kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver
@@ -25,7 +37,6 @@ static atomic64_t memory = ATOMIC64_INIT(0);
 #include "frame.c"
 #include "heap.c"
 #include "log.c"
-#include "reserve.c"
 
 bool pk_trusted(void)
 {
@@ -62,37 +73,7 @@ s64 pk_memory(void)
 	return atomic64_read(&memory);
 }
 
-u32 pk_memory_waits(void)
-{
-	return atomic_read(&pregrant_memory_waits);
-}
-
-size_t pk_reserve_size(u32 queues, u32 slots, struct pregrant_more more)
-{
-	return pregrant_reserve_size(queues, slots, more);
-}
-
-void *pk_reserve_begin(u32 queues, u32 slots, struct pregrant_more more)
-{
-	struct pregrant_reserve *reserve = pregrant_reserve_new(queues, slots, more);
-
-	if (reserve)
-		pregrant_reserve_use(reserve);
-	return reserve;
-}
-
-size_t pk_reserve_end(void *reserve)
-{
-	size_t most = pregrant_reserve_rest(reserve);
-
-	pregrant_reserve_free(reserve);
-	return most;
-}
-
-/*
- * Number of bytes in the linear part of a test skb; the others are in pages, as in skbs of the
- * stack.
- */
+/* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
 #define TEST_HEAD 128
 
 /* A million frames may take longer than the kernel's watchdog waits. */
@@ -185,13 +166,8 @@ static int __init selftest_init(void)
 	int result = pregrant_selftest_backend() ?: pregrant_selftest_pieces() ?: pregrant_selftest_control() ?:
 		     pregrant_selftest_xdp() ?: pregrant_selftest(frames);
 
-	if (!result && !list_empty(&reserves)) {
-		pr_warn("pregrant: selftest: a reserve is left\n");
-		result = -EBUSY;
-	}
-	pr_info("pregrant: selftest %s, %d atomic allocations, %d waits for memory\n",
-		result ? "failed" : "passed", atomic_read(&pregrant_atomic_allocations),
-		atomic_read(&pregrant_memory_waits));
+	pr_info("pregrant: selftest %s, %d allocations for frames\n", result ? "failed" : "passed",
+		atomic_read(&for_frames));
 	return result;
 }
 

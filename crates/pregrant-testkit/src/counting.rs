@@ -17,10 +17,70 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ptr::null_mut;
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static LIVE: Cell<isize> = const { Cell::new(0) };
+    /// Set while calls are refused memory.
+    static REFUSED: Cell<Refused> = const { Cell::new(Refused::none()) };
+}
+
+/// Bytes that are never refused.
+const PAGE: usize = 4096;
+
+/// Which of the allocations of more than a page are refused.
+#[derive(Clone, Copy)]
+pub struct Refused {
+    from: u64,
+    to: u64,
+    asked: u64,
+    is_on: bool,
+}
+
+impl Refused {
+    /// Nothing.
+    pub const fn none() -> Self {
+        Self { from: 0, to: 0, asked: 0, is_on: false }
+    }
+
+    /// The `n`-th, or all from it on.
+    pub const fn from(n: u64, then_on: bool) -> Self {
+        Self { from: n, to: if then_on { u64::MAX } else { n + 1 }, asked: 0, is_on: false }
+    }
+
+    /// How many were.
+    pub fn count(&self) -> u64 {
+        self.asked.min(self.to).saturating_sub(self.from)
+    }
+}
+
+/// Makes a call whose allocations are refused.
+pub fn refusing<T>(refused: &mut Refused, call: impl FnOnce() -> T) -> T {
+    REFUSED.set(Refused { is_on: true, ..*refused });
+    let came = call();
+    *refused = Refused { is_on: false, ..REFUSED.replace(Refused::none()) };
+    came
+}
+
+/// Makes a call, within such a one, of which none is refused.
+pub fn spared<T>(call: impl FnOnce() -> T) -> T {
+    let refused = REFUSED.replace(Refused::none());
+    let came = call();
+    REFUSED.set(refused);
+    came
+}
+
+fn is_refused(bytes: usize) -> bool {
+    let asks = |refused: &Cell<Refused>| {
+        let now = refused.get();
+        if !now.is_on || bytes <= PAGE {
+            return false;
+        }
+        refused.set(Refused { asked: now.asked + 1, ..now });
+        (now.from..now.to).contains(&now.asked)
+    };
+    REFUSED.try_with(asks).unwrap_or(false)
 }
 
 /// Counts each thread's calls for memory, and the bytes that it holds.
@@ -36,11 +96,17 @@ fn count(calls: u64, bytes: isize) {
 // destructor, so it neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return null_mut();
+        }
         count(1, layout.size() as isize);
         // SAFETY: the caller's.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return null_mut();
+        }
         count(1, layout.size() as isize);
         // SAFETY: the caller's.
         unsafe { System.alloc_zeroed(layout) }
@@ -51,6 +117,9 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.dealloc(ptr, layout) }
     }
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if is_refused(new_size) {
+            return null_mut();
+        }
         count(1, new_size as isize - layout.size() as isize);
         // SAFETY: the caller's.
         unsafe { System.realloc(ptr, layout, new_size) }

@@ -241,8 +241,8 @@ impl TwoDomains {
         let (front_chan, back_chan) = self.channel();
         let front_ring = FrontRing::starting_at(front_ring, start);
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
-        let front =
-            TxFront::new(front_ring, FrontChain::new(area, self.ordinary(way, Access::ReadOnly, granting)));
+        let chain = FrontChain::new(area, self.ordinary(way, Access::ReadOnly, granting));
+        let front = TxFront::new(front_ring, chain).expect("memory");
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (area, half) = self.half(way, Access::ReadOnly).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.out)), front);
@@ -269,11 +269,8 @@ impl TwoDomains {
         let front_ring = FrontRing::starting_at(front_ring, start);
         let first_id = if after_tx { SLOTS as u16 } else { 0 };
         let (area, buffers) = self.stage(way, Access::ReadWrite, first_id).unzip();
-        let front = RxFront::new(
-            front_ring,
-            FrontChain::new(area, self.ordinary(way, Access::ReadWrite, granting)),
-            1,
-        );
+        let chain = FrontChain::new(area, self.ordinary(way, Access::ReadWrite, granting));
+        let front = RxFront::new(front_ring, chain, 1).expect("memory");
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (area, half) = self.half(way, Access::ReadWrite).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.within)), front);
@@ -399,9 +396,7 @@ pub fn release_half(
 
 pub fn release_front<K: RingKind>(p: &LocalDomain, (ring, chain): (Ring<K>, FrontChain<LocalDomain>)) {
     release_region(p, ring.into_pages());
-    for granted in chain.into_memory() {
-        assert!(granted.release(p).is_ok(), "the back still uses a page");
-    }
+    chain.give_back(&mut |granted| assert!(granted.release(p).is_ok(), "the back still uses a page"));
 }
 
 /// TX with both ends ours.

@@ -72,6 +72,7 @@ mod enum_table;
 pub mod error;
 pub mod grants;
 pub mod latency;
+mod memory;
 pub mod net;
 pub mod platform;
 pub mod port;

@@ -4,7 +4,6 @@ use crate::front::FAULT;
 use crate::shim;
 use alloc::string::String;
 use alloc::vec;
-use alloc::vec::Vec;
 use core::fmt;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
@@ -79,9 +78,8 @@ impl KernelBus {
         // SAFETY: the range is as long as is said.
         let n = unsafe { shim::pk_key_list(self.0, t, names.as_mut_ptr(), names.len()) };
         names.truncate(done("list keys", n)?);
-        let names: Vec<&str> =
-            names.split(|b| *b == 0).filter_map(|n| core::str::from_utf8(n).ok()).collect();
-        for old in names.into_iter().filter(|old| !old.is_empty() && stale(old)) {
+        let names = names.split(|b| *b == 0).filter_map(|n| core::str::from_utf8(n).ok());
+        for old in names.filter(|old| !old.is_empty() && stale(old)) {
             if !pairs.iter().any(|(key, _)| key == old) {
                 // SAFETY: a text of that length.
                 done("remove a key", unsafe { shim::pk_key_remove(self.0, t, old.as_ptr(), old.len()) })?;

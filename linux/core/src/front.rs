@@ -14,7 +14,7 @@ use crate::halves::{Rx, Tx};
 use crate::in_place::has_done;
 use crate::log;
 use crate::platform::Kernel;
-use crate::shim::{self, More};
+use crate::shim;
 use crate::used_path::{self, Seen, Words};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use core::fmt::{Display, Write};
 use core::mem::MaybeUninit;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
-use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
 use pregrant::units::PAGE_SIZE;
@@ -183,19 +183,6 @@ pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     config.is_ok()
 }
 
-/// The staging buffers and pages for which these settings ask.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_more(settings: &Settings) -> More {
-    config(settings).map_or(More::default(), |config| more_of(&config))
-}
-
-pub fn more_of(config: &FrontConfig) -> More {
-    let most = LONG_LIST_MAX as u32;
-    // Each page that can be added has an entry of its own.
-    let pool = if config.more_rx_pages > 0 { config.more_rx_pages + (256 << config.ring_order) } else { 0 };
-    More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most).max(pool) }
-}
-
 /// Makes a front for a device whose backend is in domain `back`. Null: the settings do not pass
 /// pregrant_front_check.
 ///
@@ -208,6 +195,7 @@ pub unsafe extern "C" fn pregrant_front_new(
     settings: &Settings,
 ) -> *mut Front {
     let Ok(config) = config(settings) else { return core::ptr::null_mut() };
+    const { assert!(size_of::<Front>() <= PAGE_SIZE, "the allocator may refuse more") };
     let front = Box::new(Front {
         p: Kernel { device },
         bus: KernelBus(device),

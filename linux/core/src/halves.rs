@@ -52,7 +52,7 @@ impl Tx {
 
 impl Rx {
     pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>, in_place: usize, persists: bool) -> Self {
-        let in_place = (in_place > 0).then(|| InPlace::new(in_place, &half));
+        let in_place = if in_place > 0 { InPlace::new(in_place, &half) } else { None };
         Self { p: Kernel { device }, half, in_place, persists }
     }
     pub fn into_half(self) -> Box<RxHalf<Kernel>> {

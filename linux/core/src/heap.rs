@@ -1,6 +1,6 @@
-//! The allocator: `heap.c`. The data path allocates nothing: C counts allocations in atomic
-//! context, and that figure stays 0 (`atomic_allocations` of `ethtool -S`; the self-test checks
-//! it).
+//! The allocator: `heap.c`. It never refuses what takes at most a page, and may refuse more, for
+//! which the crate therefore asks by functions that can fail. The data path allocates nothing: the
+//! kernel warns otherwise, and the self-test counts.
 #![allow(unsafe_code)]
 
 use crate::shim;

@@ -33,13 +33,15 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// For a queue that may have been served before. All memory is allocated here.
-    pub fn new<P: Platform>(from: usize, half: &RxHalf<P>) -> Self {
+    /// For a queue that may have been served before. All memory is allocated here. None: there is
+    /// none, and frames are copied. The front takes back what the stack has of them meanwhile.
+    pub fn new<P: Platform>(from: usize, half: &RxHalf<P>) -> Option<Self> {
         let pages = half.front().pages();
-        let mut new =
-            Self { from, out: VecDeque::with_capacity(pages.numbers()), frames: 0, short: pages.short() };
+        let mut out = VecDeque::new();
+        out.try_reserve_exact(pages.numbers()).ok()?;
+        let mut new = Self { from, out, frames: 0, short: pages.short() };
         pages.tokens().for_each(|token| new.note(token));
-        new
+        Some(new)
     }
 
     /// Receives the frames that are there. Those that an XDP program sees are copied.

@@ -107,6 +107,14 @@ impl Clock for Kernel {
     }
 }
 
+/// Zeroed pages, and room for the references of their grants.
+pub fn pages_to_grant(n: usize) -> Result<Region, PlatformError> {
+    let mut refs = Vec::new();
+    let no_room = |_| PlatformError { op: "allocate a list of grants", code: NO_MEMORY };
+    refs.try_reserve_exact(n).map_err(no_room)?;
+    Ok(Region { refs, ..pages(n)? })
+}
+
 /// Allocates zeroed pages.
 pub fn pages(n: usize) -> Result<Region, PlatformError> {
     // SAFETY: null where there are none.
@@ -133,8 +141,7 @@ fn end(gref: GrantRef) -> bool {
 unsafe impl GrantPool for Kernel {
     type Region = Region;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
-        let mut region = pages(refs.len())?;
-        region.refs.reserve_exact(refs.len());
+        let mut region = pages_to_grant(refs.len())?;
         for (page, out) in refs.iter_mut().enumerate() {
             match grant(to, &region, page, acc) {
                 Ok(gref) => {

@@ -23,14 +23,6 @@ pub type Text = *const u8;
 /// Room for a text: `char *`.
 pub type TextRoom = *mut u8;
 
-/// Buffers or pages of a direction and queue: `struct pregrant_more`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct More {
-    pub buffers: u32,
-    pub pages: u32,
-}
-
 unsafe extern "C" {
     // heap.c
     /// Allocates memory for the core; it does not fail for lack of memory. Null: this alignment is
@@ -127,7 +119,6 @@ unsafe extern "C" {
     pub fn pk_may_allocate(kind: u32) -> bool;
     /// Allocations that are not freed.
     pub fn pk_memory() -> i64;
-    pub fn pk_memory_waits() -> u32;
     /// Reschedules if needed.
     pub fn pk_test_resched();
     /// Makes an skb with these bytes, in fragments. Null: no memory.
@@ -145,9 +136,4 @@ unsafe extern "C" {
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// Enters softirq context, as NAPI does, or leaves it.
     pub fn pk_test_softirq(on: bool);
-    pub fn pk_reserve_size(queues: u32, slots: u32, more: More) -> usize;
-    /// Allocates a reserve for a front. Null: no memory.
-    pub fn pk_reserve_begin(queues: u32, slots: u32, more: More) -> *mut c_void;
-    /// Frees a reserve. Returns the largest number of bytes that were in use.
-    pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }

@@ -238,7 +238,6 @@ fn c_type(kind: &str) -> Result<&'static str, String> {
         "Device" | "shim::Device" => "struct pregrant_device *",
         "Channel" => "struct pregrant_channel *",
         "Skb" | "shim::Skb" => "struct sk_buff *",
-        "More" => "struct pregrant_more ",
         "Settings" => "struct pregrant_settings ",
         "GrantedPiece" => "struct pregrant_granted_piece ",
         "Front" => "struct pregrant_front ",

@@ -31,11 +31,11 @@
 //! others.
 
 use crate::error::PlatformError;
+use crate::memory;
 use crate::platform::{Access, GrantPool, InUse, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
@@ -83,7 +83,7 @@ pub struct Granted<P: Platform> {
 
 impl<P: Platform> Granted<P> {
     fn new(p: &P, to: DomId, acc: Access, n: usize, per_frame: bool) -> Result<Self, PlatformError> {
-        let mut refs = vec![GrantRef::NONE; n].into_boxed_slice();
+        let mut refs = memory::list(GrantRef::NONE, n)?;
         let region = match p.grants().per_frame().filter(|_| per_frame) {
             Some(table) => table.pages(n)?,
             None => p.grants().alloc(to, acc, &mut refs)?,
@@ -172,15 +172,22 @@ impl<P: Platform> Granted<P> {
 /// The pages of one vif that are not in use.
 pub struct Regions<P: Platform> {
     to: DomId,
-    kept: Vec<Granted<P>>,
-    /// Regions that were released except for pages that the back still uses: some of their grants
-    /// have ended.
-    spent: Vec<Granted<P>>,
+    /// It has room for all that are taken: to give pages back takes no memory.
+    kept: Vec<Kept<P>>,
+    /// Regions that are taken.
+    taken: usize,
     /// Whether the back may know of pages.
     exposed: bool,
     /// Number of pages that may still be released to make room.
     spare: usize,
     may_make_room: bool,
+}
+
+/// A region that is not in use.
+struct Kept<P: Platform> {
+    granted: Granted<P>,
+    /// It was released except for pages that the back still uses: some of its grants have ended.
+    is_spent: bool,
 }
 
 /// Number of pages that one vif may release in its life to make room for others: a quarter of a
@@ -191,14 +198,7 @@ const SPARE_PAGES: usize = 8192;
 impl<P: Platform> Regions<P> {
     /// An empty store for domain `to`.
     pub fn new(to: DomId) -> Self {
-        Self {
-            to,
-            kept: Vec::new(),
-            spent: Vec::new(),
-            exposed: false,
-            spare: SPARE_PAGES,
-            may_make_room: false,
-        }
+        Self { to, kept: Vec::new(), taken: 0, exposed: false, spare: SPARE_PAGES, may_make_room: false }
     }
 
     /// The domain of the back.
@@ -220,30 +220,45 @@ impl<P: Platform> Regions<P> {
         if let Some(granted) = self.again(acc, n..=n, per_frame) {
             return Ok(granted);
         }
-        Granted::new(p, self.to, acc, n, per_frame)
-            .or_else(|e| self.again(acc, n..=usize::MAX, false).ok_or(e))
+        self.new_ones(p, acc, n, per_frame).or_else(|e| self.again(acc, n..=usize::MAX, false).ok_or(e))
     }
 
     /// Takes exactly `n` pages with standing grants, as [`take`](Self::take): for a ring, whose
     /// size both ends derive from its number of pages.
     pub fn take_exactly(&mut self, p: &P, acc: Access, n: usize) -> Result<Granted<P>, PlatformError> {
-        let again = self.again(acc, n..=n, false);
-        again.map_or_else(|| Granted::new(p, self.to, acc, n, false), Ok)
+        match self.again(acc, n..=n, false) {
+            Some(granted) => Ok(granted),
+            None => self.new_ones(p, acc, n, false),
+        }
+    }
+
+    fn new_ones(
+        &mut self,
+        p: &P,
+        acc: Access,
+        n: usize,
+        per_frame: bool,
+    ) -> Result<Granted<P>, PlatformError> {
+        memory::grow(&mut self.kept, self.taken + 1)?;
+        let granted = Granted::new(p, self.to, acc, n, per_frame)?;
+        self.taken += 1;
+        Ok(granted)
     }
 
     /// The smallest kept region of a size in this range.
     fn again(&mut self, acc: Access, pages: RangeInclusive<usize>, per_frame: bool) -> Option<Granted<P>> {
-        let fits = |granted: &Granted<P>| {
-            let Grants { refs, acc: had, per_frame: was, .. } = &granted.grants;
-            pages.contains(&refs.len()) && (*had, *was) == (acc, per_frame)
+        let fits = |kept: &Kept<P>| {
+            let Grants { refs, acc: had, per_frame: was, .. } = &kept.granted.grants;
+            !kept.is_spent && pages.contains(&refs.len()) && (*had, *was) == (acc, per_frame)
         };
-        let mut fitting = self.kept.iter().enumerate().filter(|(_, granted)| fits(granted));
+        let mut fitting = self.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
         // Of one size any will do: there may be thousands of single pages.
         let (at, _) = match pages.start() == pages.end() {
             true => fitting.next(),
-            false => fitting.min_by_key(|(_, granted)| granted.count()),
+            false => fitting.min_by_key(|(_, kept)| kept.granted.count()),
         }?;
-        let granted = self.kept.swap_remove(at);
+        let granted = self.kept.swap_remove(at).granted;
+        self.taken += 1;
         granted.region.zero();
         Some(granted)
     }
@@ -257,10 +272,24 @@ impl<P: Platform> Regions<P> {
     pub fn put(&mut self, p: &P, mut granted: Granted<P>) {
         if self.exposed {
             let _ = granted.settle_all(p); // the others stand, and are posted as they are
-            self.kept.push(granted);
-        } else if let Err(InUse(granted)) = granted.release(p) {
-            self.kept.push(granted);
+            self.keep(granted);
+        } else if let Err(InUse(granted)) = self.end(p, granted) {
+            self.keep(granted);
         }
+    }
+
+    fn keep(&mut self, granted: Granted<P>) {
+        debug_assert!(self.kept.len() < self.kept.capacity(), "there is room for all that are taken");
+        self.taken = self.taken.saturating_sub(1);
+        self.kept.push(Kept { granted, is_spent: false });
+    }
+
+    /// Ends the grants of pages that were taken and are not wanted again, and frees them. If the
+    /// platform reports that the peer still uses a page, they come back, and are taken as before.
+    pub fn end(&mut self, p: &P, granted: Granted<P>) -> Result<(), InUse<Granted<P>>> {
+        granted.release(p)?;
+        self.taken = self.taken.saturating_sub(1);
+        Ok(())
     }
 
     /// Starts a connection, which may or may not [make room](Self::make_room). It may until it has
@@ -278,42 +307,33 @@ impl<P: Platform> Regions<P> {
     }
 
     /// The vif has ended: ends all grants. If the platform reports that the back still uses a page,
-    /// that stays; call this again.
+    /// that stays; call this again. No memory is allocated.
+    #[inline(never)]
     pub fn release(&mut self, p: &P) {
-        self.spent = in_use(p, core::mem::take(&mut self.spent));
-        let mut kept = in_use(p, core::mem::take(&mut self.kept));
-        if kept.capacity() > self.spent.capacity() {
-            core::mem::swap(&mut kept, &mut self.spent);
+        // From the last on: what the back still uses comes behind those that were not looked at.
+        for at in (0..self.kept.len()).rev() {
+            if let Err(InUse(granted)) = self.kept.swap_remove(at).granted.release(p) {
+                self.kept.push(Kept { granted, is_spent: true });
+            }
         }
-        self.spent.append(&mut kept);
     }
 
     /// Releases the kept pages because others need memory. Only call this if the platform reports
     /// pages that the back uses; those are bounded as for [`make_room`](Self::make_room).
     pub fn release_idle(&mut self, p: &P) {
-        if count(&self.spent) < SPARE_PAGES {
+        let spent = self.kept.iter().filter(|kept| kept.is_spent);
+        if spent.map(|kept| kept.granted.count()).sum::<usize>() < SPARE_PAGES {
             self.release(p);
         }
     }
 
     /// Number of kept pages.
     pub fn pages(&self) -> usize {
-        count(&self.kept) + count(&self.spent)
+        self.kept.iter().map(|kept| kept.granted.count()).sum()
     }
 
     /// Whether no page is kept.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty() && self.spent.is_empty()
+        self.kept.is_empty()
     }
-}
-
-/// Releases these grants, and returns those that the peer still uses. They stay in their memory:
-/// nothing is allocated while memory is short.
-#[inline(never)]
-fn in_use<P: Platform>(p: &P, all: Vec<Granted<P>>) -> Vec<Granted<P>> {
-    all.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect()
-}
-
-fn count<P: Platform>(all: &[Granted<P>]) -> usize {
-    all.iter().map(Granted::count).sum()
 }

@@ -12,9 +12,12 @@ use super::features::{
 };
 #[cfg(not(feature = "research"))]
 use super::path::research::absent;
+use super::path::staging::keys::DataRequest;
 use super::path::{DataRing, Negotiate, PathName, Persistent, Staging};
 #[cfg(feature = "research")]
 use super::path::{Foreign, GuestCopy};
+use crate::error::PlatformError;
+use crate::memory;
 use crate::units::{EvtchnPort, GrantRef};
 use crate::xenbus::key_source::{KeySource, Pairs, flag, needed, number, put};
 use crate::xenbus::ring_keys::{
@@ -95,41 +98,66 @@ impl BackFeatures {
     }
 }
 
+/// Keys of a vif at most, without those of its queues.
+const KEYS_OF_VIF: usize = 24;
+
+/// Keys of a queue at most.
+fn keys_of_queue(queue: &QueueKeys) -> usize {
+    let lists = [&queue.staging.tx, &queue.staging.rx].into_iter().filter_map(DataRequest::keys);
+    let of_lists = lists.map(|keys| keys.list_refs.len() + 1).sum::<usize>();
+    // An order of each ring, two channels, a data ring, a list of the back's pages.
+    queue.tx_ring.len() + queue.rx_ring.len() + of_lists + 2 + 2 + 1 + 1
+}
+
 impl FrontRequest {
     /// The keys for the front's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
-        put(&mut p, "request-rx-copy", self.rx_copy as u32);
-        put(&mut p, "feature-rx-notify", self.rx_notify as u32);
-        put(&mut p, "feature-sg", self.sg as u32);
-        put(&mut p, "feature-gso-tcpv4", self.gso_tcpv4 as u32);
-        put(&mut p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
-        put(&mut p, "feature-no-csum-offload", !self.csum as u32);
-        put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
-        put(&mut p, REQUEST_MULTICAST, self.multicast_control as u32);
+        self.put_all(&mut p);
+        p
+    }
+
+    /// The same, where there is memory for the list of them.
+    pub(crate) fn pairs_in_memory(&self) -> Result<Pairs, PlatformError> {
+        let mut p = memory::room(KEYS_OF_VIF + self.queues.iter().map(keys_of_queue).sum::<usize>())?;
+        let room = p.capacity();
+        self.put_all(&mut p);
+        debug_assert_eq!(p.capacity(), room, "a key more than was counted");
+        Ok(p)
+    }
+
+    fn put_all(&self, p: &mut Pairs) {
+        put(p, "request-rx-copy", self.rx_copy as u32);
+        put(p, "feature-rx-notify", self.rx_notify as u32);
+        put(p, "feature-sg", self.sg as u32);
+        put(p, "feature-gso-tcpv4", self.gso_tcpv4 as u32);
+        put(p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
+        put(p, "feature-no-csum-offload", !self.csum as u32);
+        put(p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
+        put(p, REQUEST_MULTICAST, self.multicast_control as u32);
         if self.headroom > 0 {
-            put(&mut p, XDP_HEADROOM, self.headroom);
+            put(p, XDP_HEADROOM, self.headroom);
         }
         if let Some(ctrl) = self.ctrl {
-            put(&mut p, "ctrl-ring-ref", ctrl.ring.0);
-            put(&mut p, "event-channel-ctrl", ctrl.channel.0);
+            put(p, "ctrl-ring-ref", ctrl.ring.0);
+            put(p, "event-channel-ctrl", ctrl.channel.0);
         }
         let n = self.queues.len();
         if n >= 2 {
-            put(&mut p, NUM_QUEUES, n);
+            put(p, NUM_QUEUES, n);
         }
         for (i, q) in self.queues.iter().enumerate() {
             let at = queue_prefix(i, n);
             for (dir, ring) in [("tx", &q.tx_ring), ("rx", &q.rx_ring)] {
                 let at = format!("{at}{dir}-");
-                put_order(&mut p, &at, ring.len());
-                put_ring(&mut p, &at, ring);
+                put_order(p, &at, ring.len());
+                put_ring(p, &at, ring);
             }
             match q.channels {
-                ChannelKeys::Single(port) => put(&mut p, format!("{at}event-channel"), port.0),
+                ChannelKeys::Single(port) => put(p, format!("{at}event-channel"), port.0),
                 ChannelKeys::Split { tx, rx } => {
-                    put(&mut p, format!("{at}event-channel-tx"), tx.0);
-                    put(&mut p, format!("{at}event-channel-rx"), rx.0);
+                    put(p, format!("{at}event-channel-tx"), tx.0);
+                    put(p, format!("{at}event-channel-rx"), rx.0);
                 }
             }
         }
@@ -137,24 +165,21 @@ impl FrontRequest {
         for path in PathName::ALL {
             match path {
                 PathName::Staging => {
-                    Staging::put_request(&self.staging, &self.of_queues(&at, |q| &q.staging), &mut p)
+                    Staging::put_request(&self.staging, &self.of_queues(&at, |q| &q.staging), p)
                 }
-                PathName::DataRing => {
-                    DataRing::put_request(&(), &self.of_queues(&at, |q| &q.data_ring), &mut p)
-                }
+                PathName::DataRing => DataRing::put_request(&(), &self.of_queues(&at, |q| &q.data_ring), p),
                 #[cfg(feature = "research")]
-                PathName::Foreign => Foreign::put_request(&self.foreign, &[], &mut p),
+                PathName::Foreign => Foreign::put_request(&self.foreign, &[], p),
                 #[cfg(feature = "research")]
                 PathName::GuestCopy => {
-                    GuestCopy::put_request(&(), &self.of_queues(&at, |q| &q.guest_copy), &mut p)
+                    GuestCopy::put_request(&(), &self.of_queues(&at, |q| &q.guest_copy), p)
                 }
                 #[cfg(not(feature = "research"))]
                 PathName::Foreign | PathName::GuestCopy => {}
-                PathName::Persistent => Persistent::put_request(&self.persistent, &[], &mut p),
+                PathName::Persistent => Persistent::put_request(&self.persistent, &[], p),
                 PathName::GrefMapping | PathName::Map | PathName::Copy => {}
             }
         }
-        p
     }
 
     /// The requests for one path of all queues, each with the prefix of its queue's keys.

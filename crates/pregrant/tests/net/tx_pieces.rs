@@ -242,7 +242,7 @@ fn a_full_ring_takes_none_and_goes_on() {
 #[test]
 fn a_back_answers_pieces_as_it_likes() {
     let mut t = Tx::new(Way::Copy);
-    t.front.allow_pieces();
+    t.front.allow_pieces().unwrap();
     let frame: Vec<u8> = (0..5000).map(byte).collect();
     let gref = GrantRef(9);
     let pieces = [GrantedPiece { gref, offset: 0, len: 2000 }, GrantedPiece { gref, offset: 8, len: 2500 }];

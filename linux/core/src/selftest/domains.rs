@@ -1,7 +1,7 @@
 //! Two domains in one kernel's memory: a grant is a place in a table, a map the granter's own
 //! memory. Event channels go nowhere: the test polls.
 
-use crate::platform::{Region, pages};
+use crate::platform::{Region, pages, pages_to_grant};
 use crate::shim;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -175,8 +175,7 @@ impl Clock for Domain {
 unsafe impl GrantPool for Domain {
     type Region = Region;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
-        let mut region = pages(refs.len())?;
-        region.refs.reserve_exact(refs.len());
+        let mut region = pages_to_grant(refs.len())?;
         for (k, r) in refs.iter_mut().enumerate() {
             match self.grant(to, &region, k, acc) {
                 Ok(gref) => {

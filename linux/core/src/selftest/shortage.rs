@@ -6,13 +6,12 @@
 //!     connect, the n-th is refused (or all from it on) --> an error, or it is live, with less
 //!        --> at once, or after an error by another step: live, frames each way --> closed: nothing is left
 //! ```
-//! Calls of the front are made as the driver makes them: with a reserve, without which none is. A
-//! heap that has nothing at all is no error then, and shows that the reserve is large enough. The
-//! back and the test itself get what they ask for.
+//! Memory is refused where it is more than a page. A table or list that the core asks for as if it
+//! could not be refused ends this test, and the kernel with it: so it is found. The back and the
+//! test itself get what they ask for.
 
 use super::*;
-use crate::front::more_of;
-use crate::shim::{CHANNEL, GRANT, HEAP, More, PAGES, STATE};
+use crate::shim::{CHANNEL, GRANT, HEAP, PAGES, STATE};
 use core::sync::atomic::Ordering;
 use domains::CHANNELS;
 use pregrant::net::front::{FrontQueue, FrontStep};
@@ -25,6 +24,8 @@ const FRAMES: u64 = 16;
 const GRANTS: usize = 4096;
 /// Pages that a back keeps mapped where it is asked for more than slots.
 const MAPPED_PAGES: u32 = 4096;
+/// Set-ups without any memory from one on begin so far apart.
+const REST_STRIDE: u64 = 5;
 /// One in this number of a set-up's grants is refused.
 const GRANT_STRIDE: u64 = 151;
 
@@ -37,16 +38,18 @@ struct Case {
     /// direction.
     data_len: u32,
     buffers: u32,
+    /// RX pages are added and taken away.
+    in_place: bool,
 }
 
 impl Case {
     const fn new(path: &'static [u8], queues: u32, ring_order: u32) -> Self {
-        Self { path, queues, ring_order, data_len: 2048, buffers: 0 }
+        Self { path, queues, ring_order, data_len: 2048, buffers: 0, in_place: false }
     }
 
     #[inline(never)]
     fn config(&self) -> Result<FrontConfig> {
-        let Self { path, queues, ring_order, data_len, buffers } = *self;
+        let Self { path, queues, ring_order, data_len, buffers, in_place } = *self;
         let (path_len, multicast) = (path.len(), false);
         let at = path.as_ptr();
         let settings = Settings {
@@ -57,68 +60,43 @@ impl Case {
             data_len,
             buffers,
             cache: 0,
-            rx_in_place: 0,
+            rx_in_place: if in_place { 2049 } else { 0 },
             multicast,
             send_on: false,
         };
         config(&settings)
     }
-
-    fn more(&self) -> More {
-        self.config().map_or(More::default(), |config| more_of(&config))
-    }
-
-    fn slots(&self) -> u32 {
-        (RING_SLOTS as u32) << self.ring_order
-    }
 }
 
-/// The kinds of memory refused to a front.
+/// Requests of these kinds that a front is refused: from the `from`-th to before the `to`-th.
+#[derive(Clone, Copy)]
 struct Refusal {
     kinds: u32,
     from: u64,
     to: u64,
-    /// The reserve is there in any case.
-    spares_reserve: bool,
 }
 
 impl Refusal {
-    const NONE: Self = Self { kinds: 0, from: 0, to: 0, spares_reserve: true };
+    const NONE: Self = Self { kinds: 0, from: 0, to: 0 };
 }
 
 /// A front's calls, and what they asked for.
-struct Calls<'a> {
-    case: &'a Case,
+struct Calls {
     refusal: Refusal,
     asked: u64,
-    /// Largest part of its reserve that one call used.
-    most: usize,
 }
 
-impl Calls<'_> {
-    /// Makes one. None: there is no memory for a reserve, and it was not made.
-    fn make<T>(&mut self, call: impl FnOnce() -> T) -> Option<T> {
-        let (queues, slots, more) = (self.case.queues, self.case.slots(), self.case.more());
-        let Refusal { kinds, from, to, spares_reserve } = self.refusal;
-        let (from, to) = (from.saturating_sub(self.asked), to.saturating_sub(self.asked));
+impl Calls {
+    /// Makes one.
+    fn make<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let Refusal { kinds, from, to } = self.refusal;
         // SAFETY: it sets what is counted.
-        let refuse = || unsafe { shim::pk_fail(kinds, from, to) };
-        if !spares_reserve {
-            refuse();
-        }
-        // SAFETY: it is ended below, by this thread.
-        let reserve = unsafe { shim::pk_reserve_begin(queues, slots, more) };
-        if spares_reserve {
-            refuse();
-        }
-        let came = (!reserve.is_null()).then(call);
-        // SAFETY: it reads a number, and ends what was started.
+        unsafe { shim::pk_fail(kinds, from.saturating_sub(self.asked), to.saturating_sub(self.asked)) };
+        let came = call();
+        // SAFETY: it reads a number, and ends what was set.
         unsafe {
             self.asked += shim::pk_asked();
             shim::pk_fail(0, 0, 0);
-            if !reserve.is_null() {
-                self.most = self.most.max(shim::pk_reserve_end(reserve));
-            }
         }
         came
     }
@@ -127,18 +105,11 @@ impl Calls<'_> {
 impl Ends {
     /// Connects. Returns false if that failed and must be tried again.
     #[inline(never)]
-    fn connect(&mut self, calls: &mut Calls<'_>) -> Result<bool> {
+    fn connect(&mut self, calls: &mut Calls) -> Result<bool> {
         for _ in 0..2 * STEPS {
             self.back_step()?;
-            // The live front was refused a reserve.
-            if self.front.is_live() {
-                return self.hand_out(calls);
-            }
             let Self { front, guest, front_bus, .. } = self;
-            let Some(stepped) = calls.make(|| front.step(guest, front_bus).map_err(drop)) else {
-                return Ok(false);
-            };
-            match stepped {
+            match calls.make(|| front.step(guest, front_bus).map_err(drop)) {
                 Ok(FrontStep::Live) => return self.hand_out(calls),
                 Ok(_) => {}
                 Err(()) => {
@@ -156,43 +127,39 @@ impl Ends {
     /// Hands the queues out and takes them back, as when frames travel meanwhile; then announces
     /// pages.
     #[inline(never)]
-    fn hand_out(&mut self, calls: &mut Calls<'_>) -> Result<bool> {
+    fn hand_out(&mut self, calls: &mut Calls) -> Result<bool> {
         let Self { front, guest, host, back, .. } = self;
-        let handed = calls.make(|| {
+        calls.make(|| {
             let halves = front.hand_out_queues().into_iter().map(FrontQueue::into_halves);
             let queues = halves.filter_map(|(tx, rx)| FrontQueue::of_halves(tx, rx).ok());
             let queues = queues.collect();
             front.take_back(queues);
+            // Pages for whose list there is no memory are not added.
+            let _ = front.grow_rx(guest, 0, 64);
         });
-        if handed.is_none() {
-            return Ok(false);
-        }
         for _ in 0..QUESTIONS {
             back.poll_ctrl(host).map_err(|_| "the back's control ring")?;
-            let Some(turned) = calls.make(|| front.turn(guest)) else { return Ok(false) };
+            let turned = calls.make(|| front.turn(guest));
             if !turned.map_err(|_| "the front's control ring")? && !front.is_announcing() {
                 break;
             }
         }
+        calls.make(|| front.shrink_rx(guest, usize::MAX));
         Ok(front.is_live())
     }
 
     /// Closes, with memory still short: nothing may be left over.
     #[inline(never)]
-    fn disconnect(&mut self, calls: &mut Calls<'_>) -> Result<()> {
-        calls.refusal.spares_reserve = true;
+    fn disconnect(&mut self, calls: &mut Calls) -> Result<()> {
         let Self { front, front_bus, .. } = self;
-        let closed = calls.make(|| front.close(front_bus, None)).ok_or("no reserve to close")?;
-        if closed.is_err() {
+        if calls.make(|| front.close(front_bus, None)).is_err() {
             // Like `front.rs` does it in its next step.
-            let restarted = calls.make(|| front.restart(front_bus).ok()).flatten();
-            restarted.ok_or("the front does not close")?;
+            calls.make(|| front.restart(front_bus)).map_err(|_| "the front does not close")?;
         }
         for _ in 0..STEPS {
             self.back_step()?;
             let Self { front, guest, front_bus, .. } = self;
-            let stepped = calls.make(|| front.step(guest, front_bus).map(drop).map_err(|_| "a closing step"));
-            stepped.unwrap_or(Err("no reserve to step"))?;
+            calls.make(|| front.step(guest, front_bus)).map_err(|_| "a closing step")?;
         }
         if !self.front.is_closed() {
             return Err("the front is not closed");
@@ -211,8 +178,6 @@ struct Outcome {
     /// An error occurred.
     failed: bool,
     asked: u64,
-    /// Largest number of bytes that were used of the reserve.
-    most: usize,
 }
 
 /// Memory of a finished test that the next one reuses.
@@ -244,7 +209,7 @@ fn play_out(
     let features = BackFeatures { mapped_pages, ..whole() };
     let mut ends = Ends::new(features, case.config()?, LEN, true, arena);
     ends.table.lock().make_room((GRANTS * case.queues as usize) << case.ring_order);
-    let mut calls = Calls { case, refusal, asked: 0, most: 0 };
+    let mut calls = Calls { refusal, asked: 0 };
     let is_live = ends.connect(&mut calls)?;
     let asked = calls.asked;
     let is_whole = is_live && ends.front.shortage().is_none();
@@ -262,7 +227,7 @@ fn play_out(
         }
     }
     ends.disconnect(&mut calls)?;
-    Ok((Outcome { failed: !is_whole, asked, most: calls.most }, ends.scratch))
+    Ok((Outcome { failed: !is_whole, asked }, ends.scratch))
 }
 
 /// Refuses each allocation of a set-up once, `stride` apart, and then all from it on. Returns the
@@ -278,7 +243,7 @@ fn refuse_each(
     loop {
         let from = tried * stride;
         let to = if from_then_on { u64::MAX } else { from + 1 };
-        let refusal = Refusal { kinds, from, to, spares_reserve: from_then_on };
+        let refusal = Refusal { kinds, from, to };
         let outcome = attempt(case, refusal, tried % 2 == 1, spare)?;
         if outcome.asked <= from {
             return Ok((tried, failed));
@@ -287,36 +252,22 @@ fn refuse_each(
     }
 }
 
-/// The heap refuses everything, so all memory comes from the reserve. Returns the used part of it
-/// in percent.
-#[inline(never)]
-fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
-    let refusal = Refusal { kinds: HEAP, from: 0, to: u64::MAX, spares_reserve: true };
-    let outcome = attempt(case, refusal, false, spare)?;
-    // SAFETY: it computes.
-    let size = unsafe { shim::pk_reserve_size(case.queues, case.slots(), case.more()) };
-    match outcome {
-        Outcome { failed: true, .. } => Err("a set-up fails though it has a reserve"),
-        Outcome { most, .. } if most * 2 > size => Err("a reserve is not twice what is taken of it"),
-        Outcome { most, .. } => Ok((most * 100).checked_div(size).unwrap_or_default()),
-    }
-}
-
-/// Plays all cases.
+/// Plays it all.
 #[inline(never)]
 pub fn play() -> Result<()> {
     let mut spare = None;
-    let slots = |path| Case::new(path, 1, 0);
-    // The largest set-ups take long, so only one in `stride` of their allocations is refused.
-    for (case, stride) in [
-        (slots(b"auto"), 5),
-        (slots(b"persistent"), 1),
-        (Case { data_len: 64, buffers: 2048, ..slots(b"auto") }, 17),
-    ] {
-        let Case { path, buffers, .. } = case;
-        let kinds = HEAP | PAGES | CHANNEL;
-        let (one, failed_one) = refuse_each(&case, kinds, (stride, false), &mut spare)?;
-        let (rest, failed_rest) = refuse_each(&case, kinds, (11, true), &mut spare)?;
+    for path in [&b"copy"[..], b"staging", b"gref-mapping", b"persistent", b"auto"] {
+        let slots = |queues, ring_order| Case::new(path, queues, ring_order);
+        let more = |data_len, buffers| Case { data_len, buffers, ..slots(1, 0) };
+        let in_place = Case { in_place: true, ..slots(1, 0) };
+        // The last two: as many as a back's offer has, and as it maps.
+        let cases =
+            [slots(1, 0), slots(8, 0), slots(1, 4), in_place, more(64, 28_672), more(2048, MAPPED_PAGES / 2)];
+        for case in cases {
+            refuse_memory(&case, &mut spare)?;
+        }
+    }
+    for case in [Case::new(b"auto", 1, 0), Case::new(b"persistent", 1, 0)] {
         for from_then_on in [false, true] {
             refuse_each(&case, PAGES | CHANNEL, (1, from_then_on), &mut spare)?;
         }
@@ -325,31 +276,32 @@ pub fn play() -> Result<()> {
         log::info(
             NO_DEVICE,
             format_args!(
-                "selftest of shortages, {}, {buffers} buffers: of {one} set-ups with one refusal {failed_one} had \
-                 less, of {rest} with all from one on {failed_rest}, of {grants} with a grant's {failed_grants}",
-                core::str::from_utf8(path).unwrap_or_default()
+                "selftest of shortages, {}: of {grants} set-ups without a grant {failed_grants} had less",
+                core::str::from_utf8(case.path).unwrap_or_default()
             ),
         );
-        // If only buffers beyond the slots are refused, the front does without: that is no
-        // shortage.
-        let failed_grants = if buffers > 0 { grants } else { failed_grants };
-        if [failed_one, failed_rest, failed_grants, failed_states].contains(&0) {
+        if [failed_grants, failed_states].contains(&0) {
             return Err("no refusal reached a front");
         }
     }
-    let mut most = 0;
-    for path in [&b"copy"[..], b"staging", b"gref-mapping", b"persistent", b"auto"] {
-        for (queues, ring_order) in [(1, 0), (8, 0), (1, 4)] {
-            most = most.max(live_by_reserve(&Case::new(path, queues, ring_order), &mut spare)?);
-        }
-        // As many buffers as a back offers, and as many pages as it maps.
-        for (data_len, buffers) in [(64, 28_672), (2048, MAPPED_PAGES / 2)] {
-            let case = Case { data_len, buffers, ..Case::new(path, 1, 0) };
-            most = most.max(live_by_reserve(&case, &mut spare)?);
-        }
-    }
-    // SAFETY: it reads a number.
-    let waits = unsafe { shim::pk_memory_waits() };
-    log::info(NO_DEVICE, format_args!("selftest of shortages: {most} % of a reserve at most, {waits} waits"));
-    if waits == 0 { Ok(()) } else { Err("memory was waited for") }
+    Ok(())
+}
+
+/// Each list of more than a page is refused once, then all from one on, and so are pages and
+/// channels.
+#[inline(never)]
+fn refuse_memory(case: &Case, spare: &mut Spare) -> Result<()> {
+    let &Case { path, queues, ring_order, buffers, .. } = case;
+    let (one, failed_one) = refuse_each(case, HEAP, (1, false), spare)?;
+    let (rest, failed_rest) = refuse_each(case, HEAP | PAGES | CHANNEL, (REST_STRIDE, true), spare)?;
+    log::info(
+        NO_DEVICE,
+        format_args!(
+            "selftest of shortages, {}, {queues} queues, {} pages a ring, {buffers} buffers: of {one} set-ups with \
+             one list refused {failed_one} had less, of {rest} with all memory from one on {failed_rest}",
+            core::str::from_utf8(path).unwrap_or_default(),
+            1 << ring_order,
+        ),
+    );
+    if failed_rest == 0 { Err("no refusal reached a front") } else { Ok(()) }
 }

@@ -6,7 +6,8 @@
 //! Invariant: an id has at most one unanswered request; the queue ignores answers to ids that are
 //! not in flight. What the back may do: see [`tx_pieces`](super::tx_pieces).
 
-use super::tx_slots::room;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::NR_SLOTS_MIN;
 use alloc::vec::Vec;
@@ -44,8 +45,8 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// For a queue with `n` ids that accepts such fragments.
-    pub(super) fn of_ids(n: u32) -> Self {
-        Self { out: 0, answered: room(n) }
+    pub(super) fn of_ids(n: u32) -> Result<Self, PlatformError> {
+        Ok(Self { out: 0, answered: memory::room(n as usize)? })
     }
 
     /// True if the queue accepts such fragments.

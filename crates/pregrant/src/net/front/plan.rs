@@ -12,6 +12,8 @@
 //! What a peer may do: offer lengths. However many it offers, few plans are made.
 
 use super::requested::Requested;
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::vec::Vec;
 
 /// The memory of one queue.
@@ -38,12 +40,14 @@ impl Plan {
 
 /// The plans, best first. `asked` has the requests for paths in the same order; `pages` is
 /// explained at [`Plan::pages`]; `orders` are those of the TX ring and the RX ring.
-pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
+pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Result<Vec<Plan>, PlatformError> {
     let (tx_order, rx_order) = orders;
     let more = asked.first().filter(|asked| pages > 0 && !asked.is_extra());
     let more = more.map(|&asked| Plan { asked, pages, tx_share: 1, tx_order, rx_order });
-    let orders = if orders == (0, 0) { Vec::from([orders]) } else { Vec::from([orders, (0, 0)]) };
-    let mut plans: Vec<_> = more.into_iter().collect();
+    let (both, one) = ([orders, (0, 0)], [orders]);
+    let orders = if orders == (0, 0) { &one[..] } else { &both };
+    let mut plans = memory::room(1 + 2 * asked.len() * orders.len())?;
+    plans.extend(more);
     for &asked in asked {
         // More than frames need: with all of their requests, or not at all.
         let is_extra = asked.is_extra();
@@ -56,7 +60,7 @@ pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
             }
         }
     }
-    plans
+    Ok(plans)
 }
 
 #[cfg(test)]
@@ -76,7 +80,11 @@ mod tests {
         let [none, staged] =
             [None, len(64)].map(|len| Requested { staging: Buffers::of(len, len), ..Requested::default() });
         let of = |asked, pages| -> Vec<_> {
-            plans(&[asked], pages, (2, 2)).iter().map(|p| (p.pages, p.tx_order, p.tx_share)).collect()
+            plans(&[asked], pages, (2, 2))
+                .expect("memory")
+                .iter()
+                .map(|p| (p.pages, p.tx_order, p.tx_share))
+                .collect()
         };
         let few = [(0, 2, 1), (0, 2, 2), (0, 0, 1), (0, 0, 2)];
         assert_eq!((of(none, 0), of(none, 448)), (few.into(), [&[(448, 2, 1)], &few[..]].concat()));
@@ -97,7 +105,7 @@ mod tests {
         };
         let plans = |tx, rx, orders, data_ring| {
             let asked = Requested { staging: Buffers::of(tx, rx), data_ring, ..Requested::default() };
-            plans(&asked.smaller(&back), 0, orders)
+            plans(&asked.smaller(&back), 0, orders).expect("memory")
         };
         let of = |tx, rx| -> Vec<_> {
             plans(tx, rx, (0, 0), None)

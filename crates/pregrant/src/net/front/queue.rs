@@ -16,12 +16,12 @@ use super::plan::Plan;
 use super::queue_memory::{ACCESS, QueueMemory, RX, TX};
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::requested::Requested;
-use super::rx::RxFront;
+use super::rx::{RxFront, RxTables};
 use super::rx_hook::Hooked;
 use super::rx_pages::lent::{Lent, UnknownToken};
 use super::rx_pages::unreturned::Unreturned;
 use super::trust::Trust;
-use super::tx::TxFront;
+use super::tx::{TxFront, TxTables};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
@@ -90,10 +90,14 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
     }
 }
 
+/// The tables of both directions: in a box, since a kernel's stack is small.
+type Tables = Box<(TxTables, RxTables)>;
+
 /// The parts of a queue that is being set up.
 struct Parts<P: Platform> {
     tx: Option<Direction<NetTx, P>>,
     rx: Option<Direction<NetRx, P>>,
+    tables: Option<Tables>,
     named: Vec<Granted<P>>,
 }
 
@@ -126,8 +130,10 @@ impl<P: Platform> Parts<P> {
         let keys = fill(&asked, &mut memory);
         let QueueMemory { chains: [tx_chain, rx_chain], named, .. } = memory;
         (tx.chain, rx.chain, self.named) = (tx_chain, rx_chain, named);
+        let keys = keys?;
+        self.tables = Some(tables(tx, rx, config.tag)?);
         let (tx_ring, rx_ring) = (tx.grants.refs().to_vec(), rx.grants.refs().to_vec());
-        Ok(QueueKeys { tx_ring, rx_ring, ..keys? })
+        Ok(QueueKeys { tx_ring, rx_ring, ..keys })
     }
 
     #[inline(never)]
@@ -140,6 +146,17 @@ impl<P: Platform> Parts<P> {
         }
         self.named.into_iter().for_each(|granted| regions.put(p, granted));
     }
+}
+
+/// The tables for what was [taken](Parts::take).
+#[inline(never)]
+fn tables<P: Platform>(
+    tx: &mut Direction<NetTx, P>,
+    rx: &Direction<NetRx, P>,
+    tag: u16,
+) -> Result<Tables, PlatformError> {
+    let tx = TxTables::new(tx.ring.size(), &mut tx.chain)?;
+    Ok(Box::new((tx, RxTables::new(rx.ring.size(), &rx.chain, tag)?)))
 }
 
 /// Allocates the memory of each path, and ordinary pages for the frames that no path carries.
@@ -193,16 +210,17 @@ impl<P: Platform> FrontQueue<P> {
         regions: &mut Regions<P>,
         config: QueueConfig,
     ) -> Result<(Self, QueueKeys), PlatformError> {
-        let mut parts = Parts { tx: None, rx: None, named: Vec::new() };
+        let mut parts = Parts { tx: None, rx: None, tables: None, named: Vec::new() };
         let taken = parts.take(p, regions, config).and_then(|keys| {
             let tx = p.events().offer(regions.to())?;
             let rx = config.split.then(|| p.events().offer(regions.to())).transpose()?;
             Ok((keys, tx, rx))
         });
         match (taken, parts) {
-            (Ok((keys, tx_chan, rx_chan)), Parts { tx: Some(tx), rx: Some(rx), named }) => {
-                Ok(Self::of(config, tx, rx, named, keys, (tx_chan, rx_chan)))
-            }
+            (
+                Ok((keys, tx_chan, rx_chan)),
+                Parts { tx: Some(tx), rx: Some(rx), tables: Some(tables), named },
+            ) => Ok(Self::of(config, (tx, rx), tables, named, keys, (tx_chan, rx_chan))),
             (taken, parts) => {
                 parts.release(p, regions);
                 Err(taken.err().unwrap_or(NO_RINGS))
@@ -213,12 +231,13 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(never)]
     fn of(
         config: QueueConfig,
-        tx: Direction<NetTx, P>,
-        rx: Direction<NetRx, P>,
+        (tx, rx): (Direction<NetTx, P>, Direction<NetRx, P>),
+        tables: Tables,
         named: Vec<Granted<P>>,
         keys: QueueKeys,
         ((tx_chan, tx_port), rx_chan): (Offered<P>, Option<Offered<P>>),
     ) -> (Self, QueueKeys) {
+        let (tx_tables, rx_tables) = *tables;
         let (rx_chan, channels) = match rx_chan {
             Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
             None => (None, ChannelKeys::Single(tx_port)),
@@ -234,9 +253,9 @@ impl<P: Platform> FrontQueue<P> {
             ids: [tx.chain.ids().min(tx.ring.size()), rx.ring.size()],
             hooked: HookStats::default(),
         };
-        let tx = TxFront::new(FrontRing::new(tx.ring), tx.chain);
+        let tx = TxFront::with_tables(FrontRing::new(tx.ring), tx.chain, tx_tables);
         let tx = Box::new(TxHalf { tx, link: link.clone() });
-        let rx = RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag);
+        let rx = RxFront::with_tables(FrontRing::new(rx.ring), rx.chain, rx_tables);
         (Self { tx, rx: Box::new(RxHalf { rx, link, arena: None, rest }) }, QueueKeys { channels, ..keys })
     }
 
@@ -285,18 +304,18 @@ impl<P: Platform> FrontQueue<P> {
         if !self.rx.rx.chain().is_whole() {
             let n = rx_slots + spare;
             let pages = OrdinaryPages::pool(p, regions, ACCESS[RX], n, more)?;
-            self.rx.rx.append(pages);
+            self.rx.rx.append(pages)?;
         }
-        self.tx.tx.settle_ids();
-        self.rx.rx.settle_buffers();
+        self.tx.tx.settle_ids()?;
+        self.rx.rx.settle_buffers()?;
         let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(FrontChain::sent_on);
         if tx > 0 && rx > self.rx.rx.ring_size() {
-            self.tx.tx.allow_send_on(tx as u16);
+            self.tx.tx.allow_send_on(tx as u16)?;
         }
         if trust.lends() {
             self.rx.rx.allow_lent();
             if !self.rx.rest.asked.persistent {
-                self.tx.tx.allow_pieces();
+                self.tx.tx.allow_pieces()?;
             }
         }
         self.rx.post(p)

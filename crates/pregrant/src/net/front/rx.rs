@@ -55,6 +55,27 @@ pub struct RxFront<P: Platform> {
     pub(super) stats: DirStats,
 }
 
+/// The tables of a queue, made before its ring and its paths are given to it.
+pub(super) struct RxTables {
+    pages: LentPages,
+    buffers: SlotMemory,
+}
+
+impl RxTables {
+    /// For a ring of so many slots, and these paths.
+    pub(super) fn new<P: Platform>(
+        slots: u32,
+        chain: &FrontChain<P>,
+        tag: u16,
+    ) -> Result<Self, PlatformError> {
+        Ok(Self { pages: LentPages::new(slots, chain.pages(), tag)?, buffers: buffers_of(slots, chain)? })
+    }
+}
+
+fn buffers_of<P: Platform>(slots: u32, chain: &FrontChain<P>) -> Result<SlotMemory, PlatformError> {
+    SlotMemory::new(slots, chain.buffers(), chain.buffers_rest())
+}
+
 /// The result of reading the answers of a frame that is not plain, with the number of answers used.
 enum Long {
     /// Not all answers of the frame have arrived.
@@ -68,11 +89,27 @@ enum Long {
 }
 
 impl<P: Platform> RxFront<P> {
-    /// A queue over a newly initialised ring. Pages beyond the ring's slots are spare, for frames
-    /// that are passed by reference. `tag` is a number that no other queue of this vif has.
-    pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
-        let pages = LentPages::new(ring.size(), chain.pages(), tag);
-        let buffers = SlotMemory::new(ring.size(), chain.buffers(), chain.buffers_rest());
+    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for
+    /// those that are lent. `tag` is no other queue's of this vif.
+    ///
+    /// # Errors
+    /// There is no memory for its tables. Ring and paths are dropped.
+    pub fn new(
+        ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
+        chain: FrontChain<P>,
+        tag: u16,
+    ) -> Result<Self, PlatformError> {
+        let tables = RxTables::new(ring.size(), &chain, tag)?;
+        Ok(Self::with_tables(ring, chain, tables))
+    }
+
+    /// The same with tables that are there.
+    pub(super) fn with_tables(
+        ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
+        chain: FrontChain<P>,
+        tables: RxTables,
+    ) -> Self {
+        let RxTables { pages, buffers } = tables;
         Self {
             ring,
             chain,
@@ -87,8 +124,9 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Creates the slots' memory once the queue's paths are final, before the first slot is posted.
-    pub(super) fn settle_buffers(&mut self) {
-        self.buffers = SlotMemory::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
+    pub(super) fn settle_buffers(&mut self) -> Result<(), PlatformError> {
+        self.buffers = buffers_of(self.ring.size(), &self.chain)?;
+        Ok(())
     }
 
     /// Posts a request in each free slot for which there is a page, and publishes the requests.
@@ -489,9 +527,12 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Adds pages for frames that the paths do not carry. Before the first frame.
-    pub fn append(&mut self, pages: OrdinaryPages<P>) {
-        self.pages = self.pages.with_pages(self.ring.size(), &pages);
+    pub fn append(&mut self, pages: OrdinaryPages<P>) -> Result<(), PlatformError> {
         self.chain.insert(AnyFrontPath::Copy(pages));
+        if let Some(pages) = self.chain.pages() {
+            self.pages = self.pages.with_pages(self.ring.size(), pages)?;
+        }
+        Ok(())
     }
 
     /// Ends the queue and returns its memory, which is released once the back has closed.

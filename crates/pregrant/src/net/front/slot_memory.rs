@@ -19,6 +19,7 @@
 //! TX counts once it is known to be in flight ([`tx`](super::tx)).
 
 use super::tx_slots::{NO_ID, table};
+use crate::error::PlatformError;
 use alloc::boxed::Box;
 
 /// The slot has no buffer.
@@ -45,19 +46,19 @@ pub struct SlotMemory {
 impl SlotMemory {
     /// Gives each of `slots` slots the buffer of its own number; the rest of `buffers` is spare.
     /// With `rest` a slot gets another buffer each time it is posted.
-    pub fn new(slots: u32, buffers: u32, rest: bool) -> Self {
+    pub fn new(slots: u32, buffers: u32, rest: bool) -> Result<Self, PlatformError> {
         Self::with_room(slots, buffers, rest, 0)
     }
 
     /// Like [`new`](Self::new), with room for `more` buffers that are [added](Self::add) later.
-    pub fn with_room(slots: u32, buffers: u32, rest: bool, more: u32) -> Self {
+    pub fn with_room(slots: u32, buffers: u32, rest: bool, more: u32) -> Result<Self, PlatformError> {
         let places = (buffers.max(slots) + more).next_power_of_two();
-        let (mut of_slot, mut spare) = (table(slots), table(places));
+        let (mut of_slot, mut spare) = (table(slots)?, table(places)?);
         of_slot.iter_mut().zip(0..slots).for_each(|(place, buffer)| *place = buffer as u16);
         spare.iter_mut().zip(slots..buffers).for_each(|(place, buffer)| *place = buffer as u16);
         let tail = buffers.saturating_sub(slots);
-        let kept = table(if rest { slots } else { 0 });
-        Self { of_slot, spare, head: 0, tail, rest, kept, away: 0 }
+        let kept = table(if rest { slots } else { 0 })?;
+        Ok(Self { of_slot, spare, head: 0, tail, rest, kept, away: 0 })
     }
 
     #[inline(always)]
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_in_one_place() {
-        let mut buffers = SlotMemory::new(4, 5, false);
+        let mut buffers = SlotMemory::new(4, 5, false).expect("memory");
         assert_eq!((buffers.holds(), buffers.of(2)), ([4, 1, 0], 2));
         assert_eq!(buffers.to_post(2), Some(2), "it has one");
         assert_eq!(buffers.take(2), 2);
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn one_is_added_and_taken_out_while_it_is_spare() {
-        let mut buffers = SlotMemory::with_room(2, 3, false, 2);
+        let mut buffers = SlotMemory::with_room(2, 3, false, 2).expect("memory");
         assert_eq!(buffers.take_out(4), None, "it has none of these");
         [7, 8].into_iter().for_each(|buffer| buffers.add(buffer));
         assert_eq!((buffers.holds(), buffers.take(0)), ([2, 3, 0], 0));
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn those_that_are_posted_move_through_all() {
-        let mut buffers = SlotMemory::new(2, 5, true);
+        let mut buffers = SlotMemory::new(2, 5, true).expect("memory");
         let posted: Vec<_> = (0..12).filter_map(|k| buffers.to_post(k % 2)).collect();
         assert_eq!(posted, [2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3], "the one that rested longest");
         assert_eq!(buffers.holds(), [2, 3, 0]);
@@ -214,7 +215,7 @@ mod tests {
             [4, 3, 0, 1].map(Some),
             "slot 1 kept its own"
         );
-        let mut fixed = SlotMemory::new(2, 2, true);
+        let mut fixed = SlotMemory::new(2, 2, true).expect("memory");
         assert_eq!([0, 1, 0, 1].map(|slot| fixed.to_post(slot)), [0, 1, 0, 1].map(Some));
     }
 }

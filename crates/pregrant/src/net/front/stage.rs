@@ -31,6 +31,8 @@ use super::ctrl::CtrlFront;
 use super::halves::QueueLink;
 use super::queue::FrontQueue;
 use super::taking_up::TakingUp;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::path::PageAnnouncement;
 use crate::platform::Platform;
 use crate::units::GrantRef;
@@ -181,17 +183,25 @@ impl<P: Platform> Stage<P> {
 
     /// Hands the live queues to the caller. Returns none if the vif is not live, or has handed them
     /// out already.
-    pub fn hand_out(&mut self) -> Vec<FrontQueue<P>> {
-        let Self::Live(live) = self else { return Vec::new() };
-        let Queues::Here(queues) = &mut live.queues else { return Vec::new() };
+    pub fn hand_out(&mut self) -> (Vec<FrontQueue<P>>, Result<(), PlatformError>) {
+        let Self::Live(live) = self else { return (Vec::new(), Ok(())) };
+        let Queues::Here(queues) = &mut live.queues else { return (Vec::new(), Ok(())) };
         let queues = core::mem::take(queues);
         let is_announcing = live.announcing.is_under_way();
+        let mut failed = Ok(());
+        let mut copied = |refs: &[GrantRef]| match memory::collected(refs.iter().copied()) {
+            Ok(refs) => refs,
+            Err(e) => {
+                failed = Err(e);
+                Box::default()
+            }
+        };
         let out = queues.iter().map(|queue| HandedOut {
             link: queue.link().clone(),
-            refs: if is_announcing { queue.page_refs().map(Box::from) } else { Default::default() },
+            refs: if is_announcing { queue.page_refs().map(&mut copied) } else { Default::default() },
         });
         live.queues = Queues::HandedOut(out.collect());
-        queues
+        (queues, failed)
     }
 
     /// The vif gets its queues back, in order.

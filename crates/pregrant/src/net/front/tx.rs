@@ -19,8 +19,9 @@
 use super::granted_piece::Pieces;
 use super::own_pages::announced_pages::AnnouncedPages;
 use super::regions::OwnRing;
-use super::tx_slots::{InFlight, TxLimits, TxSlots, flags_of, room};
+use super::tx_slots::{IdTables, InFlight, TxLimits, TxSlots, flags_of};
 use crate::error::{PeerFault, PlatformError};
+use crate::memory;
 use crate::net::headers::MacAddr;
 use crate::net::path::front::Sent;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, PathName};
@@ -34,7 +35,6 @@ use crate::wire::netif::{
     Extra, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
 };
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// The front's TX half of a queue.
@@ -49,6 +49,25 @@ pub struct TxFront<P: Platform> {
     sent_on: SentOn,
     pub(super) pieces: Pieces,
     pub(crate) own: Option<Box<AnnouncedPages>>,
+}
+
+/// The tables of a queue, made before its ring and its paths are given to it.
+pub(super) struct TxTables {
+    ids: IdTables,
+    busy: Vec<u16>,
+    multicast_ids: Vec<u16>,
+}
+
+impl TxTables {
+    /// For a ring of so many slots, and these paths.
+    pub(super) fn new<P: Platform>(slots: u32, chain: &mut FrontChain<P>) -> Result<Self, PlatformError> {
+        Ok(Self {
+            ids: IdTables::new(chain.serve_ids(slots)?)?,
+            busy: memory::room(slots as usize)?,
+            // A multicast request may come where no call can allocate.
+            multicast_ids: memory::room(MCAST_LIST_MAX)?,
+        })
+    }
 }
 
 /// Received staging buffers that TX is sending.
@@ -158,16 +177,30 @@ const NO_PAGES: PlatformError =
     PlatformError { op: "send a frame that needs ordinary pages, without any", code: 22 };
 
 impl<P: Platform> TxFront<P> {
-    /// A queue over a newly initialised ring. It has as many ids as there is memory for: fewer than
-    /// slots if memory is short, more if there are more buffers.
-    pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, mut chain: FrontChain<P>) -> Self {
-        let ids = chain.serve_ids(ring.size());
+    /// A queue over a ring that was just initialised. There are as many ids as have memory: fewer
+    /// than the ring has slots where memory is short, more where there are more buffers.
+    ///
+    /// # Errors
+    /// There is no memory for its tables. Ring and paths are dropped.
+    pub fn new(
+        ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
+        mut chain: FrontChain<P>,
+    ) -> Result<Self, PlatformError> {
+        let tables = TxTables::new(ring.size(), &mut chain)?;
+        Ok(Self::with_tables(ring, chain, tables))
+    }
+
+    /// The same with tables that are there.
+    pub(super) fn with_tables(
+        ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
+        chain: FrontChain<P>,
+        tables: TxTables,
+    ) -> Self {
         Self {
-            slots: TxSlots::new(ring, ids),
+            slots: TxSlots::new(ring, tables.ids),
             chain,
-            busy: room(ids.at_once),
-            // A multicast request may come where no call can allocate.
-            multicast_ids: room(MCAST_LIST_MAX as u32),
+            busy: tables.busy,
+            multicast_ids: tables.multicast_ids,
             multicast_refused: 0,
             sent_on: SentOn::default(),
             pieces: Pieces::default(),
@@ -176,19 +209,22 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// The paths are those that frames go by: before the first is sent.
-    pub(super) fn settle_ids(&mut self) {
-        self.slots.set_ids(self.chain.serve_ids(self.slots.ring.size()));
+    pub(super) fn settle_ids(&mut self) -> Result<(), PlatformError> {
+        let ids = self.chain.serve_ids(self.slots.ring.size())?;
+        self.slots.set_ids(IdTables::new(ids)?);
+        Ok(())
     }
 
     /// Allows TX to send received buffers. The first RX buffer has the id `first_id` in the queue's
     /// lists (docs/protocol 3.5).
-    pub fn allow_send_on(&mut self, first_id: u16) {
+    pub fn allow_send_on(&mut self, first_id: u16) -> Result<(), PlatformError> {
         let n = self.slots.in_flight.len();
         self.sent_on = SentOn {
             first_id: Some(first_id),
-            buffers: vec![NO_BUFFER; n].into_boxed_slice(),
-            returned: Vec::with_capacity(n),
+            buffers: memory::list(NO_BUFFER, n)?,
+            returned: memory::room(n)?,
         };
+        Ok(())
     }
 
     /// True if TX can send received buffers.

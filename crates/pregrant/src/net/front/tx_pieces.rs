@@ -86,12 +86,13 @@ impl<P: Platform> TxFront<P> {
     /// Allows frames whose payload is in pages of the caller, if the chain supports it. Called
     /// before the first frame, for a back that is [trusted](super::trust) and keeps no page mapped
     /// after it saw it.
-    pub fn allow_pieces(&mut self) {
+    pub fn allow_pieces(&mut self) -> Result<(), PlatformError> {
         let paths = self.chain.paths();
-        let in_pages = paths.last().is_some_and(|path| path.pages().is_some());
-        if in_pages && !paths.iter().any(AnyFrontPath::takes_first) {
-            self.pieces = Pieces::of_ids(self.ids());
+        let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
+        if grants && !paths.iter().any(AnyFrontPath::takes_first) {
+            self.pieces = Pieces::of_ids(self.ids())?;
         }
+        Ok(())
     }
 
     /// True if frames with payload in pages of the caller are allowed.

@@ -11,6 +11,8 @@
 
 use super::regions::OwnRing;
 use crate::array;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
@@ -20,8 +22,6 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TxRequest};
 use alloc::boxed::Box;
-use alloc::vec;
-use alloc::vec::Vec;
 
 /// How many request ids a queue has, and how many can be in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,27 +42,19 @@ pub struct FreeIds {
     resting: u32,
 }
 
-/// A table with `n` places for ids, all empty.
-#[inline(never)]
-pub(crate) fn table(n: u32) -> Box<[u16]> {
-    vec![NO_ID; n as usize].into_boxed_slice()
-}
-
-/// An empty list with capacity for `n` ids.
-pub(crate) fn room(n: u32) -> Vec<u16> {
-    let mut room = table(n).into_vec();
-    room.clear();
-    room
+/// So many places for ids, which have none yet.
+pub(crate) fn table(n: u32) -> Result<Box<[u16]>, PlatformError> {
+    memory::list(NO_ID, n as usize)
 }
 
 /// Marks a place without an id.
 pub(crate) const NO_ID: u16 = u16::MAX;
 
 impl FreeIds {
-    pub(crate) fn new(Ids { all, at_once }: Ids) -> Self {
-        let mut ids = table(all.next_power_of_two());
+    pub(crate) fn new(Ids { all, at_once }: Ids) -> Result<Self, PlatformError> {
+        let mut ids = table(all.next_power_of_two())?;
         ids.iter_mut().zip(0..all).for_each(|(place, id)| *place = id as u16);
-        Self { ids, head: 0, tail: all, resting: all.saturating_sub(at_once) }
+        Ok(Self { ids, head: 0, tail: all, resting: all.saturating_sub(at_once) })
     }
     /// Number of ids that can be taken now.
     #[inline(always)]
@@ -113,6 +105,20 @@ pub(crate) enum InFlight {
     Piece,
 }
 
+/// The tables of a queue's ids.
+pub(crate) struct IdTables {
+    free: FreeIds,
+    in_flight: Box<[InFlight]>,
+}
+
+impl IdTables {
+    /// All of these ids are free.
+    pub(crate) fn new(ids: Ids) -> Result<Self, PlatformError> {
+        let in_flight = memory::list(InFlight::Nothing, ids.all as usize)?;
+        Ok(Self { free: FreeIds::new(ids)?, in_flight })
+    }
+}
+
 /// The ring, and the state of each request id.
 pub struct TxSlots<P: Platform> {
     pub(crate) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
@@ -129,26 +135,22 @@ pub struct TxSlots<P: Platform> {
 
 impl<P: Platform> TxSlots<P> {
     /// A ring all of whose ids are free.
-    pub(crate) fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, ids: Ids) -> Self {
-        let mut slots = Self {
+    pub(crate) fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, ids: IdTables) -> Self {
+        Self {
             ring,
-            free: FreeIds { ids: Box::default(), head: 0, tail: 0, resting: 0 },
-            in_flight: Box::default(),
+            free: ids.free,
+            in_flight: ids.in_flight,
             extras_in_flight: 0,
             places: array::filled(Place::default()),
             stats: DirStats::default(),
             limits: TxLimits::NONE,
-        };
-        slots.set_ids(ids);
-        slots
+        }
     }
 
     /// Sets the ids; none is in flight.
-    #[inline(never)]
-    pub(crate) fn set_ids(&mut self, ids: Ids) {
+    pub(crate) fn set_ids(&mut self, ids: IdTables) {
         debug_assert!(self.in_flight.iter().all(|sent| *sent == InFlight::Nothing));
-        self.free = FreeIds::new(ids);
-        self.in_flight = vec![InFlight::Nothing; ids.all as usize].into_boxed_slice();
+        (self.free, self.in_flight) = (ids.free, ids.in_flight);
     }
 
     /// The request of `id` is on the ring.
@@ -253,7 +255,7 @@ mod tests {
     #[test]
     fn an_id_rests_until_all_others_had_their_turn() {
         for (all, at_once) in [(4, 4), (5, 4), (8, 4), (1000, 256)] {
-            let mut ids = FreeIds::new(Ids { all, at_once });
+            let mut ids = FreeIds::new(Ids { all, at_once }).expect("memory");
             let mut away = VecDeque::new();
             for turn in 0..5 * all {
                 while ids.len() > 0 {

@@ -32,6 +32,7 @@ use super::stage::{Announcing, BackIs, Live, Queues, Stage};
 use super::taking_up::TakingUp;
 use super::trust::Trust;
 use crate::error::{PeerFault, PlatformError};
+use crate::memory;
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
 use crate::net::path::PageAnnouncement;
@@ -336,7 +337,7 @@ impl<P: Platform> FrontVif<P> {
             Memory::Full => asked.pages(self.config.pages, &back, queues),
             Memory::Minimum => 0,
         };
-        let plans = plans(&asked.smaller(&back), pages.min(IDS_MAX), orders);
+        let plans = plans(&asked.smaller(&back), pages.min(IDS_MAX), orders)?;
         let (queues, keys) = self.make_queues(p, queues, &plans, split)?;
         // The vif does without a control ring if there is no memory for one, as it does for queues
         // and buffers.
@@ -354,8 +355,10 @@ impl<P: Platform> FrontVif<P> {
         self.stage = Stage::SetUp { queues, ctrl };
         self.agreed.takes_multicast = self.config.multicast_control;
         self.take_limits(&back);
-        if let Some(own) = &mut self.own {
-            own.equip(self.stage.queues_mut());
+        if let Some(own) = &mut self.own
+            && let Err(e) = own.equip(self.stage.queues_mut())
+        {
+            self.agreed.shortage.get_or_insert(e);
         }
         let mut request = FrontRequest {
             sg: self.config.sg,
@@ -368,7 +371,7 @@ impl<P: Platform> FrontVif<P> {
         request.foreign = asked.foreign;
         request.persistent = asked.persistent;
         self.regions.mark_exposed();
-        bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
+        bus.publish(&request.pairs_in_memory()?, of_front_connection).map_err(FrontError::Keys)
     }
 
     /// Creates the requested queues by the first plan for which there is memory; if there is too
@@ -428,6 +431,13 @@ impl<P: Platform> FrontVif<P> {
     #[inline(never)]
     fn try_queues(&mut self, p: &P, n: u32, plan: Plan, split: bool) -> Tried<P> {
         let mut tried = Tried { queues: Vec::new(), keys: Vec::new(), failed: None };
+        let room = memory::grow(&mut tried.queues, n as usize)
+            .and_then(|()| memory::grow(&mut tried.keys, n as usize))
+            .and_then(|()| memory::grow(&mut self.unreturned, n as usize));
+        if room.is_err() {
+            tried.failed = room.err();
+            return tried;
+        }
         let lends = self.unreturned.iter().map(Unreturned::count).sum::<usize>() < UNRETURNED_MAX;
         let asked = self.agreed.asked;
         for _ in 0..n {
@@ -463,7 +473,7 @@ impl<P: Platform> FrontVif<P> {
         if let Some(own) = &mut self.own {
             own.release(p);
         }
-        self.rx_pool.release(p);
+        self.rx_pool.release(p, &mut self.regions);
     }
 
     /// The back is connected: reads what it accepted, and posts RX. Where the back refused more
@@ -489,7 +499,7 @@ impl<P: Platform> FrontVif<P> {
             }
             if let Some(queue) = self.stage.queues_mut().get_mut(i) {
                 queue.go_live(p, &mut self.regions, &back, self.agreed.trust)?;
-                self.rx_pool.adopt(i, queue);
+                self.rx_pool.adopt(i, queue)?;
             }
         }
         self.release_unneeded(p);
@@ -551,9 +561,9 @@ impl<P: Platform> FrontVif<P> {
             }
             Announcing::Over { .. } => match (&mut self.own, queues) {
                 (Some(own), Queues::Here(queues)) => {
-                    Ok(own.turn(p, ctrl, queues)? || self.rx_pool.turn(p, ctrl)?)
+                    Ok(own.turn(p, ctrl, queues)? || self.rx_pool.turn(p, &mut self.regions, ctrl)?)
                 }
-                _ => self.rx_pool.turn(p, ctrl),
+                _ => self.rx_pool.turn(p, &mut self.regions, ctrl),
             },
         }
     }
@@ -654,7 +664,11 @@ impl<P: Platform> FrontVif<P> {
     /// Meanwhile it continues to ask its back for [pages](Self::turn), but not for pages of its own
     /// memory.
     pub fn hand_out_queues(&mut self) -> Vec<FrontQueue<P>> {
-        self.stage.hand_out()
+        let (queues, failed) = self.stage.hand_out();
+        if let Err(e) = failed {
+            self.agreed.shortage.get_or_insert(e);
+        }
+        queues
     }
 
     /// Takes all of its queues back, in order.
@@ -756,9 +770,11 @@ impl<P: Platform> FrontVif<P> {
     /// Releases the memory of former queues of which the caller has no frame any more.
     #[inline(never)]
     pub(crate) fn release_unlent(&mut self, p: &P) {
-        let pages = core::mem::take(&mut self.unreturned);
-        self.unreturned =
-            pages.into_iter().filter_map(|pages| pages.release_unlent(p, &mut self.regions)).collect();
+        for at in (0..self.unreturned.len()).rev() {
+            if self.unreturned.get(at).is_some_and(|pages| pages.lent() == 0) {
+                self.unreturned.swap_remove(at).put(p, &mut self.regions);
+            }
+        }
         self.release_unneeded(p);
     }
 

@@ -20,8 +20,6 @@ use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, Offload, Sink, Source};
 use crate::wire::netif::RxResponse;
-use alloc::vec;
-use alloc::vec::Vec;
 
 /// Memory of a queue's frames. It is matched once for a run of frames.
 #[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
@@ -62,12 +60,10 @@ impl<P: Platform> AnyFrontPath<P> {
 
     /// TX: shares the path's memory among `n` ids; as many frames are in flight at a time as there
     /// is memory for. Returns false if the path cannot serve `n` ids.
-    pub fn serve_ids(&mut self, n: u32) -> bool {
+    pub fn serve_ids(&mut self, n: u32) -> Result<bool, PlatformError> {
         match self {
-            Self::Copy(pages) => pages.serve_ids(n),
-            #[cfg(feature = "research")]
-            Self::Foreign(_) => n <= self.ids(),
-            Self::Staging(_) | Self::DataRing(_) => n <= self.ids(),
+            Self::Copy(pages) => pages.serve_ids(n).map(|()| true),
+            Self::Staging(_) | Self::DataRing(_) | Self::Foreign(_) => Ok(n <= self.ids()),
         }
     }
 
@@ -255,13 +251,13 @@ impl<P: Platform> AnyFrontPath<P> {
     }
 
     /// Takes the path apart and returns its granted pages.
-    pub fn into_memory(self) -> Vec<Granted<P>> {
+    #[inline(never)] // a kernel's stack has no room for all kinds of them
+    pub fn give_back(self, give: &mut dyn FnMut(Granted<P>)) {
         match self {
-            Self::Staging(area) => Vec::from(area.into_granted()),
-            Self::DataRing(area) => vec![area.into_granted()],
-            #[cfg(feature = "research")]
-            Self::Foreign(pages) => pages.into_pages().into_all().collect(),
-            Self::Copy(pages) => pages.into_all().collect(),
+            Self::Staging(area) => area.into_granted().into_iter().for_each(give),
+            Self::DataRing(area) => give(area.into_granted()),
+            Self::Foreign(pages) => pages.into_pages().into_all().for_each(give),
+            Self::Copy(pages) => pages.into_all().for_each(give),
         }
     }
 }
@@ -398,11 +394,10 @@ impl<P: Platform> AnyFlaggedPath<P> {
     }
 
     /// Takes the path apart and returns its granted pages.
-    pub fn into_memory(self) -> Vec<Granted<P>> {
+    pub fn into_memory(self) -> Granted<P> {
         match self {
-            Self::DataRing(area) => vec![area.into_granted()],
-            #[cfg(feature = "research")]
-            Self::GuestCopy(pages) => vec![pages.into_granted()],
+            Self::DataRing(area) => area.into_granted(),
+            Self::GuestCopy(pages) => pages.into_granted(),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::any_front::{AnyFlaggedPath, AnyFrontPath};
 use super::copy::front::OrdinaryPages;
 use super::path_name::PathName;
 use super::staging::front::StagingArea;
+use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Regions};
 use crate::net::front::tx_slots::Ids;
@@ -88,16 +89,25 @@ impl<P: Platform> FrontChain<P> {
 
     /// TX: the number of ids for a ring of `slots` slots. It can be larger than [`ids`](Self::ids),
     /// if one path has memory for more ids and the other paths can share theirs.
-    pub fn serve_ids(&mut self, slots: u32) -> Ids {
+    pub fn serve_ids(&mut self, slots: u32) -> Result<Ids, PlatformError> {
         let at_once = self.ids().min(slots);
         let most = self.paths.iter().map(AnyFrontPath::ids).max().unwrap_or(0);
-        let serves = |path: &mut AnyFrontPath<P>, n| path.serve_ids(n);
-        if most > slots && self.paths.iter_mut().all(|path| serves(path, most)) {
-            return Ids { all: most, at_once };
+        if most > slots && self.all_serve_ids(most)? {
+            return Ok(Ids { all: most, at_once });
         }
-        let all_serve = self.paths.iter_mut().all(|path| serves(path, at_once));
+        let all_serve = self.all_serve_ids(at_once)?;
         debug_assert!(all_serve, "each has memory for so many");
-        Ids { all: at_once, at_once }
+        Ok(Ids { all: at_once, at_once })
+    }
+
+    /// Up to the first path that cannot.
+    fn all_serve_ids(&mut self, n: u32) -> Result<bool, PlatformError> {
+        for path in &mut self.paths {
+            if !path.serve_ids(n)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// True if the chain carries every frame.
@@ -281,13 +291,18 @@ impl<P: Platform> FrontChain<P> {
 
     /// Returns the chain's memory to `regions`.
     pub fn release(self, p: &P, regions: &mut Regions<P>) {
-        self.into_memory().for_each(|granted| regions.put(p, granted));
+        self.give_back(&mut |granted| regions.put(p, granted));
     }
 
     /// Takes the chain apart and returns its granted pages.
-    pub fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
-        let paths = self.paths.into_iter().flat_map(AnyFrontPath::into_memory);
-        paths.chain(self.flagged.into_iter().flat_map(AnyFlaggedPath::into_memory))
+    #[inline(never)]
+    pub fn give_back(self, give: &mut dyn FnMut(Granted<P>)) {
+        for path in self.paths {
+            path.give_back(give);
+        }
+        for path in self.flagged {
+            give(path.into_memory());
+        }
     }
 
     /// All, the first one first.

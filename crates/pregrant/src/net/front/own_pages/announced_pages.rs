@@ -2,9 +2,10 @@
 //! them.
 
 use super::cache::GrefCache;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::port::MAX_FRAME;
 use alloc::boxed::Box;
-use alloc::vec;
 
 pub(crate) const NO_PLACE: u32 = u32::MAX;
 
@@ -20,9 +21,12 @@ pub struct AnnouncedPages {
 
 impl AnnouncedPages {
     /// For a queue with `ids` request ids.
-    pub(crate) fn new(cache: GrefCache, ids: usize) -> Self {
-        let places = vec![NO_PLACE; ids].into_boxed_slice();
-        Self { cache, places, scratch: vec![0; MAX_FRAME].into_boxed_slice() }
+    pub(crate) fn new(
+        cache: impl FnOnce() -> Result<GrefCache, PlatformError>,
+        ids: usize,
+    ) -> Result<Self, PlatformError> {
+        let (places, scratch) = (memory::list(NO_PLACE, ids)?, memory::list(0, MAX_FRAME)?);
+        Ok(Self { cache: cache()?, places, scratch })
     }
 
     /// The request of `id` is about the page at `place`.

@@ -30,12 +30,13 @@
 
 use super::clock::Clock;
 use super::working_set::{CacheMode, WorkingSet};
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::path::gref_mapping::front::{added, deleted};
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// Largest number of pages in one ADD request. A large number fills a table with few answers.
@@ -135,22 +136,24 @@ pub struct GrefCache {
 
 impl GrefCache {
     /// For pages 0 to `pages` and tables of at most `places` entries. The back has no page yet.
-    pub fn new(pages: usize, places: usize) -> Self {
+    pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
         let places = places.min(pages);
-        Self {
-            clock: Clock::new(pages, places),
-            entries: vec![EMPTY; places].into_boxed_slice(),
-            working_set: WorkingSet::new(pages, places),
+        let mut ending = VecDeque::new();
+        memory::grow_queue(&mut ending, places)?;
+        Ok(Self {
+            clock: Clock::new(pages, places)?,
+            entries: memory::list(EMPTY, places)?,
+            working_set: WorkingSet::new(pages, places)?,
             capacity: 0,
             refused_from: 1,
-            wanted: Vec::with_capacity(places),
-            again: Vec::with_capacity(places),
+            wanted: memory::room(places)?,
+            again: memory::room(places)?,
             leaving: Vec::with_capacity(ADDS_AT_ONCE),
-            ending: VecDeque::with_capacity(places),
+            ending,
             asked: None,
             list: Vec::with_capacity(ADDS_AT_ONCE),
             stats: CacheStats::default(),
-        }
+        })
     }
 
     /// Called when a back is connected whose table has room for `capacity` pages.

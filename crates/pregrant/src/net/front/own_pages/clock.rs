@@ -9,8 +9,9 @@
 //!
 //! What a peer may do: nothing here.
 
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 /// Means that a page has no place, or a place no page.
@@ -40,14 +41,14 @@ pub struct Clock {
 
 impl Clock {
     /// For pages 0 to `pages`, of which `places` can have a place.
-    pub fn new(pages: usize, places: usize) -> Self {
-        Self {
-            place_of: vec![NONE; pages].into_boxed_slice(),
-            places: vec![Place { page: NONE, used: false }; places].into_boxed_slice(),
-            free: (0..places as u32).rev().collect(),
+    pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
+        Ok(Self {
+            place_of: memory::list(NONE, pages)?,
+            places: memory::list(Place { page: NONE, used: false }, places)?,
+            free: memory::collected((0..places as u32).rev())?.into_vec(),
             top: 0,
             hand: 0,
-        }
+        })
     }
 
     /// Number of pages.
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_goes_first() {
-        let mut clock = Clock::new(10, 4);
+        let mut clock = Clock::new(10, 4).expect("memory");
         let places: Vec<_> = (0..4).map(|page| clock.insert(page).expect("a place")).collect();
         assert_eq!((clock.insert(4), clock.insert(2), clock.insert(10), clock.len()), (None, None, None, 4));
         // Once around, and all marks are gone.
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_hand_goes_so_far_and_no_farther() {
-        let mut clock = Clock::new(4096, 4096);
+        let mut clock = Clock::new(4096, 4096).expect("memory");
         (0..4096).for_each(|page| assert!(clock.insert(page).is_some()));
         for _ in 0..4096 / STEPS_MAX {
             assert_eq!(clock.unused(|_| true), None);

@@ -15,6 +15,7 @@
 
 use super::cache::{ADDS_AT_ONCE, Ask, GrefCache};
 use crate::error::{PeerFault, PlatformError};
+use crate::memory;
 use crate::net::front::ctrl::CtrlFront;
 use crate::net::front::queue::FrontQueue;
 use crate::net::front::regions::Region;
@@ -62,11 +63,13 @@ impl<P: Platform> OwnPages<P> {
     }
 
     /// Gives each of these new queues a cache. Caches that former queues left are used first.
-    pub fn equip(&mut self, queues: &mut [FrontQueue<P>]) {
-        for queue in queues {
-            let (pages, places) = (self.memory.len() / PAGE_SIZE, self.places);
-            queue.tx_mut().set_cache(self.idle.pop().unwrap_or_else(|| GrefCache::new(pages, places)));
-        }
+    pub fn equip(&mut self, queues: &mut [FrontQueue<P>]) -> Result<(), PlatformError> {
+        let Self { memory, places, idle, .. } = self;
+        memory::grow(idle, queues.len())?; // for when they come back
+        queues.iter_mut().try_for_each(|queue| {
+            let new = || GrefCache::new(memory.len() / PAGE_SIZE, *places);
+            queue.tx_mut().set_cache(|| idle.pop().map_or_else(new, Ok))
+        })
     }
 
     /// Notes for each queue how many pages the back's table has room for.

@@ -422,8 +422,12 @@ impl<P: Platform> TxFront<P> {
 
     /// Sends frames from the guest's own pages from now on, if `cache` says that the back has them.
     /// Must be called before the first frame.
-    pub fn set_cache(&mut self, cache: GrefCache) {
-        self.own = Some(Box::new(AnnouncedPages::new(cache, self.slots.in_flight.len())));
+    pub fn set_cache(
+        &mut self,
+        cache: impl FnOnce() -> Result<GrefCache, PlatformError>,
+    ) -> Result<(), PlatformError> {
+        self.own = Some(Box::new(AnnouncedPages::new(cache, self.slots.in_flight.len())?));
+        Ok(())
     }
 
     /// Removes the cache when the queue ends.

@@ -16,6 +16,7 @@
 //! times.
 
 use super::clock::Clock;
+use crate::error::PlatformError;
 
 /// Frames of a window for each entry of the table, and at least.
 const WINDOW_FRAMES_PER_ENTRY: usize = 8;
@@ -55,10 +56,10 @@ pub struct WorkingSet {
 
 impl WorkingSet {
     /// For pages 0 to `pages` and tables of at most `places` entries; the table is empty at first.
-    pub fn new(pages: usize, places: usize) -> Self {
-        let beside = Clock::new(pages, places);
-        let mode = CacheMode::Copying;
-        Self { beside, capacity: 0, window: WINDOW_FRAMES_MIN as u32, frames: 0, misses: 0, mode, changes: 0 }
+    pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
+        let beside = Clock::new(pages, places)?;
+        let (window, mode) = (WINDOW_FRAMES_MIN as u32, CacheMode::Copying);
+        Ok(Self { beside, capacity: 0, window, frames: 0, misses: 0, mode, changes: 0 })
     }
 
     /// Starts again, for a table of `capacity` entries.
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn it_follows_the_working_set_and_does_not_go_back_and_forth() {
-        let (mut set, mut even) = (WorkingSet::new(4096, 512), Even(1));
+        let (mut set, mut even) = (WorkingSet::new(4096, 512).expect("memory"), Even(1));
         set.begin(512);
         // The mode after frames from that many pages, each used equally often.
         for (pages, mode) in [
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_between_the_two_stays_as_it_is() {
-        let (mut set, mut even) = (WorkingSet::new(4096, 512), Even(7));
+        let (mut set, mut even) = (WorkingSet::new(4096, 512).expect("memory"), Even(7));
         // One frame in 24 is in a page that was not used for long.
         for (before, mode) in [(300, CacheMode::Caching), (4096, CacheMode::Copying)] {
             set.begin(512);
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn frames_before_the_table_is_full_count_for_nothing() {
-        let mut set = WorkingSet::new(70_000, 4096);
+        let mut set = WorkingSet::new(70_000, 4096).expect("memory");
         set.begin(4096);
         (0..4096).for_each(|page| set.record_use(page));
         assert_eq!((set.frames, set.misses), (0, 0));
@@ -207,7 +208,7 @@ mod tests {
         fn it_misses_about_as_often_as_the_least_recently_used(
             seed: u64, capacity in 8usize..200, part in 1usize..8, hot in 1usize..16,
         ) {
-            let (mut set, mut even) = (WorkingSet::new(1000, 200), Even(seed));
+            let (mut set, mut even) = (WorkingSet::new(1000, 200).expect("memory"), Even(seed));
             set.begin(capacity);
             set.window = u32::MAX;
             let mut exact: Vec<usize> = Vec::new();

@@ -14,13 +14,14 @@
 //! payload, and nothing here parses them: a second read may give other bytes. It cannot have a page
 //! posted, released or lent twice.
 
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::front::slot_memory::SlotMemory;
 use crate::net::path::FrontPath;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
 use alloc::boxed::Box;
-use alloc::vec;
 use core::fmt;
 
 /// Number of bytes of a frame that are copied although it is passed by reference: all headers.
@@ -198,27 +199,35 @@ pub struct LentPages {
 
 impl LentPages {
     /// For `slots` slots; `tag` is a number that no other queue has.
-    pub fn new<P: Platform>(slots: u32, pages: Option<&OrdinaryPages<P>>, tag: u16) -> Self {
+    pub fn new<P: Platform>(
+        slots: u32,
+        pages: Option<&OrdinaryPages<P>>,
+        tag: u16,
+    ) -> Result<Self, PlatformError> {
         let (n, rest) = pages.map_or((0, false), |pages| (pages.ids(), pages.rest()));
         let (first, more) = pages.map_or((0, 0), OrdinaryPages::room);
         Self::of(slots, (n, rest), (u32::from(first) + more).max(n), tag)
     }
 
     /// Makes the table; the numbers of pages are below `numbers`.
-    fn of(slots: u32, (pages, rest): (u32, bool), numbers: u32, tag: u16) -> Self {
-        Self {
-            slots: SlotMemory::with_room(slots, pages, rest, numbers - pages),
-            parts: vec![UNLENT; numbers as usize].into_boxed_slice(),
+    fn of(slots: u32, (pages, rest): (u32, bool), numbers: u32, tag: u16) -> Result<Self, PlatformError> {
+        Ok(Self {
+            slots: SlotMemory::with_room(slots, pages, rest, numbers - pages)?,
+            parts: memory::list(UNLENT, numbers as usize)?,
             out: 0,
             number: u64::from(tag) << 48,
             owed: 0,
             short: 0,
-        }
+        })
     }
 
     /// A new table for the same queue, with these pages. Before the first slot is posted.
-    pub fn with_pages<P: Platform>(&self, slots: u32, pages: &OrdinaryPages<P>) -> Self {
-        Self { number: self.number, ..Self::new(slots, Some(pages), 0) }
+    pub fn with_pages<P: Platform>(
+        &self,
+        slots: u32,
+        pages: &OrdinaryPages<P>,
+    ) -> Result<Self, PlatformError> {
+        Ok(Self { number: self.number, ..Self::new(slots, Some(pages), 0)? })
     }
 
     /// The page with which `slot` was posted.
@@ -390,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_page_is_lent_once_and_comes_back_once() {
-        let mut pages = LentPages::of(4, (5, false), 5, 7);
+        let mut pages = LentPages::of(4, (5, false), 5, 7).expect("memory");
         let first = pages.lend(2, 256, 1000);
         assert_eq!(pages.pieces(first).next(), Some((2, 256, 1000)));
         assert_eq!((pages.pieces(first).nth(1), pages.out()), (None, 1));
@@ -412,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_token_names_its_frame_alone() {
-        let (mut one, mut other) = (LentPages::of(2, (2, false), 2, 1), LentPages::of(2, (2, false), 2, 2));
+        let [mut one, mut other] = [1, 2].map(|tag| LentPages::of(2, (2, false), 2, tag).expect("memory"));
         let (token, same_place) = (one.lend(0, 0, 1), other.lend(0, 0, 1));
         assert_ne!(token, same_place);
         for forged in

@@ -18,6 +18,7 @@
 //! answer.
 
 use crate::error::{PeerFault, PlatformError};
+use crate::memory;
 use crate::net::front::ctrl::CtrlFront;
 use crate::net::front::own_pages::cache::DELS_MAX;
 use crate::net::front::queue::FrontQueue;
@@ -166,21 +167,35 @@ impl<P: Platform> Default for RxPool<P> {
 }
 
 impl<P: Platform> RxPool<P> {
-    /// Makes the state of queue `i`, if there is none.
-    fn have(&mut self, i: usize) {
+    /// A queue is live, with these pages.
+    ///
+    /// # Errors
+    /// There is no memory for the list of them.
+    pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) -> Result<(), PlatformError> {
+        let page = |(number, gref)| Page { number, gref, state: State::Plain };
+        let missing = (i + 1).saturating_sub(self.queues.len());
+        memory::grow(&mut self.queues, missing)?;
         while self.queues.len() <= i {
             self.queues.push(OfQueue::default());
         }
-    }
-
-    /// Called when a queue is live that has these pages.
-    pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) {
-        let page = |(number, gref)| Page { number, gref, state: State::Plain };
-        self.have(i);
         if let Some(of) = self.queues.get_mut(i) {
             of.pages.clear();
+        }
+        self.have_room(i, queue.rx().added_refs().count())?;
+        if let Some(of) = self.queues.get_mut(i) {
             queue.rx().added_refs().for_each(|added| of.pages.push(page(added)));
         }
+        Ok(())
+    }
+
+    /// Room for `more` pages of queue `i`, and for the day on which all pages are taken away: that
+    /// needs no memory then.
+    fn have_room(&mut self, i: usize, more: usize) -> Result<(), PlatformError> {
+        let Some(of) = self.queues.get_mut(i) else { return Ok(()) };
+        memory::grow(&mut of.pages, more)?;
+        memory::grow_queue(&mut of.leaving, of.pages.len() + more)?;
+        let of_all = self.queues.iter().map(|of| of.leaving.len() + of.pages.len()).sum::<usize>();
+        memory::grow_queue(&mut self.ending, of_all + more)
     }
 
     /// Called when the back has mapped the static pages: `standing` of each queue, with `room` for
@@ -201,14 +216,19 @@ impl<P: Platform> RxPool<P> {
         (i, queue): (usize, &mut FrontQueue<P>),
         n: usize,
     ) -> (usize, Option<PlatformError>) {
-        self.have(i);
-        let Self { queues, stats, ending, .. } = self;
+        let Some(of) = self.queues.get(i) else { return (0, None) };
+        let has_number = |pages: &OrdinaryPages<P>| pages.free_number().is_some();
+        let is_full = !queue.rx().chain().pages().is_some_and(has_number);
+        if is_full || of.leaving.len() + self.ending.len() >= KEPT_MAX {
+            return (0, None);
+        }
+        if let Err(e) = self.have_room(i, n) {
+            return (0, Some(e));
+        }
+        let Self { queues, stats, .. } = self;
         let Some(of) = queues.get_mut(i) else { return (0, None) };
         let (mut grown, mut failed) = (0, None);
         let mut asked = of.named();
-        if of.leaving.len() + ending.len() >= KEPT_MAX {
-            return (0, None);
-        }
         while grown < n
             && let Some(number) = queue.rx().chain().pages().and_then(OrdinaryPages::free_number)
         {
@@ -234,8 +254,13 @@ impl<P: Platform> RxPool<P> {
     }
 
     /// Removes at most `n` spare pages from queue `i`. Returns how many.
-    pub fn shrink(&mut self, p: &P, (i, queue): (usize, &mut FrontQueue<P>), n: usize) -> usize {
-        self.have(i);
+    pub fn shrink(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        (i, queue): (usize, &mut FrontQueue<P>),
+        n: usize,
+    ) -> usize {
         let Self { queues, ending, .. } = self;
         let Some(of) = queues.get_mut(i) else { return 0 };
         let mut shrunk = 0;
@@ -246,7 +271,7 @@ impl<P: Platform> RxPool<P> {
             let state = at.map(|at| of.pages.swap_remove(at).state);
             match state {
                 Some(State::Mapped | State::Refused) => of.leaving.push_back(Leaving { granted, dels: 0 }),
-                _ => release(p, granted, ending),
+                _ => release(p, regions, granted, ending),
             }
             shrunk += 1;
         }
@@ -261,7 +286,12 @@ impl<P: Platform> RxPool<P> {
 
     /// Processes an answer if one has arrived, and sends the next request, unless a request of
     /// somebody else is under way. Returns true if something happened.
-    pub fn turn(&mut self, p: &P, ctrl: &mut CtrlFront<P>) -> Result<bool, PeerFault> {
+    pub fn turn(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        ctrl: &mut CtrlFront<P>,
+    ) -> Result<bool, PeerFault> {
         let mut answered = false;
         if let Some(asked) = self.asked {
             let Some(answer) = ctrl.answer()? else { return Ok(false) };
@@ -269,7 +299,10 @@ impl<P: Platform> RxPool<P> {
             self.asked = None;
             match asked {
                 Asked::Add(i, n) => self.take_added(i, n, answer, ctrl.statuses(n).unwrap_or_default()),
-                Asked::Del(i, n) => self.take_deleted(p, i, n, answer, ctrl.statuses(n).unwrap_or_default()),
+                Asked::Del(i, n) => {
+                    let statuses = ctrl.statuses(n).unwrap_or_default();
+                    self.take_deleted(p, regions, (i, n), answer, statuses);
+                }
                 Asked::Size(i) => self.take_size(i, answer),
             }
         }
@@ -309,7 +342,14 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    fn take_deleted(&mut self, p: &P, i: usize, n: usize, answer: CtrlResponse, statuses: &[u16]) {
+    fn take_deleted(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        (i, n): (usize, usize),
+        answer: CtrlResponse,
+        statuses: &[u16],
+    ) {
         let Self { queues, ending, stats, .. } = self;
         let Some(of) = queues.get_mut(i) else { return };
         let mut let_go = deleted(answer, statuses, n).peekable();
@@ -318,7 +358,7 @@ impl<P: Platform> RxPool<P> {
             page.dels += 1;
             if let_go.next_if_eq(&k).is_some() {
                 stats.dels += 1;
-                release(p, page.granted, ending);
+                release(p, regions, page.granted, ending);
             } else if page.dels < DELS_MAX {
                 of.leaving.push_back(page);
             } else {
@@ -382,10 +422,10 @@ impl<P: Platform> RxPool<P> {
     }
 
     /// Tries again to end grants of pages that the back had mapped.
-    pub fn release(&mut self, p: &P) {
+    pub fn release(&mut self, p: &P, regions: &mut Regions<P>) {
         for _ in 0..self.ending.len() {
             if let Some(page) = self.ending.pop_front() {
-                release(p, page.granted, &mut self.ending);
+                release(p, regions, page.granted, &mut self.ending);
             }
         }
     }
@@ -424,8 +464,13 @@ fn put_by<P: Platform>(p: &P, regions: &mut Regions<P>, pages: &mut VecDeque<Lea
 }
 
 /// Ends a page's grant. If the back still uses it, the page goes to `ending`.
-fn release<P: Platform>(p: &P, granted: Granted<P>, ending: &mut VecDeque<Leaving<P>>) {
-    if let Err(InUse(granted)) = granted.release(p) {
+fn release<P: Platform>(
+    p: &P,
+    regions: &mut Regions<P>,
+    granted: Granted<P>,
+    ending: &mut VecDeque<Leaving<P>>,
+) {
+    if let Err(InUse(granted)) = regions.end(p, granted) {
         ending.push_back(Leaving { granted, dels: 0 });
     }
 }

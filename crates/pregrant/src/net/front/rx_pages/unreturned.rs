@@ -54,12 +54,9 @@ impl<P: Platform> Unreturned<P> {
     }
 
     /// Releases the memory if the caller has returned all pages, and returns None then.
-    pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
-        if self.lent.out() > 0 {
-            return Some(self);
-        }
+    pub fn put(self, p: &P, regions: &mut Regions<P>) {
+        debug_assert_eq!(self.lent(), 0);
         self.pages.into_all().for_each(|granted| regions.put(p, granted));
-        None
     }
 
     /// Number of pages that consumers of former queues still have.

@@ -19,7 +19,7 @@ impl<P: Platform> FrontVif<P> {
     /// added.
     ///
     /// # Errors
-    /// The platform has no page to grant.
+    /// The platform has no page to grant, or there is no memory for the list of them.
     pub fn grow_rx(&mut self, p: &P, i: usize, n: usize) -> Result<usize, PlatformError> {
         let Some(queue) = self.stage.live_queues_mut().get_mut(i) else { return Ok(0) };
         let (grown, failed) = self.rx_pool.grow(p, &mut self.regions, (i, queue), n);
@@ -32,9 +32,9 @@ impl<P: Platform> FrontVif<P> {
     pub fn shrink_rx(&mut self, p: &P, n: usize) -> usize {
         let mut shrunk = 0;
         for (i, queue) in self.stage.queues_mut().iter_mut().enumerate() {
-            shrunk += self.rx_pool.shrink(p, (i, queue), n - shrunk);
+            shrunk += self.rx_pool.shrink(p, &mut self.regions, (i, queue), n - shrunk);
         }
-        self.rx_pool.release(p);
+        self.rx_pool.release(p, &mut self.regions);
         self.ask_pool(p);
         shrunk
     }
@@ -46,7 +46,7 @@ impl<P: Platform> FrontVif<P> {
             &mut self.stage
             && !self.rx_pool.is_asking()
         {
-            let _ = self.rx_pool.turn(p, ctrl);
+            let _ = self.rx_pool.turn(p, &mut self.regions, ctrl);
         }
     }
 

@@ -39,9 +39,10 @@ impl<P: Platform> OrdinaryPages<P> {
     }
 
     /// TX: shares the pages among `n` ids; as many are in flight at a time as there are pages.
-    pub fn serve_ids(&mut self, n: u32) -> bool {
-        self.of_ids = (n > self.count).then(|| PagesOfIds::new(n, self.count));
-        true
+    pub fn serve_ids(&mut self, n: u32) -> Result<(), PlatformError> {
+        let of_ids = if n > self.count { Some(PagesOfIds::new(n, self.count)?) } else { None };
+        self.of_ids = of_ids;
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@
 
 use super::pages_of_ids::PagesOfIds;
 use crate::error::PlatformError;
+use crate::memory;
 use crate::net::front::regions::{Granted, Granting, Regions};
 use crate::platform::{Access, GrantPool, Platform};
 use crate::units::GrantRef;
@@ -62,9 +63,9 @@ impl<P: Platform> OrdinaryPages<P> {
         if more == 0 {
             return Self::new(p, regions, acc, n, Granting::Standing);
         }
-        let granted = regions.take_exactly(p, acc, 1)?;
         let first = n.saturating_sub(1);
-        let room = (0..first + more).map(|_| None).collect();
+        let room = memory::collected((0..(first + more) as usize).map(|_| None))?;
+        let granted = regions.take_exactly(p, acc, 1)?;
         let mut pages = Self { granted, count: n, of_ids: None, rest: false, more: room };
         let mut failed = None;
         for place in pages.more.iter_mut().take(first as usize) {

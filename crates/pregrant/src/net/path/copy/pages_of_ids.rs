@@ -7,6 +7,7 @@
 //! ([`Ids::at_once`](crate::net::front::tx_slots::Ids)), so a page is free for each request. What
 //! the back may do: nothing here, for an id counts once it is known to be in flight.
 
+use crate::error::PlatformError;
 use crate::net::front::tx_slots::{NO_ID, table};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,10 +23,10 @@ pub struct PagesOfIds {
 
 impl PagesOfIds {
     /// A table for `pages` pages that `ids` ids share.
-    pub(super) fn new(ids: u32, pages: u32) -> Self {
-        let mut free = table(pages);
+    pub(super) fn new(ids: u32, pages: u32) -> Result<Self, PlatformError> {
+        let mut free = table(pages)?;
         free.iter_mut().zip((0..pages).rev()).for_each(|(place, page)| *place = page as u16);
-        Self { of_id: table(ids), free: free.into_vec() }
+        Ok(Self { of_id: table(ids)?, free: free.into_vec() })
     }
 
     /// The page of an id; a number that no page has if the id has none.
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_id_has_a_page_while_it_is_in_flight() {
-        let mut pages = PagesOfIds::new(8, 2);
+        let mut pages = PagesOfIds::new(8, 2).expect("memory");
         assert_eq!((pages.of(7), pages.take(7), pages.of(7)), (NONE, 0, 0));
         assert_eq!((pages.take(7), pages.take(3)), (0, 1), "it has one");
         assert_eq!(pages.take(5), NONE, "more are in flight than there are pages");

@@ -13,6 +13,7 @@
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, index, rounded};
 use crate::error::{PeerFault, PlatformError};
+use crate::memory;
 use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
@@ -26,7 +27,6 @@ use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::{Extra, RXF_DATA_RING, RxResponse, TXF_DATA_RING, TXF_EXTRA_INFO, TxRequest};
 use alloc::boxed::Box;
-use alloc::vec;
 
 /// A new area and the pages that describe it.
 pub struct DataArea<P: Platform> {
@@ -49,6 +49,12 @@ impl<P: Platform> DataArea<P> {
         ids: u32,
     ) -> Result<Self, PlatformError> {
         let each = 1usize << (order - 1);
+        let tables = match tx {
+            true => {
+                Some((memory::list(Default::default(), ids as usize)?, memory::list(None, ids as usize)?))
+            }
+            false => None,
+        };
         let index = regions.take(p, Access::ReadOnly, 1, Granting::Standing)?;
         let mut halves = [None, None];
         for (half, (wanted, acc)) in halves.iter_mut().zip([(rx, Access::ReadWrite), (tx, Access::ReadOnly)])
@@ -73,11 +79,9 @@ impl<P: Platform> DataArea<P> {
         let [within, out] = halves;
         Ok(Self {
             index,
-            out: out.map(|granted| SendArea {
-                granted,
-                places: Places::new(size),
-                used: Used::new(ids),
-                by_id: vec![None; ids as usize].into_boxed_slice(),
+            out: out.zip(tables).map(|(granted, (used, by_id))| {
+                let (places, used) = (Places::new(size), Used::over(used));
+                SendArea { granted, places, used, by_id }
             }),
             within: within.map(|granted| RecvArea { granted, size }),
         })

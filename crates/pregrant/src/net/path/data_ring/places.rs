@@ -103,8 +103,13 @@ pub struct Used<T> {
 impl<T: Copy + Default> Used<T> {
     /// Room for at most `n` places at a time, a power of two.
     pub fn new(n: u32) -> Self {
-        debug_assert!(n.is_power_of_two());
-        Self { list: vec![(T::default(), 0); n as usize].into_boxed_slice(), first: 0, next: 0 }
+        Self::over(vec![(T::default(), 0); n as usize].into_boxed_slice())
+    }
+
+    /// At most as many at a time as this list is long, a power of two.
+    pub fn over(list: Box<[(T, u32)]>) -> Self {
+        debug_assert!(list.len().is_power_of_two());
+        Self { list, first: 0, next: 0 }
     }
 
     /// True if `n` more places can be noted.

@@ -45,12 +45,12 @@ pub enum Question<'a> {
 pub struct PageAnnouncement {
     queue: usize,
     /// Pages of the current queue that are to be announced, once the size of its table is known.
-    entries: Option<Vec<GrefEntry>>,
+    pages: Option<[usize; 2]>,
     /// Number of entries that were announced so far, and number that the next request adds.
     announced: usize,
     part: usize,
     /// The back's last answer said how much room it has for these entries.
-    has_room: bool,
+    entries: Option<Vec<GrefEntry>>,
     /// For each queue the number of pages that the back mapped.
     taken: Vec<usize>,
     /// For each queue the number of further pages that its table has room for, as the back says.
@@ -84,11 +84,8 @@ impl PageAnnouncement {
         let queue = self.queue as u32;
         match &self.entries {
             _ if self.over => Question::Over,
-            Some(entries) if self.has_room => {
-                let some = entries.get(self.announced..self.announced + self.part);
-                Question::Add(queue, some.unwrap_or_default())
-            }
-            _ => Question::Size(queue),
+            Some(entries) => Question::Add(queue, entries),
+            None => Question::Size(queue),
         }
     }
 
@@ -116,23 +113,25 @@ impl PageAnnouncement {
         pages: impl FnOnce(usize) -> ([&'a [GrantRef]; 2], usize),
     ) {
         let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
-        match &self.entries {
-            None if good && answer.data > 0 => {
-                let entries = pool(pages(self.queue), answer.data as usize);
-                let more = answer.data as usize - entries.len();
+        match (self.pages, &self.entries) {
+            (None, _) if good && answer.data > 0 => {
+                let (refs, later) = pages(self.queue);
+                let announced = shares(refs.map(<[_]>::len), later, answer.data as usize);
+                let n = announced[0] + announced[1];
+                let more = answer.data as usize - n;
                 self.room.get_mut(self.queue).into_iter().for_each(|room| *room = more);
-                self.part = entries.len().min(GREF_LIST_MAX);
-                (self.entries, self.has_room) = (Some(entries), true);
+                (self.pages, self.part) = (Some(announced), n.min(GREF_LIST_MAX));
+                self.list_entries(refs, announced);
             }
             // A back that does not know the request gives this answer for every queue, or for this
             // one only.
-            None if !good => self.over = true,
-            None => self.part = 0,
-            Some(_) if !self.has_room => {
+            (None, _) if !good => self.over = true,
+            (None, _) => self.part = 0,
+            (Some(announced), None) => {
                 self.part = if good { self.part.min(answer.data as usize) } else { 0 };
-                self.has_room = true;
+                self.list_entries(pages(self.queue).0, announced);
             }
-            Some(entries) => {
+            (Some([tx, rx]), Some(_)) => {
                 let taken = added(answer, statuses, self.part).count();
                 self.taken.get_mut(self.queue).into_iter().for_each(|all| *all += taken);
                 if taken < self.part {
@@ -143,14 +142,21 @@ impl PageAnnouncement {
                 } else {
                     self.part = if self.part / 2 < LEAST_PART { 0 } else { self.part / 2 };
                 }
-                self.part = self.part.min(entries.len() - self.announced);
-                self.has_room = false;
+                self.part = self.part.min(tx + rx - self.announced);
+                self.entries = None;
             }
         }
         if self.part == 0 {
-            (self.queue, self.entries, self.announced, self.has_room) = (self.queue + 1, None, 0, false);
+            (self.queue, self.pages, self.announced, self.entries) = (self.queue + 1, None, 0, None);
             self.over |= self.queue >= self.taken.len();
         }
+    }
+
+    /// The next request names so many pages behind those that were announced: a page of entries.
+    fn list_entries(&mut self, refs: [&[GrantRef]; 2], announced: [usize; 2]) {
+        let list: Vec<_> = entries(refs, announced).skip(self.announced).take(self.part).collect();
+        self.part = list.len();
+        self.entries = Some(list);
     }
 
     /// For each queue the number of pages that the back reports as mapped.
@@ -188,14 +194,17 @@ pub fn deleted(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterato
     gone().filter(move |_| counts)
 }
 
-/// The entries that are announced if a table has room for `size` pages: TX for reading, RX for
-/// writing.
-fn pool(([tx, rx], later): ([&[GrantRef]; 2], usize), size: usize) -> Vec<GrefEntry> {
-    let half = size / 2;
-    let nr_tx = tx.len().min(half.max(size.saturating_sub(rx.len() + later)));
-    let nr_rx = rx.len().min(size - nr_tx);
+/// How many of the TX and RX pages are announced where a table has room for `size`.
+fn shares([tx, rx]: [usize; 2], later: usize, size: usize) -> [usize; 2] {
+    let tx = tx.min((size / 2).max(size.saturating_sub(rx + later)));
+    [tx, rx.min(size - tx)]
+}
+
+/// The entries of so many of them: TX for reading, RX for writing.
+fn entries<'a>(refs: [&'a [GrantRef]; 2], pages: [usize; 2]) -> impl Iterator<Item = GrefEntry> + 'a {
     let entry = |flags| move |gref: &GrantRef| GrefEntry { gref: gref.0, flags, status: 0 };
-    tx[..nr_tx].iter().map(entry(GREF_READONLY)).chain(rx[..nr_rx].iter().map(entry(0))).collect()
+    let [tx, rx] = [0, 1].map(|dir| refs[dir].iter().take(pages[dir]));
+    tx.map(entry(GREF_READONLY)).chain(rx.map(entry(0)))
 }
 
 #[cfg(test)]
@@ -311,7 +320,9 @@ mod tests {
     #[test]
     fn a_short_table_is_shared() {
         let of = |tx, rx, size| {
-            let entries = pool(([&refs(8, tx), &refs(5000, rx)], 0), size);
+            let (tx_refs, rx_refs) = (refs(8, tx), refs(5000, rx));
+            let pages = shares([tx_refs.len(), rx_refs.len()], 0, size);
+            let entries: Vec<_> = super::entries([&tx_refs, &rx_refs], pages).collect();
             let nr_tx = entries.iter().filter(|e| e.flags == GREF_READONLY && e.gref < 5000).count();
             (nr_tx, entries.iter().filter(|e| e.flags == 0 && e.gref >= 5000).count(), entries.len())
         };

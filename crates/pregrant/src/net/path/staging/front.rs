@@ -10,6 +10,7 @@
 use super::keys::{FIRST_SLOTS_SINCE, Offer, SENT_ON_SINCE};
 use super::list::{self, DataLen, colour};
 use crate::error::PlatformError;
+use crate::memory;
 use crate::net::ahead::short_staged;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::path::front::FrontPath;
@@ -57,7 +58,9 @@ impl<P: Platform> StagingArea<P> {
         entries: u32,
         first_id: u16,
     ) -> Result<Self, PlatformError> {
-        let per_page = len.buffers_in_page();
+        let (per_page, bytes) = (len.buffers_in_page(), len.buffer_bytes() as u32);
+        let place = |id: usize| id as u32 / per_page * PAGE_SIZE as u32 + id as u32 % per_page * bytes;
+        let places = memory::collected((0..entries as usize).map(place))?;
         let buffers = regions.take(p, acc, entries.div_ceil(per_page) as usize, Granting::Standing)?;
         let list_pages = (entries as usize).div_ceil(ENTRIES_PER_PAGE);
         let list = match regions.take(p, Access::ReadOnly, list_pages, Granting::Standing) {
@@ -67,9 +70,6 @@ impl<P: Platform> StagingArea<P> {
                 return Err(e);
             }
         };
-        let bytes = len.buffer_bytes() as u32;
-        let places =
-            (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
         let area = Self {
             buffers,
             list,

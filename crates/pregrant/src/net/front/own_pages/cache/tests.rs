@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     fn new(capacity: usize) -> Self {
-        let mut cache = GrefCache::new(PAGES, PLACES);
+        let mut cache = GrefCache::new(PAGES, PLACES).expect("memory");
         cache.begin(capacity);
         Self {
             cache,
