@@ -250,8 +250,13 @@ fn front(tape: &mut Tape<'_>) {
     let within = area.within.expect("the half for RX");
     fill(within.bytes());
     let content = bytes_of(within.bytes(), 0, HALF);
-    let pages =
-        OrdinaryPages::new(&domains.guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing);
+    let pages = OrdinaryPages::new(
+        &domains.guest,
+        &mut Regions::new(HOST),
+        Access::ReadWrite,
+        SLOTS,
+        Granting::Standing,
+    );
     let mut front =
         RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1).expect("memory");
     front.chain_mut().insert_flagged(AnyFlaggedPath::DataRing(within));

@@ -12,8 +12,8 @@
 
 /* linux/core/src/shim.rs */
 /*
- * Memory for the core. Null: there is none now for more than a page, or no such alignment. Less
- * than that is waited for.
+ * Allocates memory for the core; it does not fail for lack of memory. Null: this alignment is
+ * not supported.
  */
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);
