@@ -27,6 +27,7 @@ const LONGEST: &[&str] = &[
     "disk_restart",   // 31
     "observed",       // 30
     "no_alloc",       // 25
+    "no_memory",      // 15
     "loopback",       // 13
     "one_copy",       // 13
     "pregrant_host",  // 12
