@@ -78,9 +78,11 @@ pub fn as_written(command: &Command, text: &str) -> String {
     let mut written = text.to_string();
     for arg in command.get_arguments().filter(|arg| is_experiment(arg)) {
         let key = arg.get_long().unwrap_or_default();
-        let value =
-            if is_switch(arg) { ON } else { arg.get_value_names().map_or("VALUE", |names| &names[0]) };
-        written = written.replace(&arg.to_string(), &format!("--experiment {key}={value}"));
+        let (option, value) = match arg.get_value_names() {
+            Some([name, ..]) if !is_switch(arg) => (format!("--{key} <{name}>"), name.as_str()),
+            _ => (format!("--{key}"), ON),
+        };
+        written = written.replace(&option, &format!("--experiment {key}={value}"));
     }
     command.get_subcommands().fold(written, |written, below| as_written(below, &written))
 }

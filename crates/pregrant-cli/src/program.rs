@@ -28,9 +28,12 @@ pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
 
 /// Ends the process as clap does, with experiments in the text as they are written.
 fn refused(command: &Command, error: &clap::Error) -> ! {
+    if !error.use_stderr() {
+        error.exit(); // help, which was asked for
+    }
     let text = error.to_string();
     let written = experiment::as_written(command, &text);
-    if !error.use_stderr() || written == text {
+    if written == text {
         error.exit();
     }
     screen::say(written.trim_end());
