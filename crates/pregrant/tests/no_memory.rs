@@ -17,9 +17,12 @@ use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::front::FrontError;
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use pregrant_testkit::bus::{MapBus, device};
-use pregrant_testkit::counting::{Refused, live, refusing, spared};
+use pregrant_testkit::counting::{Counting, Refused, live, refusing, spared};
 use pregrant_testkit::two_domains::{GUEST, HOST, TestPort};
 use std::time::Duration;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 /// A guest's domain: what the test's machine allocates for its grants and channels is not refused.
 struct Spared(LocalDomain);

@@ -187,7 +187,7 @@ fn options_without_effect_are_refused() {
         ("front --experiment hook=redirect=5", "pass, drop, tx, or redirect=DOMID.HANDLE"),
         (
             "front --experiment hook=redirect=5.0",
-            "names the vif that the hook is on; for that one say hook=tx",
+            "names the vif that the hook is on; for that one write hook=tx",
         ),
         (
             "front --loopback /x --domain 5 --experiment hook=redirect=6.1",
