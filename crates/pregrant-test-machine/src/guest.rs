@@ -117,7 +117,7 @@ impl Guest {
     }
 
     /// Waits for the next frame.
-    pub fn next(&mut self) -> (u64, usize) {
+    pub fn next_frame(&mut self) -> (u64, usize) {
         let mut got = Vec::new();
         until(|| {
             got = self.take();
@@ -142,7 +142,7 @@ pub fn exchange(a: &mut Guest, b: &mut Guest, lengths: &[usize]) {
             let (from, to): (&mut Guest, &mut Guest) = if turn % 2 == 0 { (a, b) } else { (b, a) };
             let queue = turn / 2 % from.front.vif().nr_queues();
             from.send(queue, to.mac(), len, seq);
-            assert_eq!(to.next(), (seq, len));
+            assert_eq!(to.next_frame(), (seq, len));
             seq += 1;
         }
     }

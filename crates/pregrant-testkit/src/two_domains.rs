@@ -108,6 +108,12 @@ pub type Half = (DataArea<LocalDomain>, DataRingPath<LocalDomain>);
 type Staged = (StagingArea<LocalDomain>, StagedBuffers<LocalMap>);
 pub type Ring<K> = RingPages<K, LocalRegion>;
 
+impl Default for TwoDomains {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TwoDomains {
     pub fn new() -> Self {
         let xen = LocalXen::new();

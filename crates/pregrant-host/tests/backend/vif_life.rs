@@ -626,7 +626,7 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
             let [mut a, mut b] = ids.map(|id| Guest::connected(machine, id, ordinary()));
             // The switch knows where `b` is.
             b.send(0, a.mac(), 64, 0);
-            a.next();
+            a.next_frame();
             for seq in 0..SENT {
                 a.send(0, b.mac(), 64, seq);
             }
