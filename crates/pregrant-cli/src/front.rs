@@ -236,7 +236,7 @@ pub trait VifUser {
     /// Uses the vif until its own end or a signal, and closes it.
     ///
     /// # Errors
-    /// As the vif's, or its own.
+    /// The vif failed, or the use of it.
     fn run<P: Platform, T: Transport>(&self, joined: Joined<P, T>, stop: &Stop) -> Result<()>
     where
         P::Events: WakeOn;
@@ -245,7 +245,7 @@ pub trait VifUser {
 /// A vif of which this process is the front; it may still wait for its backend.
 pub struct Joined<P: Platform, T: Transport> {
     pub guest: Frontend<P, T>,
-    /// Its hook, with the other vif that the hook may need.
+    /// The front's hook, with the other vif that the hook may need.
     pub hook: Option<FrameHook<P, T>>,
     pub mac: [u8; 6],
 }
@@ -371,7 +371,7 @@ where
 /// Closes a vif that is connected.
 ///
 /// # Errors
-/// As the vif's.
+/// The vif cannot be closed.
 pub fn close<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<()> {
     if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
         log::warn!(

@@ -95,7 +95,7 @@ pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
 /// Reads all backends whose sockets are in these directories; a directory may be missing.
 ///
 /// # Errors
-/// None of them can be read.
+/// No directory can be read.
 pub fn read_all(dirs: &[&Path]) -> std::io::Result<Vec<Daemon>> {
     let found: Vec<_> = dirs.iter().map(|dir| status::sockets_in(dir)).collect();
     let sockets: Vec<_> = if found.iter().any(Result::is_ok) {

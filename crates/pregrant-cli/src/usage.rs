@@ -67,7 +67,7 @@ impl Given {
     ///
     /// # Errors
     ///
-    /// It was given; `why` follows "has no effect:" in the text.
+    /// The user gave the option; `why` follows "has no effect:" in the text.
     pub fn refuse(&self, option: &str, why: impl Display) -> Result<(), Usage> {
         let written = match self.0.get(option) {
             None => return Ok(()),

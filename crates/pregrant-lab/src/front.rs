@@ -47,7 +47,7 @@ pub struct FrontArgs {
     /// The station's address; without it 10.0.x.y, where x and y are the domain's number in bytes
     #[arg(long, value_name = "IP", conflicts_with = "tap")]
     address: Option<Ipv4Addr>,
-    /// With --ping: end after so many requests
+    /// With --ping: end after this many requests
     #[arg(long, value_name = "N", requires = "ping", conflicts_with_all = ["tap", "serve", "send"])]
     count: Option<u64>,
     /// With --ping: seconds between two requests
@@ -107,7 +107,7 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Runs `pregrant-lab front`.
 ///
 /// # Errors
-/// As the vif's and the traffic's.
+/// The vif or the traffic failed.
 pub fn run(args: &FrontArgs, given: &Given) -> Result<()> {
     match &args.task.tap {
         Some(name) => serve_vif(&args.vif, given, &Tap { name, args: &args.vif }),

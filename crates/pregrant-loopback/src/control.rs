@@ -40,7 +40,7 @@ impl Control {
     /// Creates a domain.
     ///
     /// # Errors
-    /// It exists already (`EEXIST`), or its sizes are out of range.
+    /// The domain exists already (`EEXIST`), or its sizes are out of range.
     pub fn create_domain(&self, spec: DomainSpec) -> Result<(), LoopbackError> {
         let durable = if spec.durable { DURABLE } else { 0 };
         let request =

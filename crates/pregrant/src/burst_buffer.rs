@@ -59,7 +59,7 @@ impl BurstBuffer {
     ///
     /// # Errors
     ///
-    /// It is not: returns the buffer itself.
+    /// The memory is not on the heap: returns the buffer itself.
     pub fn into_heap(self) -> Result<Box<[u8]>, Self> {
         if self.owner.is_some() {
             return Err(self);

@@ -81,7 +81,7 @@ fn plain_whole(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// It is not: the reason, worded for the user who attached it.
+/// The disk is not available: the reason, worded for the user who attached it.
 pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
     let began = Instant::now();
     let began_ns = MonotonicClock.now_ns();

@@ -137,7 +137,7 @@ impl PacketFilter {
     /// Reads and verifies a file.
     ///
     /// # Errors
-    /// It cannot be read, or is no program of the kind.
+    /// The file cannot be read, or is no such program.
     pub fn read(path: &Path) -> Result<Self, FilterError> {
         let mut bytes = Vec::new();
         let file = File::open(path).map_err(FilterError::Unread)?;
@@ -148,7 +148,7 @@ impl PacketFilter {
     /// A program as text or in binary, which is verified.
     ///
     /// # Errors
-    /// It is of neither form, or is not allowed.
+    /// The program is of neither form, or is not allowed.
     pub fn parse(bytes: &[u8]) -> Result<Self, FilterError> {
         let form = |why: &str| Err(FilterError::Form(why.into()));
         if bytes.len() as u64 > FILE_MOST {

@@ -32,16 +32,16 @@ pub(super) struct Writeback {
 }
 
 impl Writeback {
-    /// For an image without a cache, or one that is only read.
+    /// The check of an image that is not cached, or only read: it reports nothing.
     pub(super) fn none() -> Self {
         Self { second: None, lost: Mutex::default() }
     }
 
-    /// For this open file.
+    /// Creates the error check for this open file.
     ///
     /// # Errors
     ///
-    /// It cannot be opened a second time.
+    /// The file cannot be opened a second time.
     pub(super) fn of(fd: BorrowedFd<'_>) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let second = rustix::fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), flags, Mode::empty())?;

@@ -75,7 +75,7 @@ impl PollLoop {
     /// Runs until the work is over.
     ///
     /// # Errors
-    /// As its rounds, control or sleep say.
+    /// A round, the control call or the sleep of `work` failed.
     #[inline]
     pub fn run<W: Work>(&mut self, work: &mut W) -> Result<(), W::Error> {
         while !work.is_over() {

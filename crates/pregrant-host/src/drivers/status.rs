@@ -69,9 +69,9 @@ pub struct BackStatus {
     /// one that serves xenstore.
     #[serde(default)]
     pub workers: Vec<usize>,
-    /// Its vifs.
+    /// The backend's vifs.
     pub vifs: Vec<VifStatus>,
-    /// Its devices of other classes.
+    /// The backend's devices of other classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceStatus>,
 }
@@ -136,7 +136,7 @@ impl From<&DeviceReport> for AnyDeviceStatus {
 /// The status of a device that is not a vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Its class, as xenstore paths name it.
+    /// The device's class, as xenstore paths name it.
     pub class: String,
     /// Status that devices of all classes have.
     #[serde(flatten)]
@@ -156,7 +156,7 @@ pub struct DeviceStatus {
     /// Gauges of its class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, u64>,
-    /// Its requests by kind; those of a disk are `read`, `write`, `flush`, `discard`.
+    /// The device's requests by kind; those of a disk are `read`, `write`, `flush`, `discard`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub operations: BTreeMap<String, OperationStatus>,
 }
@@ -293,7 +293,7 @@ pub struct VifStatus {
     pub overflows: u64,
     /// Staging lists, and halves of data rings, that were refused at the last connect.
     pub refused_lists: Vec<String>,
-    /// Its queues, by number.
+    /// The vif's queues, by number.
     pub queues: Vec<QueueStatus>,
     /// Numbers of frames that the port dropped, by direction and reason; ports do not distinguish
     /// queues.

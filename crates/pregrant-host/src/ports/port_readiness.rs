@@ -22,7 +22,7 @@ const AT_ONCE: usize = 64;
 pub struct PortReadiness(Arc<OwnedFd>);
 
 impl PortReadiness {
-    /// Creates one without ports.
+    /// Creates an epoll descriptor without ports.
     ///
     /// # Errors
     ///

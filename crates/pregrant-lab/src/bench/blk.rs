@@ -72,7 +72,7 @@ pub struct BlkArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
-    /// In a second row of each with several guests the last one's requests have so many bytes: what
+    /// In a second row of each with several guests the last one's requests have this length: what
     /// it costs the others. These need a depth at which the backend, and not the guests' own core,
     /// is what they wait for: 256
     #[arg(long, value_name = "BYTES", value_parser = size)]

@@ -44,7 +44,7 @@ pub struct LimitArgs {
     /// powers of two
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [256u32, 2048, 8192], value_parser = buffers)]
     pub pool: Vec<u32>,
-    /// Work of each end for a frame, as a chain of so many multiplications: it stands for a
+    /// Work of each end for a frame, as a chain of this many multiplications: it stands for a
     /// driver's own work, which does not overlap with copies
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0u32], value_parser = clap::value_parser!(u32).range(..=i64::from(pool::WORK_MAX)))]
     pub work: Vec<u32>,

@@ -225,12 +225,12 @@ impl Waiter {
             .after(&mut Pause { guest, what, gives_way: *gives_way, until: *until, late, quiet_since }, moved)
     }
 
-    /// Expects something to happen within `most`.
+    /// Starts to wait for an event that must happen within `most`.
     fn expect(&mut self, most: Duration) {
         (self.until, self.late) = (Some(Instant::now() + most), false);
     }
 
-    /// True if it did not arrive in time, as of the last reading of the clock.
+    /// True if the event did not happen in time, as of the last reading of the clock.
     fn is_late(&self) -> bool {
         self.late
     }

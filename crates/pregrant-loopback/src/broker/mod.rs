@@ -90,7 +90,7 @@ impl Broker {
     /// Creates a domain.
     ///
     /// # Errors
-    /// It exists already, or its sizes are out of range.
+    /// The domain exists already, or its sizes are out of range.
     pub fn create_domain(&self, spec: DomainSpec) -> Result<(), LoopbackError> {
         self.lock().machine.create(spec).map_err(|source| LoopbackError::Refused {
             what: format!("create {} with {} pages", spec.domid, spec.pages),

@@ -42,7 +42,7 @@ impl CommandQueue {
         self.wake.as_fd()
     }
 
-    /// Another sending end.
+    /// Another handle, which sends to this server.
     pub fn handle(&self) -> Handle {
         Handle { sender: self.sender.clone(), wake: self.wake.clone() }
     }

@@ -38,7 +38,7 @@ pub struct Watch {
 /// The identity of a watch: its connection, and a serial number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WatchKey {
-    /// Its connection.
+    /// The watch's connection.
     pub conn: ConnId,
     number: u64,
 }

@@ -83,13 +83,13 @@ impl MacAddr {
     /// The broadcast address, all ones.
     pub const BROADCAST: MacAddr = MacAddr([0xFF; 6]);
 
-    /// Whether it is a group address (multicast or broadcast).
+    /// Whether the address is a group address (multicast or broadcast).
     #[inline(always)]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it is all zeroes, which no station may use.
+    /// Whether the address is all zeroes, which no station may use.
     #[inline(always)]
     pub fn is_zero(self) -> bool {
         self.0 == [0; 6]

@@ -47,12 +47,12 @@ impl Access {
         }
     }
 
-    /// Whether it allows reading.
+    /// Whether this access allows reading.
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::Both)
     }
 
-    /// Whether it allows writing.
+    /// Whether this access allows writing.
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::Both)
     }

@@ -86,7 +86,7 @@ pub trait RemoteSide {
     /// state.
     ///
     /// # Errors
-    /// In words for the log: what could not be removed.
+    /// What could not be removed, in words for the log.
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.inner_remote().map_or(Ok(()), |inner| inner.removed(id))
     }
@@ -148,7 +148,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// where a predecessor left the device connected (`live`). May be called again.
     ///
     /// # Errors
-    /// In words for the log and the store. The device is not served.
+    /// The reason, in words for the log and the store. The device is not served.
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String>;
     /// Called when the device is connected, with new rings or a predecessor's: sets up its queues,
     /// and logs the connection. For a predecessor's rings it calls [`log_reattached`] first.

@@ -76,7 +76,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// Binds its event channels to this handle.
     ///
     /// # Errors
-    /// They are closed: the queue cannot be served.
+    /// The channels are closed: the queue cannot be served.
     fn adopt(&mut self, p: &P) -> Result<(), PlatformError>;
     /// Called when a worker becomes the queue's poller, for ports that ring a doorbell.
     fn owned_by(&mut self, owner: &PortOwner) {

@@ -38,7 +38,7 @@ impl CaptureFile {
     /// it, since it will contain the guest's traffic.
     ///
     /// # Errors
-    /// In words, with the path.
+    /// The file cannot be opened: the reason in words, with the path.
     pub fn open(front: u16, handle: u32, path: PathBuf) -> Result<Self, String> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -88,7 +88,7 @@ impl Captured {
     /// Captures vifs of `inner`. Overwrites the files; each gets at most `limit` bytes.
     ///
     /// # Errors
-    /// In words. A file cannot be written, or is there for two vifs, or a vif has two.
+    /// A file cannot be written or is given for two vifs, or a vif has two: the reason in words.
     pub fn new(inner: Box<dyn PortProvider>, files: Vec<CaptureFile>, limit: u64) -> Result<Self, String> {
         for (i, one) in files.iter().enumerate() {
             for other in &files[..i] {

@@ -134,7 +134,7 @@ pub trait PortProvider: RemoteSide {
     /// must be made like it at once. Can be called again.
     ///
     /// # Errors
-    /// In words for the log and the store. The vif is not served.
+    /// The reason, in words for the log and the store. The vif is not served.
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.found(id, place, live))
     }
@@ -165,7 +165,7 @@ pub trait PortProvider: RemoteSide {
     /// offload work that the guest accepts to do.
     ///
     /// # Errors
-    /// In words for the log. The vif's frames are dropped.
+    /// The reason, in words for the log. The vif's frames are dropped.
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String>;
     /// For each queue a descriptor that is readable when the kernel has frames for the guest.
     /// Called for ports that were just made.
@@ -183,7 +183,7 @@ pub trait PortProvider: RemoteSide {
     /// of a guest that takes none. A provider with an interface of the kernel's must implement it.
     ///
     /// # Errors
-    /// In words for the log.
+    /// The reason, in words for the log.
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.inner_provider().map_or(Ok(()), |inner| inner.link(id, up))
     }
@@ -194,7 +194,7 @@ pub trait PortProvider: RemoteSide {
     /// The default does nothing: ports of this process have no MTU.
     ///
     /// # Errors
-    /// In words for the log.
+    /// The reason, in words for the log.
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
     }
@@ -216,7 +216,7 @@ pub trait PortProvider: RemoteSide {
     /// Called when the front is no longer connected; its ports are gone.
     ///
     /// # Errors
-    /// In words for the log.
+    /// The reason, in words for the log.
     fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.inner_provider().map_or(Ok(()), |inner| inner.closed(id))
     }

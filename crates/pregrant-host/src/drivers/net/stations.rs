@@ -180,7 +180,7 @@ mod tests {
         HotplugConfig { mac: mac.map(String::from), dir: "/back".into(), ..HotplugConfig::default() }
     }
 
-    /// A broadcast with this source. How many of the others' ports get it.
+    /// Sends a broadcast with this source address. Returns how many of the other ports get it.
     fn received(ports: &mut [Vec<SwitchPort>], from: usize, source: u8) -> usize {
         let mut arena = Arena::new();
         let frame = [&[0xFF; 6][..], &[0, 0x16, 0x3e, 0, 0, source], &[0; 48]].concat();

@@ -205,7 +205,7 @@ impl Placed {
 }
 
 impl Taps {
-    /// None yet.
+    /// Creates the provider without any vif.
     ///
     /// # Errors
     /// No descriptor is left; the kernel makes no taps, or not for us.

@@ -200,7 +200,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// is found.
     ///
     /// # Errors
-    /// In words: a thread, or a handle of the domain for it, cannot be had.
+    /// A thread, or a handle of the domain for it, could not be created: the reason in words.
     #[inline(never)]
     pub fn start_workers(&mut self, workers: WorkerConfig) -> Result<(), String>
     where

@@ -116,7 +116,7 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// True if something is to be done once the queues are here.
+    /// True if work waits until the queues are back.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.then.is_empty()
     }

@@ -204,7 +204,7 @@ impl<P> Threads<P> {
     /// `waker` is the control thread's.
     ///
     /// # Errors
-    /// A thread cannot be made, in words.
+    /// A thread cannot be created: the reason in words.
     pub fn new(
         workers: usize,
         place: Placement,

@@ -73,7 +73,7 @@ where
     /// Makes a worker with a platform handle of its own.
     ///
     /// # Errors
-    /// In words: its descriptor cannot wake it.
+    /// The worker's descriptor cannot wake it: the reason in words.
     pub fn new(p: P, context: WorkerContext<P>) -> Result<Self, String> {
         let doorbell = context.waker.wakes().map(|fd| p.events().also_wake_on(fd)).transpose();
         let doorbell =

@@ -57,7 +57,8 @@ pub enum Ask<'a> {
     Barrier {
         /// The first sector.
         sector: u64,
-        /// The data; empty: only the order and the durability of earlier writes.
+        /// The data to write. If it is empty, the request only orders earlier writes and makes them
+        /// durable.
         bytes: &'a [u8],
     },
     /// Makes all answered writes durable.

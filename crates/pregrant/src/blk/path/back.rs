@@ -132,8 +132,8 @@ pub trait BackPath<P: Platform> {
     fn pages(&self) -> Option<usize> {
         None
     }
-    /// Sets the most pages that it keeps mapped, unmapping those in excess, and the most pages
-    /// mapped at a time for single requests (`alone`).
+    /// Sets the most pages that the path keeps mapped, unmapping those in excess, and the most
+    /// pages mapped at a time for single requests (`alone`).
     fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
         let _ = (p, pages, alone);
     }

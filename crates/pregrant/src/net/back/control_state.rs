@@ -80,7 +80,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// It cannot: its connection must not be resumed.
+    /// The kept state cannot be read: the connection must not be resumed.
     pub fn check(&self) -> Result<(), UnknownRecord> {
         self.page.as_ref().map_or(Ok(()), ControlPage::check)
     }

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 struct Waiting {
     nr_rsps: u16,
     held: Option<Token>,
-    /// Whether it was passed to the port.
+    /// Whether the frame was passed to the port.
     given: bool,
 }
 

@@ -71,7 +71,7 @@ impl FrameHash {
 /// One frame of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxFrame {
-    /// Its index in the burst.
+    /// The frame's index in the burst.
     pub frame: u16,
     /// Index of its first fragment in [`RxBatch::slots`].
     pub first_slot: u16,

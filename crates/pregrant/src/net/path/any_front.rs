@@ -237,10 +237,10 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// The ordinary pages themselves, to be used without the path.
+    /// Returns the path's ordinary pages, to be used without the path.
     ///
     /// # Errors
-    /// It has none.
+    /// The path has no ordinary pages.
     pub fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
         match self {
             #[cfg(feature = "research")]

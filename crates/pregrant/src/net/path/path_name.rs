@@ -97,7 +97,7 @@ pub enum FrameCost {
 }
 
 impl FrameCost {
-    /// Whether the back's grant operations are the price.
+    /// Whether the path costs the back grant operations for each frame.
     pub const fn is_by_grants(self) -> bool {
         matches!(self, Self::GrantCopy | Self::MapAndUnmap)
     }

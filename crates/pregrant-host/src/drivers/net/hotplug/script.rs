@@ -20,7 +20,7 @@ impl Script {
     /// Runs a script as the toolstack would.
     ///
     /// # Errors
-    /// In words.
+    /// The script cannot be started: the reason in words.
     pub fn start(request: &Request) -> Result<Self, String> {
         let mut command = Command::new(&request.script);
         command.args([request.what.as_str(), "type_if=vif"]);

@@ -26,7 +26,7 @@ impl Asked {
     /// Sends a request to the service at `path`. None: its queue is full; try again later.
     ///
     /// # Errors
-    /// In words. No one is there.
+    /// The service does not run, or the request cannot be sent; the reason in words.
     pub fn of(path: &Path, request: &Request) -> Result<Option<Self>, String> {
         let asked = || -> Result<OwnedFd, Errno> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -68,7 +68,7 @@ pub struct Vif<P: Platform> {
     config: VifConfig,
     /// What the back of this connection advertised: this process or a predecessor.
     offered: BackFeatures,
-    /// Its queues; empty while they are [with their workers](Vif::hand_out_queues).
+    /// The vif's queues; empty while they are [with their workers](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// The state shared with each queue, wherever it runs; empty while the vif is not connected.
     shares: Vec<Arc<QueueShare>>,

@@ -48,7 +48,7 @@ impl GrefPage {
     /// Ok(false): it was never written.
     ///
     /// # Errors
-    /// It cannot: its vif is not to be taken up.
+    /// The copy cannot be read: the vif must not be resumed.
     pub fn check(&self, version: u32) -> Result<bool, UnknownRecord> {
         let word = |at: usize| self.memory.load_u32(at).unwrap_or(0);
         if version == 0 { Ok(false) } else { KIND.check(word(copy(version)), word(layout_of(version))) }

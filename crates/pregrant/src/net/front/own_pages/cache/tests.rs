@@ -165,7 +165,7 @@ impl World {
         self.request = None;
     }
 
-    /// Another back has the rings, and none of the pages.
+    /// Another back serves the rings, and has none of the pages mapped.
     fn renew(&mut self) {
         self.cache.renew();
         self.announced.clear();
