@@ -9,7 +9,7 @@
 
 use crate::usage::Usage;
 use clap::builder::PossibleValue;
-use clap::{Arg, ArgAction, Args, Command};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 use std::ffi::OsString;
 
 /// The heading of options that are experiments.
@@ -64,6 +64,27 @@ pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, U
 /// Whether the whole option is an experiment.
 fn is_experiment(arg: &Arg) -> bool {
     arg.get_help_heading() == Some(HEADING)
+}
+
+/// Whether an option was given as a key: it is an experiment, or its value is one.
+pub fn is_given_as_key(arg: &Arg, matches: &ArgMatches) -> bool {
+    let mut values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+    is_experiment(arg) || values.any(|value| hidden(arg).any(|one| value == one.get_name()))
+}
+
+/// A text of the parser's, which names experiments as the options that they are for it, with the
+/// keys that a command line has: `--experiment hook=ACTION` for `--hook <ACTION>`.
+pub fn as_written(command: &Command, text: &str) -> String {
+    let mut written = text.to_string();
+    for arg in command.get_arguments().filter(|arg| is_experiment(arg)) {
+        let key = arg.get_long().unwrap_or_default();
+        let (option, value) = match arg.get_value_names() {
+            Some([name, ..]) if !is_switch(arg) => (format!("--{key} <{name}>"), name.as_str()),
+            _ => (format!("--{key}"), ON),
+        };
+        written = written.replace(&option, &format!("--experiment {key}={value}"));
+    }
+    command.get_subcommands().fold(written, |written, below| as_written(below, &written))
 }
 
 /// The key of an experiment that is written as an option.
@@ -211,6 +232,44 @@ mod tests {
             assert!(why.contains(part), "{line}: {why}");
         }
         assert_eq!([distance("io", "io"), distance("hok", "hook"), distance("", "abc")], [0, 1, 3]);
+    }
+
+    /// The parser's own errors name experiments as they are written.
+    #[test]
+    fn an_error_names_the_key_and_not_the_option_of_the_parser() {
+        let program = Command::new("pregrant").subcommands(commands());
+        let of = |line: &str| {
+            let args = expand(&program, line.split(' ').map(OsString::from).collect()).unwrap();
+            let error = program.clone().try_get_matches_from(args).unwrap_err().to_string();
+            as_written(&program, &error)
+        };
+        for (line, parts) in [
+            ("pregrant front --tap x --experiment hook=x", ["--experiment hook=ACTION", "pass, drop"]),
+            (
+                "pregrant front --tap x --experiment rx-only=on --experiment tx-data-len=64",
+                ["--experiment rx-only=on", "--experiment tx-data-len=N"],
+            ),
+            ("pregrant back --experiment copy-below=x", ["--experiment copy-below=BYTES", "invalid"]),
+        ] {
+            let why = of(line);
+            assert!(parts.iter().all(|part| why.contains(part)), "{line}: {why}");
+            assert!(
+                !why.contains("--hook ") && !why.contains("--rx-only") && !why.contains("--copy-below"),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_option_is_known_as_a_key_by_its_value_too() {
+        let back = back::BackArgs::augment_args(Command::new("back"));
+        let of = |option: &str, value: &str| {
+            let matches = back.clone().get_matches_from(["back", &format!("--{option}"), value]);
+            let arg = back.get_arguments().find(|arg| arg.get_long() == Some(option)).unwrap();
+            is_given_as_key(arg, &matches)
+        };
+        assert!(of("copy-below", "256") && of("path", "staging+map"));
+        assert!(!of("path", "map") && !of("port", "tap"));
     }
 
     /// Each option of an operator's command has a line, of a terminal's width.

@@ -21,9 +21,23 @@ pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
         screen::say(format_args!("{name}: {usage}"));
         std::process::exit(i32::from(WRONG_USAGE))
     });
-    let matches = command.clone().get_matches_from(args);
-    let given = Given::of(&command, &matches);
+    let matches = command.clone().try_get_matches_from(args).unwrap_or_else(|e| refused(&command, &e));
+    let given = Given::of(&command, &matches, experiment::is_given_as_key);
     (C::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()), given)
+}
+
+/// Ends the process as clap does, with experiments in the text as they are written.
+fn refused(command: &Command, error: &clap::Error) -> ! {
+    if !error.use_stderr() {
+        error.exit(); // help, which was asked for
+    }
+    let text = error.to_string();
+    let written = experiment::as_written(command, &text);
+    if written == text {
+        error.exit();
+    }
+    screen::say(written.trim_end());
+    std::process::exit(error.exit_code())
 }
 
 /// The command with a `--help` that has a line for each option, on one screen, and `--help-all`

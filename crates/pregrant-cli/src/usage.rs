@@ -8,7 +8,7 @@
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
 /// The command line contradicts itself: exit code 2, as for any other wrong usage.
@@ -31,13 +31,18 @@ impl Display for Usage {
 impl std::error::Error for Usage {}
 
 /// The options given on the command line, by their long names, without those that have only their
-/// default value.
+/// default value; and whether each was written as an experiment (`--experiment NAME=VALUE`).
 #[derive(Clone, Debug, Default)]
-pub struct Given(BTreeSet<String>);
+pub struct Given(BTreeMap<String, bool>);
 
 impl Given {
-    /// The options given to the called subcommand of `command`.
-    pub fn of(command: &Command, matches: &ArgMatches) -> Self {
+    /// The options given to the called subcommand of `command`; `is_experiment` says which of them
+    /// were written so.
+    pub fn of(
+        command: &Command,
+        matches: &ArgMatches,
+        is_experiment: impl Fn(&Arg, &ArgMatches) -> bool,
+    ) -> Self {
         let (mut leaf, mut matches) = (command, matches);
         while let Some((name, below)) = matches.subcommand() {
             let Some(sub) = leaf.find_subcommand(name) else { break };
@@ -45,17 +50,17 @@ impl Given {
         }
         let stands =
             |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-        let options = leaf.get_arguments().filter(stands).filter_map(Arg::get_long);
-        Self(options.map(String::from).collect())
+        let name = |arg: &Arg| Some((arg.get_long()?.to_string(), is_experiment(arg, matches)));
+        Self(leaf.get_arguments().filter(stands).filter_map(name).collect())
     }
 
     /// Whether this option was given.
     pub fn has(&self, option: &str) -> bool {
-        self.0.contains(option)
+        self.0.contains_key(option)
     }
 
     pub fn others_than<'a>(&'a self, these: &'a [&str]) -> impl Iterator<Item = &'a str> {
-        self.0.iter().map(String::as_str).filter(|option| !these.contains(option))
+        self.0.keys().map(String::as_str).filter(|option| !these.contains(option))
     }
 
     /// Refuses an option that was given and can have no effect.
@@ -64,10 +69,12 @@ impl Given {
     ///
     /// It was given; `why` follows "has no effect:" in the text.
     pub fn refuse(&self, option: &str, why: impl Display) -> Result<(), Usage> {
-        if !self.has(option) {
-            return Ok(());
-        }
-        Err(Usage::new(format_args!("--{option} has no effect: {why}; leave it out")))
+        let written = match self.0.get(option) {
+            None => return Ok(()),
+            Some(true) => "experiment ",
+            Some(false) => "",
+        };
+        Err(Usage::new(format_args!("--{written}{option} has no effect: {why}; leave it out")))
     }
 }
 
@@ -83,12 +90,14 @@ mod tests {
         let given = |words: &[&str]| {
             let command = Command::new("x").subcommand(leaf.clone());
             let all = ["x", "leaf"].iter().chain(words);
-            Given::of(&command, &command.clone().get_matches_from(all))
+            Given::of(&command, &command.clone().get_matches_from(all), |arg, _| arg.get_id() == "path")
         };
         let (none, one) = (given(&[]), given(&["--data-len", "256"]));
         assert!(none.refuse("data-len", "why").is_ok() && !none.has("path"));
         let said = one.refuse("data-len", "no path stages").unwrap_err().to_string();
         assert_eq!(said, "--data-len has no effect: no path stages; leave it out");
         assert_eq!(one.others_than(&["path"]).collect::<Vec<_>>(), ["data-len"]);
+        let said = given(&["--path", "map"]).refuse("path", "why").unwrap_err().to_string();
+        assert_eq!(said, "--experiment path has no effect: why; leave it out");
     }
 }

@@ -67,7 +67,7 @@ impl Match {
         };
         let filter = PacketFilter::read(path).map_err(|e| {
             format!(
-                "--match {path}: {e}. It is all, icmp-echo, or a file with a classic BPF program: tcpdump -y EN10MB -ddd \
+                "--experiment match={path}: {e}. It is all, icmp-echo, or a file with a classic BPF program: tcpdump -y EN10MB -ddd \
                  'tcp port 80' > FILE",
                 path = path.display()
             )
@@ -82,12 +82,12 @@ impl Action {
         let Self::Redirect(to, handle) = self else { return Ok(None) };
         match domid {
             Some(domid) if domid != to => Err(Usage::new(format_args!(
-                "--hook redirect={}.{handle}: this is {domid}, and a guest sends by its own vifs alone: name one of them, \
+                "--experiment hook=redirect={}.{handle}: this is {domid}, and a guest sends by its own vifs alone: name one of them, \
                  as redirect={}.1",
                 to.0, domid.0
             ))),
             _ if handle == own => Err(Usage::new(format_args!(
-                "--hook redirect={}.{handle} names the vif that the hook is on; for that one say hook=tx",
+                "--experiment hook=redirect={}.{handle} names the vif that the hook is on; for that one say hook=tx",
                 to.0
             ))),
             _ => Ok(Some(handle)),

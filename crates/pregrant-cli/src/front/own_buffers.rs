@@ -37,10 +37,10 @@ impl OwnBuffers {
     ) -> Result<Self> {
         let (platform, vif) = guest.driver();
         let table = platform.grants().per_frame().ok_or(
-            "--own-buffers: only the loopback grants single pages; use --loopback, or leave the option out",
+            "--experiment own-buffers: only the loopback grants single pages; use --loopback, or leave it out",
         )?;
         let memory = table.pages(pages * queues)?;
-        vif.use_memory(memory, pages).map_err(|_| "--own-buffers: the vif has memory already")?;
+        vif.use_memory(memory, pages).map_err(|_| "--experiment own-buffers: the vif has memory already")?;
         let circle = |queue| Circle { first: queue * pages, pages, ..Circle::default() };
         Ok(Self { circles: (0..queues).map(circle).collect() })
     }

@@ -112,7 +112,7 @@ fn options_without_effect_are_refused() {
         ("front --data-len 100", "as 64 or 128"),
         (
             "front --path copy --experiment rx-only=on",
-            "--rx-only has no effect: --path copy has no staging buffers",
+            "--experiment rx-only has no effect: --path copy has no staging buffers",
         ),
         ("front --experiment rx-only=on --experiment tx-data-len=64", "cannot be used with"),
         (
@@ -121,7 +121,7 @@ fn options_without_effect_are_refused() {
         ),
         (
             "back --staging off --experiment path=staging+copy",
-            "--path has no effect: there are no heads without",
+            "--experiment path has no effect: there are no heads without",
         ),
         ("back --staging 256,300", "off, or lengths of 64, 128, 256"),
         ("front --path copy --buffers 600", "--buffers has no effect: --path copy has a page for each slot"),
@@ -140,21 +140,30 @@ fn options_without_effect_are_refused() {
         ("back --give-back 5.0 --path map", "--path has no effect: --give-back without --take"),
         ("back --give-back 5.0 --no-sg", "--no-sg has no effect: --give-back without --take"),
         ("back --allow-mac-spoofing all", "--allow-mac-spoofing has no effect: a tap's guest"),
-        ("back --port switch --experiment tap-way=burst", "--tap-way has no effect: the switch has no taps"),
-        ("back --experiment copy-below=256", "--copy-below has no effect: --path copy maps no frames"),
+        (
+            "back --port switch --experiment tap-way=burst",
+            "--experiment tap-way has no effect: the switch has no taps",
+        ),
+        (
+            "back --experiment copy-below=256",
+            "--experiment copy-below has no effect: --path copy maps no frames",
+        ),
         (
             "back --experiment path=staging+copy --experiment copy-below=256",
-            "--copy-below has no effect: --path staging+copy",
+            "--experiment copy-below has no effect: --path staging+copy",
         ),
-        ("back --port switch --experiment lend-from=256", "--lend-from has no effect: it is for taps"),
-        ("back --experiment lend-between=256", "--lend-between has no effect: taps have no"),
+        (
+            "back --port switch --experiment lend-from=256",
+            "--experiment lend-from has no effect: it is for taps",
+        ),
+        ("back --experiment lend-between=256", "--experiment lend-between has no effect: taps have no"),
         (
             "back --loopback /x --experiment lend-from=256",
-            "--lend-from has no effect: it is for taps (--port tap)",
+            "--experiment lend-from has no effect: it is for taps (--port tap)",
         ),
         (
             "back --loopback /x --port tap --experiment lend-between=256",
-            "--lend-between has no effect: taps have no",
+            "--experiment lend-between has no effect: taps have no",
         ),
         ("loopback attach --dir /x 7 --vif color=red", "bridge, script"),
         ("loopback detach --dir /x 7 --vif 0 --disk xvda", "cannot be used with"),
@@ -167,14 +176,14 @@ fn options_without_effect_are_refused() {
         ("front --tap x --path copy --rx reference --experiment hook=pass", "cannot be used with"),
         (
             "front --tap x --path gref-mapping --experiment own-buffers=256",
-            "--own-buffers has no effect: on Xen",
+            "--experiment own-buffers has no effect: on Xen",
         ),
         (
             "front --loopback /x --domain 5 --tap x --experiment own-buffers=256",
-            "--own-buffers has no effect: by --path",
+            "--experiment own-buffers has no effect: by --path",
         ),
         ("front --experiment own-buffers=256", "--tap"),
-        ("front --experiment match=all", "--hook"),
+        ("front --experiment match=all", "--experiment hook=ACTION"),
         ("front --experiment hook=bounce", "pass, drop, tx, or redirect=DOMID.HANDLE"),
         ("front --experiment hook=redirect=5", "pass, drop, tx, or redirect=DOMID.HANDLE"),
         (
