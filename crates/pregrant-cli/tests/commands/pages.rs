@@ -1,5 +1,6 @@
 //! Commands of pages and units: each `pregrant SUBCOMMAND --option` and `pregrant-lab SUBCOMMAND
 //! --option` in a block of code, in backticks or in an `ExecStart=` is one that the program has.
+//! The same holds for `cargo lab` and `cargo demo`, which run the laboratory's program.
 
 use crate::served::programs::{self, LAB, PREGRANT};
 use crate::text;
@@ -11,6 +12,14 @@ use std::process::Command;
 /// The help texts that were asked for, by program and subcommand; None: there is no such one.
 #[derive(Default)]
 struct Helps(BTreeMap<String, Option<String>>);
+
+/// How a text starts a program: the words, the program, and the subcommand that the words say.
+const STARTS: [(&str, &str, Option<&str>); 4] = [
+    (PREGRANT, PREGRANT, None),
+    (LAB, LAB, None),
+    ("cargo lab", LAB, None),
+    ("cargo demo", LAB, Some("demo")),
+];
 
 /// A command that a text has.
 struct Found<'a> {
@@ -69,10 +78,10 @@ fn has(help: &str, option: &str) -> bool {
 }
 
 /// The words of a command behind the program's name, up to what a shell has next.
-fn words(behind: &str) -> Vec<&str> {
+fn words(behind: &str) -> impl Iterator<Item = &str> {
     let ends = |word: &&str| ["#", "|", "&", "&&", "||", ";", ">", "<", "\\"].contains(word);
-    let words = behind.split_whitespace().take_while(|word| !ends(word));
-    words.map(|word| word.trim_end_matches([';', ')', ',', '"', '\'', ':'])).collect()
+    let words = behind.split_whitespace().take_while(move |word| !ends(word));
+    words.map(|word| word.trim_end_matches([';', ')', ',', '"', '\'', ':']))
 }
 
 /// The commands of a text: of a page those in code.
@@ -89,10 +98,13 @@ fn commands(text: &str, is_page: bool) -> Vec<Found<'_>> {
             false => vec![line],
         };
         for piece in pieces {
-            let named =
-                [PREGRANT, LAB].map(|program| piece.match_indices(program).map(move |(at, _)| (at, program)));
-            for (at, program) in named.into_iter().flatten() {
-                let Some(behind) = piece[at + program.len()..].strip_prefix(' ') else { continue };
+            let starts =
+                STARTS.iter().flat_map(|start| piece.match_indices(start.0).map(move |at| (at.0, start)));
+            for (at, (start, program, subcommand)) in starts {
+                let behind = &piece[at + start.len()..];
+                if !behind.is_empty() && !behind.starts_with(' ') {
+                    continue; // another word, which begins so
+                }
                 // The program itself, and no text about it: where a shell has a command.
                 let before = piece[..at].trim_end_matches("/usr/local/bin/").trim_end();
                 let is_command = match is_page {
@@ -100,7 +112,8 @@ fn commands(text: &str, is_page: bool) -> Vec<Found<'_>> {
                     false => piece[..at].ends_with("/usr/local/bin/"),
                 };
                 if is_command {
-                    found.push(Found { line: number, program, words: words(behind) });
+                    let words = subcommand.iter().copied().chain(words(behind)).collect();
+                    found.push(Found { line: number, program, words });
                 }
             }
         }
@@ -150,7 +163,15 @@ fn commands_that_are_none_are_found() {
     assert_eq!(of("`pregrant back --take 5.0 --give-back 5.0`, a pregrant front\n"), [""; 0]);
     assert_eq!(of("```sh\npregrant-lab loopback serve --dir /tmp/x --guest 5   # --no\n```\n"), [""; 0]);
     assert_eq!(of("`pregrant top --prometheus - | grep x --no`\n"), [""; 0]);
+    assert_eq!(
+        of("```sh\ncargo demo    # --no\ncargo lab bench net --path copy\n```\n`cargo demo`, `cargo lab`"),
+        [""; 0]
+    );
     for wrong in [
+        "cargo lab bench nets",
+        "cargo lab loopback serve --loopback /tmp/x",
+        "cargo lab top",
+        "cargo demo --no-such-option",
         "pregrant back --takes 5.0",
         "pregrant backs",
         "pregrant-lab loopback serves",
