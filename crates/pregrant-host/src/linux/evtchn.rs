@@ -79,12 +79,6 @@ pub struct Channel {
     bound_to: Option<(DomId, EvtchnPort)>,
 }
 
-impl Channel {
-    pub(super) fn port(&self) -> EvtchnPort {
-        self.port
-    }
-}
-
 impl Evtchn {
     pub(super) fn open(tally: Arc<Tally>) -> Result<Self, NodeError> {
         Ok(Self {

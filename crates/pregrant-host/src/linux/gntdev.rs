@@ -14,10 +14,8 @@
 use super::bounce::Bounce;
 use super::burst_buffers::BurstBuffers;
 use super::device_node::{GNTDEV, Node, NodeError};
-use super::evtchn::Channel;
 use super::ioctl::{
-    self, DEST_GREF, GNTDEV_COPY, GNTDEV_MAP, GNTDEV_UNMAP, SET_UNMAP_NOTIFY, SOURCE_GREF, Segment,
-    gref_side, pair,
+    self, DEST_GREF, GNTDEV_COPY, GNTDEV_MAP, GNTDEV_UNMAP, SOURCE_GREF, Segment, gref_side, pair,
 };
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
@@ -34,8 +32,6 @@ use std::cell::{OnceCell, RefCell};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// `UNMAP_NOTIFY_SEND_EVENT`.
-const SEND_EVENT: u32 = 2;
 /// Most segments per ioctl. The kernel takes any number; this limits our buffer. One is kept free
 /// for an operation that crosses a page boundary.
 const SEGMENTS: usize = 1024;
@@ -108,20 +104,6 @@ impl Gntdev {
             errno: Errno::NODEV,
             remedy: "try again".into(),
         })
-    }
-
-    /// Makes the kernel send an event on `channel` when `map` is unmapped, also when this process
-    /// is killed. The kernel keeps only the channel's number, so the channel must outlive the map.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refuses.
-    pub fn notify_on_unmap(&self, map: &PeerMap, channel: &Channel) -> Result<(), PlatformError> {
-        let mut words = [map.index, pair(SEND_EVENT, channel.port().0)];
-        // SAFETY: the structure is two words.
-        unsafe { ioctl::call(map.node.as_fd(), SET_UNMAP_NOTIFY, &mut words) }
-            .map(drop)
-            .map_err(|e| PlatformError { op: "ask for an event on unmap", code: e.raw_os_error() })
     }
 }
 

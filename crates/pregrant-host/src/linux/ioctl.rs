@@ -19,8 +19,6 @@ const fn request(kind: u8, nr: u8, size: u16) -> Opcode {
 pub(super) const GNTDEV_MAP: Opcode = request(b'G', 0, 24);
 /// `IOCTL_GNTDEV_UNMAP_GRANT_REF`: index u64, count u32, pad.
 pub(super) const GNTDEV_UNMAP: Opcode = request(b'G', 1, 16);
-/// `IOCTL_GNTDEV_SET_UNMAP_NOTIFY`, and gntalloc's: index u64, action u32, port u32.
-pub(super) const SET_UNMAP_NOTIFY: Opcode = request(b'G', 7, 16);
 /// `IOCTL_GNTDEV_GRANT_COPY`: count u32, pad, pointer to segments.
 pub(super) const GNTDEV_COPY: Opcode = request(b'G', 8, 16);
 /// `IOCTL_GNTALLOC_ALLOC_GREF`: domid u16, flags u16, count u32, index u64 (out), then a ref u32
@@ -44,7 +42,6 @@ pub(super) const PRIVCMD_HYPERCALL: Opcode = request(b'P', 0, 48);
 const _: () = assert!(
     GNTDEV_MAP == 0x0018_4700
         && GNTDEV_UNMAP == 0x0010_4701
-        && SET_UNMAP_NOTIFY == 0x0010_4707
         && GNTDEV_COPY == 0x0010_4708
         && GNTALLOC_ALLOC == 0x0018_4705
         && GNTALLOC_DEALLOC == 0x0010_4706

@@ -30,7 +30,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -163,12 +163,6 @@ impl Xenstored {
     /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.peers.len()
-    }
-
-    /// A descriptor for another epoll set, which becomes readable when [`Xenstored::poll_once`] has
-    /// work to do.
-    pub fn as_pollable(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
     }
 
     /// Serves until [`Handle::stop`] is called or `stop` becomes readable.

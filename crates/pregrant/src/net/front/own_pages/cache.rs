@@ -290,11 +290,6 @@ impl GrefCache {
         self.stats.copied_to_pool += 1;
     }
 
-    /// Whether an answer is waited for.
-    pub fn is_asked(&self) -> bool {
-        self.asked.is_some()
-    }
-
     /// The next request, about the entries that `list` is filled with;
     /// [`take_answer`](Self::take_answer) gets the answer. None: nothing, or there is no answer
     /// yet. `grant` grants a page, `end` ends a grant, and says whether it could.
