@@ -31,9 +31,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
-        let least = others().map(|s| s.served.back().pages().least).sum();
-        let connected = others().filter(|s| s.is_connected());
-        let requests: Vec<_> = connected.map(|s| s.served.back().pages().requested).collect();
+        let (mut least, mut requests) = (0, Vec::new());
+        for other in others() {
+            let pages = other.served.back().pages();
+            least += pages.least;
+            requests.extend(other.is_connected().then_some(pages.requested));
+        }
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
@@ -55,29 +58,31 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let (own, strangers): (Vec<_>, Vec<_>) =
             self.devices.iter().partition(|s| s.device.id().front == front);
         let of_strangers = strangers.iter().map(|s| s.served.back().pages());
-        let of_own: Vec<_> = own.iter().map(|s| s.served.back().pages()).collect();
-        let theirs = of_strangers.map(|pages| pages.allowed + pages.single).sum::<usize>()
-            + of_own.iter().map(|pages| pages.single).sum::<usize>();
-        let least = of_own.iter().map(|pages| pages.least).sum();
+        let mut theirs = of_strangers.map(|pages| pages.allowed + pages.single).sum::<usize>();
+        let (mut least, mut of_connected) = (0, Vec::new());
+        for device in &own {
+            let pages = device.served.back().pages();
+            theirs += pages.single;
+            least += pages.least;
+            of_connected.extend(device.is_connected().then_some(pages));
+        }
         let left = limit.saturating_sub(least).min(PERSISTENT_PAGES.saturating_sub(theirs));
-        let connected = || own.iter().filter(|s| s.is_connected());
-        let requests: Vec<_> = connected().map(|s| s.served.back().pages().requested).collect();
+        let requests: Vec<_> = of_connected.iter().map(|pages| pages.requested).collect();
         let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &requests, waiting);
         let shares = shares(left, &requests);
-        let before = connected().filter_map(|s| announced(s)).map(|pages| pages.share.pages).sum::<usize>();
+        let before = own.iter().filter_map(|s| announced(s)).map(|pages| pages.share.pages).sum::<usize>();
         if for_more && shares.iter().sum::<usize>() <= before {
             return;
         }
         let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
         let shares = shares.into_iter().zip(for_long);
-        for ((served, (pages, for_long)), requested) in own.zip(shares).zip(requests) {
+        for ((served, (pages, for_long)), of_device) in own.zip(shares).zip(of_connected) {
             let Some(connected) = served.stage.connected_mut() else { continue };
-            let back = served.served.back_mut();
-            let share = PageShare { pages, lasting: back.pages().least + for_long };
-            let before = connected.pages.replace(AnnouncedPages { requested, share });
+            let share = PageShare { pages, lasting: of_device.least + for_long };
+            let before = connected.pages.replace(AnnouncedPages { requested: of_device.requested, share });
             if before.is_none_or(|before| before.share != share) {
-                back.allow_pages(&self.platform, share);
+                served.served.back_mut().allow_pages(&self.platform, share);
                 self.pool.wake_queues(served.device.id());
             }
         }
