@@ -17,6 +17,7 @@
 #include <linux/if_ether.h>
 #include <linux/jiffies.h>
 #include <linux/rtnetlink.h>
+#include <linux/sched/mm.h>
 
 #include "driver.h"
 
@@ -532,6 +533,7 @@ static void control(struct pregrant_device *dev)
 void pregrant_control_work(struct work_struct *work)
 {
 	struct pregrant_device *dev = container_of(to_delayed_work(work), struct pregrant_device, work);
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
 
 	mutex_lock(&dev->control);
 	if (dev->bound) {
@@ -542,4 +544,5 @@ void pregrant_control_work(struct work_struct *work)
 		control(dev);
 	}
 	mutex_unlock(&dev->control);
+	memalloc_noio_restore(flags);
 }

@@ -12,8 +12,8 @@
 
 /* linux/core/src/shim.rs */
 /*
- * Allocates memory for the core; it does not fail for lack of memory. Null: this alignment is
- * not supported.
+ * Allocates memory for the core. Null: there is none now for more than a page, or this
+ * alignment is not supported. At most a page is waited for.
  */
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);

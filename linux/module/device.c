@@ -7,6 +7,7 @@
 #include <linux/etherdevice.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/version.h>
 #include <xen/platform_pci.h>
@@ -204,11 +205,13 @@ failed:
 
 static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 {
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
 	int ret;
 
 	atomic_inc(&probes);
 	ret = probe_device(xbdev);
 	atomic_inc(&probes);
+	memalloc_noio_restore(flags);
 	return ret;
 }
 
@@ -233,6 +236,7 @@ static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 	unsigned int keep = READ_ONCE(keep_orphans);
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
 	bool stays;
 
 	mutex_lock(&dev->control);
@@ -256,6 +260,7 @@ static void take_away(struct xenbus_device *xbdev)
 		pregrant_orphan(dev, keep);
 	else
 		pregrant_netdev_free(dev);
+	memalloc_noio_restore(flags);
 }
 
 static int __maybe_unused take_away_int(struct xenbus_device *xbdev)

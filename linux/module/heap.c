@@ -8,9 +8,10 @@
  *                    core handles as -ENOMEM, and tries again later or does with less
  *   pages to grant   may fail, the same
  *
- * __GFP_NOFAIL is for what has order 0 or 1 and may sleep, which these are. Nothing waits for
- * control but a suspend of the guest and a remove, and it holds no lock that reclaim takes: the
- * shrinker (shrinker.c) asks control to free pages, and does not wait for it.
+ * __GFP_NOFAIL is for what has order 0 or 1 and may sleep, which these are. Reclaim must not wait
+ * for this interface, over which the guest may swap, nor for xenwatch, in which probe and remove
+ * run: so control, probe and remove allocate with memalloc_noio_save(). They hold no lock that
+ * reclaim takes: the shrinker (shrinker.c) asks control to free pages, and does not wait for it.
  */
 #include <linux/bug.h>
 #include <linux/gfp.h>
@@ -28,7 +29,10 @@ atomic_t pregrant_memory_refused = ATOMIC_INIT(0);
 /* Up to this many pages are allocated contiguously if possible, which saves TLB entries. */
 #define CONTIGUOUS_MAX 64
 
-/* More than a page: a failed set-up is tried again, so no process is killed for it. */
+/*
+ * More than a page: a failed set-up is tried again, so no process is killed for it. kvmalloc() with
+ * __GFP_RETRY_MAYFAIL would try as hard for contiguous pages.
+ */
 static void *allocate_pages(size_t size, gfp_t gfp)
 {
 	void *at = kmalloc(size, gfp | __GFP_NORETRY | __GFP_NOWARN);
@@ -42,7 +46,8 @@ void *pk_alloc(size_t size, size_t align, bool zeroed)
 	void *at = NULL;
 
 	might_sleep();
-	WARN_ON_ONCE(!in_task());
+	/* Senders have softirqs disabled, NAPI is one: frames allocate nothing. */
+	WARN_ON_ONCE(in_softirq() || !in_task());
 	if (align > PAGE_SIZE)
 		return NULL;
 	/* kmalloc aligns sizes that are a power of two, and above a page to pages. */

@@ -141,8 +141,9 @@ static int write_state(struct pregrant_device *dev, u32 state)
 }
 
 /*
- * Not xenbus_switch_state(): it returns no error, and skips a state that it believes to be there,
- * which the toolstack may have changed. xenbus reads xbdev->state.
+ * Does not call xenbus_switch_state(), which returns no error, and does not write a state that it
+ * believes to be in xenstore although the toolstack may have changed it. So xbdev->state, which
+ * xenbus reads, is set here.
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {

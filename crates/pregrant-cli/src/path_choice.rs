@@ -14,7 +14,8 @@ use clap::{Arg, Command, Error};
 use pregrant::net::path::PathName;
 use std::ffi::OsStr;
 
-/// Parses one of `table` by its name, as [`choice_with_experiments`].
+/// Makes the parser of [`choice_with_experiments`], which also says, of a path that this program is
+/// built without, which program has it.
 pub fn path_choice<T: Copy + Send + Sync + 'static>(
     table: &'static [(T, &'static str)],
     name: fn(T) -> &'static str,

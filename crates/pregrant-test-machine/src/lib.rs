@@ -1,5 +1,5 @@
-//! Loopback machines for tests of the host, the command line and the laboratory. What needs no
-//! broker and no processes is in `pregrant-testkit`, which says why these are two crates.
+//! Loopback machines for tests of the host, the loopback and the command line. What needs no broker
+//! and no processes is in `pregrant-testkit`, which says why these are two crates.
 //!
 //! ```text
 //!   machine     broker, xenstored, back and guests: threads of the test's process
@@ -12,8 +12,8 @@
 //! - How tests run: [`one_by_one`] (programs without libtest), [`log_lines`], [`netns`] (a network
 //!   namespace of a test's own).
 //!
-//! `pregrant-host`'s integration tests use this crate; its unit tests cannot, because they would
-//! see two copies of the host's types.
+//! The integration tests of `pregrant-host` and `pregrant-loopback` use this crate; their unit
+//! tests cannot, because they would see two copies of their own types.
 #![deny(unsafe_code)]
 
 pub mod guest;

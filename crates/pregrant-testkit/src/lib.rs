@@ -3,9 +3,8 @@
 //!
 //! ```text
 //!   the core's tests, fuzz targets -----------------------------> pregrant-testkit --> pregrant (feature `local`)
-//!   host, cli, lab, xenstored: tests -----------------------------^      ^
-//!                     '---> pregrant-test-machine --> pregrant-host ...  |
-//!                                     '----------------------------------'
+//!   host, loopback, cli, lab, xenstored: tests -----------------> pregrant-testkit
+//!   host, loopback, cli: tests --> pregrant-test-machine --> pregrant-loopback, pregrant-host, pregrant-testkit
 //! ```
 //! There are two crates, and not one with features, because cargo unifies features of what is built
 //! together: the core's tests would be built again after each change of the host, and Miri and the
@@ -13,7 +12,8 @@
 //!
 //! A crate's own unit tests (`cfg(test)` in `src`) cannot use a kit that depends on that very
 //! crate: they would see two copies of its types. So `pregrant`'s unit tests use nothing of this,
-//! its integration tests do; the unit tests of the other crates may use all of it.
+//! its integration tests do; the unit tests of the other crates may use all of it, but those of
+//! `pregrant-xenstored` not `store_model`.
 //!
 //! - Two domains on a machine in memory: [`two_domains`] (both ends of a queue), [`bus`] (keys in
 //!   maps), [`own_grants`] and [`ruled_domain`] (a domain, some of whose calls a test answers).

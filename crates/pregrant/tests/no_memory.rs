@@ -241,6 +241,9 @@ impl Vif {
     }
 }
 
+/// A front that is not connected after this time, with memory, never is.
+const HANGS: Duration = Duration::from_secs(60);
+
 /// One front, from its first step to its end. Whether something was refused, and whether the front
 /// failed or says that it has less.
 fn play(case: Case, mut refused: Refused) -> (bool, bool) {
@@ -250,7 +253,10 @@ fn play(case: Case, mut refused: Refused) -> (bool, bool) {
     let was_refused = refused.count() > 0;
     if connected.is_err() {
         // The pause before it begins again is short.
-        while vif.connect(&mut Refused::none()).is_err() {}
+        let began = std::time::Instant::now();
+        while vif.connect(&mut Refused::none()).is_err() {
+            assert!(began.elapsed() < HANGS, "{}: no connection though there is memory", case.name);
+        }
     }
     vif.moves_frames();
     vif.close(&mut refused);

@@ -49,6 +49,8 @@ pub struct Front {
     handed_out: Vec<(*mut Tx, *mut Rx)>,
     /// Bytes from which a received frame stays in its pages; 0: none does. See [`Rx`].
     in_place: usize,
+    /// Lists of frames in place, by queue, of queues that were stopped.
+    kept_in_place: Vec<Option<InPlace>>,
     /// For each queue the number of frames for which there were no spare RX pages, when pages were
     /// last added.
     short: Vec<u64>,
@@ -109,7 +111,8 @@ pub const AUTO: u32 = u32::MAX;
 /// RX pages of a queue that can be added while skbs have others: as many as two rings of one page
 /// have slots.
 const MORE_RX_PAGES: u32 = 512;
-/// Number of RX pages that one call adds: the reserve of a step has memory for so many.
+/// Largest number of RX pages that one call adds to a queue. Their memory and their lists may be
+/// refused; then fewer are added, or none.
 const GROWS_BY: usize = 64;
 /// Bytes of a page that a frame uses, on average.
 const USED: u32 = PAGE_SIZE as u32 / 2;
@@ -206,6 +209,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         shared: used_path::Shared::default(),
         handed_out: Vec::new(),
         in_place: settings.rx_in_place as usize,
+        kept_in_place: Vec::new(),
         short: Vec::new(),
         is_mapping_logged: true,
     });
@@ -344,9 +348,11 @@ impl Front {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_start_queues(front: &mut Front) -> u32 {
     let (device, in_place, persists) = (front.p.device, front.in_place, front.vif.persists());
+    let mut kept = core::mem::take(&mut front.kept_in_place).into_iter();
     let halves = front.vif.hand_out_queues().into_iter().map(|queue| {
         let (tx, rx) = queue.into_halves();
-        let (tx, rx) = (Tx::new(device, tx, persists), Rx::new(device, rx, in_place, persists));
+        let kept = kept.next().flatten();
+        let (tx, rx) = (Tx::new(device, tx, persists), Rx::new(device, rx, in_place, kept, persists));
         (Box::into_raw(Box::new(tx)), Box::into_raw(Box::new(rx)))
     });
     front.handed_out = halves.collect();
@@ -374,10 +380,13 @@ pub unsafe extern "C" fn pregrant_front_stop_queues(front: &mut Front) {
     if front.handed_out.is_empty() {
         return;
     }
+    let kept_in_place = &mut front.kept_in_place;
     let queues = core::mem::take(&mut front.handed_out).into_iter().filter_map(|(tx, rx)| {
         // SAFETY: boxes of `pregrant_front_start_queues`, which are the caller's no more.
         let (tx, rx) = unsafe { (Box::from_raw(tx), Box::from_raw(rx)) };
-        FrontQueue::of_halves(tx.into_half(), rx.into_half()).ok()
+        let (rx, in_place) = rx.into_parts();
+        kept_in_place.push(in_place);
+        FrontQueue::of_halves(tx.into_half(), rx).ok()
     });
     front.vif.take_back(queues.collect());
 }

@@ -51,12 +51,19 @@ impl Tx {
 }
 
 impl Rx {
-    pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>, in_place: usize, persists: bool) -> Self {
-        let in_place = if in_place > 0 { InPlace::new(in_place, &half) } else { None };
+    /// `kept`: what received in place before the queue was stopped.
+    pub fn new(
+        device: shim::Device,
+        half: Box<RxHalf<Kernel>>,
+        in_place: usize,
+        kept: Option<InPlace>,
+        persists: bool,
+    ) -> Self {
+        let in_place = if in_place > 0 { InPlace::new(in_place, &half, kept) } else { None };
         Self { p: Kernel { device }, half, in_place, persists }
     }
-    pub fn into_half(self) -> Box<RxHalf<Kernel>> {
-        self.half
+    pub fn into_parts(self) -> (Box<RxHalf<Kernel>>, Option<InPlace>) {
+        (self.half, self.in_place)
     }
 }
 

@@ -33,11 +33,14 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// For a queue that may have been served before. All memory is allocated here. None: there is
-    /// none, and frames are copied. The front takes back what the stack has of them meanwhile.
-    pub fn new<P: Platform>(from: usize, half: &RxHalf<P>) -> Option<Self> {
+    /// For a queue that may have been served before: `kept` is what served it, whose list is used
+    /// again, so that to stop a queue and to start it takes no memory. A longer list is allocated
+    /// here. None: there is no memory for it. Frames are copied then, and the pages that the stack
+    /// still has are taken back when the queues are stopped.
+    pub fn new<P: Platform>(from: usize, half: &RxHalf<P>, kept: Option<Self>) -> Option<Self> {
         let pages = half.front().pages();
-        let mut out = VecDeque::new();
+        let mut out = kept.map_or_else(VecDeque::new, |kept| kept.out);
+        out.clear();
         out.try_reserve_exact(pages.numbers()).ok()?;
         let mut new = Self { from, out, frames: 0, short: pages.short() };
         pages.tokens().for_each(|token| new.note(token));

@@ -25,8 +25,8 @@ pub type TextRoom = *mut u8;
 
 unsafe extern "C" {
     // heap.c
-    /// Allocates memory for the core; it does not fail for lack of memory. Null: this alignment is
-    /// not supported.
+    /// Allocates memory for the core. Null: there is none now for more than a page, or this
+    /// alignment is not supported. At most a page is waited for.
     pub fn pk_alloc(size: usize, align: usize, zeroed: bool) -> *mut u8;
     pub fn pk_free(at: *mut u8);
     /// Allocates zeroed pages with consecutive addresses, which can be granted. Null: there is no

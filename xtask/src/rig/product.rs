@@ -12,10 +12,10 @@ use std::path::Path;
 
 /// The command lines that name them.
 const REFUSED: [&[&str]; 4] = [
-    &["back", "--path", "foreign"],
-    &["back", "--path", "guest-copy"],
-    &["front", "--tap", "x", "--path", "foreign"],
-    &["front", "--tap", "x", "--path", "guest-copy"],
+    &["back", "--loopback", "/none", "--path", "foreign"],
+    &["back", "--loopback", "/none", "--path", "guest-copy"],
+    &["front", "--loopback", "/none", "--tap", "x", "--path", "foreign"],
+    &["front", "--loopback", "/none", "--tap", "x", "--path", "guest-copy"],
 ];
 
 /// Their folders, below `path/research`.

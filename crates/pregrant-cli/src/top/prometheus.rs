@@ -6,7 +6,9 @@
 //! over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `daemon` (`back` or
 //! `blkback`: one domain has both, and no series is both's), `vif` (guest and handle, `5.0`),
 //! `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`. Devices that are no vifs have their class
-//! and `device` in place of `vif`; what only their class knows is by its name (`count`, `value`).
+//! and `device` in place of `vif`; a figure that
+//! only a device's class knows is a sample of `pregrant_device_counts_total` or
+//! `pregrant_device_values`, whose label `count` or `value` has its name.
 //!
 //! | | `pregrant_up` | `pregrant_running` | other series |
 //! |---|---|---|---|

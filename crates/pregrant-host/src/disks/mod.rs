@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   params, mode --spec--> NamedImage --open--> ram:   memory of this process
-//!                                          '--> file:  one open file: lock, length, discards, direct or cached; what may hang: its thread's
+//!                                          '--> file:  one open file: lock, length, discards, direct or cached; calls that may hang have a thread
 //!                                                 | a way for each queue
 //!                                                 |-- uring:  io_uring; no thread for each request
 //!                                                 |-- pool:   threads, where that is not to be had or not wanted

@@ -309,9 +309,9 @@ mod tests {
         assert!(early.spent_ns - late.spent_ns <= CREDIT_NS);
     }
 
-    /// Three guests with full rings, 64 requests of 31 ns in each turn, and a fourth that chooses
-    /// the time and the requests of each turn, knowing everything. Returns its time in hundredths
-    /// of a fair quarter.
+    /// Simulates 400 ms of a worker that serves four guests: three with full rings, each with 64
+    /// requests of 31 ns in each turn, and a fourth whose time and requests `choose` decides,
+    /// knowing the scheduler's state. Returns the fourth's time in hundredths of a fair quarter.
     fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
         let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());

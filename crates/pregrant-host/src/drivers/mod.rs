@@ -6,9 +6,9 @@
 //!   device_class/    the traits of a class of devices    device_log  the log lines of one device, bounded
 //!   net/             what only vifs have: ports, scripts, and the front
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
-//!   front_device     what the fronts of both have of xenstore
+//!   front_device     what the fronts of vifs and vbds share: their ends in xenstore
 //!   worker_queues    the queues that one worker serves: those that are active are polled, the others armed
-//!   worker_pool/     their threads, who has which queue, commands between them and the control thread
+//!   worker_pool/     the workers' threads, who has which queue, commands between them and the control thread
 //!   poll_loop        the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to check again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
@@ -18,7 +18,8 @@
 //!   status, status_socket    what a backend tells others of its devices, and where
 //!   instances        which of these functions are compiled in this crate, and not in each program
 //! ```
-//! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
+//! Control (xenstore) runs between batches, never inside one. Control and data path are generic
+//! over the platform.
 
 pub mod blk;
 mod device_choice;

@@ -597,7 +597,8 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     run.print(method(&rows, args, stands.values()))
 }
 
-/// Rows of the same testbed in poll mode, with this many queues.
+/// Measures rows in turns, `repeats` times each, on one new testbed in poll mode with this many
+/// queues.
 pub fn in_poll_mode(
     run: &mut Run,
     (&Bursts { burst, timing: Timing { seconds, repeats } }, queues): (&Bursts, u32),

@@ -328,7 +328,7 @@ impl TransferServer {
         };
     }
 
-    /// Returns its socket, whatever the state of the connection.
+    /// Removes the transfer's socket from `stack`, whatever the state of its connection.
     pub fn end(self, stack: &mut GuestStack) {
         stack.remove_socket(self.socket);
     }

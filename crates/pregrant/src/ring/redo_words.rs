@@ -1,5 +1,5 @@
-//! The redo page's words in memory: pages that outlive the process, or a test that records the
-//! stores.
+//! Access to the words of a redo page: in memory that outlives the process, or in a test that
+//! records every store.
 //!
 //! Invariant: no word index reaches past the page.
 #![expect(unsafe_code, reason = "words of the redo page, at computed places")]

@@ -48,7 +48,7 @@ fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
     let mut skbs = Skbs::new(to, BUDGET, decides, false);
     let (rx, guest) = (&mut halves.rx, &ends.guest);
     let received = match in_place {
-        true => InPlace::new(2049, rx).ok_or("no memory")?.receive(guest, rx, &mut skbs),
+        true => InPlace::new(2049, rx, None).ok_or("no memory")?.receive(guest, rx, &mut skbs),
         false => rx.take(guest, &mut skbs, 1),
     };
     received.map_err(|_| "a fault of the back")?;

@@ -226,7 +226,7 @@ impl Ends {
 
     fn receive(&mut self, n: u64, in_place: bool) -> Result<(u64, u64)> {
         let mut halves = self.halves()?;
-        let mut in_place = if in_place { InPlace::new(2049, &halves.rx) } else { None };
+        let mut in_place = if in_place { InPlace::new(2049, &halves.rx, None) } else { None };
         let mut lent = 0;
         let (mut came, mut wrong, len) = (0, 0, self.port.len);
         // SAFETY: it makes an empty list.

@@ -37,7 +37,8 @@ const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
 /// Interval of checks for the back's answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
-/// Bytes 4 to 12 of a frame's header of which the source is the last six, as one word.
+/// Mask of the source address in bytes 4 to 12 of a frame, read as one word: the last six of these
+/// eight bytes.
 const SOURCE: u64 = u64::from_ne_bytes([0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
 
 /// True if the frame's source address is not the vif's. A frame shorter than an Ethernet header

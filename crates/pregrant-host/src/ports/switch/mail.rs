@@ -193,7 +193,8 @@ impl Pool {
         }
     }
 
-    /// Memory of this size, to be filled by others.
+    /// Memory of this size, taken out of its mail, into which the sender's queue fetches frames
+    /// (`FramePort::tx_room`).
     pub fn get_bytes(&mut self, size: usize) -> Box<[u8]> {
         let mut mail = self.get(size);
         let bytes = std::mem::take(&mut mail.bytes);

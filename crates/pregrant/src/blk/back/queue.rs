@@ -52,13 +52,13 @@ pub struct QueueShare {
     pub counters: Counters,
     /// The front's key that names the first page of its ring.
     pub ring_key: String,
-    /// Latencies of its requests.
+    /// Latencies of the queue's requests.
     pub latencies: Latencies,
-    /// The path of its data.
+    /// The path by which the queue's data moves.
     pub path: PathName,
     /// Number of ring pages, which are mapped from connect to disconnect.
     pub ring_pages: usize,
-    /// Number of slots of its ring.
+    /// Number of slots of the queue's ring.
     slots: usize,
     /// Largest number of segments in flight.
     budget: usize,

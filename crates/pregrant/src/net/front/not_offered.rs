@@ -50,7 +50,7 @@ impl NotOffered {
     pub(super) fn by(back: &BackFeatures, config: &FrontConfig, can_name: bool) -> Vec<Self> {
         let mut all = Vec::new();
         let asked = Requested::of(config, back, can_name);
-        for path in PathName::ALL {
+        for path in PathName::ALL.into_iter().filter(|path| path.is_built()) {
             let (wanted, offered) = match path {
                 PathName::Staging => {
                     all.extend(Self::of_staging(config.staging, &back.staging, asked.foreign));

@@ -88,8 +88,8 @@ impl<P: Platform> TxFront<P> {
     /// after it saw it.
     pub fn allow_pieces(&mut self) -> Result<(), PlatformError> {
         let paths = self.chain.paths();
-        let grants = matches!(paths.last(), Some(AnyFrontPath::Copy(_) | AnyFrontPath::Foreign(_)));
-        if grants && !paths.iter().any(AnyFrontPath::takes_first) {
+        let in_pages = paths.last().is_some_and(|path| path.pages().is_some());
+        if in_pages && !paths.iter().any(AnyFrontPath::takes_first) {
             self.pieces = Pieces::of_ids(self.ids())?;
         }
         Ok(())

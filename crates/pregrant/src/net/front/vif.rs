@@ -416,10 +416,12 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Tries one plan. If memory is short, releases what is kept for other plans first.
+    /// Tries one plan. If pages or grants are short, and not memory of the heap, releases what is
+    /// kept for other plans first.
     fn try_with_room(&mut self, p: &P, n: u32, plan: Plan, split: bool) -> Tried<P> {
         let tried = self.try_queues(p, n, plan, split);
-        if tried.failed.is_none() || self.regions.is_empty() {
+        let is_short_of_pages = tried.failed.as_ref().is_some_and(|e| *e != memory::NO_MEMORY);
+        if !is_short_of_pages || self.regions.is_empty() {
             return tried;
         }
         self.end_queues(p, tried.queues);

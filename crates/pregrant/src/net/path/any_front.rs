@@ -63,7 +63,9 @@ impl<P: Platform> AnyFrontPath<P> {
     pub fn serve_ids(&mut self, n: u32) -> Result<bool, PlatformError> {
         match self {
             Self::Copy(pages) => pages.serve_ids(n).map(|()| true),
-            Self::Staging(_) | Self::DataRing(_) | Self::Foreign(_) => Ok(n <= self.ids()),
+            Self::Staging(_) | Self::DataRing(_) => Ok(n <= self.ids()),
+            #[cfg(feature = "research")]
+            Self::Foreign(_) => Ok(n <= self.ids()),
         }
     }
 
@@ -256,6 +258,7 @@ impl<P: Platform> AnyFrontPath<P> {
         match self {
             Self::Staging(area) => area.into_granted().into_iter().for_each(give),
             Self::DataRing(area) => give(area.into_granted()),
+            #[cfg(feature = "research")]
             Self::Foreign(pages) => pages.into_pages().into_all().for_each(give),
             Self::Copy(pages) => pages.into_all().for_each(give),
         }
@@ -397,6 +400,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
     pub fn into_memory(self) -> Granted<P> {
         match self {
             Self::DataRing(area) => area.into_granted(),
+            #[cfg(feature = "research")]
             Self::GuestCopy(pages) => pages.into_granted(),
         }
     }

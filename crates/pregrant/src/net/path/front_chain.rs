@@ -2,8 +2,8 @@
 //! before did not carry, and the last carries every frame.
 //!
 //! ```text
-//!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes: nothing is left for the others
-//!                                                                    staging of 4096: the first slot of what goes by pages; all, without feature-sg
+//!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes carries every frame; of 4096 bytes
+//!                                                                    every frame without feature-sg, else the first slot of a longer one
 //!   RX: responses that name it by their flags --> data ring, pages of the back's
 //! ```
 //! Invariant: only the last path's memory has grants that end with a frame.

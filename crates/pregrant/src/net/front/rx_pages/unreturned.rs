@@ -53,7 +53,7 @@ impl<P: Platform> Unreturned<P> {
         Some(Self { pages, lent })
     }
 
-    /// Releases the memory if the caller has returned all pages, and returns None then.
+    /// Releases the memory, once the caller has returned all pages.
     pub fn put(self, p: &P, regions: &mut Regions<P>) {
         debug_assert_eq!(self.lent(), 0);
         self.pages.into_all().for_each(|granted| regions.put(p, granted));

@@ -44,12 +44,13 @@ pub enum Question<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct PageAnnouncement {
     queue: usize,
-    /// Pages of the current queue that are to be announced, once the size of its table is known.
+    /// Number of TX and of RX pages of the current queue that are announced, once the size of its
+    /// table is known.
     pages: Option<[usize; 2]>,
     /// Number of entries that were announced so far, and number that the next request adds.
     announced: usize,
     part: usize,
-    /// The back's last answer said how much room it has for these entries.
+    /// The entries of the next request.
     entries: Option<Vec<GrefEntry>>,
     /// For each queue the number of pages that the back mapped.
     taken: Vec<usize>,
@@ -183,10 +184,11 @@ pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<
     (0..looked_at).filter(|k| statuses.get(*k) == Some(&0))
 }
 
-/// Entries of a DEL of `n` that the back reports as unmapped: those with status 0. The front sets
-/// all statuses to 0 before the request, so they count only if their number is at most the answer's
-/// data. By the specification data is the number of unmapped entries; by the draft, which writes
-/// the statuses of failed entries, the number of checked ones.
+/// Indices of the `n` entries of a DEL that the back reports as unmapped: those with status 0. The
+/// front sets all statuses to 0 before it sends the request, so it believes the zeroes only if
+/// there are no more of them than `answer.data` says. A back by the specification puts the number
+/// of unmapped entries there; one by the draft puts the number of entries that it checked, and
+/// writes the statuses of those that failed.
 pub fn deleted(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
     let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
     let gone = move || (0..n).filter(|k| statuses.get(*k) == Some(&0));
