@@ -143,8 +143,8 @@ pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     let found = of_ours(dir.metadata())?;
     if found.mode() & 0o022 != 0 {
         return Err(format!(
-            "{shown}: refused, for others may write there (mode {:04o}), and could put a machine of theirs into it, which may \
-             have this process {does} as user {user}; chmod go-w {}, or name a directory that only you may write to",
+            "{shown}: refused: others may write there (mode {:04o}), and could put a machine of theirs into it, by which this \
+             process would be made to {does} as user {user}; chmod go-w {}, or name a directory that only you may write to",
             found.mode() & 0o7777,
             shell_word(dir)
         )

@@ -480,7 +480,7 @@ where
         match self.mtu_limit.apply(&interface, most) {
             Ok(None) => {}
             Ok(Some(MtuChange::Limited { from, to })) => log::warn!(
-                "the MTU of {name} is {to} now, and was {from}: the backend takes no longer packets (it does not offer feature-sg)"
+                "the MTU of {name} is {to} now, and was {from}: the backend takes no packets longer than that (it does not offer feature-sg)"
             ),
             // LOG: as above.
             Ok(Some(MtuChange::Restored(mtu))) => {

@@ -81,7 +81,7 @@ fn attach(
 
 fn held_by_kernel(handle: u32, driver: &str) -> String {
     format!(
-        "vif {handle}: the kernel's driver {driver:?} (xen-netfront) has it: its interface goes away with it. As root: \
+        "vif {handle} is driven by the kernel's {driver:?} (xen-netfront), whose interface goes away when it is unbound. As root: \
          echo vif-{handle} > /sys/bus/xen/drivers/{driver}/unbind, or for all vifs: modprobe -r xen-netfront"
     )
 }

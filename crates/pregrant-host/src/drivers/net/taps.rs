@@ -99,7 +99,7 @@ impl Placed {
         let note = self.mtu_limit.apply(&interface, most)?.map(|change| match change {
             MtuChange::Limited { from, to } => {
                 let text = format!(
-                    "the MTU of {name} is {to} now, and was {from}: the guest's front takes no longer packets (it does not \
+                    "the MTU of {name} is {to} now, and was {from}: the guest's front takes no packets longer than that (it does not \
                      write feature-sg), and longer frames for it are dropped"
                 );
                 (log::Level::Warn, text)
@@ -512,7 +512,7 @@ impl PortProvider for Taps {
         let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else { return Ok(Notes::new()) };
         placed.limit_mtu(most).map_err(|e| match most {
             Some(mtu) => format!(
-                "the guest's front takes no longer packets than an MTU of {mtu} allows (it does not write feature-sg), and \
+                "the guest's front takes no packets longer than an MTU of {mtu} allows (it does not write feature-sg), and \
                  {e}. Longer frames for it are dropped and counted (pregrant top: `long`)"
             ),
             None => format!("the guest's front takes packets of any length again, and {e}"),

@@ -27,7 +27,7 @@ pub enum ServiceError {
     #[error("asked by user {0}: only this service's own user may ask")]
     Stranger(u32),
     /// No request arrived in time.
-    #[error("nothing was asked for in {} s", PATIENCE.as_secs())]
+    #[error("no request arrived within {} s", PATIENCE.as_secs())]
     Silent,
     /// The message is not a valid request.
     #[error("refused: {0}")]
