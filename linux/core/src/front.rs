@@ -11,7 +11,7 @@
 
 use crate::bus::{BusError, KernelBus};
 use crate::halves::{Rx, Tx};
-use crate::in_place::has_done;
+use crate::in_place::{InPlace, has_done};
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim;
