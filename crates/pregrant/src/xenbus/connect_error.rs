@@ -91,7 +91,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             }
             Self::Bind { key, of, port, error } if error.is_of_no_end() => write!(
                 f,
-                "{key} names {port} of {of}, which cannot be bound: that domain has no such end for this one, or closed it (its \
+                "{key} names {port} of {of}, which cannot be bound: that domain has no such event channel for this one, or closed it (its \
                  front may have died); the front must offer it first"
             ),
             Self::Bind { key, of, port, error } => write!(

@@ -94,10 +94,14 @@ impl fmt::Display for HalfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(e) => e.fmt(f),
-            Self::Index(e) => write!(f, "the index page: {}", e.status),
+            Self::Index(e) => write!(f, "the index page cannot be mapped: {}", e.status),
             Self::Fault(e) => e.fmt(f),
-            Self::Map(MapError { index: Some(i), status }) => write!(f, "page {i} of this half: {status}"),
-            Self::Map(MapError { index: None, status }) => write!(f, "a page of this half: {status}"),
+            Self::Map(MapError { index: Some(i), status }) => {
+                write!(f, "page {i} of this half cannot be mapped: {status}")
+            }
+            Self::Map(MapError { index: None, status }) => {
+                write!(f, "a page of this half cannot be mapped: {status}")
+            }
             Self::TooManyPages(e) => e.fmt(f),
         }
     }
