@@ -100,7 +100,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                  first"
             ),
             Self::Ring(fault) => fault.fmt(f),
-            Self::TooManyPages(e) => write!(f, "its rings: {e}"),
+            Self::TooManyPages(e) => write!(f, "the device's rings cannot be mapped: {e}"),
             Self::Unknown(record) => record.fmt(f),
             Self::NotYet => f.write_str("the toolstack has named no backing for the device yet"),
             Self::Unready(why) | Self::Busy(why) => f.write_str(why),
