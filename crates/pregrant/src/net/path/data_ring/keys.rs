@@ -79,7 +79,7 @@ impl HalfRefusal {
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(
-            "the half for {dir} of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
+            "the {dir} half of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
              correct the front's index page and connect it again"
         )
     }
