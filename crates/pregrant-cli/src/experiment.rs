@@ -113,10 +113,10 @@ fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     match of_key {
         Some(arg) if is_experiment(arg) && is_switch(arg) => match value {
             ON => Ok(format!("--{key}").into()),
-            _ => Err(Usage::new(format_args!("--experiment {key}: it takes one value: {key}={ON}"))),
+            _ => Err(Usage::new(format_args!("--experiment {key}: it is a switch: write {key}={ON}"))),
         },
         Some(arg) if is_experiment(arg) && value.is_empty() => Err(Usage::new(format_args!(
-            "--experiment {key} takes a value: {key}=VALUE; docs/strategies.md has them"
+            "--experiment {key} takes a value: {key}=VALUE; docs/strategies.md lists the values"
         ))),
         Some(arg) if is_experiment(arg) || hidden(arg).any(|one| one.get_name() == value) => {
             Ok(format!("--{key}={value}").into())

@@ -126,7 +126,8 @@ pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     }
     let user = rustix::process::geteuid().as_raw();
     let of_ours = |found: std::io::Result<std::fs::Metadata>| -> Result<std::fs::Metadata> {
-        let found = found.map_err(|e| format!("{shown}: {e}, so it cannot be said whose machine it has"))?;
+        let found =
+            found.map_err(|e| format!("{shown}: {e}, so the owner of the machine in it is unknown"))?;
         if found.uid() == user {
             return Ok(found);
         }

@@ -15,7 +15,7 @@ macro_rules! named {
             fn from_str(text: &str) -> Result<Self, String> {
                 let known = || Self::ALL.map(Self::name).join(", ");
                 let found = Self::ALL.into_iter().find(|value| value.name() == text);
-                found.ok_or_else(|| format!("{text:?} is not {}; use one of {}", $what, known()))
+                found.ok_or_else(|| format!("{text:?} is not {}; known are {}", $what, known()))
             }
         }
     };

@@ -204,7 +204,7 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
             match one {
                 Some((class, handle)) => detach_one(&place.dir, class, DomId(guest), handle, force),
                 None if force => {
-                    Err("--force is for one device: --vif HANDLE or --disk NAME; a whole guest goes at once"
+                    Err("--force is for one device: name it by --vif HANDLE or --disk NAME; a whole guest is detached without --force"
                         .into())
                 }
                 None => detach(&place.dir, DomId(guest)),

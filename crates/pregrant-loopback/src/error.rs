@@ -22,7 +22,7 @@ pub enum LoopbackError {
     #[error("{domid} has as many attached processes and threads as the broker at {at} allows (20); stop one")]
     TooMany { domid: DomId, at: String },
     /// The broker speaks another version of the protocol.
-    #[error("the broker at {at} is of another version of pregrant; restart it with this one")]
+    #[error("the broker at {at} is of another version of pregrant; restart it with this version")]
     Version { at: String },
     /// This process has no descriptor left for one that the broker sent.
     #[error(

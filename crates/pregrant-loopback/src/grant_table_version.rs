@@ -22,7 +22,7 @@ impl FromStr for GrantTableVersion {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|version| version.name() == text);
         let known = || Self::ALL.map(Self::name).join(", ");
-        found.ok_or_else(|| format!("{text:?} is not a version; use one of {}", known()))
+        found.ok_or_else(|| format!("{text:?} is not a version of grant tables; known are {}", known()))
     }
 }
 

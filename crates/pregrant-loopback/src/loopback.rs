@@ -195,7 +195,8 @@ impl Platform for Loopback {
         Self::another(self).map_err(|e| {
             // With a thread per vif, a guest that connects again and again repeats it.
             static LINES: LineBudget = LineBudget::new();
-            let text = format_args!("loopback: no further handle of {}: {e}", self.core.user.domid);
+            let text =
+                format_args!("loopback: cannot attach one more thread to {}: {e}", self.core.user.domid);
             LINES.say(log::Level::Error, text);
             errno("attach one more thread to the domain", e.errno())
         })

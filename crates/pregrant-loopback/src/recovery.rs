@@ -28,7 +28,7 @@ impl Recovery<Loopback> for BrokerRecovery {
     ) -> Result<Option<KeptBytes>, String> {
         match p.persist(&format!("{}/{page}", device_name(id)), bytes) {
             Ok(memory) => Ok(Some(Box::new(memory))),
-            Err(e) => Err(format!("{page} will not survive a crash of this process: {e}")),
+            Err(e) => Err(format!("the record {page} will not survive a crash of this process: {e}")),
         }
     }
 

@@ -98,18 +98,23 @@ impl fmt::Display for PeerFault {
                 )
             }
             Self::SlotsMissing => f.write_str("a frame claims more slots than are on the ring"),
-            Self::TooManySlots => f.write_str("a frame of more slots or extra infos than one may have"),
+            Self::TooManySlots => f.write_str("a frame has more slots or extra infos than are allowed"),
             Self::CrossesPage { offset, size } => {
                 write!(f, "a fragment of {size} bytes at offset {offset} crosses its page")
             }
             Self::BadExtra(t) => write!(f, "an extra info of type {t}, which is not allowed"),
             Self::BadGso { size, gso_type } => {
-                write!(f, "a GSO extra of type {gso_type} with segment size {size}")
+                write!(
+                    f,
+                    "a GSO extra info has type {gso_type} and segment size {size}, which are not allowed together"
+                )
             }
-            Self::UnknownId(id) => write!(f, "a response for id {id}, which has no request in flight"),
-            Self::UnknownRequest(id) => write!(f, "a response for request {id:#x}, which is not in flight"),
+            Self::UnknownId(id) => write!(f, "a response is for id {id}, which has no request in flight"),
+            Self::UnknownRequest(id) => {
+                write!(f, "a response is for request {id:#x}, which is not in flight")
+            }
             Self::WrongOperation { asked, answered } => {
-                write!(f, "a response to operation {answered} for a request of operation {asked}")
+                write!(f, "a response names operation {answered}, and its request is of operation {asked}")
             }
             Self::BadResponse { offset, status } => {
                 write!(f, "a response with offset {offset} and status {status} passes the end of its buffer")

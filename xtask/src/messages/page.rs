@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 const HEAD: &str = "# Warnings and errors\n\n\
     <!-- made by `cargo xtask messages` from the source and from docs/messages.toml -->\n\n\
     A word in braces stands for a value. A line of a device begins with its name, as `vif 0 of domain 5: `; errors\n\
-    stand behind it, or end a command. The third column says which source file writes the text.\n";
+    stand behind it, or end a command. `{id}` is a device, `{domid}` a domain; `{e}`, `{errno}` and `{why}` are the cause,\n\
+    as the kernel or another row says it. The third column says which source file writes the text.\n";
 
 pub fn text(messages: &[Message], table: &Table) -> String {
     let mut page = HEAD.to_string();

@@ -226,7 +226,9 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoic
     }
     let mut failed = None;
     for id in vifs {
-        match give_one(&kernel, &id, xs).map_err(|e| format!("{id}: not given back: {e}")) {
+        match give_one(&kernel, &id, xs)
+            .map_err(|e| format!("{id}: not given back to the kernel's netback: {e}"))
+        {
             Ok(said) => screen::print(format_args!("{id}: {said}"))?,
             // The others' guests wait too.
             Err(why) => {

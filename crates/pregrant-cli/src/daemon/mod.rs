@@ -180,7 +180,9 @@ where
     let count = args.workers.map_or(usual, usize::from);
     if count == 1 && args.place == Placement::Fixed {
         // LOG: once, at the start.
-        log::warn!("--place fixed has no effect: there is one worker thread; give it more by --workers");
+        log::warn!(
+            "--place fixed has no effect: there is one worker thread; give the backend more by --workers"
+        );
     }
     let config = WorkerConfig {
         workers: count,

@@ -90,7 +90,7 @@ where
     } else if let Some(mtu) = asked {
         // LOG: once, at the start of the process' own front.
         log::warn!(
-            "--mtu {mtu} has no effect: {name} is there and up, and keeps its MTU; change it by: ip link set {name} mtu {mtu}"
+            "--mtu {mtu} has no effect: the interface {name} exists already and is up, and keeps its MTU; change it by: ip link set {name} mtu {mtu}"
         );
     }
     let own = match args.own_buffers {

@@ -386,7 +386,7 @@ fn open(
     while is_left_behind(number) {
         if Instant::now() >= until {
             return Err(OpenError::Busy(format!(
-                "{shown} is in use: its storage works on requests of an earlier connection"
+                "{shown} is in use: its storage still works on requests of an earlier connection"
             )));
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -411,8 +411,8 @@ fn open(
         }
         Err(LockError::Failed(e)) => {
             return Err(failed(format!(
-                "its file system has no locks ({e}), without which two could write to it; mount it with locks (NFS: not with \
-                 nolock, and with rpc.statd and the server's lockd running), or put the image on another"
+                "its file system has no locks ({e}), without which two processes could write to it; mount it with locks (NFS: not with \
+                 nolock, and with rpc.statd and the server's lockd running), or put the image on another file system"
             )));
         }
     }

@@ -207,7 +207,7 @@ impl OpenFile {
     pub(super) fn mark_replaced(&self) {
         if !self.is_replaced.swap(true, Ordering::Relaxed) {
             self.lines.warn(format_args!(
-                "{}: its medium was changed: each request fails until its guest's front connects again, which gets the new medium",
+                "{}: its medium was changed: each request fails until its guest's front connects again and gets the new medium",
                 self.path.display()
             ));
         }

@@ -67,7 +67,7 @@ impl Image for RamImage {
         }
         let bytes = self.bytes;
         self.memory()
-            .map_err(|e| OpenError::Failed(format!("no memory for a disk of {bytes} bytes: {e}")))?;
+            .map_err(|e| OpenError::Failed(format!("there is no memory for a disk of {bytes} bytes: {e}")))?;
         let discard = Some(Discard { granularity: 4096, alignment: 0, secure: true, zeroes: true });
         Ok(DiskFigures { read_only: !how.writable, discard, ..DiskFigures::of(bytes / SECTOR_BYTES as u64) })
     }

@@ -43,7 +43,9 @@ pub enum FrontendError {
     #[error("{0}")]
     Platform(#[from] PlatformError),
     /// The back broke the protocol.
-    #[error("{device}: the back broke the protocol: {fault}. It is closed; check the driver domain's log")]
+    #[error(
+        "{device}: the back broke the protocol: {fault}. The device is closed; check the driver domain's log"
+    )]
     Fault {
         /// The device, as log lines name it.
         device: String,

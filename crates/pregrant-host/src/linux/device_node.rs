@@ -43,7 +43,10 @@ impl Node {
         rustix::fs::open(name.path, flags, Mode::empty()).map(Self).map_err(|errno| {
             let remedy = match errno {
                 Errno::NOENT | Errno::NODEV | Errno::NXIO => {
-                    format!("on Xen load its module: modprobe {}; not on Xen, use the loopback", name.module)
+                    format!(
+                        "on Xen its module is missing (modprobe {}); elsewhere use the loopback",
+                        name.module
+                    )
                 }
                 Errno::ACCESS | Errno::PERM => {
                     "run as root, or give this user the node by a udev rule".into()

@@ -191,7 +191,9 @@ impl<'a> Flight<'a> {
             // No one there, or no room in a queue on the way: it is sent again.
             Err(e) if is_away(&e) || e.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Ok(()),
-            Err(e) => Err(format!("{}: {e}; datagrams of {} bytes", self.plan.to, self.bytes.len()).into()),
+            Err(e) => {
+                Err(format!("{}: {e}, for datagrams of {} bytes", self.plan.to, self.bytes.len()).into())
+            }
         }
     }
 

@@ -328,7 +328,7 @@ pub enum IoError {
 impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Failed => "the disk failed the operation",
+            Self::Failed => "the disk could not carry out the operation",
             Self::NotSupported => "the disk does not support the operation",
         })
     }

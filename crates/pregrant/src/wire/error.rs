@@ -61,30 +61,33 @@ pub enum WireError {
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::ExtraType { found } => write!(f, "extra info of unknown type {found}"),
+            Self::ExtraType { found } => write!(f, "an extra info has the unknown type {found}"),
             Self::Gso { size, gso_type } => {
                 write!(
                     f,
-                    "GSO of type {gso_type} with segments of {size} bytes; allowed are types 1 and 2, from 1 byte"
+                    "a GSO extra info has type {gso_type} and segments of {size} bytes; allowed are types 1 and 2, with 1 byte or more"
                 )
             }
             Self::BlkSegments { found, max } => {
-                write!(f, "block request of {found} segments, at most {max} are allowed")
+                write!(f, "a block request has {found} segments, and at most {max} are allowed")
             }
             Self::BlkSectors { first, last } => {
                 write!(
                     f,
-                    "block segment from sector {first} to {last}, which is not within its page (0 to 7)"
+                    "a segment of a block request goes from sector {first} to {last} of its page, which has sectors 0 to 7"
                 )
             }
             Self::DataRingOrder { found, allowed: [min, max] } => {
-                write!(f, "data ring of order {found}, allowed are {min} to {max}")
+                write!(f, "a data ring has order {found}, and orders {min} to {max} are allowed")
             }
             Self::DataRingIndex { prod, cons } => {
-                write!(f, "data ring with prod {prod} and cons {cons}, further apart than it is long")
+                write!(
+                    f,
+                    "a data ring has prod {prod} and cons {cons}, which are further apart than the ring is long"
+                )
             }
             Self::XsTooLong { len_bytes, max_bytes } => {
-                write!(f, "xenstore message of {len_bytes} bytes, at most {max_bytes} are allowed")
+                write!(f, "a xenstore message has {len_bytes} bytes, and at most {max_bytes} are allowed")
             }
         }
     }

@@ -91,7 +91,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             }
             Self::Bind { key, of, port, error } if error.is_of_no_end() => write!(
                 f,
-                "{key} names {port} of {of}, which cannot be bound: that domain has no such end for this one, or closed it (its \
+                "{key} names {port} of {of}, which cannot be bound: that domain has no such event channel for this one, or closed it (its \
                  front may have died); the front must offer it first"
             ),
             Self::Bind { key, of, port, error } => write!(
@@ -100,7 +100,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                  first"
             ),
             Self::Ring(fault) => fault.fmt(f),
-            Self::TooManyPages(e) => write!(f, "its rings: {e}"),
+            Self::TooManyPages(e) => write!(f, "the device's rings cannot be mapped: {e}"),
             Self::Unknown(record) => record.fmt(f),
             Self::NotYet => f.write_str("the toolstack has named no backing for the device yet"),
             Self::Unready(why) | Self::Busy(why) => f.write_str(why),

@@ -138,9 +138,9 @@ impl RemoteSide for Captured {
                 failures.push((
                     id,
                     match end {
-                        End::Failed(e) => format!("the capture into {path} has ended: {e}; its frames go on"),
+                        End::Failed(e) => format!("the capture into {path} has ended: {e}; the vif's frames go on"),
                         End::Limit(bytes) => format!(
-                            "the capture into {path} has ended at its limit of {bytes} bytes; its frames go on"
+                            "the capture into {path} has ended at its limit of {bytes} bytes; the vif's frames go on"
                         ),
                     },
                 ));

@@ -207,7 +207,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         match self.silent_back.check(now, traffic) {
             None => {}
             Some(News::Waits(silence)) => self.lines.warn(format_args!(
-                "{id}: the backend has answered none of {out} TX request(s) for {s} s, they wait for it, or for the next one; check in {back} \
+                "{id}: the backend has answered none of {out} TX request(s) for {s} s, the requests wait for it, or for the next one; check in {back} \
                  that it runs, and that its interface takes frames (pregrant doctor)",
                 out = traffic.unwrap_or_default().out,
                 s = silence.as_secs(),

@@ -56,7 +56,7 @@ fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
         Some(mac) => Ok(Some(mac)),
         None => {
             let (text, expected) = (excerpt(text, 40), <[u8; 6]>::EXPECTED);
-            Err(format!("{}/mac is {text:?}, expected one station's address, {expected}", place.dir))
+            Err(format!("{}/mac is {text:?}, expected a unicast MAC address, {expected}", place.dir))
         }
     }
 }

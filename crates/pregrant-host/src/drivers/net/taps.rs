@@ -378,8 +378,8 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     let mut notes = Notes::new();
     if live && place.interface.is_some() && !is_there {
         let text = format!(
-            "the interface of its last backend is not in this network namespace any more, so {name} was made; set the addresses, \
-             routes and rules of the old one again, and delete that one where it is (ip link del)",
+            "the interface that the vif had is not in this network namespace any more, so {name} was made; set the addresses, \
+             routes and rules of the old interface again, and delete the old interface where it is (ip link del)",
             name = place.name
         );
         notes.push((log::Level::Warn, text));

@@ -52,7 +52,7 @@ pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has the lock.
-    #[error("process {owner} has {path}; stop that process first")]
+    #[error("process {owner} has locked {path}; stop that process first")]
     Held {
         /// Path of the lock file.
         path: PathBuf,

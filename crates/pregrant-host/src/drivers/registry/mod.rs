@@ -206,8 +206,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     where
         P::Events: WakeOn,
     {
-        let waker =
-            Waker::of_thread(usize::MAX).map_err(|e| format!("no descriptor for the control thread: {e}"))?;
+        let waker = Waker::of_thread(usize::MAX)
+            .map_err(|e| format!("cannot make an eventfd for the control thread: {e}"))?;
         let wakes = waker.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
         let WorkerConfig { workers, place, rx_context, mode, each_start, each_turn } = workers;

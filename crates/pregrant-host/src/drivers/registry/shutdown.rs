@@ -101,7 +101,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn ended(&mut self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
         self.report_failures();
         for log in self.logs.take_ending() {
-            log.say(Level::Warn, &"exiting before its hotplug script (offline) finished");
+            log.say(Level::Warn, &"exiting before the device's hotplug script (offline) has finished");
             log.end();
         }
         let level = if lost > 0 { Level::Warn } else { Level::Info };

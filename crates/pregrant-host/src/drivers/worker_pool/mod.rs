@@ -231,7 +231,8 @@ impl<P> Threads<P> {
     /// Starts one more worker; returns its index.
     fn spawn_worker(&mut self) -> Result<usize, String> {
         let at = self.handles.iter().position(Option::is_none).unwrap_or(self.handles.len());
-        let waker = Waker::of_thread(at).map_err(|e| format!("no descriptor for a worker: {e}"))?;
+        let waker =
+            Waker::of_thread(at).map_err(|e| format!("cannot make an eventfd for a worker thread: {e}"))?;
         let (commands, taken) = channel();
         let missed_wakeups = Arc::default();
         let context = WorkerContext {

@@ -200,7 +200,7 @@ impl Tap {
         while others.len() < queues {
             let refused = |why: &str| {
                 io::Error::other(format!(
-                    "tap {}: {why}, so that it gets no more queues than {}; where it was moved, move it back, and have its front connect again",
+                    "tap {}: {why}, so that it gets no more queues than {}; if the interface was moved, move it back, and have the guest's front connect again",
                     self.name(),
                     others.len() + 1
                 ))

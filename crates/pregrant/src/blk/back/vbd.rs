@@ -464,14 +464,14 @@ impl<P: Platform> Vbd<P> {
         if let Some(published) = published {
             if published.units() != figures.units() || published.sectors > figures.sectors {
                 return Err(ConnectError::Lost(String::from(
-                    "the image is shorter than its guest knows, or has other sectors",
+                    "the image is shorter than the guest knows, or has sectors of another size",
                 )));
             }
             // A guest that knows of no cache never flushes: its writes were on the disk when they
             // were answered.
             if figures.flush && !published.flush || figures.read_only && !published.read_only {
                 return Err(ConnectError::Lost(String::from(
-                    "the image has a cache, or may not be written to, and its guest does not know it",
+                    "the image has a cache now, or may not be written to now, and the guest does not know that",
                 )));
             }
         }

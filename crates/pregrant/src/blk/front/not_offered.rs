@@ -69,10 +69,10 @@ impl fmt::Display for NotOffered {
                 )
             }
             Self::RingPages { asked, offered } => {
-                write!(f, "rings of {asked} pages were asked for; the back takes {offered}")
+                write!(f, "rings of {asked} pages were asked for; the back accepts {offered}")
             }
             Self::Segments { asked, offered } => {
-                write!(f, "requests of {asked} pages were asked for; the back takes {offered}")
+                write!(f, "block requests of {asked} pages were asked for; the back accepts {offered}")
             }
         }
     }

@@ -39,7 +39,7 @@ pub struct BadRate;
 
 impl fmt::Display for BadRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected \"bytes,microseconds\", two decimal numbers; its guest is not limited")
+        f.write_str("expected \"bytes,microseconds\", two decimal numbers; the guest is not limited")
     }
 }
 

@@ -39,7 +39,7 @@ pub enum ServiceError {
     #[error("{0}")]
     Script(String),
     /// The client closed the connection.
-    #[error("the asker has gone; the script was ended")]
+    #[error("the backend that asked has closed its connection; the script was ended")]
     Gone,
 }
 
@@ -128,7 +128,10 @@ impl Service {
         match std::fs::symlink_metadata(script) {
             Ok(file) if !file.is_file() => return refused(format!("{} is no plain file", script.display())),
             Ok(file) if file.uid() != self.user || file.mode() & 0o022 != 0 => {
-                return refused(format!("others than its user may write {}", script.display()));
+                return refused(format!(
+                    "{} belongs to another user than this service's, or others may write to it",
+                    script.display()
+                ));
             }
             Ok(_) => {}
             Err(e) => return refused(format!("{}: {e}", script.display())),
@@ -136,7 +139,7 @@ impl Service {
         // The machine's own interfaces are no one's vifs. One that is gone may be unplugged.
         let interface = self.interfaces.join(&request.vif);
         if interface.exists() && !interface.join("tun_flags").exists() {
-            return refused(format!("{} is an interface, and no tap", request.vif));
+            return refused(format!("{} is an interface of this machine, and not a tap", request.vif));
         }
         Ok(())
     }

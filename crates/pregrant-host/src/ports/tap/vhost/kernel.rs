@@ -240,7 +240,7 @@ impl Worker for Device {
             .map_err(|e| failed("ask for its features", e))?;
         if has & FEATURES != FEATURES {
             return Err(failed(
-                &format!("vhost-net has the features {has:#x}, and {FEATURES:#x} are needed"),
+                &format!("use it, for it has the features {has:#x}, and {FEATURES:#x} are needed"),
                 Errno::NOTSUP,
             ));
         }

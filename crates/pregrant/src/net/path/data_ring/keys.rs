@@ -79,7 +79,7 @@ impl HalfRefusal {
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(
-            "the half for {dir} of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
+            "the {dir} half of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
              correct the front's index page and connect it again"
         )
     }
@@ -94,10 +94,14 @@ impl fmt::Display for HalfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(e) => e.fmt(f),
-            Self::Index(e) => write!(f, "the index page: {}", e.status),
+            Self::Index(e) => write!(f, "the index page cannot be mapped: {}", e.status),
             Self::Fault(e) => e.fmt(f),
-            Self::Map(MapError { index: Some(i), status }) => write!(f, "page {i} of this half: {status}"),
-            Self::Map(MapError { index: None, status }) => write!(f, "a page of this half: {status}"),
+            Self::Map(MapError { index: Some(i), status }) => {
+                write!(f, "page {i} of this half cannot be mapped: {status}")
+            }
+            Self::Map(MapError { index: None, status }) => {
+                write!(f, "a page of this half cannot be mapped: {status}")
+            }
             Self::TooManyPages(e) => e.fmt(f),
         }
     }

@@ -39,7 +39,7 @@ pub fn active_key(path: PathName, front: &FrontRequest, queue: usize) -> Option<
 pub fn accept<P: Platform>(path: PathName, said: Said<'_>) -> Result<Accepted<P>, Lost> {
     if said.whole(false) {
         return Err(Lost(format!(
-            "its guest uses path {path}, which a predecessor accepted and this program is built without"
+            "its guest uses path {path}, which an earlier backend accepted and this program is built without"
         )));
     }
     Ok(Accepted::NONE)

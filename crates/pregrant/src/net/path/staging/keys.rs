@@ -357,8 +357,12 @@ impl fmt::Display for ListRefusal {
         match self {
             Self::Key(e) => e.fmt(f),
             Self::Fault(e) => e.fmt(f),
-            Self::Map(MapError { index: Some(i), status }) => write!(f, "grant number {i} of it: {status}"),
-            Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
+            Self::Map(MapError { index: Some(i), status }) => {
+                write!(f, "grant number {i} of the list cannot be mapped: {status}")
+            }
+            Self::Map(MapError { index: None, status }) => {
+                write!(f, "a grant of the list cannot be mapped: {status}")
+            }
             Self::TooManyPages(e) => e.fmt(f),
         }
     }

@@ -140,7 +140,9 @@ impl<P: Platform> ForeignAcceptor<P> {
         }
         let names_frames = said.is_reattach();
         let lost = |why: &dyn fmt::Display| {
-            Lost(format!("its guest names frames to a predecessor that mapped all of its memory, and {why}"))
+            Lost(format!(
+                "its guest sends frames by address, out of memory that an earlier backend had mapped whole, and {why}"
+            ))
         };
         if !self.allowed {
             return Err(lost(&"this back does not run with --path foreign"));

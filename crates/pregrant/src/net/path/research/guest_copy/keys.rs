@@ -55,10 +55,13 @@ impl fmt::Display for LendRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(e) => e.fmt(f),
-            Self::List(e) => write!(f, "the list page: {}", e.status),
+            Self::List(e) => write!(f, "the list page cannot be mapped: {}", e.status),
             Self::TooManyPages(e) => e.fmt(f),
             Self::Held(pages) => {
-                write!(f, "the guest keeps some of {pages} pages mapped that it was lent before")
+                write!(
+                    f,
+                    "the guest still has some of {pages} pages mapped that an earlier connection lent it"
+                )
             }
             Self::Grant(e) => e.fmt(f),
         }
