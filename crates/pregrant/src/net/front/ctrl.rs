@@ -34,7 +34,8 @@ pub struct CtrlFront<P: Platform> {
     list: Granted<P>,
     /// The request that has no answer yet.
     pending: Option<CtrlRequest>,
-    /// Never 0: Windows' front skips 0, so a back may treat it as no id.
+    /// The id of the next request. It is never 0: Windows' front skips 0, so a back may treat it as
+    /// no id.
     next_id: u16,
     /// An answer was found since the channel was unmasked.
     found: bool,

@@ -18,7 +18,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Link<C> {
     tx_chan: C,
-    /// None: `tx_chan` serves both rings.
+    /// The event channel of the RX ring. None: `tx_chan` serves both rings.
     rx_chan: Option<C>,
     is_live: AtomicU32,
     sender_waits: AtomicU32,
@@ -100,8 +100,8 @@ impl<C> Link<C> {
         self.find(usize::from(self.is_split()));
     }
 
-    /// Writes only once for each sleep, not for each burst, because the other half reads this cache
-    /// line all the time.
+    /// Notes that work was found on a channel. It writes only once for each sleep, not for each
+    /// burst, because the other half reads this cache line all the time.
     #[inline(always)]
     fn find(&self, channel: usize) {
         if self.found[channel].load(Ordering::Relaxed) == 0 {

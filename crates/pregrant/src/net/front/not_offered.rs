@@ -23,7 +23,7 @@ pub enum NotOffered {
         /// The lengths that the back offers.
         offered: Vec<DataLen>,
     },
-    /// This path.
+    /// The path with this name.
     Path(PathName),
     /// A path that the back offers: it refused the memory that the front shared for it.
     Refused(PathName),

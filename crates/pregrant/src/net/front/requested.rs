@@ -11,7 +11,7 @@ use crate::net::path::{DataRing, Negotiate, Persistent, Staging};
 use crate::net::path::{Foreign, GuestCopy};
 use alloc::vec::Vec;
 
-/// See the module. By default the front requests nothing.
+/// The features that a front requests of its back. By default the front requests nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Requested {
     /// Staging buffers that the front wants.
@@ -80,7 +80,8 @@ impl Requested {
         self.smaller(back).into_iter().find(|asked| !asked.is_extra()).unwrap_or(self)
     }
 
-    /// How these paths need the front's ordinary pages granted; None: they do not care.
+    /// Whether the requested paths need the front's ordinary pages granted once or for each frame;
+    /// None: they work with either.
     pub fn granting(&self) -> Option<Granting> {
         if self.gref_mapping || self.persistent {
             Some(Granting::Standing)

@@ -1,4 +1,5 @@
-//! A back at 2 while our queues are live: whether it serves them, or waits for a front that begins.
+//! Decides whether a back at 2, while our queues are live, serves them or waits for a front that
+//! begins.
 //!
 //! Linux's netback, unbound and bound again, maps the live rings and serves them at 2; it says 4
 //! once its hotplug script has said that it ran, which may be much later or never. Another back may

@@ -72,7 +72,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(all)
     }
 
-    /// The back was not at 4, and is again: see the module.
+    /// Continues with a back that is at state 4 again after it had left that state: see the module.
     pub(super) fn renew<B: DeviceBus>(
         &mut self,
         p: &P,

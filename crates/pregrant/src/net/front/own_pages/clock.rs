@@ -1,4 +1,5 @@
-//! A bounded number of places for pages: which page has which, and which was not used for long.
+//! A bounded number of places for pages: which page has which place, and which page was not used
+//! for long.
 //!
 //! ```text
 //!   page --place_of--> place: [page 7, used] [page 3] [page 90, used] ...
@@ -40,7 +41,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// For pages 0 to `pages`, of which `places` can have a place.
+    /// Creates a clock for pages 0 to `pages`, of which `places` can have a place.
     pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
         Ok(Self {
             place_of: memory::list(NONE, pages)?,

@@ -37,7 +37,7 @@ const PARTS_MAX: usize = MAX_FRAME.div_ceil(PAGE_SIZE) + 2;
 pub struct HeadedFrame<'a> {
     /// The first bytes of the frame. They are copied, so that the caller can reuse them at once.
     pub head: &'a [u8],
-    /// The others, in the memory; the offload is the whole frame's.
+    /// The frame's other bytes, in the guest's memory; the offload is the whole frame's.
     pub payload: FrameDesc,
 }
 
@@ -46,7 +46,7 @@ pub struct HeadedFrame<'a> {
 struct Part {
     at: usize,
     len: usize,
-    /// The page's, or [`NO_PLACE`]: the bytes are copied.
+    /// The place of the page in the cache. [`NO_PLACE`]: the bytes are copied.
     place: u32,
     gref: u32,
     id: u16,
@@ -364,7 +364,7 @@ impl<P: Platform> TxFront<P> {
         Ok(Some(true))
     }
 
-    /// The paths before the last see the head of a longer frame, which begins with `id`.
+    /// Shows the head of a longer frame, which begins with `id`, to all paths but the last.
     #[inline(always)]
     fn show_head(&mut self, id: u16, frame: &InMemory<'_, P>) {
         let last = self.chain.len().saturating_sub(1);

@@ -183,7 +183,7 @@ const FRAME: u64 = 1 << 63;
 
 const UNLENT: LentPart = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
 
-/// RX pages: which slot has which, and which are passed to a consumer by reference.
+/// The table of which RX page each slot has, and which pages are passed to a consumer by reference.
 pub struct LentPages {
     slots: SlotMemory,
     /// For each page what a consumer may read in it.
@@ -198,7 +198,7 @@ pub struct LentPages {
 }
 
 impl LentPages {
-    /// For `slots` slots; `tag` is a number that no other queue has.
+    /// Creates the table of `slots` slots; `tag` is a number that no other queue has.
     pub fn new<P: Platform>(
         slots: u32,
         pages: Option<&OrdinaryPages<P>>,
@@ -294,7 +294,7 @@ impl LentPages {
         self.owed = 0;
     }
 
-    /// A page is added, which is spare.
+    /// Adds a page, which is spare.
     pub fn add(&mut self, page: u16) {
         self.slots.add(page);
     }

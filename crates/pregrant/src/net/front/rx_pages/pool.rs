@@ -118,7 +118,7 @@ impl<P: Platform> OfQueue<P> {
 /// The request under way: of which queue, and how many pages.
 #[derive(Clone, Copy)]
 enum Asked {
-    /// These pages of the list were announced.
+    /// Pages of the list were announced in an ADD request.
     Add(usize, usize),
     /// The first pages that are leaving were named in a DEL request.
     Del(usize, usize),
@@ -167,10 +167,11 @@ impl<P: Platform> Default for RxPool<P> {
 }
 
 impl<P: Platform> RxPool<P> {
-    /// A queue is live, with these pages.
+    /// Takes in queue `i`, which is live, with its pages.
     ///
     /// # Errors
-    /// There is no memory for the list of them.
+    ///
+    /// There is no memory for the list of the pages.
     pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) -> Result<(), PlatformError> {
         let page = |(number, gref)| Page { number, gref, state: State::Plain };
         let missing = (i + 1).saturating_sub(self.queues.len());
@@ -188,8 +189,8 @@ impl<P: Platform> RxPool<P> {
         Ok(())
     }
 
-    /// Room for `more` pages of queue `i`, and for the day on which all pages are taken away: that
-    /// needs no memory then.
+    /// Makes room in the lists for `more` pages of queue `i`, so that taking away all pages later
+    /// needs no memory.
     fn have_room(&mut self, i: usize, more: usize) -> Result<(), PlatformError> {
         let Some(of) = self.queues.get_mut(i) else { return Ok(()) };
         memory::grow(&mut of.pages, more)?;
@@ -329,8 +330,8 @@ impl<P: Platform> RxPool<P> {
         of.refused = if of.doubts { of.refused + 1 } else { 0 };
     }
 
-    /// By the specification the size of a table counts the pages in it, too; by its draft only free
-    /// places.
+    /// Processes the size of a queue's table. By the specification the size counts the pages in the
+    /// table, too; by its draft only free places.
     fn take_size(&mut self, i: usize, answer: CtrlResponse) {
         let Some(of) = self.queues.get_mut(i) else { return };
         of.doubts = false;
@@ -403,7 +404,7 @@ impl<P: Platform> RxPool<P> {
         false
     }
 
-    /// Called when another back has the rings, and none of the pages.
+    /// Called when another back has the rings, and has none of the pages mapped.
     pub fn renew(&mut self, regions: &mut Regions<P>, p: &P) {
         (self.asked, self.part) = (None, AT_ONCE);
         for of in &mut self.queues {
