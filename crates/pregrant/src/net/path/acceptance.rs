@@ -65,7 +65,7 @@ pub struct Accepting<'a, P: Platform> {
     pub p: &'a P,
     /// The front's domain.
     pub of: DomId,
-    /// What the back offered to it.
+    /// The features that the back offered to the front.
     pub offered: &'a BackFeatures,
     /// What the front requests.
     pub front: &'a FrontRequest,

@@ -38,7 +38,7 @@ pub struct InArea {
 }
 
 impl InArea {
-    /// For a half of `half_bytes` bytes.
+    /// Creates the half of `half_bytes` bytes.
     pub const fn new(half_bytes: u32) -> Self {
         Self { half_bytes }
     }
@@ -149,8 +149,8 @@ fn ask<M: SharedBytes>(
 }
 
 impl Given {
-    /// If the responses make no sense (the front can change them), the whole half counts as in use
-    /// until the front has posted all their slots.
+    /// Marks as used what a predecessor handed out. If the responses make no sense (the front can
+    /// change them), the whole half counts as in use until the front has posted all their slots.
     fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
         let size = self.size;
         (self.ring_size, self.used) = (ring_size, Used::new(ring_size));
@@ -193,8 +193,8 @@ impl Given {
 }
 
 impl Given {
-    /// The back took all requests before index `taken`: frees the bytes of responses whose slots
-    /// were posted again.
+    /// Frees the bytes of responses whose slots were posted again: the back took all requests
+    /// before index `taken`.
     #[inline(always)]
     fn free(&mut self, taken: u32) {
         let size = self.ring_size;

@@ -37,7 +37,7 @@ pub const KEYS: PathKeys = PathKeys {
     front: &[INDEX_REF],
 };
 
-/// Writes what a back offers: rings of up to this order; 0: none.
+/// Writes what a back offers: rings of up to this order. With order 0 it offers none.
 pub(super) fn put_offer(p: &mut Pairs, max_order: u32) {
     if max_order >= ORDER_MIN {
         put(p, FEATURE, 1);

@@ -23,13 +23,13 @@ pub struct Places {
 }
 
 impl Places {
-    /// All of a half of `size` bytes, a power of two, is free.
+    /// Starts with a half of `size` bytes, a power of two, all of which is free.
     pub fn new(size: u32) -> Self {
         Self::resumed(size, 0, 0)
     }
 
-    /// The state that a predecessor left: the next place, and the number of bytes before it that
-    /// are in use.
+    /// Starts with the state that a predecessor left: the next place, and the number of bytes
+    /// before it that are in use.
     pub fn resumed(size: u32, next: u32, used: u32) -> Self {
         debug_assert!(size.is_power_of_two() && used <= size);
         Self { size, head: next, tail: next.wrapping_sub(used), most: used }
@@ -101,12 +101,12 @@ pub struct Used<T> {
 }
 
 impl<T: Copy + Default> Used<T> {
-    /// Room for at most `n` places at a time, a power of two.
+    /// Allocates room for `n` places at a time, a power of two.
     pub fn new(n: u32) -> Self {
         Self::over(vec![(T::default(), 0); n as usize].into_boxed_slice())
     }
 
-    /// At most as many at a time as this list is long, a power of two.
+    /// Uses `list` as room for as many places at a time as it is long, a power of two.
     pub fn over(list: Box<[(T, u32)]>) -> Self {
         debug_assert!(list.len().is_power_of_two());
         Self { list, first: 0, next: 0 }
@@ -118,8 +118,8 @@ impl<T: Copy + Default> Used<T> {
         self.next.wrapping_sub(self.first) as usize + n as usize <= self.list.len()
     }
 
-    /// Notes the newest. Returns its number, by which it [is changed](Self::set) until it is
-    /// forgotten.
+    /// Notes the newest place. Returns its number, by which the place [is changed](Self::set) until
+    /// it is forgotten.
     #[inline(always)]
     pub fn note(&mut self, what: T, head: u32) -> u32 {
         let number = self.next;

@@ -193,13 +193,13 @@ fn lend<M: SharedBytes>(
 /// While the port holds a frame, its pages cannot leave the table. When the queue ends, the other
 /// direction may have the table and thereby these pages.
 impl<P: Platform> GrefMappingPath<P> {
-    /// The port keeps frame `i`; None: the frame is another path's.
+    /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         let Self { held, table, .. } = self;
         held.hold(i, |page| table.iter_mut().for_each(|table| table.hold(page)))
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames.
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Self { held, table, .. } = self;
         held.complete(tokens, |page| table.iter_mut().for_each(|table| table.release(page)));

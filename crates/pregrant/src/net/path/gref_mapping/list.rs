@@ -25,7 +25,7 @@ pub enum ListFault {
     Count,
     /// The list's page cannot be read, or cannot be written although statuses go there.
     Page,
-    /// Reference 0, which is the console's.
+    /// An entry has reference 0, which is the console's.
     NoGrant,
     /// An entry has a flag without meaning.
     Flags,

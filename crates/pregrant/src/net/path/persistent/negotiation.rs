@@ -13,7 +13,7 @@ use crate::platform::{Access, Platform};
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::string::String;
 
-/// The path, as its ends agree on it.
+/// The path `persistent`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
 pub struct Persistent;
 

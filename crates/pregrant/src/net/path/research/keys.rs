@@ -13,7 +13,7 @@ use crate::net::path::keys::PathKeys;
 
 /// The back's key that offers to map all of a guest.
 pub const FEATURE_FOREIGN: &str = "feature-foreign";
-/// The front's key: its consent.
+/// The front's key by which it consents.
 pub const REQUEST_FOREIGN: &str = "request-foreign";
 /// The back's key that says whether the guest's memory is mapped.
 pub const FOREIGN_ACTIVE: &str = "foreign-active";

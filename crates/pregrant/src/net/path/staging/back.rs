@@ -384,12 +384,12 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
 /// All buffers stay mapped as long as the path exists, so no page is held individually.
 impl<P: Platform> StagingPath<P> {
-    /// The port keeps frame `i`; None: the frame is another path's.
+    /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         self.held.hold(i, |_| {})
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames.
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         self.held.complete(tokens, |_| {});
     }
