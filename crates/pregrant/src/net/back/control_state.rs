@@ -60,8 +60,9 @@ impl Control {
         self.offers_multicast = offered;
     }
 
-    /// Starts a connection whose guest has set nothing, or whose settings are lost, which
-    /// `multicast` tells. `rsp_prod` is the control ring's. The content of the page is overwritten.
+    /// Starts a connection whose guest has set nothing, or whose settings are lost; `multicast` is
+    /// the list for either case. `rsp_prod` is the control ring's. The content of the page is
+    /// overwritten.
     #[inline(never)]
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
         // Otherwise a former connection's copy could be the newer one.

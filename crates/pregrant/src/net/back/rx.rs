@@ -54,8 +54,9 @@ pub struct RxQueue<P: Platform> {
     accepts: RxAccepts,
     /// Set if the guest takes only frames of one slot.
     one_slot: Option<OneSlot>,
-    /// Longer frames arrived since the vif's owner was last notified, and the time of that.
+    /// Frames that are too long for the guest arrived since the vif's owner was last notified.
     long_came: bool,
+    /// The time at which the vif's owner was last notified of such frames.
     long_reported_ns: u64,
     /// The hashes of the arena's frames.
     hashes: Box<Hashes>,
@@ -414,7 +415,7 @@ impl<P: Platform> RxQueue<P> {
         self.stats.read()
     }
 
-    /// Number of requests consumed from its ring, which wraps.
+    /// Number of requests consumed from the RX ring, which wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
@@ -430,7 +431,7 @@ impl<P: Platform> RxQueue<P> {
         self.ring.is_doubtful()
     }
 
-    /// The paths that serve its frames.
+    /// The paths that serve the queue's frames.
     pub fn chain(&self) -> &Chain<P> {
         &self.chain
     }
