@@ -413,12 +413,12 @@ pub trait Image: Send {
     ///
     /// See [`OpenError`]. The image is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
-    /// While it is open: a warning about it for the administrator, if there is one.
+    /// A warning about the open image for the administrator, if there is one.
     fn strange(&self) -> Option<String> {
         None
     }
-    /// While it is open: its identity in words, which differs from that of any other image that its
-    /// name may lead to, now or later, and is the same each time that this image is opened, by any
+    /// The open image's identity in words, which differs from that of any other image that its name
+    /// may lead to, now or later, and is the same each time that this image is opened, by any
     /// process. None: there is no identity.
     fn identity(&self) -> Option<String> {
         None
@@ -428,8 +428,8 @@ pub trait Image: Send {
     fn ends_with_process(&self) -> bool {
         false
     }
-    /// While it is open: its current length in sectors of 512 bytes. None: the length is unchanged,
-    /// as far as is known.
+    /// The open image's current length in sectors of 512 bytes. None: the length is unchanged, as
+    /// far as is known.
     fn sectors(&mut self) -> Option<u64> {
         None
     }

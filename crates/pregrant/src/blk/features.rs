@@ -81,7 +81,7 @@ pub struct BackFeatures {
     pub max_queues: u32,
     /// `feature-max-indirect-segments`; 0: no indirect requests.
     pub max_indirect_segments: u32,
-    /// `feature-persistent`: it keeps the pages of a front mapped that sets this, too.
+    /// `feature-persistent`: the back keeps the pages of a front mapped that also sets this key.
     pub persistent: bool,
     /// `feature-barrier`, for a disk that can be written and flushed.
     pub barrier: bool,

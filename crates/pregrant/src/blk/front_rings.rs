@@ -31,15 +31,15 @@ use alloc::vec::Vec;
 pub struct QueueKeys {
     /// The pages of the ring, from `ring-ref` or from `ring-ref%u`; a power of two of them.
     pub ring: Vec<GrantRef>,
-    /// Whether the keys are `ring-ref%u`. A ring of one page has those, too, if there is an order
-    /// of 0.
+    /// Whether the keys are `ring-ref%u`. If the front wrote a ring order of 0, a ring of one page
+    /// has such a key, too.
     pub numbered: bool,
-    /// `event-channel`.
+    /// The event channel, from the key `event-channel`.
     pub channel: EvtchnPort,
 }
 
 impl QueueKeys {
-    /// The ring of our own fronts.
+    /// The keys of a queue of our own fronts, which number the keys of a ring of several pages.
     pub fn new(ring: Vec<GrantRef>, channel: EvtchnPort) -> Self {
         let numbered = ring.len() > 1;
         Self { ring, numbered, channel }

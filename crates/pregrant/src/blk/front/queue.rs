@@ -189,7 +189,7 @@ impl Extent {
         Self { sector, offset, len, nr_pages, nr_lists }
     }
 
-    /// The segment for its page number `k`.
+    /// The segment for the data's page number `k`.
     fn segment(&self, k: usize, gref: GrantRef) -> Segment {
         let from = if k == 0 { self.offset } else { 0 };
         let to = (self.offset + self.len - k * PAGE_SIZE).min(PAGE_SIZE);

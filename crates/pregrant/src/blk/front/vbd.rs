@@ -92,7 +92,7 @@ pub struct FrontVbd<P: Platform> {
     regions: Regions<P>,
     /// The guest's own memory, for requests without a copy.
     memory: Option<Region<P>>,
-    /// Grants of that memory that a back still uses although its queue has ended.
+    /// Grants of the guest's own memory that a back still uses although its queue has ended.
     left: Vec<GrantRef>,
     /// Tags of requests that had no answer when their queue ended.
     lost: Vec<u64>,
@@ -230,7 +230,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
-    /// The back announced again that it is connected.
+    /// Handles that the back announced again that it is connected.
     fn recheck<B: DeviceBus>(&mut self, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         let figures = read_figures(bus).map_err(FrontError::Keys)?;
         let grown = self.figures.is_some_and(|before| before.sectors != figures.sectors);
@@ -310,7 +310,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(QueueKeys::new(ring, channel))
     }
 
-    /// A front that never reconnects releases the pages that are not in use.
+    /// Releases the pages that are not in use, if the front never reconnects.
     fn release_unneeded(&mut self, p: &P) {
         end_grants(p, &mut self.left);
         if !self.front.reconnects() {
@@ -359,7 +359,8 @@ impl<P: Platform> FrontVbd<P> {
         core::mem::replace(&mut self.memory, memory)
     }
 
-    /// True if no request and no back uses a page of that memory.
+    /// True if no request and no back uses a page of the memory set by
+    /// [`use_memory`](Self::use_memory).
     pub fn is_memory_free(&self) -> bool {
         self.left.is_empty() && self.queues.iter().all(|q| q.own_grants() == 0)
     }
