@@ -19,7 +19,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Accounts for a restart. `Err`: it must wait until this time.
+    /// Accounts for a restart. `Err`: the restart must wait until this time.
     pub fn begin(&mut self, now_ns: u64) -> Result<(), u64> {
         let from = self.settled_ns.saturating_sub((AT_ONCE - 1) * EACH_NS);
         if now_ns < from {
