@@ -18,8 +18,9 @@ use core::ptr::NonNull;
 
 /// The memory of a burst.
 pub struct BurstBuffer {
-    /// Valid as long as this value exists, and never lent for longer. It is in a `MaybeUninit`, so
-    /// that it may be freed while this value is a function's argument; it is always initialised.
+    /// The bytes, valid as long as this value exists; no borrow of them lasts longer. They are in a
+    /// `MaybeUninit`, so that they may be freed while this value is a function's argument; they are
+    /// always initialised.
     bytes: MaybeUninit<&'static mut [u8]>,
     /// The owner of the bytes. None: they are on the heap.
     owner: Option<Box<dyn Send + Sync>>,

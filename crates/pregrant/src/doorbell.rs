@@ -12,7 +12,7 @@
 //! wakes it. One word holds both, so all steps are totally ordered and need no fence: each is a
 //! single read-modify-write that also passes on what earlier ones stored.
 //!
-//! However often it is rung, it causes at most one wake-up per sleep. Loom checks it:
+//! However often a doorbell is rung, it causes at most one wake-up per sleep. Loom checks it:
 //! `tests/doorbell_loom.rs`.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

@@ -26,7 +26,7 @@ pub trait Sink {
     fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
         let _ = (slot, offset, bytes);
     }
-    /// Itself, if it is an arena, which is filled and checked many frames at a time.
+    /// The sink itself, if it is an arena, which is filled and checked many frames at a time.
     #[inline(always)]
     fn arena(&mut self) -> Option<&mut Arena> {
         None
