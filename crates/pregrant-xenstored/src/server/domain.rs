@@ -61,7 +61,7 @@ impl From<DomainError> for Errno {
 /// A domain that was introduced.
 #[derive(Clone, Copy, Debug)]
 pub struct Domain {
-    /// The domain that it may also act for.
+    /// The domain that this domain may also act for.
     pub target: Option<DomId>,
     /// The domain's quotas, which are copied from the defaults when the domain is introduced.
     pub limits: Limits,
