@@ -34,7 +34,8 @@ impl GrantedPiece {
     }
 }
 
-/// Counts the requests for such fragments, and has those that were answered.
+/// Counts the requests for fragments in the caller's pages, and has the ids of those that were
+/// answered.
 #[derive(Default)]
 pub(super) struct Pieces {
     out: u32,

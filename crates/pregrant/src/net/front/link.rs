@@ -73,14 +73,15 @@ impl<C> Link<C> {
         self.is_live.store(u32::from(live), Ordering::Relaxed);
     }
 
-    /// The sender is about to wait for answers. Call this before it asks for an event.
+    /// Notes that the sender is about to wait for answers. Call this before the sender asks for an
+    /// event.
     #[inline(always)]
     pub fn wait(&self) {
         // The store of the ring's index orders this before it.
         self.sender_waits.store(1, Ordering::Release);
     }
 
-    /// The sender does not wait any more.
+    /// Notes that the sender does not wait any more.
     #[inline(always)]
     pub fn go_on(&self) {
         if self.sender_waits.load(Ordering::Relaxed) != 0 {

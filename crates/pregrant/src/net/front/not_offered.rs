@@ -25,7 +25,8 @@ pub enum NotOffered {
     },
     /// The path with this name.
     Path(PathName),
-    /// A path that the back offers: it refused the memory that the front shared for it.
+    /// A path that the back offers. The back refused the memory that the front shared for this
+    /// path.
     Refused(PathName),
     /// The requested number of queues.
     Queues {

@@ -39,7 +39,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Splits the part at byte `end` of its slot. None: no byte is before that.
+    /// Splits the part at byte `end` of its slot. None: the part has no byte before `end`.
     #[inline(always)]
     pub fn split(self, end: usize) -> Option<(Self, Self)> {
         let ahead = end.checked_sub(self.offset.into()).filter(|n| *n > 0)?;

@@ -204,7 +204,7 @@ impl<P: Platform> Stage<P> {
         (queues, failed)
     }
 
-    /// The vif gets its queues back, in order.
+    /// Gives the vif its queues back, in order.
     pub fn take_back(&mut self, back: Vec<FrontQueue<P>>) {
         debug_assert_eq!(back.len(), self.handed_out().len());
         let is_live = self.is_live();

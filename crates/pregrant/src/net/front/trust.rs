@@ -31,8 +31,8 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Like xen-netfront: the back is trusted unless the front's owner or the toolstack says 0. A
-    /// key that is missing, or does not begin with a number, counts as "trusted".
+    /// Decides as xen-netfront does: the back is trusted unless the front's owner or the toolstack
+    /// says 0. A key that is missing, or does not begin with a number, counts as "trusted".
     pub fn of(owner: bool, key: Option<&str>) -> Self {
         if owner && !key.is_some_and(is_zero) { Self::Lends } else { Self::Copies }
     }

@@ -73,7 +73,8 @@ impl TxTables {
 /// Received staging buffers that TX is sending.
 #[derive(Default)]
 struct SentOn {
-    /// The id of the first RX buffer in the queue's lists; None: the back does not support this.
+    /// The id of the first RX buffer in the queue's lists; None: the back does not support sending
+    /// received buffers.
     first_id: Option<u16>,
     /// For each request id the number of the RX buffer that it sends, or [`NO_BUFFER`].
     buffers: Box<[u16]>,

@@ -84,8 +84,8 @@ impl<P: Platform> TxSlots<P> {
 
 impl<P: Platform> TxFront<P> {
     /// Allows frames whose payload is in pages of the caller, if the chain supports it. Called
-    /// before the first frame, for a back that is [trusted](super::trust) and keeps no page mapped
-    /// after it saw it.
+    /// before the first frame, for a back that is [trusted](super::trust) and does not keep pages
+    /// mapped that it saw.
     pub fn allow_pieces(&mut self) -> Result<(), PlatformError> {
         let paths = self.chain.paths();
         let in_pages = paths.last().is_some_and(|path| path.pages().is_some());

@@ -112,7 +112,7 @@ pub(crate) struct IdTables {
 }
 
 impl IdTables {
-    /// Creates the tables; all of these ids are free.
+    /// Creates the tables of these ids, all of which are free.
     pub(crate) fn new(ids: Ids) -> Result<Self, PlatformError> {
         let in_flight = memory::list(InFlight::Nothing, ids.all as usize)?;
         Ok(Self { free: FreeIds::new(ids)?, in_flight })

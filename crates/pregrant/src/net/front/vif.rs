@@ -110,7 +110,7 @@ struct Tried<P: Platform> {
 }
 
 impl<P: Platform> FrontVif<P> {
-    /// A vif in state 1 (Initialising), in which the toolstack creates it.
+    /// Creates the front of a vif in state 1 (Initialising), in which the toolstack creates it.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
             front: Front::new(Handshake::Direct, reconnect),
@@ -514,7 +514,8 @@ impl<P: Platform> FrontVif<P> {
         Ok(FrontStep::Live)
     }
 
-    /// Asks the back to keep the next pages mapped; stops asking if it cannot or none are left.
+    /// Asks the back to keep the next pages mapped; stops asking if the request cannot be sent or
+    /// no pages are left.
     pub(super) fn ask_next(&mut self, p: &P) {
         let Stage::Live(live) = &mut self.stage else { return };
         let Live { queues, ctrl: Some(ctrl), announcing: Announcing::Asking(asking), .. } = live else {

@@ -35,7 +35,7 @@ pub struct Clock {
     place_of: Box<[u32]>,
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Places from this one on never had a page.
+    /// This place, and each one after it, never had a page.
     top: usize,
     hand: usize,
 }

@@ -221,7 +221,8 @@ impl LentPages {
         })
     }
 
-    /// A new table for the same queue, with these pages. Before the first slot is posted.
+    /// Makes a new table for the same queue, with these pages. It must be called before the first
+    /// slot is posted.
     pub fn with_pages<P: Platform>(
         &self,
         slots: u32,
@@ -288,7 +289,7 @@ impl LentPages {
         self.short
     }
 
-    /// Called when slots were given pages again, as far as there are any.
+    /// Called when slots got pages again, as far as there were spare ones.
     #[inline(always)]
     pub fn posted(&mut self) {
         self.owed = 0;

@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 /// Largest number of pages in one request.
 const AT_ONCE: usize = 64;
 
-/// If the back refuses this many pages one after another, it has no room, whatever it says.
+/// If the back refuses this many pages one after another, it has no room, whatever size it reports.
 const REFUSED_MAX: u32 = AT_ONCE as u32;
 
 /// Largest number of removed pages that the back has or may have mapped. Beyond it no more pages
@@ -107,7 +107,8 @@ impl<P: Platform> OfQueue<P> {
         (self.room, self.standing, self.refused, self.doubts) = (room, standing, 0, false);
     }
 
-    /// The back has no room for pages that it has not mapped: does not ask for them any more.
+    /// Notes that the back has no room for pages that it has not mapped, so that it is not asked to
+    /// map them any more.
     fn has_no_room(&mut self) {
         let others = self.pages.iter_mut().filter(|page| page.state != State::Mapped);
         others.for_each(|page| page.state = State::Plain);
