@@ -116,8 +116,9 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// RX: whether the first bytes of a longer frame, which another path carries, are here: as many
-    /// as are ahead of byte [`slot_bytes`](Self::slot_bytes) in its first slot.
+    /// RX: whether the first bytes of a longer frame, which another path carries, are in this
+    /// path's memory: as many as are ahead of byte [`slot_bytes`](Self::slot_bytes) in its first
+    /// slot.
     #[inline(always)]
     pub fn holds_heads(&self) -> bool {
         match self {

@@ -285,7 +285,7 @@ impl<P: Platform> Chain<P> {
         self.ahead.iter().find_map(|path| path.piece(i, k))
     }
 
-    /// The path that keeps pages mapped which it saw.
+    /// The path that keeps pages mapped after it saw them.
     fn kept_pages(&self) -> Option<&PersistentPath<P>> {
         match self.ahead.get(self.parts.kept_pages?)? {
             AnyPath::Persistent(path) => Some(path),

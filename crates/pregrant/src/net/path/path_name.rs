@@ -31,8 +31,8 @@ impl PathName {
     /// Number of paths.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Whether this build has the path: all builds have all paths but those of
-    /// [`research`](super::research).
+    /// Whether this build has the path. A build has the paths of [`research`](super::research) only
+    /// with the feature of that name.
     pub const fn is_built(self) -> bool {
         cfg!(feature = "research") || !matches!(self, Self::Foreign | Self::GuestCopy)
     }

@@ -39,8 +39,8 @@ pub enum Question<'a> {
     Over,
 }
 
-/// At connect, the front's side of asking the back to map its pages: which control request comes
-/// next, and what the answers mean.
+/// Decides, at the front, which control request comes next while the back is asked to map the pages
+/// that were granted at connect, and what the answers mean.
 #[derive(Clone, Debug, Default)]
 pub struct PageAnnouncement {
     queue: usize,

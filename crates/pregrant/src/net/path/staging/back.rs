@@ -94,8 +94,8 @@ impl<P: Platform> StagingPath<P> {
         Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
     }
 
-    /// Flag by which a request names an RX buffer; 0: requests may not, and the flag has no
-    /// meaning.
+    /// Flag by which a request names an RX buffer; 0: requests may not name one, and the flag has
+    /// no meaning.
     pub fn buffer_flag(&self) -> u16 {
         if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }

@@ -123,7 +123,7 @@ impl<P: Platform> StagingArea<P> {
         !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE
     }
 
-    /// RX: whether heads of longer frames are here, as both ends must know.
+    /// RX: sets whether the heads of longer frames are in the buffers, as both ends must know.
     pub fn set_rx_heads(&mut self, both_know: bool) {
         self.rx_heads = both_know && !self.len.copy_only();
     }

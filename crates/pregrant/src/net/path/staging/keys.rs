@@ -98,7 +98,7 @@ impl Offer {
         Self { sizes, revision: STAGING_REVISION, max_pages: MAX_PAGES_OFFERED, rx_heads: false }
     }
 
-    /// Largest number of pages of a list, and of its entries, that the back reads.
+    /// Largest number of pages, and of entries, of a list that the back reads.
     pub(super) fn longest_list(&self) -> (usize, usize) {
         if self.max_pages == 0 {
             (LIST_PAGES_MAX, LIST_ENTRIES_MAX)

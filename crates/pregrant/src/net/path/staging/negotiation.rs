@@ -116,7 +116,7 @@ impl Negotiate for Staging {
     }
 }
 
-/// The front's staging buffers of a queue, and the keys that describe them.
+/// Allocates the front's staging buffers of a queue, and the keys that describe them.
 pub fn take_memory<P: Platform>(
     asked: Buffers,
     queue: &mut QueueMemory<'_, P>,
