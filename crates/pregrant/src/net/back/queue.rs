@@ -318,7 +318,8 @@ impl<P: Platform> BackQueue<P> {
         self.waits_until.or_else(|| self.control.credit_deadline_ns())
     }
 
-    /// Delivers the frames that `port` has for the guest, as many as it has slots for.
+    /// Delivers the frames that `port` has for the guest, as many as the guest has posted slots
+    /// for.
     pub fn deliver(&mut self, p: &P, port: &mut dyn FramePort) -> Drained {
         let before = self.rx.stats().frames;
         // Others may go on to fill the port, so only what it holds now is delivered.
@@ -335,7 +336,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Retires and answers what TX holds, before it is dropped.
+    /// Retires and answers what TX holds, before the queue is dropped.
     pub fn retire(&mut self, p: &P) {
         if let Some(chan) = &self.tx_chan {
             self.tx.drain(p, chan);

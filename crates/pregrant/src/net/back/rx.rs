@@ -34,7 +34,8 @@ use alloc::sync::Arc;
 const HEAD: usize = 32;
 /// Interval between reports to the vif's owner of frames that are too long.
 const REPORTS_AGAIN_NS: u64 = 100_000_000;
-/// Number of bursts without zero-copy after one that the paths left to grant copies.
+/// Number of bursts that are received without zero-copy payload after one whose payload the paths
+/// left to grant copies.
 const COPIES_AGAIN: u32 = 16;
 /// Largest number of bursts from the port that are dropped in one control turn.
 const EXPIRED_AT_ONCE: u32 = 64;
@@ -65,7 +66,7 @@ pub struct RxQueue<P: Platform> {
     bursts: u64,
     stall: Stall,
     stats: Arc<LiveStats>,
-    /// The guest's settings, as of the number of changes in them.
+    /// The queue's copy of the guest's settings, and the number of changes that the copy includes.
     settings: Box<GuestSettings>,
     changes: u32,
     /// Number of queues of the vif.
@@ -324,7 +325,7 @@ impl<P: Platform> RxQueue<P> {
     }
 
     /// Whether there is work, as for [`final_check`](Self::final_check), without asking for events.
-    /// A guest that does not announce new slots has none.
+    /// For a guest that does not announce new slots there is none.
     pub fn is_pending(&mut self) -> bool {
         let waits = self.sent != self.arena.len();
         if !self.stall.is_notified() || !waits && self.stall.link() == Link::Up {
@@ -436,7 +437,7 @@ impl<P: Platform> RxQueue<P> {
         &self.chain
     }
 
-    /// The paths, to limit what they keep mapped.
+    /// The queue's paths, to limit what they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

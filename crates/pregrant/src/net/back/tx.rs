@@ -353,7 +353,7 @@ impl<P: Platform> TxQueue<P> {
         &self.chain
     }
 
-    /// The paths, to limit what they keep mapped.
+    /// The queue's paths, to limit what they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

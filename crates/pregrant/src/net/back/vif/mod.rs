@@ -54,8 +54,8 @@ pub struct VifConfig {
     pub features: BackFeatures,
     /// The configuration of each path.
     pub paths: PathConfig,
-    /// How long frames wait for the front's RX slots, and how long it may post none before its link
-    /// goes down.
+    /// How long frames wait for the front's RX slots, and how long the front may post none before
+    /// its link goes down.
     pub patience: Patience,
 }
 
@@ -99,7 +99,8 @@ pub struct Vif<P: Platform> {
 }
 
 impl<P: Platform> Back<Vif<P>> {
-    /// A vif that the toolstack created. It writes nothing yet.
+    /// Creates the back's end of a vif that the toolstack created. Nothing is written to xenstore
+    /// yet.
     pub fn new(of: DomId, handle: u32, config: VifConfig) -> Self {
         let vif = Vif {
             of,
