@@ -41,8 +41,8 @@ pub const fn short_staged(buffers: usize) -> usize {
 /// A long frame is prefetched this many frames before its own copy.
 pub const AHEAD: usize = 2;
 
-/// Number of bytes that are prefetched of a fragment in a data ring or own pages; by then the
-/// hardware's prefetcher has detected the stream.
+/// Number of bytes that are prefetched of a fragment in a data ring or in the guest's own pages; by
+/// then the hardware's prefetcher has detected the stream.
 pub const AHEAD_BYTES: usize = 1024;
 
 #[cfg(test)]

@@ -207,9 +207,9 @@ pub(super) const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order 
 /// The control ring of a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CtrlKeys {
-    /// `ctrl-ring-ref`: the grant reference of its page.
+    /// `ctrl-ring-ref`: the grant reference of the control ring's page.
     pub ring: GrantRef,
-    /// `event-channel-ctrl`: its event channel.
+    /// `event-channel-ctrl`: the control ring's event channel.
     pub channel: EvtchnPort,
 }
 
@@ -246,8 +246,8 @@ pub struct FrontRequest {
     pub persistent: bool,
 }
 
-/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` it may
-/// change at any time.
+/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` the
+/// key may change at any time.
 pub const REQUEST_MULTICAST: &str = "request-multicast-control";
 
 /// Reads whether a front asks for multicast control now.

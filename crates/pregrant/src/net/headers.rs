@@ -134,8 +134,8 @@ pub struct IpHeaders {
     pub end: usize,
     /// The protocol of the L4 header.
     pub protocol: u8,
-    /// Whether it is a fragment of a larger datagram, so that the L4 header is missing or covers
-    /// more than this frame.
+    /// Whether the packet is a fragment of a larger datagram, so that the L4 header is missing or
+    /// covers more than this frame.
     pub fragment: bool,
     /// Whether there is a routing header with segments left, so that the destination in the
     /// pseudo-header is not the IP header's.

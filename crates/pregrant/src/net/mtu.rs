@@ -27,7 +27,7 @@ impl Mtu {
         self.0
     }
 
-    /// The MTU announced to a front: in its own directory, or else in its back's.
+    /// The MTU announced to a front: in the front's own directory, or else in the back's.
     ///
     /// # Errors
     ///

@@ -66,8 +66,8 @@ impl PlacedOffload {
     ///
     /// # Errors
     ///
-    /// An offset is outside of the frame, or it is a large segment whose offsets are not those of
-    /// its outermost TCP header. The frame is unchanged.
+    /// An offset is outside of the frame, or the frame is a large segment whose offsets are not
+    /// those of its outermost TCP header. The frame is unchanged.
     #[inline]
     pub fn take(&self, frame: &mut [u8]) -> Result<Taken, HeaderFault> {
         if self.is_plain(frame, frame.len()) {

@@ -103,8 +103,8 @@ pub struct TxSlot {
     /// Grant reference of the page; 0: the bytes are in a shared [`buffer`](Self::buffer). In a
     /// [claimed](TxBatch::claimed) frame its path defines the meaning.
     pub gref: u32,
-    /// The shared buffer that holds the bytes: the one of the request's id, or the one that it
-    /// [names](Claims::buffer_flag).
+    /// The shared buffer that holds the bytes: the one of the request's id, or the one that the
+    /// request [names](Claims::buffer_flag).
     pub buffer: u16,
     /// Offset in the page, in bytes.
     pub offset: u16,
