@@ -80,7 +80,7 @@ impl DiskFigures {
 /// How a disk discards sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discard {
-    /// Bytes of the unit that it discards.
+    /// Bytes of the unit that the disk discards.
     pub granularity: u32,
     /// Offset in bytes of the first unit.
     pub alignment: u32,

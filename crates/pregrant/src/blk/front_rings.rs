@@ -103,8 +103,8 @@ impl Reading {
         Ok(all.into_iter().map(|(queues, order)| Self { queues, order }).collect())
     }
 
-    /// The reading of a predecessor that stored `active`. None: an older version that stored
-    /// nothing; it used a key without a number if there was one, even beside an order.
+    /// The way in which a predecessor that stored `active` read the keys. None: an older version
+    /// that stored nothing; it used a key without a number if there was one, even beside an order.
     pub(super) fn of_predecessor<S: KeySource>(
         keys: &mut S,
         most: Most,

@@ -50,7 +50,7 @@ type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 pub struct QueueShare {
     /// Counters of the queue.
     pub counters: Counters,
-    /// The front's key that names the first page of its ring.
+    /// The front's key that names the first page of the queue's ring.
     pub ring_key: String,
     /// Latencies of the queue's requests.
     pub latencies: Latencies,
@@ -79,7 +79,7 @@ pub struct QueueShare {
 }
 
 impl QueueShare {
-    /// Number of requests that were taken and not answered, as of its last poll.
+    /// Number of requests that were taken and not answered, as of the queue's last poll.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ impl QueueShare {
         self.taken_ns.iter().map(|taken| taken.load(Ordering::Relaxed)).filter(|taken| *taken > 0).min()
     }
 
-    /// Number of pages kept mapped for later requests, as of its last poll.
+    /// Number of pages kept mapped for later requests, as of the queue's last poll.
     pub fn kept_pages(&self) -> usize {
         self.kept_pages.load(Ordering::Relaxed)
     }
@@ -237,7 +237,7 @@ const fn goes_to_another_thread<T: Send>() {}
 
 /// The parts of a queue, besides its ring and its channel.
 pub struct QueueParts<P: Platform> {
-    /// The front's key that names the first page of its ring.
+    /// The front's key that names the first page of the queue's ring.
     pub ring_key: String,
     /// The queue's handle of the disk.
     pub disk: Box<dyn Disk>,

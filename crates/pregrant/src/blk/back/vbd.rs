@@ -112,7 +112,8 @@ pub struct Vbd<P: Platform> {
 }
 
 impl<P: Platform> Back<Vbd<P>> {
-    /// A disk that the toolstack created. It writes nothing yet.
+    /// Creates the back's end of a disk that the toolstack created. Nothing is written to xenstore
+    /// yet.
     pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
         let vbd = Vbd {
             of,

@@ -173,7 +173,7 @@ struct Place {
 #[derive(Clone, Copy)]
 struct Extent {
     sector: u64,
-    /// Offset of its first byte in its first page.
+    /// Offset of the data's first byte in its first page.
     offset: usize,
     /// Number of bytes.
     len: usize,

@@ -110,7 +110,7 @@ pub struct FrontVbd<P: Platform> {
 const IN_USE: &str = "the disk is in use in the guest: it closes once no program has it open";
 
 impl<P: Platform> FrontVbd<P> {
-    /// A disk in state 1, as the toolstack created it.
+    /// Creates the front of a disk in state 1, as the toolstack created it.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
             front: Front::new(Handshake::Confirmed, reconnect),
@@ -156,7 +156,7 @@ impl<P: Platform> FrontVbd<P> {
         self.figures.is_some()
     }
 
-    /// The disk's properties as the back reported them. None: it is not connected.
+    /// The disk's properties as the back reported them. None: the disk is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }
@@ -269,7 +269,7 @@ impl<P: Platform> FrontVbd<P> {
     }
 
     /// The time of the next [`step`](Self::step) of a disk that waits before it begins again, by
-    /// the platform's clock. None: it does not wait.
+    /// the platform's clock. None: the disk does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.front.begins_at_ns()
     }
@@ -379,7 +379,7 @@ impl<P: Platform> FrontVbd<P> {
         queue.submit_own(p, regions, memory, ask, tag)
     }
 
-    /// [`FrontQueue::most_bytes`] of queue `i`; 0 if it is not live.
+    /// [`FrontQueue::most_bytes`] of queue `i`; 0 if the queue is not live.
     pub fn most_bytes(&self, i: usize) -> usize {
         self.queues.get(i).filter(|_| self.is_live()).map_or(0, FrontQueue::most_bytes)
     }

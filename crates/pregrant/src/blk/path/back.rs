@@ -30,7 +30,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The access to its pages that a back needs.
+    /// The access to the guest's pages that a back needs.
     pub fn access(self) -> Access {
         match self {
             Self::Read => Access::ReadWrite,
@@ -44,7 +44,7 @@ impl Direction {
 pub struct Part {
     /// Grant reference of the page.
     pub gref: GrantRef,
-    /// Offset of its first byte.
+    /// Offset of the segment's first byte in the page.
     pub at: u16,
     /// Number of bytes, at least 512.
     pub len: u16,
