@@ -54,7 +54,7 @@ pub const INDIRECT_PAGES_MAX: usize = 8;
 pub const SEGMENTS_PER_INDIRECT_PAGE: usize = crate::PAGE_SIZE / Segment::SIZE;
 /// Bytes of a sector as requests count them, whatever the disk's sector size.
 pub const SECTOR_BYTES: usize = 512;
-/// Sectors of a page; a segment's last sector is below it.
+/// Number of sectors of a page. A segment's last sector is below this number.
 pub const SECTORS_PER_PAGE: u8 = (crate::PAGE_SIZE / SECTOR_BYTES) as u8;
 
 /// Words of the longest slot. With [`Abi::X86_32`] a slot has one word fewer.
@@ -165,10 +165,12 @@ impl Segment {
         let g = self.gref.to_le_bytes();
         [g[0], g[1], g[2], g[3], self.first_sect, self.last_sect, 0, 0]
     }
-    /// How many sectors it names, 1 to 8.
+    /// Number of sectors that the segment names, 1 to 8.
     ///
     /// # Errors
-    /// [`WireError::BlkSectors`] when it ends before it starts or passes the end of the page.
+    ///
+    /// [`WireError::BlkSectors`] when the segment ends before it starts or passes the end of the
+    /// page.
     pub const fn nr_sectors(self) -> Result<u8, WireError> {
         if self.first_sect > self.last_sect || self.last_sect >= SECTORS_PER_PAGE {
             return Err(WireError::BlkSectors { first: self.first_sect, last: self.last_sect });

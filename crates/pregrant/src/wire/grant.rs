@@ -33,11 +33,11 @@ pub const GTF_READONLY: u16 = 0x4;
 pub const GTF_READING: u16 = 0x8;
 /// `GTF_writing`: the page is in use for writing. Written by Xen.
 pub const GTF_WRITING: u16 = 0x10;
-/// `GTF_PWT`: cache attribute, x86.
+/// `GTF_PWT`: mappings of the page get the cache attribute "write-through", on x86.
 pub const GTF_PWT: u16 = 0x20;
-/// `GTF_PCD`: cache attribute, x86.
+/// `GTF_PCD`: mappings of the page get the cache attribute "cache disable", on x86.
 pub const GTF_PCD: u16 = 0x40;
-/// `GTF_PAT`: cache attribute, x86.
+/// `GTF_PAT`: mappings of the page get the cache attribute of the PAT bit, on x86.
 pub const GTF_PAT: u16 = 0x80;
 /// `GTF_sub_page`, version 2: only a part of the page is granted, and only for copies.
 pub const GTF_SUB_PAGE: u16 = 0x100;
