@@ -55,8 +55,9 @@ pub struct Connect<'a> {
     pub of_kernel: bool,
     /// Largest number of the guest's pages that the device may have mapped (XSA-300).
     pub page_limit: usize,
-    /// Largest number of these pages that the device may use until it closes without releasing
-    /// them, unless it cannot work with fewer. It does not apply to pages that a predecessor used.
+    /// Largest number of the guest's pages that the device may use until it closes without
+    /// releasing them, unless the device cannot work with fewer. The limit does not apply to pages
+    /// that a predecessor used.
     pub lasting: usize,
     /// Memory that outlives the process.
     pub kept: KeptMemory<'a>,
@@ -100,7 +101,7 @@ pub struct ClassRules {
     /// Whether a front in state Closing (5) may keep using its rings: the back then enters 5, too,
     /// and serves them until the front is Closed (6) or gone (docs/protocol 5.4).
     pub serves_closing: bool,
-    /// Keys of the front that may change while it is connected, besides `state`.
+    /// Keys of the front that may change while the front is connected, besides `state`.
     pub front_keys: &'static [&'static str],
     /// Keys of the back's own directory that the toolstack may change, besides `online` and
     /// [`HOTPLUG_STATUS`].
@@ -122,7 +123,7 @@ pub enum Connection {
     None,
     /// The device is connected, and has its queues.
     Here,
-    /// The device is connected, and workers have queues that it needs for
+    /// The device is connected, and workers have queues that the device needs for
     /// [`drain`](BackDevice::drain) or [`disconnect`](BackDevice::disconnect).
     HandedOut,
 }
@@ -267,7 +268,7 @@ pub struct Back<D> {
     of_kernel: bool,
     /// Largest number of pages that the device may have mapped.
     page_limit: usize,
-    /// Largest number of these pages that the device may keep until it closes.
+    /// Largest number of the guest's pages that the device may keep until it closes.
     lasting: usize,
     device: D,
 }
@@ -288,7 +289,8 @@ impl<D> DerefMut for Back<D> {
 }
 
 impl<D: BackDevice> Back<D> {
-    /// A device that the toolstack created. It writes nothing yet.
+    /// Creates the back's end of a device that the toolstack created. Nothing is written to
+    /// xenstore yet.
     pub fn around(device: D, of: DomId, handle: u32) -> Self {
         Self {
             of,
@@ -333,8 +335,8 @@ impl<D: BackDevice> Back<D> {
         self.page_limit = pages;
     }
 
-    /// Limits how many of these pages may be kept until the device closes. Requests for more are
-    /// refused, and the device works without these pages.
+    /// Limits how many of the mapped pages may be kept until the device closes. Requests for more
+    /// are refused, and the device works without these pages.
     pub fn limit_lasting(&mut self, pages: usize) {
         self.lasting = pages;
     }

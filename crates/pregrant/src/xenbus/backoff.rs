@@ -8,7 +8,7 @@
 
 /// Number of connections that may begin without a pause.
 const AT_ONCE: u64 = 8;
-/// Nanoseconds until one more may begin.
+/// Nanoseconds until one more connection may begin.
 const EACH_NS: u64 = 500_000_000;
 
 /// The restarts of one device.

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// One end of a device. [`KeySource`] reads the peer's directory; the rest is here.
+/// One end of a device. [`KeySource`] reads the peer's directory; this trait has the rest.
 pub trait DeviceBus: KeySource {
     /// The peer's `state`; Unknown if it is missing or invalid.
     fn peer_state(&mut self) -> Result<XenbusState, Self::Error>;
