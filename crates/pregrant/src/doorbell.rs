@@ -31,7 +31,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Creates one with `words` words of 64 bits. Queues beyond that share bits.
+    /// Creates a doorbell with `words` words of 64 bits. Queues beyond that share bits.
     pub fn new(words: usize) -> Self {
         Self { state: AtomicU32::new(0), bits: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }

@@ -204,7 +204,7 @@ impl PlatformError {
     }
 
     /// For a failed bind to an event channel: whether the domain has no such port for us, because
-    /// it closed it, its driver died, or it never offered one.
+    /// the domain closed it, its driver died, or no such port was offered.
     pub fn is_of_no_end(&self) -> bool {
         self.is_of_no_domain() || self.code == INVAL
     }

@@ -61,7 +61,7 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies `src` to offset `at`. False: it exceeds the range, or that is not writable, and
+    /// Copies `src` to offset `at`. False: `src` exceeds the range, or the range is not writable;
     /// nothing was copied.
     #[inline(always)]
     #[must_use]
@@ -508,10 +508,11 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// 16 bytes, in one register where the machine has such (an array of words would travel by way of
-/// the stack).
+/// Copies 16 bytes, in one register if the machine has such (an array of words would travel by way
+/// of the stack).
 ///
 /// # Safety
+///
 /// As for `ptr::copy_nonoverlapping` of 16 bytes.
 #[cfg(not(miri))]
 #[inline(always)]

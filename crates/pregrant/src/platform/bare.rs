@@ -69,8 +69,8 @@ pub unsafe trait Hypercalls: Send + Sync + 'static {
     fn now_ns(&self) -> u64;
 }
 
-/// The platform. A clone is the same domain on another processor and shares everything, also
-/// events: only one thread at a time may wait.
+/// The platform of a guest without an operating system. A clone is the same domain on another
+/// processor and shares everything, also events: only one thread at a time may wait.
 pub struct BareMetal<H> {
     domid: DomId,
     shared: Arc<Shared<H>>,

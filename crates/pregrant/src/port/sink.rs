@@ -14,8 +14,8 @@ use crate::shm::Piece;
 pub trait Sink {
     /// Number of frames that the sink has room for now, of any length; 0: none.
     fn takes(&self) -> usize;
-    /// Takes a frame of `len` bytes by copying its fragments, in order. False: it cannot, and has
-    /// copied nothing that counts; the frame stays on its ring.
+    /// Takes a frame of `len` bytes by copying its fragments, in order. False: the sink cannot, and
+    /// has copied nothing that counts; the frame stays on its ring.
     ///
     /// A large segment may arrive with a checksum that is not blank: a sink that is no
     /// [arena](Self::arena) must handle that (Linux: `rx_gso_checksum_fixup`).
