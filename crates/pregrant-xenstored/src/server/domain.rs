@@ -21,8 +21,8 @@ use pregrant::xenstore::path;
 use pregrant::xenstore::permission::{Access, Permission, parse_domid};
 use std::collections::btree_map::Entry;
 
-/// Features of this server beyond the oldest protocol. The others are about rings, which it does
-/// not have.
+/// Features of this server beyond the oldest protocol. The other features are about rings, which
+/// this server does not have.
 const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
 
 /// Why the server refused a call of its owner.

@@ -34,7 +34,7 @@ impl Caller {
         self.domid == domid || self.target == Some(domid)
     }
 
-    /// Whether the caller may do this to a node with these permissions.
+    /// Whether a node's permissions give the caller the access that it needs.
     pub fn may(self, need: Need, perms: &[Permission]) -> bool {
         let Some((first, named)) = perms.split_first() else { return self.is_privileged() };
         if self.is_privileged() || self.is(first.domid) {
