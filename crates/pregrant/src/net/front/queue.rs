@@ -59,7 +59,7 @@ pub struct QueueConfig {
     /// again and again. If the back may need no grant, a page is granted only when it is first
     /// used.
     pub granting: [Granting; 2],
-    /// RX pages beyond the ring's slots.
+    /// Number of RX pages beyond the ring's slots.
     pub spare: u32,
     /// Number of RX pages that may be added later.
     pub more: u32,
@@ -499,7 +499,7 @@ impl<P: Platform> FrontQueue<P> {
         &mut self.rx.rx
     }
 
-    /// Ordinary pages, TX and RX.
+    /// Number of ordinary pages, for TX and for RX.
     pub fn pages(&self) -> [u32; 2] {
         [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, OrdinaryPages::ids))
     }

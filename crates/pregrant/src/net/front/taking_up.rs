@@ -21,7 +21,7 @@
 const ANSWERS_NS: u64 = 3_000_000_000;
 /// How long the front waits if the rings have no requests: the back may never use them.
 const BEGINS_NS: u64 = 30_000_000_000;
-/// Interval of looks at the rings.
+/// Interval at which the rings are looked at.
 const LOOK_NS: u64 = 500_000_000;
 
 /// What a look at the rings showed.

@@ -78,7 +78,7 @@ struct SentOn {
     first_id: Option<u16>,
     /// For each request id the number of the RX buffer that it sends, or [`NO_BUFFER`].
     buffers: Box<[u16]>,
-    /// RX buffers whose requests were answered.
+    /// Numbers of RX buffers whose requests were answered.
     returned: Vec<u16>,
 }
 
@@ -463,7 +463,7 @@ impl<P: Platform> TxFront<P> {
         true
     }
 
-    /// Multicast requests in flight, and how many the back has refused.
+    /// Number of multicast requests in flight, and number that the back has refused.
     pub fn multicast_requests(&self) -> (usize, u64) {
         (self.multicast_ids.len(), self.multicast_refused)
     }

@@ -787,7 +787,7 @@ impl<P: Platform> FrontVif<P> {
         gone + self.stage.queues().iter().map(|q| q.rx().lent()).sum::<u32>()
     }
 
-    /// TX requests of queue `i` without an answer.
+    /// Number of TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
         self.stage.live_queues().get(i).map_or(0, |q| q.tx().in_flight())
     }
