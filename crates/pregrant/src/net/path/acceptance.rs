@@ -67,7 +67,7 @@ pub struct Accepting<'a, P: Platform> {
     pub of: DomId,
     /// The features that the back offered to the front.
     pub offered: &'a BackFeatures,
-    /// What the front requests.
+    /// The connection that the front requests.
     pub front: &'a FrontRequest,
     /// Number of pages that the back may still map, or may still grant to the front.
     pub left: usize,

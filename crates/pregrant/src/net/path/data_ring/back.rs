@@ -91,7 +91,7 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: None }
     }
 
-    /// RX: the half `in`, which is used once it was [resumed](Self::resume).
+    /// RX: the path over the half `in`, which is used once it was [resumed](Self::resume).
     pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
         let given = Given { size, places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
         Self { map, size: size as usize, given: Some(given) }

@@ -31,9 +31,9 @@ const LEAST_PART: usize = 32;
 /// The control request that the front sends next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question<'a> {
-    /// GET: how large the table of this queue is.
+    /// GET asks how large the table of this queue is.
     Size(u32),
-    /// ADD: map these into the table of this queue.
+    /// ADD asks the back to map these pages into the table of this queue.
     Add(u32, &'a [GrefEntry]),
     /// No request is left.
     Over,

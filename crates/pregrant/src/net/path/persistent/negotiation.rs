@@ -62,7 +62,7 @@ impl Negotiate for Persistent {
         let path = |acc| Some(AnyPath::Persistent(PersistentPath::new(*limit, acc)));
         Ok(Accepted { tx: path(Access::ReadOnly), rx: path(Access::ReadWrite), ..Accepted::NONE })
     }
-    /// No directions: the front shares no memory for this path.
+    /// Returns no directions: the front shares no memory for this path.
     fn taken<S: KeySource>(
         _keys: &mut S,
         _offer: &bool,

@@ -42,7 +42,7 @@ pub struct StagedBuffers<M> {
     pub place: Box<[u32]>,
     /// Length of a buffer in bytes: the data length, at most a page.
     pub len: u16,
-    /// Data length 65535: every slot of a frame is staged.
+    /// The data length is 65535: every slot of a frame is staged.
     pub copy_only: bool,
 }
 

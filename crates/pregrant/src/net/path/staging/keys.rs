@@ -27,7 +27,7 @@ use core::fmt;
 /// All lengths that our back offers.
 pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
 
-/// Key of either end: it supports staging.
+/// Key of either end, which says that it supports staging.
 pub const FEATURE: &str = "feature-staging-grants";
 
 /// Key of the back: the lengths that it offers.
