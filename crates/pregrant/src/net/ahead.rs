@@ -18,7 +18,7 @@
 //! --size 1500 --dir rx` has 1.5 to 1.9 times as many as without. A peer chooses the lengths, at
 //! most a page; a prefetch accesses no memory and never faults.
 
-/// Longer frames are prefetched one by one.
+/// Length in bytes above which frames are prefetched one by one.
 pub const SHORT: usize = 256;
 
 /// Assumed size of a core's private cache: 1 to 2 MiB is usual, and the actual size is not known

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct Served {
     /// Frames that used grant operations.
     granted: u64,
-    /// For each path, the frames that it served.
+    /// For each path, a bit for each frame that it served.
     by: [u64; PathName::COUNT],
 }
 
@@ -161,7 +161,7 @@ pub struct LiveStats {
     /// At a back: frames that predecessors had in flight when they ended. Those of TX may have
     /// reached the port twice, those of RX are lost.
     pub interrupted: Counter,
-    /// For each path, the frames that it carried.
+    /// For each path, the number of frames that it carried.
     by_path: [Counter; PathName::COUNT],
     copies: Counter,
     maps: Counter,
