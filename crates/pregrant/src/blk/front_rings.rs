@@ -56,7 +56,7 @@ impl QueueKeys {
 pub(super) struct Most {
     /// Largest number of queues.
     pub(super) queues: u32,
-    /// log2 of the most pages per ring.
+    /// log2 of the largest number of pages per ring.
     pub(super) order: u32,
 }
 
@@ -69,11 +69,12 @@ impl Most {
 /// The source of the number of a ring's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RingOrder {
-    /// No order key: one page, whose key has no number.
+    /// There is no order key: a ring has one page, and its key has no number.
     None,
-    /// A key in the front's directory, for all queues.
+    /// A key in the front's directory has the order of all queues' rings.
     OfAll(u32),
-    /// A key in each queue's directory, where earlier versions of Pregrant's fronts wrote it.
+    /// A key in each queue's directory has the order, where earlier versions of Pregrant's fronts
+    /// wrote it.
     OfEach,
 }
 

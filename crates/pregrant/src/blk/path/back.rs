@@ -23,9 +23,9 @@ pub type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 /// The direction of data, as the guest sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the disk to the guest's pages.
+    /// Data goes from the disk to the guest's pages.
     Read,
-    /// From the guest's pages to the disk.
+    /// Data goes from the guest's pages to the disk.
     Write,
 }
 
