@@ -206,7 +206,7 @@ pub struct RwRequest {
     pub handle: u16,
     /// An identifier that the front chose.
     pub id: u64,
-    /// First sector on the disk, in 512 bytes.
+    /// First sector on the disk, in units of 512 bytes.
     pub sector: u64,
     /// The segments, of which the first `nr_segments` are used.
     pub seg: [Segment; SEGMENTS_MAX],
@@ -246,9 +246,9 @@ pub struct DiscardRequest {
     pub handle: u16,
     /// An identifier that the front chose.
     pub id: u64,
-    /// First sector, in 512 bytes.
+    /// First sector on the disk, in units of 512 bytes.
     pub sector: u64,
-    /// How many sectors.
+    /// Number of sectors of 512 bytes.
     pub nr_sectors: u64,
 }
 
@@ -278,7 +278,7 @@ pub struct IndirectRequest {
     pub handle: u16,
     /// An identifier that the front chose.
     pub id: u64,
-    /// First sector on the disk, in 512 bytes.
+    /// First sector on the disk, in units of 512 bytes.
     pub sector: u64,
     /// Grant references of the pages with the segments.
     pub grefs: [u32; INDIRECT_PAGES_MAX],

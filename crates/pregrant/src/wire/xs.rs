@@ -114,7 +114,7 @@ macro_rules! xen_numbers {
         }
 
         impl $name {
-            /// Xen's own name.
+            /// Xen's own name of the number.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $c,)* }
             }
