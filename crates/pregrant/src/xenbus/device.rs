@@ -29,9 +29,9 @@ pub const ONLINE: &str = "online";
 pub struct Class(&'static str);
 
 impl Class {
-    /// Network interfaces.
+    /// The class of network interfaces.
     pub const VIF: Self = Self("vif");
-    /// Disks.
+    /// The class of disks.
     pub const VBD: Self = Self("vbd");
 
     /// A class that this crate does not know, by its name in paths.
