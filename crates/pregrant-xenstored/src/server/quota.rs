@@ -6,7 +6,7 @@
 
 use pregrant::wire::xs::Errno;
 
-/// No limit.
+/// The value of a limit that does not exist.
 pub const UNLIMITED: usize = usize::MAX;
 
 /// The quotas' names in messages: Xen's own, where it has the quota.
