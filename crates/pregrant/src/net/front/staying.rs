@@ -1,15 +1,15 @@
 //! Which received frames may stay in the pages in which they came, for a consumer with references
-//! of its own to these pages, as a kernel's network stack is.
+//! of its own to these pages, such as a kernel's network stack.
 //!
 //! ```text
 //!   head, a private copy --headers--> TCP, whole or a fragment     its payload may stay
 //!                                 '-> all else                     it is copied
 //! ```
-//! A stack that decrypts may write where it reads: Linux's ESP input does in the pages of a frame
-//! that is not cloned, whatever its flags say (until May 2026; CVE-2026-43284), in UDP too, and so
-//! does its RxRPC, which is over UDP (CVE-2026-43500). So the back would see what was encrypted, or
-//! change what has been checked. A tunnel may have any of it inside. Linux only reads TCP's
-//! payload, or decrypts a copy of it.
+//! A stack that decrypts may write to the bytes that it reads: Linux's ESP input does so in the
+//! pages of a frame that is not cloned, whatever the frame's flags say (until May 2026;
+//! CVE-2026-43284), also inside UDP, and so does Linux's RxRPC, which is over UDP (CVE-2026-43500).
+//! Then the back would see what was encrypted, or change what has been checked. A tunnel may have
+//! such packets inside. Linux only reads TCP's payload, or decrypts a copy of it.
 //!
 //! What the back may do: write any headers. Those in the copy are the ones that the consumer
 //! parses; what it changes in its pages later is payload.

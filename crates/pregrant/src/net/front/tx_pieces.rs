@@ -10,9 +10,9 @@
 //! piece's id is known to be in flight until its request is answered; only then does the caller end
 //! the grant, and use the page again once it has ended.
 //!
-//! Frames do not go so to a back that is not [trusted](super::trust). Nor where the back keeps the
-//! pages that it saw mapped ([`Requested::persistent`]): a reference names another page the next
-//! time. Nor where a frame fits a staging buffer, or its first slot is in one.
+//! Frames are not sent this way to a back that is not [trusted](super::trust); nor if the back
+//! keeps pages mapped that it saw ([`Requested::persistent`]), because a reference names another
+//! page the next time; nor if a frame fits a staging buffer, or its first slot is in one.
 //!
 //! [`Requested::persistent`]: super::requested::Requested::persistent
 //!

@@ -1,5 +1,5 @@
 //! The pages of the guest's own memory that the back of one queue keeps mapped: for each its grant
-//! reference and its state. Frames in such pages are sent in place. It is the bounded form of the
+//! reference and its state. Frames in such pages are sent in place. This is the bounded form of the
 //! hash table of buffers and references that was proposed in the review of staging grants.
 //!
 //! ```text

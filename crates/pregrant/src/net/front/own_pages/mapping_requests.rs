@@ -1,5 +1,5 @@
-//! Pages of the guest's own memory that frames are sent from in place: this grants them, and has
-//! the back map them.
+//! Pages of the guest's own memory that frames are sent from in place: this file grants them, and
+//! has the back map them.
 //!
 //! ```text
 //!   OwnPages: memory --page of a frame--> cache of each queue (TxFront) --question--> grant, ADD, DEL --> CtrlFront

@@ -5,9 +5,9 @@
 //!   grow:    a page, granted --spare--> slots        its reference --ADD--> the back keeps it mapped
 //!   shrink:  a spare page --DEL, answered--> its grant ends --> the platform's
 //! ```
-//! A page is posted as soon as it is granted: what the back has not mapped it copies by grant. One
-//! that it may have mapped is taken away by a DEL (docs/protocol 2.11); the others, and all of a
-//! back that maps none, by the end of their grants alone.
+//! A page is posted as soon as it is granted: what the back has not mapped it copies by grant. A
+//! page that the back may have mapped is taken away by a DEL (docs/protocol 2.11); other pages, and
+//! all pages of a back that maps none, by the end of their grants alone.
 //!
 //! Invariants: a page that a slot has, or a consumer, is not taken away. Its memory is given back
 //! when its grant has ended, and no earlier.

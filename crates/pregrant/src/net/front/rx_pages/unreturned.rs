@@ -8,7 +8,8 @@
 //! they are not posted again, and no other vif has them.
 //!
 //! What the back may do: close and come again while frames are out. Each connection grants new
-//! pages in place of these, so with [`UNRETURNED_MAX`] of them the next one lends none.
+//! pages in place of these, so once there are [`UNRETURNED_MAX`] of them, the next connection
+//! copies all frames.
 
 use super::lent::{LentPages, UnknownToken};
 use crate::net::front::regions::Regions;
