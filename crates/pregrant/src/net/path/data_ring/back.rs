@@ -5,9 +5,9 @@
 //!   TX   place, size --one memcpy, in two pieces around the end--> arena
 //!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
 //! ```
-//! TX serves the frames whose requests say that they are in the area ([`InArea`] has checked
-//! their places). RX serves the frames that the area has room for, all slots of a frame or
-//! none. After a death: [`resume`](DataRingPath::resume).
+//! TX serves the frames whose requests say that they are in the area ([`InArea`] has checked their
+//! places). RX serves the frames that the area has room for, all slots of a frame or none. After a
+//! back's death its successor calls [`resume`](DataRingPath::resume).
 //!
 //! What a front may do: change bytes while they are copied (the copy is used); name bytes of
 //! another frame of its own; never post a slot again (its area is full).

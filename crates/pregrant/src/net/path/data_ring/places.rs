@@ -1,4 +1,4 @@
-//! Places in one half of an area: given out one behind the other, freed in the same order.
+//! Places in one half of an area: handed out one after the other, freed in the same order.
 //!
 //! ```text
 //!         tail            head           numbers that run freely; a place is one of them modulo the half's size
@@ -6,8 +6,8 @@
 //!          oldest          next place
 //! ```
 //! Invariants: `head - tail` is at most the half's size, so no byte is given out twice before it
-//! was freed; all numbers are multiples of 64. Private to the end that gives places out: what a
-//! peer may do does not reach it, but by the order in which it answers or posts.
+//! was freed; all numbers are multiples of 64. The numbers are private to the end that hands places
+//! out: a peer affects them only by the order in which it answers or posts.
 
 use super::rounded;
 use alloc::boxed::Box;

@@ -7,7 +7,7 @@
 //! (`exchange`). The control side bounds its length.
 //!
 //! What a guest may do: choose references with equal hashes. Such pages are mapped, and the next
-//! path serves them, as if they were not.
+//! path serves their frames, as if they were not.
 
 use crate::grants::MappedPages;
 use crate::units::GrantRef;
