@@ -5,7 +5,7 @@
 //!   offer       what this back takes                                          blk/features.rs
 //!   connect     image opened, and written down (kept_image) --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
 //!   resize      `sectors` and the state once more: the front checks        also by a successor whose image grew meanwhile
-//!   disconnect  nothing stays mapped or bound, but what the disk still works on: its closer waits for that (under_way)
+//!   disconnect  nothing stays mapped or bound, but what the disk still works on: the closer waits until that is done (under_way)
 //! ```
 //! The state becomes Connected only after the image is open; if it cannot be opened, the device
 //! closes with an error that says why.
