@@ -1,12 +1,13 @@
-//! Memory that may be refused: what can take more than a page.
+//! Allocates lists and tables that can take more than a page, for which memory may be refused.
 //!
 //! ```text
 //!   at most a page   Box, Vec, String, format!     the allocator never refuses it
 //!   more             list(), room(), grow()        NO_MEMORY, and the step fails, or does with less
 //! ```
 //! A kernel's allocator waits for a page, and refuses what is larger where memory is short. So a
-//! front asks for each table and list whose length a configuration or a back chooses by these
-//! functions, when it is set up; giving memory back takes none. Programs have the same error.
+//! front, when it is set up, allocates by these functions each table and list whose length a
+//! configuration or a back chooses; giving memory back needs no memory. Programs have the same
+//! error.
 //!
 //! What a peer may do: choose lengths, within the bounds that are checked when its keys are read.
 
