@@ -63,14 +63,14 @@ impl Requested {
         all
     }
 
-    /// True if this asks for staging buffers. When memory is short at the front, other paths are
-    /// reduced before these are given up.
+    /// True if the front requests staging buffers. When memory is short at the front, other paths
+    /// are reduced before staging buffers are given up.
     pub fn has_staging(&self) -> bool {
         self.staging != Buffers::NONE
     }
 
-    /// True if this asks for more staging buffers than slots. Those are given up first when memory
-    /// is short.
+    /// True if the front requests more staging buffers than slots. Those beyond the slots are given
+    /// up first when memory is short.
     pub fn is_extra(&self) -> bool {
         self.staging.buffers > 0
     }

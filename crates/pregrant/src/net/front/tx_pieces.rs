@@ -101,10 +101,10 @@ impl<P: Platform> TxFront<P> {
         self.pieces.are_taken() && self.slots.limits.sg
     }
 
-    /// Writes a frame whose last bytes are in these pages, whose ids are put into `ids`. The bytes
-    /// before them are copied: at least an Ethernet header, at most a page. The next
-    /// [`publish`](Self::publish) shows the frame to the back. Returns false if there is no room
-    /// now.
+    /// Writes a frame whose last bytes are in the given pages, and puts the ids of their requests
+    /// into `ids`. The frame's first bytes are copied: at least an Ethernet header, at most a page.
+    /// The next [`publish`](Self::publish) shows the frame to the back. Returns false if there is
+    /// no room now.
     ///
     /// # Errors
     /// The frame cannot be sent from its pages, or no page for its head can be granted. Nothing was
@@ -150,7 +150,8 @@ impl<P: Platform> TxFront<P> {
         Ok(true)
     }
 
-    /// Number of fragments whose requests have no answer, or one that the caller did not collect.
+    /// Number of fragments whose requests have no answer, or an answer that the caller did not
+    /// collect.
     pub fn pieces_out(&self) -> u32 {
         self.pieces.out()
     }
