@@ -106,7 +106,7 @@ impl<T: Copy + Default> Used<T> {
         Self::over(vec![(T::default(), 0); n as usize].into_boxed_slice())
     }
 
-    /// Uses `list` as room for as many places at a time as it is long, a power of two.
+    /// Uses `list` for as many places at a time as it has entries, a power of two.
     pub fn over(list: Box<[(T, u32)]>) -> Self {
         debug_assert!(list.len().is_power_of_two());
         Self { list, first: 0, next: 0 }

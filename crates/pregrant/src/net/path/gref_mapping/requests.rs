@@ -141,7 +141,7 @@ impl<P: Platform> GrefRequests<P> {
         Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
-    /// True if a control request is of the kinds that this executes (8, 9, 10).
+    /// True if a control request is of the types that are executed here (8, 9, 10).
     pub fn are(request: &CtrlRequest) -> bool {
         use CtrlType::{AddGrefMapping, DelGrefMapping, GetGrefMappingSize};
         let msg_type = CtrlType::from_raw(request.msg_type);
