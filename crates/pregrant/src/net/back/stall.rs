@@ -104,7 +104,8 @@ impl Stall {
         self.stalls
     }
 
-    /// Number of slots at which something changes, for the check of the ring.
+    /// Number of free slots that the check of the ring waits for: those that the next frame needs,
+    /// or more if the queue is stalled.
     pub(super) fn wanted(&self, needed: u32) -> u32 {
         if self.link == Link::Up { needed } else { needed.max(self.wanted) }
     }
