@@ -162,7 +162,7 @@ impl RxAccepts {
         Offloads { csum: self.csum && self.ipv6_csum, gso }
     }
 
-    /// Whether some frames of `burst` have work that this front does not take, so that
+    /// Whether some frames of `burst` have work that this front does not accept, so that
     /// [`finish`](Self::finish) must look at them.
     #[inline]
     pub fn leaves_work(self, burst: &Burst<'_>) -> bool {

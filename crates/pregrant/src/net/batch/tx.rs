@@ -84,9 +84,9 @@ pub enum MulticastAsk {
     Del(MacAddr),
 }
 
-/// Number of segments after which a batch starts no further frame: four of the longest frames at
-/// 536, the least MSS of IPv4 that every host takes. The last frame may add [`MIN_GSO_SIZE`]'s 1366
-/// more.
+/// Number of segments after which a batch starts no further frame: those of four of the longest
+/// frames at an MSS of 536, the least that every IPv4 host accepts. The last frame may add 1366
+/// more, at [`MIN_GSO_SIZE`].
 pub const BATCH_SEGMENTS: usize = 512;
 
 /// Number of batches created, each for a queue's whole life.
@@ -557,7 +557,7 @@ impl TxBatch {
     }
 }
 
-/// The fragment that a request names, `len` bytes of it. It names a shared buffer if it has
+/// The fragment of `len` bytes that a request names. The request names a shared buffer if it has
 /// `buffer_flag`; an invalid number names no buffer.
 #[inline(always)]
 fn slot_of(req: &TxRequest, len: u16, buffer_flag: u16) -> TxSlot {
