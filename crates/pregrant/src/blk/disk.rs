@@ -97,7 +97,7 @@ pub enum IoOp {
     Read,
     /// Writes memory to sectors.
     Write,
-    /// Makes all writes that completed before this was submitted survive a loss of power.
+    /// Makes all writes that completed before the flush was submitted survive a loss of power.
     Flush,
     /// Discards sectors.
     Discard {

@@ -9,7 +9,7 @@ use crate::blk::disk::IoMemory;
 use crate::platform::Platform;
 use crate::units::DomId;
 
-/// The path of a queue, which is matched once per batch, or per request of it.
+/// The path of a queue, which is matched once per batch, or once per request of a batch.
 pub enum AnyPath<P: Platform> {
     /// The back copies data by batched grant copies.
     Copy(CopyPath),
