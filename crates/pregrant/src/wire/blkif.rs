@@ -50,7 +50,7 @@ pub const SEGMENTS_MAX: usize = 11;
 /// `BLKIF_MAX_INDIRECT_PAGES_PER_REQUEST`: number of segment pages for which an indirect request
 /// has room.
 pub const INDIRECT_PAGES_MAX: usize = 8;
-/// Segments in one indirect page.
+/// Number of segments in one indirect page.
 pub const SEGMENTS_PER_INDIRECT_PAGE: usize = crate::PAGE_SIZE / Segment::SIZE;
 /// Bytes of a sector as requests count them, whatever the disk's sector size.
 pub const SECTOR_BYTES: usize = 512;

@@ -46,9 +46,9 @@ pub const GTF_TRANSFER_COMMITTED: u16 = 0x4;
 /// `GTF_transfer_completed`, for [`GTF_ACCEPT_TRANSFER`]. Written by Xen.
 pub const GTF_TRANSFER_COMPLETED: u16 = 0x8;
 
-/// Entries of version 1 in a page of the table.
+/// Number of entries of version 1 in a page of the table.
 pub const V1_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV1::SIZE;
-/// Entries of version 2 in a page of the table.
+/// Number of entries of version 2 in a page of the table.
 pub const V2_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV2::SIZE;
 /// Number of `u16` statuses of version 2 in a page; they use the bits [`GTF_READING`] and
 /// [`GTF_WRITING`].
