@@ -131,7 +131,7 @@ pub trait GrantTable {
 pub struct MapError {
     /// The index of the first entry that failed, if the platform can tell.
     pub index: Option<usize>,
-    /// The status of that entry.
+    /// The status of the entry that failed.
     pub status: GrantStatus,
 }
 
