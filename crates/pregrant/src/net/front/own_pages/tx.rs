@@ -6,12 +6,13 @@
 //!   over several pages, or to be cut: a slot for each page, by its reference or copied
 //!   behind a head from elsewhere:     one more slot, for a copy of that
 //! ```
-//! Invariants: bytes of a page that hits are not read here. The caller does not change its page
-//! until its request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a frame
-//! that was copied is the caller's at once. Frames leave in the order in which they were given.
+//! Invariants: bytes of a page that the cache has are not read here. The caller does not change its
+//! page until its request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a
+//! frame that was copied is the caller's at once. Frames leave in the order in which they were
+//! given.
 //!
-//! What the back may do: read all of an announced page, not only the frame, for as long as it has
-//! it mapped. The page is granted for reading alone.
+//! What the back may do: read all of an announced page, not only the frame, for as long as the back
+//! has the page mapped. The page is granted for reading alone.
 
 use super::announced_pages::{AnnouncedPages, NO_PLACE};
 use super::cache::GrefCache;
