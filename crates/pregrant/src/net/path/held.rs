@@ -8,8 +8,8 @@
 //! ```
 //! | name | is |
 //! |---|---|
-//! | [`HeldFrames`] | of a path whose pages stay mapped: the parts of a batch's frames, and the frames in flight |
-//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, for a port; the port, for a queue |
+//! | [`HeldFrames`] | the parts of a batch's frames, and the frames in flight, of a path whose pages stay mapped |
+//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | what a port sees of the chain; what a queue sees of the port |
 //!
 //! The pages of [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
 //! [`persistent`](super::persistent) stay mapped. Each of these says which page a slot uses, and

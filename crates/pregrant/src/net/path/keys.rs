@@ -1,4 +1,4 @@
-//! The keys of all paths: their names, by their effect, and the directory of a queue's keys.
+//! The keys of all paths: their names, grouped by effect, and the directory of a queue's keys.
 //! Requests that several paths share are in [`request_keys`](super::request_keys).
 
 use crate::xenbus::ring_keys::queue_prefix;

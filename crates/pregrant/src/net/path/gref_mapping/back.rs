@@ -1,5 +1,5 @@
-//! The back: bytes of requests whose references are in the queue's table are copied from or to its
-//! pages.
+//! `gref-mapping` at the back: bytes of requests whose references are in the queue's table are
+//! copied from or to the table's pages.
 //!
 //! A frame with a slot that is not in the table goes to the next path; of a TX frame, the slots
 //! that are in the table are fetched here. TX uses any page of the table, RX those that are mapped

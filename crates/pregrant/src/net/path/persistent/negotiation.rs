@@ -1,4 +1,4 @@
-//! How the two ends agree on `persistent` ([`Negotiate`]): a key of each.
+//! How the two ends agree on `persistent` ([`Negotiate`]): each end writes a key.
 
 use super::FEATURE;
 use super::back::PersistentPath;
