@@ -1,4 +1,4 @@
-//! The back: pages are mapped when they are first seen, and kept.
+//! `persistent` at the back: pages are mapped when they are first seen, and stay mapped.
 //!
 //! Invariants: a page is held from a request's begin to its end, and never purged meanwhile; no
 //! more pages are kept than the limit allows, except that pages which were held when the limit was
