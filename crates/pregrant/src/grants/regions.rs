@@ -12,8 +12,8 @@
 //! size and access. If there is no memory for new ones, as when a back takes more queues than the
 //! last one, idle pages are released, for a bounded number of pages in the vif's life. So a back
 //! can make us grant the pages of one connection with all of our requests, plus that number of
-//! pages. If rings of several pages are requested, it may allow fewer each time, and each time half
-//! of them: less than twice as much.
+//! pages. If rings of several pages are requested, the back may allow half as many at each
+//! connection, which costs less than twice as much.
 //!
 //! A page is never granted to another back (a store has one back for its life), nor with more
 //! access than before, since its grant does not change. A back sees in it only bytes that it was
