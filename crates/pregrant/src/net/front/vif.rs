@@ -514,8 +514,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(FrontStep::Live)
     }
 
-    /// Asks the back to keep the next pages mapped; stops asking if the request cannot be sent or
-    /// no pages are left.
+    /// Asks the back to keep the next pages mapped, until no request can be sent or none is left.
     pub(super) fn ask_next(&mut self, p: &P) {
         let Stage::Live(live) = &mut self.stage else { return };
         let Live { queues, ctrl: Some(ctrl), announcing: Announcing::Asking(asking), .. } = live else {

@@ -289,7 +289,7 @@ impl LentPages {
         self.short
     }
 
-    /// Called when slots got pages again, as far as there were spare ones.
+    /// Called when slots got pages again, as far as there were spare pages.
     #[inline(always)]
     pub fn posted(&mut self) {
         self.owed = 0;
