@@ -51,7 +51,7 @@ pub trait FrontPath<P: Platform> {
     fn receive(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         self.bytes().piece(at, len)
     }
-    /// RX: prefetches these bytes.
+    /// RX: prefetches `len` bytes of the shared memory, from byte `at` on.
     #[inline(always)]
     fn prefetch(&self, at: usize, len: usize) {
         self.bytes().prefetch_read(at, len);
