@@ -44,12 +44,13 @@ impl BurstBuffer {
         unsafe { Self::over(base.add(lead), len, Box::new(heap)) }
     }
 
-    /// The `len` bytes at `base`, which are `owner`'s.
+    /// Creates a buffer of the `len` bytes at `base`, which `owner` owns.
     ///
     /// # Safety
-    /// They are mapped, initialised, readable and writable, and no one else reads or writes them,
-    /// until `owner` is dropped; but for a kernel or hypervisor that this process asks to, while it
-    /// has lent them to that call.
+    ///
+    /// The bytes are mapped, initialised, readable and writable, and no one else reads or writes
+    /// them, until `owner` is dropped; only a kernel or hypervisor may, during a call by which this
+    /// process passes them to it.
     pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
         // SAFETY: as the caller says, and this value has the owner.
         let bytes = unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) };
