@@ -154,8 +154,8 @@ impl Watches {
     }
 }
 
-/// Adds the events for the ancestors of the last new node, from the topmost down, for watches with a
-/// depth that reaches them. Without `last` it adds those for the last new node, too, which the
+/// Adds the events for the ancestors of the last new node, from the topmost down, for watches with
+/// a depth that reaches them. Without `last` it adds those for the last new node, too, which the
 /// caller then does not add.
 fn watching_with_depth(
     watching: &[(usize, WatchKey, Option<usize>)],
