@@ -52,8 +52,8 @@ pub enum Kind {
     Flush,
     /// Flushes, writes the segments, and flushes again.
     FlushWrite,
-    /// Flushes the cache and writes the segments, if there are any, after all earlier and before
-    /// all later requests.
+    /// Flushes, and if there are segments, writes them and flushes again; all of it after all
+    /// earlier and before all later requests.
     Barrier,
     /// Discards sectors.
     Discard {
