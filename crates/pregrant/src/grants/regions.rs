@@ -296,8 +296,8 @@ impl<P: Platform> Regions<P> {
     }
 
     /// Starts a connection. Until its queues exist, [`make_room`](Self::make_room) may release
-    /// pages, if the vif may still release any: the pages of a plan that was given up must not be in
-    /// the way of the next plan.
+    /// pages, if the vif may still release any: the pages of a plan that was given up must not be
+    /// in the way of the next plan.
     pub fn begin(&mut self) {
         self.may_make_room = self.spare > 0;
     }
