@@ -18,8 +18,9 @@ use core::ptr::NonNull;
 
 /// The memory of a burst.
 pub struct BurstBuffer {
-    /// Valid as long as this value exists, and never lent for longer. It is in a `MaybeUninit`, so
-    /// that it may be freed while this value is a function's argument; it is always initialised.
+    /// The bytes, valid as long as this value exists; no borrow of them lasts longer. They are in a
+    /// `MaybeUninit`, so that they may be freed while this value is a function's argument; they are
+    /// always initialised.
     bytes: MaybeUninit<&'static mut [u8]>,
     /// The owner of the bytes. None: they are on the heap.
     owner: Option<Box<dyn Send + Sync>>,
@@ -43,12 +44,13 @@ impl BurstBuffer {
         unsafe { Self::over(base.add(lead), len, Box::new(heap)) }
     }
 
-    /// The `len` bytes at `base`, which are `owner`'s.
+    /// Creates a buffer of the `len` bytes at `base`, which `owner` owns.
     ///
     /// # Safety
-    /// They are mapped, initialised, readable and writable, and no one else reads or writes them,
-    /// until `owner` is dropped; but for a kernel or hypervisor that this process asks to, while it
-    /// has lent them to that call.
+    ///
+    /// The bytes are mapped, initialised, readable and writable, and no one else reads or writes
+    /// them, until `owner` is dropped; only a kernel or hypervisor may, during a call by which this
+    /// process passes them to it.
     pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
         // SAFETY: as the caller says, and this value has the owner.
         let bytes = unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) };

@@ -12,7 +12,7 @@
 //! wakes it. One word holds both, so all steps are totally ordered and need no fence: each is a
 //! single read-modify-write that also passes on what earlier ones stored.
 //!
-//! However often it is rung, it causes at most one wake-up per sleep. Loom checks it:
+//! However often a doorbell is rung, it causes at most one wake-up per sleep. Loom checks it:
 //! `tests/doorbell_loom.rs`.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Creates one with `words` words of 64 bits. Queues beyond that share bits.
+    /// Creates a doorbell with `words` words of 64 bits. Queues beyond that share bits.
     pub fn new(words: usize) -> Self {
         Self { state: AtomicU32::new(0), bits: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }

@@ -14,7 +14,7 @@ pub enum PeerFault {
     ReqProdOverrun {
         /// The peer's index, as read from the ring.
         req_prod: u32,
-        /// Our own index.
+        /// Index up to which this back has consumed requests.
         req_cons: u32,
         /// Number of slots in the ring.
         size: u32,
@@ -23,7 +23,7 @@ pub enum PeerFault {
     RspProdOverrun {
         /// The peer's index, as read from the ring.
         rsp_prod: u32,
-        /// Our own index.
+        /// Index up to which this front has consumed responses.
         rsp_cons: u32,
         /// Number of requests in flight.
         in_flight: u32,
@@ -209,7 +209,7 @@ impl PlatformError {
     }
 
     /// For a failed bind to an event channel: whether the domain has no such port for us, because
-    /// it closed it, its driver died, or it never offered one.
+    /// the domain closed it, its driver died, or no such port was offered.
     pub fn is_of_no_end(&self) -> bool {
         self.is_of_no_domain() || self.code == INVAL
     }

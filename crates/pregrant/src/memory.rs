@@ -1,12 +1,13 @@
-//! Memory that may be refused: what can take more than a page.
+//! Allocates lists and tables that can take more than a page, for which memory may be refused.
 //!
 //! ```text
 //!   at most a page   Box, Vec, String, format!     the allocator never refuses it
 //!   more             list(), room(), grow()        NO_MEMORY, and the step fails, or does with less
 //! ```
 //! A kernel's allocator waits for a page, and refuses what is larger where memory is short. So a
-//! front asks for each table and list whose length a configuration or a back chooses by these
-//! functions, when it is set up; giving memory back takes none. Programs have the same error.
+//! front, when it is set up, allocates by these functions each table and list whose length a
+//! configuration or a back chooses; giving memory back needs no memory. Programs have the same
+//! error.
 //!
 //! What a peer may do: choose lengths, within the bounds that are checked when its keys are read.
 
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 /// There is no memory for a table or a list.
 pub const NO_MEMORY: PlatformError = PlatformError { op: "allocate memory for a connection", code: 12 };
 
-/// A list of `n` times this value.
+/// Returns a list of `n` clones of `value`.
 #[inline(never)]
 pub fn list<T: Clone>(value: T, n: usize) -> Result<Box<[T]>, PlatformError> {
     let mut all = room(n)?;
@@ -26,26 +27,26 @@ pub fn list<T: Clone>(value: T, n: usize) -> Result<Box<[T]>, PlatformError> {
     Ok(all.into_boxed_slice())
 }
 
-/// A list of these, whose number is known.
+/// Collects all items of an iterator, whose number is known, in a list.
 pub fn collected<T>(all: impl ExactSizeIterator<Item = T>) -> Result<Box<[T]>, PlatformError> {
     let mut list = room(all.len())?;
     list.extend(all);
     Ok(list.into_boxed_slice())
 }
 
-/// An empty list with room for `n`.
+/// Returns an empty list with room for `n` items.
 pub fn room<T>(n: usize) -> Result<Vec<T>, PlatformError> {
     let mut list = Vec::new();
     list.try_reserve_exact(n).map_err(|_| NO_MEMORY)?;
     Ok(list)
 }
 
-/// Gives a list room for so many more.
+/// Gives a list room for `more` further items.
 pub fn grow<T>(list: &mut Vec<T>, more: usize) -> Result<(), PlatformError> {
     list.try_reserve(more).map_err(|_| NO_MEMORY)
 }
 
-/// Gives a queue room for so many more.
+/// Gives a queue room for `more` further items.
 pub fn grow_queue<T>(queue: &mut VecDeque<T>, more: usize) -> Result<(), PlatformError> {
     queue.try_reserve(more).map_err(|_| NO_MEMORY)
 }

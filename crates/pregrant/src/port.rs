@@ -280,7 +280,7 @@ impl Arena {
         self.n
     }
 
-    /// Whether it has no frame.
+    /// Whether the arena has no frame.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
@@ -305,8 +305,8 @@ impl Arena {
         Cursor { n: self.n, used: if self.moved_in { ARENA_BYTES } else { self.used } }
     }
 
-    /// Places a frame as [`room`](Self::room) does, at `cursor`. The caller has checked that it
-    /// [has room](Cursor::has_room).
+    /// Places a frame as [`room`](Self::room) does, at `cursor`. The caller has checked that
+    /// `cursor` [has room](Cursor::has_room).
     #[inline(always)]
     pub fn place(&mut self, cursor: &mut Cursor, len: usize, offload: Offload) {
         self.frames[cursor.n] = FrameDesc { at: cursor.used as u32, len: len as u32, offload };
@@ -503,9 +503,9 @@ pub struct ZeroCopyBurst<'a> {
 }
 
 impl<'a> ZeroCopyBurst<'a> {
-    /// A burst of the frames of `arena`. Of those in `zero_copy`, a bit each, only the first
-    /// `heads` bytes are in the arena; the others are whole. `completions` is the port's object,
-    /// once it has held a frame.
+    /// Creates a burst of the frames of `arena`. `zero_copy` has a bit for each frame of which only
+    /// the first `heads` bytes are in the arena; the other frames are whole. `completions` is the
+    /// port's object, once it has held a frame.
     pub fn new(
         arena: &'a mut Arena,
         zero_copy: u64,
@@ -521,7 +521,7 @@ impl<'a> ZeroCopyBurst<'a> {
         self.arena.len()
     }
 
-    /// Whether it has no frame.
+    /// Whether the burst has no frame.
     pub fn is_empty(&self) -> bool {
         self.arena.is_empty()
     }
@@ -714,8 +714,8 @@ pub trait FramePort: Send {
     /// descriptor, before it asks for the frames. Once it has been called, a port may rely on it,
     /// and skip a few polls after one that found nothing.
     fn became_readable(&mut self) {}
-    /// The counter of frames that the vif's ports dropped, the same for all of its queues. None: it
-    /// drops none.
+    /// The counter of frames that the vif's ports dropped, the same for all of its queues. None:
+    /// the ports drop no frames.
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
         None
     }
@@ -752,7 +752,7 @@ pub trait QueueWaker: Send + Sync + fmt::Debug {
 /// The worker that calls a port.
 #[derive(Clone, Debug)]
 pub struct PortOwner {
-    /// The worker's number: all frames that its ports send to others have this one producer.
+    /// The worker's number. All frames that its ports send to others count as this one producer's.
     pub worker: usize,
     /// Makes the worker poll this port.
     pub waker: Arc<dyn QueueWaker>,

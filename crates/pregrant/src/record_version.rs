@@ -49,7 +49,7 @@ impl RecordVersion {
     ///
     /// # Errors
     ///
-    /// There is one, and it cannot be read.
+    /// There is a record, and it cannot be read.
     pub fn check(&self, magic: u32, version: u32) -> Result<bool, UnknownRecord> {
         let found = match magic {
             0 => return Ok(false),

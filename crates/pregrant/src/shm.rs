@@ -61,7 +61,7 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies `src` to offset `at`. False: it exceeds the range, or that is not writable, and
+    /// Copies `src` to offset `at`. False: `src` exceeds the range, or the range is not writable;
     /// nothing was copied.
     #[inline(always)]
     #[must_use]
@@ -228,7 +228,7 @@ impl Piece<'_> {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -243,7 +243,7 @@ impl Piece<'_> {
         n
     }
 
-    /// The `len` bytes after the first `from`; fewer if it is shorter.
+    /// Returns the `len` bytes after the first `from`; fewer if the fragment is shorter.
     #[inline(always)]
     #[must_use]
     pub fn part(self, from: usize, len: usize) -> Self {
@@ -253,10 +253,11 @@ impl Piece<'_> {
         Self { base, len: len.min(self.len - from), of: PhantomData }
     }
 
-    /// The same bytes, for longer than they were borrowed.
+    /// Returns a fragment of the same bytes that may outlive the borrow of their range.
     ///
     /// # Safety
-    /// They are read as long only as their range stays mapped.
+    ///
+    /// The bytes are read only as long as their range stays mapped.
     #[must_use]
     pub unsafe fn outliving<'b>(self) -> Piece<'b> {
         Piece { base: self.base, len: self.len, of: PhantomData }
@@ -271,7 +272,7 @@ impl Piece<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for Piece<'a> {
-    /// Private bytes, for a reader that also takes shared ones.
+    /// Wraps private bytes for a reader that also takes shared ones.
     #[inline(always)]
     fn from(bytes: &'a mut [u8]) -> Self {
         // They are borrowed as long as the piece exists, so no one else writes to them.
@@ -295,7 +296,7 @@ impl PieceMut<'_> {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -337,7 +338,7 @@ impl PieceMut<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for PieceMut<'a> {
-    /// Private bytes, for a writer that also takes shared ones.
+    /// Wraps private bytes for a writer that also takes shared ones.
     fn from(bytes: &'a mut [u8]) -> Self {
         // They are borrowed as long as the piece exists, so no one else accesses them.
         Self { len: bytes.len(), base: NonNull::from(bytes).cast(), of: PhantomData }
@@ -507,10 +508,11 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// 16 bytes, in one register where the machine has such (an array of words would travel by way of
-/// the stack).
+/// Copies 16 bytes, in one register if the machine has such (an array of words would travel by way
+/// of the stack).
 ///
 /// # Safety
+///
 /// As for `ptr::copy_nonoverlapping` of 16 bytes.
 #[cfg(not(miri))]
 #[inline(always)]
@@ -529,7 +531,10 @@ unsafe fn block16(src: *const u8, dst: *mut u8) {
     }
 }
 
+/// Copies 32 bytes as two blocks of 16.
+///
 /// # Safety
+///
 /// As for `ptr::copy_nonoverlapping` of 32 bytes.
 #[cfg(not(miri))]
 #[inline(always)]
@@ -541,7 +546,10 @@ unsafe fn block32(src: *const u8, dst: *mut u8) {
     }
 }
 
+/// Copies 64 bytes as two blocks of 32.
+///
 /// # Safety
+///
 /// As for `ptr::copy_nonoverlapping` of 64 bytes.
 #[cfg(not(miri))]
 #[inline(always)]

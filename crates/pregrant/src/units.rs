@@ -16,7 +16,7 @@ pub struct DomId(pub u16);
 pub struct GrantRef(pub u32);
 
 /// A domain's own number of one end of an event channel (`evtchn_port_t`,
-/// xen/include/public/event_channel.h). Never called a bare "port": that is a frame port, see
+/// xen/include/public/event_channel.h). It is never called a bare "port": that is a frame port, see
 /// [`crate::port`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct EvtchnPort(pub u32);

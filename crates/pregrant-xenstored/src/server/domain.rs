@@ -21,8 +21,8 @@ use pregrant::xenstore::path;
 use pregrant::xenstore::permission::{Access, Permission, parse_domid};
 use std::collections::btree_map::Entry;
 
-/// Features of this server beyond the oldest protocol. The others are about rings, which it does
-/// not have.
+/// Features of this server beyond the oldest protocol. The other features are about rings, which
+/// this server does not have.
 const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
 
 /// Why the server refused a call of its owner.
@@ -61,7 +61,7 @@ impl From<DomainError> for Errno {
 /// A domain that was introduced.
 #[derive(Clone, Copy, Debug)]
 pub struct Domain {
-    /// The domain that it may also act for.
+    /// The domain that this domain may also act for.
     pub target: Option<DomId>,
     /// The domain's quotas, which are copied from the defaults when the domain is introduced.
     pub limits: Limits,

@@ -219,8 +219,8 @@ impl Server {
         }
     }
 
-    /// Fires the watches on a special path. Those with a depth, and those on the domain's own path,
-    /// get its number.
+    /// Fires the watches on a special path. Watches with a depth, and those on the domain's own
+    /// path, get the domain's number.
     fn fire_special(&mut self, path: &'static str, domid: DomId) {
         let plain: Arc<str> = path.into();
         let named: Arc<str> = format!("{path}/{}", domid.0).into();

@@ -9,7 +9,7 @@ use pregrant::xenstore::permission::Permission;
 pub struct Caller {
     /// The domain of the connection.
     pub domid: DomId,
-    /// The domain that it may also act for.
+    /// The domain that the caller may also act for.
     pub target: Option<DomId>,
 }
 
@@ -34,7 +34,7 @@ impl Caller {
         self.domid == domid || self.target == Some(domid)
     }
 
-    /// Whether the caller may do this to a node with these permissions.
+    /// Whether a node's permissions give the caller the access that it needs.
     pub fn may(self, need: Need, perms: &[Permission]) -> bool {
         let Some((first, named)) = perms.split_first() else { return self.is_privileged() };
         if self.is_privileged() || self.is(first.domid) {
@@ -50,8 +50,8 @@ impl Caller {
         may(self.domid) || self.target.is_some_and(may)
     }
 
-    /// The permissions of a node that the caller creates below a node with these: the same, but the
-    /// caller owns it.
+    /// The permissions of a node that the caller creates below a node with the permissions `above`:
+    /// the same, but the caller owns the new node.
     pub fn inherit(self, above: &Perms) -> Perms {
         if self.is_privileged() || above.first().is_none_or(|first| first.domid == self.domid) {
             return above.clone();

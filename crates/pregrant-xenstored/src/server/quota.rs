@@ -6,7 +6,7 @@
 
 use pregrant::wire::xs::Errno;
 
-/// No limit.
+/// The value of a limit that does not exist.
 pub const UNLIMITED: usize = usize::MAX;
 
 /// The quotas' names in messages: Xen's own, where it has the quota.
@@ -33,7 +33,7 @@ pub struct Limits {
     /// Watch events that wait for one connection, also of domain 0. Beyond this, the events of a
     /// watch are replaced by one that names the watched node.
     pub pending_events: usize,
-    /// Bytes of the paths of these events.
+    /// Bytes of the paths of the watch events that wait for one connection.
     pub pending_bytes: usize,
     /// Bytes of replies and of unread requests that wait on one connection, also of domain 0.
     /// Beyond this, its input is not read until it has read its replies.

@@ -285,12 +285,13 @@ impl Server {
     }
 }
 
-/// A payload without the part after its last NUL, which is reserved for extensions and not checked.
+/// Returns a payload without the part after its last NUL, which is reserved for extensions and not
+/// checked.
 fn without_reserved(payload: &[u8]) -> &[u8] {
     payload.iter().rposition(|&b| b == 0).map_or(payload, |nul| &payload[..=nul])
 }
 
-/// A payload that is one NUL, or nothing, as some clients send.
+/// Checks that a payload is one NUL, or nothing, as some clients send.
 fn nothing(payload: &[u8]) -> Result<(), Errno> {
     if matches!(payload, b"" | b"\0") { Ok(()) } else { Err(Errno::Einval) }
 }

@@ -124,7 +124,7 @@ impl Tree {
         (bytes.max(1), node)
     }
 
-    /// A value that differs if the node has changed. `None`: it does not exist.
+    /// A value that differs if the node has changed. `None`: the node does not exist.
     pub fn stamp(&self, path: &str) -> Option<Stamp> {
         self.get(path).map(|n| Stamp { content: n.generation, children: n.children_generation })
     }
@@ -134,7 +134,7 @@ impl Tree {
         self.owned.get(&domid).copied().unwrap_or(0)
     }
 
-    /// Changes a node's value. Does nothing if it does not exist.
+    /// Changes a node's value. Does nothing if the node does not exist.
     pub fn set_value(&mut self, path: &str, value: &[u8]) {
         let generation = self.next_generation();
         if let Some(node) = Self::node_mut(&mut self.root, path) {
@@ -143,7 +143,7 @@ impl Tree {
         }
     }
 
-    /// Changes a node's permissions. Does nothing if it does not exist.
+    /// Changes a node's permissions. Does nothing if the node does not exist.
     pub fn set_perms(&mut self, path: &str, perms: Perms) {
         let generation = self.next_generation();
         if let Some(node) = Self::node_mut(&mut self.root, path) {

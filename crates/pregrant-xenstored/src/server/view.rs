@@ -27,7 +27,7 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// Number of bytes that its storage takes.
+    /// Number of bytes that the change takes when it is stored.
     pub fn len_bytes(&self) -> usize {
         match self {
             Self::Write(path, value) => path.len() + value.len(),
@@ -78,7 +78,7 @@ pub struct View<'a> {
     pub limits: &'a Limits,
     /// In a transaction: notes what the outcome depends on.
     pub seen: Option<&'a mut Seen>,
-    /// Notes the changes made.
+    /// The list to which each change that is made is added.
     pub changes: &'a mut Vec<Change>,
 }
 
@@ -193,7 +193,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The node, if the caller may do this to it. If it does not exist, the nearest ancestor
+    /// The node, if the caller may do this to it. If the node does not exist, its nearest ancestor
     /// decides whether the caller may know that.
     fn find(&mut self, path: &str, need: Need) -> Result<&Node, Errno> {
         self.note(path)?;

@@ -56,7 +56,7 @@ impl Watches {
     ///
     /// # Errors
     ///
-    /// `EEXIST`: the connection has one with the same path and token; `E2BIG`: the token is too
+    /// `EEXIST`: the connection has a watch with the same path and token; `E2BIG`: the token is too
     /// long.
     pub fn add(&mut self, conn: ConnId, watch: Watch) -> Result<WatchKey, Errno> {
         if watch.token.len() > TOKEN_MAX {
@@ -86,7 +86,7 @@ impl Watches {
         keys.len()
     }
 
-    /// A watch.
+    /// The watch with this key.
     pub fn get(&self, key: WatchKey) -> Option<&Watch> {
         self.watches.get(&key)
     }
@@ -154,8 +154,9 @@ impl Watches {
     }
 }
 
-/// The ancestors of the last new node, from the topmost down, for watches with a depth that reaches
-/// them; and the last one itself if it counts.
+/// Adds the events for the ancestors of the last new node, from the topmost down, for watches with
+/// a depth that reaches them. Without `last` it adds those for the last new node, too, which the
+/// caller then does not add.
 fn watching_with_depth(
     watching: &[(usize, WatchKey, Option<usize>)],
     path: &str,

@@ -80,7 +80,7 @@ impl DiskFigures {
 /// How a disk discards sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discard {
-    /// Bytes of the unit that it discards.
+    /// Bytes of the unit that the disk discards.
     pub granularity: u32,
     /// Offset in bytes of the first unit.
     pub alignment: u32,
@@ -97,7 +97,7 @@ pub enum IoOp {
     Read,
     /// Writes memory to sectors.
     Write,
-    /// Makes all writes that completed before this was submitted survive a loss of power.
+    /// Makes all writes that completed before the flush was submitted survive a loss of power.
     Flush,
     /// Discards sectors.
     Discard {
@@ -413,12 +413,12 @@ pub trait Image: Send {
     ///
     /// See [`OpenError`]. The image is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
-    /// While it is open: a warning about it for the administrator, if there is one.
+    /// A warning about the open image for the administrator, if there is one.
     fn strange(&self) -> Option<String> {
         None
     }
-    /// While it is open: its identity in words, which differs from that of any other image that its
-    /// name may lead to, now or later, and is the same each time that this image is opened, by any
+    /// The open image's identity in words, which differs from that of any other image that its name
+    /// may lead to, now or later, and is the same each time that this image is opened, by any
     /// process. None: there is no identity.
     fn identity(&self) -> Option<String> {
         None
@@ -428,8 +428,8 @@ pub trait Image: Send {
     fn ends_with_process(&self) -> bool {
         false
     }
-    /// While it is open: its current length in sectors of 512 bytes. None: the length is unchanged,
-    /// as far as is known.
+    /// The open image's current length in sectors of 512 bytes. None: the length is unchanged, as
+    /// far as is known.
     fn sectors(&mut self) -> Option<u64> {
         None
     }

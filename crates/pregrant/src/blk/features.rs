@@ -81,7 +81,7 @@ pub struct BackFeatures {
     pub max_queues: u32,
     /// `feature-max-indirect-segments`; 0: no indirect requests.
     pub max_indirect_segments: u32,
-    /// `feature-persistent`: it keeps the pages of a front mapped that sets this, too.
+    /// `feature-persistent`: the back keeps the pages of a front mapped that also sets this key.
     pub persistent: bool,
     /// `feature-barrier`, for a disk that can be written and flushed.
     pub barrier: bool,
@@ -232,7 +232,7 @@ pub fn of_front_connection(name: &str) -> bool {
 /// The connection that a front requests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRequest {
-    /// `protocol`: the layout of its slots.
+    /// `protocol`: the layout of the front's slots.
     pub abi: Abi,
     /// `feature-persistent`: each grant reference names the same page until the front disconnects.
     pub persistent: bool,
@@ -274,7 +274,8 @@ impl FrontRequest {
         Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
     }
 
-    /// Reads the keys of a connected front again, as its back read them when it left `accepted`.
+    /// Reads the keys of a connected front again, in the way in which the predecessor that left
+    /// `accepted` read them.
     pub fn read_again<S: KeySource>(
         keys: &mut S,
         offered: &BackFeatures,

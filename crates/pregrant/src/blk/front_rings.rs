@@ -31,15 +31,15 @@ use alloc::vec::Vec;
 pub struct QueueKeys {
     /// The pages of the ring, from `ring-ref` or from `ring-ref%u`; a power of two of them.
     pub ring: Vec<GrantRef>,
-    /// Whether the keys are `ring-ref%u`. A ring of one page has those, too, if there is an order
-    /// of 0.
+    /// Whether the keys are `ring-ref%u`. If the front wrote a ring order of 0, a ring of one page
+    /// has such a key, too.
     pub numbered: bool,
-    /// `event-channel`.
+    /// The event channel, from the key `event-channel`.
     pub channel: EvtchnPort,
 }
 
 impl QueueKeys {
-    /// The ring of our own fronts.
+    /// The keys of a queue of our own fronts, which number the keys of a ring of several pages.
     pub fn new(ring: Vec<GrantRef>, channel: EvtchnPort) -> Self {
         let numbered = ring.len() > 1;
         Self { ring, numbered, channel }
@@ -56,7 +56,7 @@ impl QueueKeys {
 pub(super) struct Most {
     /// Largest number of queues.
     pub(super) queues: u32,
-    /// log2 of the most pages per ring.
+    /// log2 of the largest number of pages per ring.
     pub(super) order: u32,
 }
 
@@ -69,11 +69,12 @@ impl Most {
 /// The source of the number of a ring's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RingOrder {
-    /// No order key: one page, whose key has no number.
+    /// There is no order key: a ring has one page, and its key has no number.
     None,
-    /// A key in the front's directory, for all queues.
+    /// A key in the front's directory has the order of all queues' rings.
     OfAll(u32),
-    /// A key in each queue's directory, where earlier versions of Pregrant's fronts wrote it.
+    /// A key in each queue's directory has the order, where earlier versions of Pregrant's fronts
+    /// wrote it.
     OfEach,
 }
 
@@ -103,8 +104,8 @@ impl Reading {
         Ok(all.into_iter().map(|(queues, order)| Self { queues, order }).collect())
     }
 
-    /// The reading of a predecessor that stored `active`. None: an older version that stored
-    /// nothing; it used a key without a number if there was one, even beside an order.
+    /// The way in which a predecessor that stored `active` read the keys. None: an older version
+    /// that stored nothing; it used a key without a number if there was one, even beside an order.
     pub(super) fn of_predecessor<S: KeySource>(
         keys: &mut S,
         most: Most,

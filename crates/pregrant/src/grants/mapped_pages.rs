@@ -375,7 +375,7 @@ mod tests {
         assert!(!none.has(GrantRef(8)));
     }
 
-    /// Consecutive references, as a kernel allocates them, and random ones.
+    /// Consecutive references, as a kernel allocates them, and random ones all find a place.
     #[test]
     fn all_pages_of_a_ring_find_a_place() {
         let mut x = 88_172_645_463_325_252u64;

@@ -12,8 +12,8 @@
 //! size and access. If there is no memory for new ones, as when a back takes more queues than the
 //! last one, idle pages are released, for a bounded number of pages in the vif's life. So a back
 //! can make us grant the pages of one connection with all of our requests, plus that number of
-//! pages. If rings of several pages are requested, it may allow fewer each time, and each time half
-//! of them: less than twice as much.
+//! pages. If rings of several pages are requested, the back may allow half as many at each
+//! connection, which costs less than twice as much.
 //!
 //! A page is never granted to another back (a store has one back for its life), nor with more
 //! access than before, since its grant does not change. A back sees in it only bytes that it was
@@ -45,9 +45,10 @@ pub type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 /// When pages are granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granting {
-    /// Once, at set-up.
+    /// Pages are granted once, at set-up.
     Standing,
-    /// For each frame, as in an ordinary netfront; once at set-up if the platform cannot.
+    /// Pages are granted for each frame, as in an ordinary netfront; once at set-up if the platform
+    /// cannot.
     PerFrame,
 }
 
@@ -118,7 +119,7 @@ impl<P: Platform> Granted<P> {
         &self.grants.refs
     }
 
-    /// The grant of a page. It is made now if grants are per frame and it has none.
+    /// The grant of a page. The grant is made now if grants are per frame and the page has none.
     #[inline(always)]
     pub fn grant(&mut self, p: &P, page: usize) -> Result<GrantRef, PlatformError> {
         let grants = &mut self.grants;
@@ -172,9 +173,10 @@ impl<P: Platform> Granted<P> {
 /// The pages of one vif that are not in use.
 pub struct Regions<P: Platform> {
     to: DomId,
-    /// It has room for all that are taken: to give pages back takes no memory.
+    /// The regions that are not in use. The list has room for all regions that are in use, so that
+    /// giving pages back takes no memory.
     kept: Vec<Kept<P>>,
-    /// Regions that are taken.
+    /// Number of regions that are in use.
     taken: usize,
     /// Whether the back may know of pages.
     exposed: bool,
@@ -186,7 +188,8 @@ pub struct Regions<P: Platform> {
 /// A region that is not in use.
 struct Kept<P: Platform> {
     granted: Granted<P>,
-    /// It was released except for pages that the back still uses: some of its grants have ended.
+    /// The region was released except for pages that the back still uses: some of its grants have
+    /// ended.
     is_spent: bool,
 }
 
@@ -292,8 +295,9 @@ impl<P: Platform> Regions<P> {
         Ok(())
     }
 
-    /// Starts a connection, which may or may not [make room](Self::make_room). It may until it has
-    /// its queues: the pages of a plan that was given up must not be in the way of the next.
+    /// Starts a connection. Until its queues exist, [`make_room`](Self::make_room) may release
+    /// pages, if the vif may still release any: the pages of a plan that was given up must not be
+    /// in the way of the next plan.
     pub fn begin(&mut self) {
         self.may_make_room = self.spare > 0;
     }
@@ -307,7 +311,7 @@ impl<P: Platform> Regions<P> {
     }
 
     /// The vif has ended: ends all grants. If the platform reports that the back still uses a page,
-    /// that stays; call this again. No memory is allocated.
+    /// that page stays; call this again. No memory is allocated.
     #[inline(never)]
     pub fn release(&mut self, p: &P) {
         // From the last on: what the back still uses comes behind those that were not looked at.

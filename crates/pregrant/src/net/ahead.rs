@@ -18,7 +18,7 @@
 //! --size 1500 --dir rx` has 1.5 to 1.9 times as many as without. A peer chooses the lengths, at
 //! most a page; a prefetch accesses no memory and never faults.
 
-/// Longer frames are prefetched one by one.
+/// Length in bytes above which frames are prefetched one by one.
 pub const SHORT: usize = 256;
 
 /// Assumed size of a core's private cache: 1 to 2 MiB is usual, and the actual size is not known
@@ -41,8 +41,8 @@ pub const fn short_staged(buffers: usize) -> usize {
 /// A long frame is prefetched this many frames before its own copy.
 pub const AHEAD: usize = 2;
 
-/// Number of bytes that are prefetched of a fragment in a data ring or own pages; by then the
-/// hardware's prefetcher has detected the stream.
+/// Number of bytes that are prefetched of a fragment in a data ring or in the guest's own pages; by
+/// then the hardware's prefetcher has detected the stream.
 pub const AHEAD_BYTES: usize = 1024;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Frames by which a station tells its network where it is, unasked: after a vif has connected, the
-//! switches between may know its address at another port.
+//! switches in between may still know its address at another port.
 //!
 //! | frame | says | as sent by |
 //! |---|---|---|

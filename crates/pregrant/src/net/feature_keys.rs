@@ -1,5 +1,5 @@
-//! The keys by which the two ends agree: one place that writes them, the same place that reads them
-//! (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1). Each path's keys stand in its folder.
+//! Writes and reads, in one place, the keys by which the two ends negotiate (docs/protocol 2.8,
+//! 3.1, 4.5.1 and 4.6.1). Each path's keys are in its folder.
 //!
 //! What a peer may do: write anything. An invalid number in a required key is an error that names
 //! the key and the expected value; an unknown key is ignored; an invalid staging key disables
@@ -98,10 +98,10 @@ impl BackFeatures {
     }
 }
 
-/// Keys of a vif at most, without those of its queues.
+/// Largest number of keys of a vif, without those of its queues.
 const KEYS_OF_VIF: usize = 24;
 
-/// Keys of a queue at most.
+/// Largest number of keys of a queue.
 fn keys_of_queue(queue: &QueueKeys) -> usize {
     let lists = [&queue.staging.tx, &queue.staging.rx].into_iter().filter_map(DataRequest::keys);
     let of_lists = lists.map(|keys| keys.list_refs.len() + 1).sum::<usize>();
@@ -117,7 +117,7 @@ impl FrontRequest {
         p
     }
 
-    /// The same, where there is memory for the list of them.
+    /// The keys for the front's directory, or an error if there is no memory for the list of them.
     pub(crate) fn pairs_in_memory(&self) -> Result<Pairs, PlatformError> {
         let mut p = memory::room(KEYS_OF_VIF + self.queues.iter().map(keys_of_queue).sum::<usize>())?;
         let room = p.capacity();

@@ -39,7 +39,8 @@ pub struct BackFeatures {
     pub rx_copy: bool,
     /// `feature-split-event-channels`: the back supports an event channel per ring.
     pub split_channels: bool,
-    /// `feature-multicast-control`: the back filters multicast frames if the front asks for that.
+    /// `feature-dynamic-multicast-control`: the front may switch multicast control on and off at
+    /// any time.
     pub multicast_control: bool,
     /// `feature-dynamic-multicast-control`: the front may switch that on and off at any time.
     pub dynamic_multicast_control: bool,
@@ -48,18 +49,18 @@ pub struct BackFeatures {
     pub xdp_headroom: bool,
     /// `feature-ctrl-ring`: the back answers control requests.
     pub ctrl_ring: bool,
-    /// `multi-queue-max-queues`: most queues of a vif.
+    /// `multi-queue-max-queues`: the largest number of queues of a vif.
     pub max_queues: u32,
     /// `max-tx-ring-page-order`: log2 of the most pages of a TX ring.
     pub max_tx_ring_order: u32,
     /// `max-rx-ring-page-order`: log2 of the most pages of an RX ring.
     pub max_rx_ring_order: u32,
-    /// `mapped-pages-max`: number of a vif's ordinary pages that it keeps mapped, over all
+    /// `mapped-pages-max`: number of a vif's ordinary pages that the back keeps mapped, over all
     /// queues and both directions; 0: the key is not written.
     pub mapped_pages: u32,
-    /// The lengths of staging buffers, and the rules that it knows.
+    /// The lengths of staging buffers that the back offers, and the staging rules that it knows.
     pub staging: staging::Offer,
-    /// The largest order of a data ring that it maps; 0: it maps none.
+    /// The largest order of a data ring that the back maps; 0: it maps none.
     pub data_ring: u32,
     /// The back maps all memory of a guest that asks for it.
     pub foreign: bool,
@@ -179,7 +180,7 @@ impl QueueKeys {
         Self::of_rings(Vec::from([tx_ring]), Vec::from([rx_ring]), channels)
     }
 
-    /// A queue with these rings, without what paths share.
+    /// A queue with these rings and no memory of paths.
     pub(crate) fn of_rings(tx_ring: Vec<GrantRef>, rx_ring: Vec<GrantRef>, channels: ChannelKeys) -> Self {
         Self {
             tx_ring,
@@ -206,9 +207,9 @@ pub(super) const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order 
 /// The control ring of a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CtrlKeys {
-    /// `ctrl-ring-ref`: the grant reference of its page.
+    /// `ctrl-ring-ref`: the grant reference of the control ring's page.
     pub ring: GrantRef,
-    /// `event-channel-ctrl`: its event channel.
+    /// `event-channel-ctrl`: the control ring's event channel.
     pub channel: EvtchnPort,
 }
 
@@ -237,16 +238,16 @@ pub struct FrontRequest {
     pub ctrl: Option<CtrlKeys>,
     /// The queues, at least one.
     pub queues: Vec<QueueKeys>,
-    /// The rules of staging that it knows.
+    /// The staging rules that the front knows.
     pub staging: staging::Request,
-    /// The back may map all of this guest.
+    /// The back may map all memory of this guest.
     pub foreign: bool,
     /// Each of the front's references names the same page until the front disconnects.
     pub persistent: bool,
 }
 
-/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` it may
-/// change at any time.
+/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` the
+/// key may change at any time.
 pub const REQUEST_MULTICAST: &str = "request-multicast-control";
 
 /// Reads whether a front asks for multicast control now.
@@ -306,8 +307,8 @@ pub fn of_front_connection(name: &str) -> bool {
     starts.iter().chain(of_paths).any(|start| name.starts_with(start))
 }
 
-/// Reads a queue's event channels: two if both are named, as Linux's netback does. One of the two
-/// keys alone is a rest of a front that had two before.
+/// Reads a queue's event channels: two if both are named, as Linux's netback does. If only one of
+/// the two keys exists, it is left from an earlier front that had two channels.
 pub(super) fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Error> {
     let (tx_key, rx_key) = (format!("{at}event-channel-tx"), format!("{at}event-channel-rx"));
     let (tx, rx) = (number(keys, &tx_key)?, number(keys, &rx_key)?);

@@ -30,9 +30,9 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// Most VLAN tags that are parsed.
+/// Largest number of VLAN tags that are parsed.
 const MAX_TAGS: usize = 2;
-/// Most IPv6 extension headers that are parsed.
+/// Largest number of IPv6 extension headers that are parsed.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Largest number of bytes of IP headers after which Linux still finds the checksum
@@ -47,15 +47,16 @@ pub enum HeaderFault {
     Truncated,
     /// Length or version fields contradict each other.
     Malformed,
-    /// Neither IPv4 nor IPv6.
+    /// The packet is neither IPv4 nor IPv6.
     NotIp,
-    /// Neither TCP nor UDP, or not the requested one.
+    /// The packet is neither TCP nor UDP, or not of the requested protocol.
     WrongProtocol,
-    /// A fragment, whose L4 checksum covers more than this frame.
+    /// The packet is a fragment, whose L4 checksum covers more than this frame.
     Fragment,
-    /// More tags or extension headers than are parsed, or one that changes the pseudo-header.
+    /// The frame has more tags or extension headers than are parsed, or a header that changes the
+    /// pseudo-header.
     Unsupported,
-    /// A segment size of 0 or far too small, or an unknown kind of segmentation.
+    /// The segment size is 0 or far too small, or the kind of segmentation is unknown.
     BadSegmentSize,
 }
 
@@ -134,8 +135,8 @@ pub struct IpHeaders {
     pub end: usize,
     /// The protocol of the L4 header.
     pub protocol: u8,
-    /// Whether it is a fragment of a larger datagram, so that the L4 header is missing or covers
-    /// more than this frame.
+    /// Whether the packet is a fragment of a larger datagram, so that the L4 header is missing or
+    /// covers more than this frame.
     pub fragment: bool,
     /// Whether there is a routing header with segments left, so that the destination in the
     /// pseudo-header is not the IP header's.

@@ -1,10 +1,10 @@
 //! The toolstack's key `mtu` of a vif, which is read the same way at either end.
 //!
-//! Invariant: an invalid value never ends a device. It is ignored with a log line, an empty one
-//! without.
+//! Invariant: an invalid value never ends a device. An invalid value is ignored with a log line, an
+//! empty value without one.
 //!
-//! What a peer may do: a guest may write the key of its own end, for itself. No back reads that
-//! one.
+//! What a peer may do: a guest may write the key in its own directory, which affects only itself.
+//! No back reads that key.
 
 use crate::xenbus::{Device, DeviceError, KeyError, KeyValue};
 use crate::xenstore::{Client, Transport};
@@ -27,7 +27,7 @@ impl Mtu {
         self.0
     }
 
-    /// The MTU announced to a front: in its own directory, or else in its back's.
+    /// The MTU announced to a front: in the front's own directory, or else in the back's.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@
 //! ```text
 //!   14 Ethernet, 1500 packet                           as of an interface with an MTU of 1500
 //!   14 Ethernet, 4 or 8 of VLAN tags, 1500 packet      tags come on top
-//!   the RX staging buffers' length, a page at most     where the front has said by them that it has more
+//!   the RX staging buffers' length, a page at most     if they are longer, the front has more room
 //! ```
 //! A slot has a page, but many of these fronts use a buffer for an MTU of 1500 per frame, and
 //! truncate longer ones without an error. Linux's netback limits its interface's MTU for them.
@@ -19,23 +19,23 @@ use crate::units::PAGE_SIZE;
 const MTU: usize = 1500;
 /// Bytes of a VLAN tag.
 const TAG_LEN: usize = 4;
-/// Number of tags that may come on top of that.
+/// Number of VLAN tags that may be added to a packet of that size.
 const MAX_TAGS: usize = 2;
 
-/// The limits of such a guest.
+/// The limits of a guest that takes one slot per frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OneSlot {
     most: u32,
 }
 
 impl OneSlot {
-    /// For a guest whose RX staging buffers, if it has any, have this many bytes.
+    /// The limits of a guest whose RX staging buffers, if it has any, have this many bytes.
     pub fn with_buffers(bytes: Option<u32>) -> Self {
         let buffers = bytes.map_or(0, |bytes| bytes as usize).min(PAGE_SIZE);
         Self { most: buffers.max(ETHERNET_LEN + MTU) as u32 }
     }
 
-    /// The MTU of an interface that sends to it.
+    /// The MTU of an interface that sends to the guest.
     pub fn mtu(self) -> u32 {
         self.most - ETHERNET_LEN as u32
     }

@@ -26,11 +26,11 @@ use crate::port::Offload;
 /// Offload work on a frame, with its offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PlacedOffload {
-    /// The work.
+    /// The offload work that is left.
     pub offload: Offload,
     /// For a blank checksum: offset of the first byte that it covers.
     pub csum_start: u16,
-    /// For a blank checksum: offset of its field, counted from `csum_start`.
+    /// For a blank checksum: offset of the checksum field, counted from `csum_start`.
     pub csum_offset: u16,
 }
 
@@ -44,8 +44,8 @@ pub enum Taken {
 }
 
 impl PlacedOffload {
-    /// Whether netif can express this for a frame of `len` bytes, of which `head` has the first,
-    /// including all headers if there are any.
+    /// Whether netif can express this work for a frame of `len` bytes, of which `head` has the
+    /// first, including all headers if there are any.
     #[inline]
     pub fn is_plain(&self, head: &[u8], len: usize) -> bool {
         let Offload { csum_blank, gso_type, .. } = self.offload;
@@ -66,8 +66,8 @@ impl PlacedOffload {
     ///
     /// # Errors
     ///
-    /// An offset is outside of the frame, or it is a large segment whose offsets are not those of
-    /// its outermost TCP header. The frame is unchanged.
+    /// An offset is outside of the frame, or the frame is a large segment whose offsets are not
+    /// those of its outermost TCP header. The frame is unchanged.
     #[inline]
     pub fn take(&self, frame: &mut [u8]) -> Result<Taken, HeaderFault> {
         if self.is_plain(frame, frame.len()) {

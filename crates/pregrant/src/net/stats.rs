@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub struct Served {
     /// Frames that used grant operations.
     granted: u64,
-    /// For each path, the frames that it served.
+    /// For each path, a bit for each frame that it served.
     by: [u64; PathName::COUNT],
 }
 
@@ -68,14 +68,15 @@ impl Counter {
 pub struct DirStats {
     /// Frames passed on.
     pub frames: u64,
-    /// Bytes of these frames.
+    /// Bytes of the frames passed on.
     pub bytes: u64,
     /// Frames that needed grant operations.
     pub granted: u64,
     /// If this end puts frames into memory of a path: frames that found no room there, and used
     /// another path.
     pub no_room: u64,
-    /// If this end puts frames into memory of a path: the most bytes of it in use at a time.
+    /// If this end puts frames into memory of a path: the most bytes of that memory in use at a
+    /// time.
     pub most_bytes: u64,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: u64,
@@ -105,7 +106,7 @@ pub struct DirStats {
     pub staging: u64,
     /// Frames that were in a data ring.
     pub data_ring: u64,
-    /// Frames in pages that were named by their frames.
+    /// Frames in pages that requests named by their frame numbers.
     pub foreign: u64,
     /// Frames that the guest copied.
     pub guest_copy: u64,
@@ -126,14 +127,15 @@ pub struct DirStats {
 pub struct LiveStats {
     /// Frames passed on.
     pub frames: Counter,
-    /// Bytes of these frames.
+    /// Bytes of the frames passed on.
     pub bytes: Counter,
     /// Frames that needed grant operations.
     pub granted: Counter,
     /// If this end puts frames into memory of a path: frames that found no room there, and used
     /// another path.
     pub no_room: Counter,
-    /// If this end puts frames into memory of a path: the most bytes of it in use at a time.
+    /// If this end puts frames into memory of a path: the most bytes of that memory in use at a
+    /// time.
     pub most_bytes: Counter,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     pub errors: Counter,
@@ -159,7 +161,7 @@ pub struct LiveStats {
     /// At a back: frames that predecessors had in flight when they ended. Those of TX may have
     /// reached the port twice, those of RX are lost.
     pub interrupted: Counter,
-    /// For each path, the frames that it carried.
+    /// For each path, the number of frames that it carried.
     by_path: [Counter; PathName::COUNT],
     copies: Counter,
     maps: Counter,

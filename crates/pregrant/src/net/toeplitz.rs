@@ -19,7 +19,7 @@ pub const KEY_MAX: usize = INPUT_MAX + 4;
 /// A key with its precomputed table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Toeplitz {
-    /// By position of four input bits, and by their value.
+    /// The hash of each group of four input bits alone, by the group's position and by its value.
     table: Box<[[u32; 16]; INPUT_MAX * 2]>,
 }
 

@@ -49,13 +49,13 @@ pub unsafe trait Hypercalls: Send + Sync + 'static {
     /// The grant table (`GNTTABOP_setup_table` or `XENMAPSPACE_grant_table`) and the number of its
     /// entries, 512 per page.
     fn grant_table(&self) -> (NonNull<u8>, usize);
-    /// `EVTCHNOP_alloc_unbound`. An error is Xen's, as a positive errno.
+    /// Performs `EVTCHNOP_alloc_unbound`. An error is Xen's, as a positive errno.
     fn alloc_unbound(&self, to: DomId) -> Result<EvtchnPort, i32>;
-    /// `EVTCHNOP_bind_interdomain`. A front needs it only in tests.
+    /// Performs `EVTCHNOP_bind_interdomain`. A front needs it only in tests.
     fn bind_interdomain(&self, to: DomId, port: EvtchnPort) -> Result<EvtchnPort, i32>;
-    /// `EVTCHNOP_close`.
+    /// Performs `EVTCHNOP_close`.
     fn close(&self, port: EvtchnPort);
-    /// `EVTCHNOP_send`.
+    /// Performs `EVTCHNOP_send`.
     fn send(&self, port: EvtchnPort);
     /// Appends the ports with an event, and masks each until [`unmask`](Self::unmask). It reads the
     /// pending bits of the shared info page, except for the channels of xenstore and the console.
@@ -69,8 +69,8 @@ pub unsafe trait Hypercalls: Send + Sync + 'static {
     fn now_ns(&self) -> u64;
 }
 
-/// The platform. A clone is the same domain on another processor and shares everything, also
-/// events: only one thread at a time may wait.
+/// The platform of a guest without an operating system. A clone is the same domain on another
+/// processor and shares everything, also events: only one thread at a time may wait.
 pub struct BareMetal<H> {
     domid: DomId,
     shared: Arc<Shared<H>>,

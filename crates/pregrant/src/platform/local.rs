@@ -106,7 +106,7 @@ struct Numbered {
     fresh: usize,
 }
 
-/// Frames of such a memory, which are freed on drop.
+/// Frames of a numbered memory, which are freed on drop.
 struct Frames {
     xen: LocalXen,
     domid: DomId,

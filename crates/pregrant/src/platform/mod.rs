@@ -131,7 +131,7 @@ pub trait GrantTable {
 pub struct MapError {
     /// The index of the first entry that failed, if the platform can tell.
     pub index: Option<usize>,
-    /// The status of that entry.
+    /// The status of the entry that failed.
     pub status: GrantStatus,
 }
 
@@ -217,7 +217,7 @@ pub unsafe trait PeerMem {
     /// order, from frame 0 on, as a map that stays whatever becomes of the domain. No grant is
     /// asked for, and no operation counted (docs/protocol 4.6).
     ///
-    /// As written here: a platform that keeps domains apart has no such thing.
+    /// The default is an error, for a platform that keeps domains apart.
     fn whole(&self, of: DomId) -> Result<Self::Map, PlatformError> {
         let _ = of;
         Err(PlatformError {
@@ -269,7 +269,8 @@ pub struct ReadySet {
 /// Event channels (docs/protocol 8.2). Events are edges, may be merged, and may be spurious: always
 /// check the ring.
 pub trait Events {
-    /// One end, which is closed on drop. Several threads may [send](Self::notify) by one at a time.
+    /// One end of an event channel, which is closed on drop. Several threads may
+    /// [send](Self::notify) by one at a time.
     type Chan: Send + Sync;
     /// Allocates an end for `to` to bind to (`EVTCHNOP_alloc_unbound`). Its number must be written
     /// to xenstore.

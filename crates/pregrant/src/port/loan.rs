@@ -32,7 +32,7 @@ pub struct LentPiece<'a> {
 }
 
 impl LentPiece<'_> {
-    /// The offset after its last byte.
+    /// The offset after the fragment's last byte.
     #[inline(always)]
     fn end(&self) -> usize {
         self.at as usize + self.piece.len()
@@ -43,7 +43,7 @@ impl LentPiece<'_> {
 pub trait Lender: Send + Sync {
     /// Calls `read` with the fragments by their offsets. They are valid during that call only.
     fn read(&self, read: &mut dyn FnMut(&[LentPiece<'_>]));
-    /// The payload is not read any more.
+    /// Called when the payload is not read any more.
     fn release(&self);
 }
 
@@ -148,7 +148,7 @@ impl Arena {
         }
     }
 
-    /// The zero-copy payload of its frames.
+    /// The zero-copy payload of the arena's frames.
     #[inline(always)]
     pub fn lent(&self) -> Option<&Loan> {
         self.lent.as_ref()
@@ -173,7 +173,7 @@ impl Arena {
 }
 
 impl ZeroCopyBurst<'_> {
-    /// The frames. Of one that is not [whole](Self::is_whole) only the head is in the bytes.
+    /// The frames. If a frame is not [whole](Self::is_whole), only its head is in the bytes.
     pub fn frames(&self) -> &[FrameDesc] {
         self.arena.burst().frames
     }

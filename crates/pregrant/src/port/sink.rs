@@ -14,8 +14,8 @@ use crate::shm::Piece;
 pub trait Sink {
     /// Number of frames that the sink has room for now, of any length; 0: none.
     fn takes(&self) -> usize;
-    /// Takes a frame of `len` bytes by copying its fragments, in order. False: it cannot, and has
-    /// copied nothing that counts; the frame stays on its ring.
+    /// Takes a frame of `len` bytes by copying its fragments, in order. False: the sink cannot, and
+    /// has copied nothing that counts; the frame stays on its ring.
     ///
     /// A large segment may arrive with a checksum that is not blank: a sink that is no
     /// [arena](Self::arena) must handle that (Linux: `rx_gso_checksum_fixup`).
@@ -26,7 +26,7 @@ pub trait Sink {
     fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
         let _ = (slot, offset, bytes);
     }
-    /// Itself, if it is an arena, which is filled and checked many frames at a time.
+    /// The sink itself, if it is an arena, which is filled and checked many frames at a time.
     #[inline(always)]
     fn arena(&mut self) -> Option<&mut Arena> {
         None

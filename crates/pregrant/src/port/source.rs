@@ -17,8 +17,8 @@ pub trait Source: Copy {
     fn len(&self) -> usize;
     /// The checksum and segmentation work left.
     fn offload(&self) -> &Offload;
-    /// Copies its bytes from offset `at` on until `to` is full. `to` must not be longer than the
-    /// rest.
+    /// Copies the frame's bytes from offset `at` on until `to` is full. `to` must not be longer
+    /// than the rest.
     fn copy_to(&self, at: usize, to: PieceMut<'_>);
 }
 

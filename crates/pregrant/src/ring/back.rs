@@ -244,7 +244,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     }
 }
 
-/// Answers in the order of the requests (R1).
+/// With a redo page, requests are answered in their order (R1).
 impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> {
     /// Answers the oldest `rsps.len()` requests: first the redo page, then the slots, then the
     /// index. Pass whole frames only (R2) and, with a redo page, at most

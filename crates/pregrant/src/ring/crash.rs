@@ -1,10 +1,13 @@
 //! Points at which a back can be made to die, for tests of its successor (docs/protocol 1.1).
 //!
 //! ```text
-//!   copies | after-copy | redo page | first answer | mid-frame | half of them | in-responses | all of them |
-//!   before-publish | rsp_prod | before-notify
-//!   a control request | before-record | half of the record | in-record | all of it | after-copy and so on
+//!   a batch of answers:   bytes copied (after-copy) redo page, first answer written (mid-frame)
+//!                         half of the answers (in-responses) all of them (before-publish)
+//!                         rsp_prod written (before-notify)
+//!   a control request:    executed (before-record) half of its record written (in-record)
+//!                         all of it (after-copy), and so on as above
 //! ```
+//! A point, in brackets, follows the step that is done when the back dies there.
 //! `PREGRANT_CRASH=POINT[:N]` aborts the process at that point in its N-th batch of answers
 //! (counted from 1, over all rings). Without the feature `crash-points` this is not compiled.
 

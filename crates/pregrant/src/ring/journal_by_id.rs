@@ -89,7 +89,7 @@ impl<W: RedoMem> ById<W> {
     ///
     /// # Errors
     ///
-    /// One has, and this version cannot read it: the ring must not be resumed.
+    /// A back has used the journal, and this version cannot read it: the ring must not be resumed.
     pub fn check(words: &W) -> Result<bool, UnknownRecord> {
         KIND.check(words.load(MAGIC, Ordering::Acquire), words.load(VERSION, Ordering::Acquire))
     }

@@ -84,7 +84,7 @@ pub trait RingKind {
 pub trait AnyOrder: RingKind<Record = [u32; 4]> {
     /// A slot's words.
     type Slot: AsRef<[u32]> + AsMut<[u32]> + Copy;
-    /// All zero.
+    /// A slot whose words are all zero.
     const ZERO: Self::Slot;
     /// Reads the slot at index `idx`, once.
     fn read_slot<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Slot;

@@ -7,7 +7,7 @@
 //!   word 2 magic    "PGR1": the page was used before
 //!   word 3          frames that came into the back's hands, all together
 //!   word 4..8       rsp_prod after a batch, frames answered up to there; the same of the batch before or after it
-//!   word 8          1: it is asking its port for frames
+//!   word 8          1: the back is asking its port for frames
 //!   word 9          frames for the guest that its port had left
 //!   word 10         frames that predecessors had in their hands when they ended
 //!   word 11         version
@@ -105,7 +105,7 @@ impl<W: RedoMem> RedoPage<W> {
     ///
     /// # Errors
     ///
-    /// One did, and this version cannot read it: the ring must not be resumed.
+    /// A predecessor used the page, and this version cannot read it: the ring must not be resumed.
     pub fn check(&self) -> Result<bool, UnknownRecord> {
         KIND.check(self.words.load(MAGIC, Ordering::Acquire), self.words.load(VERSION, Ordering::Acquire))
     }
@@ -126,8 +126,8 @@ impl<W: RedoMem> RedoPage<W> {
         self.words.store(MAGIC, KIND.magic, Ordering::Release);
     }
 
-    /// Reads what a predecessor had in flight, and continues its counts. If this process dies in
-    /// here, they may be counted twice.
+    /// Reads what a predecessor had in flight, and continues its counts. If this process dies
+    /// during this call, the frames may be counted twice.
     fn inherit(&mut self, rsp_prod: u32) {
         let get = |i: usize| self.words.load(i, Ordering::Relaxed);
         let used = self.check() == Ok(true);

@@ -22,37 +22,39 @@
 use super::WireError;
 use core::mem::offset_of;
 
-/// `BLKIF_OP_READ`.
+/// `BLKIF_OP_READ`: reads sectors of the disk.
 pub const OP_READ: u8 = 0;
-/// `BLKIF_OP_WRITE`.
+/// `BLKIF_OP_WRITE`: writes sectors of the disk.
 pub const OP_WRITE: u8 = 1;
-/// `BLKIF_OP_WRITE_BARRIER`.
+/// `BLKIF_OP_WRITE_BARRIER`: a write that is ordered after all earlier and before all later
+/// requests.
 pub const OP_WRITE_BARRIER: u8 = 2;
-/// `BLKIF_OP_FLUSH_DISKCACHE`: no segments.
+/// `BLKIF_OP_FLUSH_DISKCACHE`: flushes the disk's cache, and has no segments.
 pub const OP_FLUSH_DISKCACHE: u8 = 3;
-/// `BLKIF_OP_DISCARD`.
+/// `BLKIF_OP_DISCARD`: discards sectors.
 pub const OP_DISCARD: u8 = 5;
 /// `BLKIF_OP_INDIRECT`: the actual operation is in another field.
 pub const OP_INDIRECT: u8 = 6;
 /// `BLKIF_DISCARD_SECURE`: the data must not be recoverable afterwards.
 pub const DISCARD_SECURE: u8 = 0x1;
 
-/// `BLKIF_RSP_OKAY`.
+/// `BLKIF_RSP_OKAY`: the request succeeded.
 pub const RSP_OKAY: i16 = 0;
-/// `BLKIF_RSP_ERROR`.
+/// `BLKIF_RSP_ERROR`: the request failed or is invalid.
 pub const RSP_ERROR: i16 = -1;
-/// `BLKIF_RSP_EOPNOTSUPP`.
+/// `BLKIF_RSP_EOPNOTSUPP`: the back does not support the request.
 pub const RSP_EOPNOTSUPP: i16 = -2;
 
-/// `BLKIF_MAX_SEGMENTS_PER_REQUEST`.
+/// `BLKIF_MAX_SEGMENTS_PER_REQUEST`: number of segments for which a slot has room.
 pub const SEGMENTS_MAX: usize = 11;
-/// `BLKIF_MAX_INDIRECT_PAGES_PER_REQUEST`.
+/// `BLKIF_MAX_INDIRECT_PAGES_PER_REQUEST`: number of segment pages for which an indirect request
+/// has room.
 pub const INDIRECT_PAGES_MAX: usize = 8;
-/// Segments in one indirect page.
+/// Number of segments in one indirect page.
 pub const SEGMENTS_PER_INDIRECT_PAGE: usize = crate::PAGE_SIZE / Segment::SIZE;
 /// Bytes of a sector as requests count them, whatever the disk's sector size.
 pub const SECTOR_BYTES: usize = 512;
-/// Sectors of a page; a segment's last sector is below it.
+/// Number of sectors of a page. A segment's last sector is below this number.
 pub const SECTORS_PER_PAGE: u8 = (crate::PAGE_SIZE / SECTOR_BYTES) as u8;
 
 /// Words of the longest slot. With [`Abi::X86_32`] a slot has one word fewer.
@@ -84,7 +86,7 @@ impl Abi {
             _ => None,
         }
     }
-    /// The value of that key for a front on x86.
+    /// The value of the key `protocol` with which a front on x86 names this layout.
     pub const fn protocol(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-abi",
@@ -163,10 +165,12 @@ impl Segment {
         let g = self.gref.to_le_bytes();
         [g[0], g[1], g[2], g[3], self.first_sect, self.last_sect, 0, 0]
     }
-    /// How many sectors it names, 1 to 8.
+    /// Number of sectors that the segment names, 1 to 8.
     ///
     /// # Errors
-    /// [`WireError::BlkSectors`] when it ends before it starts or passes the end of the page.
+    ///
+    /// [`WireError::BlkSectors`] when the segment ends before it starts or passes the end of the
+    /// page.
     pub const fn nr_sectors(self) -> Result<u8, WireError> {
         if self.first_sect > self.last_sect || self.last_sect >= SECTORS_PER_PAGE {
             return Err(WireError::BlkSectors { first: self.first_sect, last: self.last_sect });
@@ -202,7 +206,7 @@ pub struct RwRequest {
     pub handle: u16,
     /// An identifier that the front chose.
     pub id: u64,
-    /// First sector on the disk, in 512 bytes.
+    /// First sector on the disk, in units of 512 bytes.
     pub sector: u64,
     /// The segments, of which the first `nr_segments` are used.
     pub seg: [Segment; SEGMENTS_MAX],
@@ -242,9 +246,9 @@ pub struct DiscardRequest {
     pub handle: u16,
     /// An identifier that the front chose.
     pub id: u64,
-    /// First sector, in 512 bytes.
+    /// First sector on the disk, in units of 512 bytes.
     pub sector: u64,
-    /// How many sectors.
+    /// Number of sectors of 512 bytes.
     pub nr_sectors: u64,
 }
 
@@ -274,7 +278,7 @@ pub struct IndirectRequest {
     pub handle: u16,
     /// An identifier that the front chose.
     pub id: u64,
-    /// First sector on the disk, in 512 bytes.
+    /// First sector on the disk, in units of 512 bytes.
     pub sector: u64,
     /// Grant references of the pages with the segments.
     pub grefs: [u32; INDIRECT_PAGES_MAX],
@@ -438,7 +442,7 @@ pub struct Response {
     pub id: u64,
     /// The operation of the request.
     pub op: u8,
-    /// `BLKIF_RSP_*`.
+    /// The result, one of `BLKIF_RSP_*`.
     pub status: i16,
 }
 

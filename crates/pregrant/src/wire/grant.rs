@@ -33,11 +33,11 @@ pub const GTF_READONLY: u16 = 0x4;
 pub const GTF_READING: u16 = 0x8;
 /// `GTF_writing`: the page is in use for writing. Written by Xen.
 pub const GTF_WRITING: u16 = 0x10;
-/// `GTF_PWT`: cache attribute, x86.
+/// `GTF_PWT`: mappings of the page get the cache attribute "write-through", on x86.
 pub const GTF_PWT: u16 = 0x20;
-/// `GTF_PCD`: cache attribute, x86.
+/// `GTF_PCD`: mappings of the page get the cache attribute "cache disable", on x86.
 pub const GTF_PCD: u16 = 0x40;
-/// `GTF_PAT`: cache attribute, x86.
+/// `GTF_PAT`: mappings of the page get the cache attribute of the PAT bit, on x86.
 pub const GTF_PAT: u16 = 0x80;
 /// `GTF_sub_page`, version 2: only a part of the page is granted, and only for copies.
 pub const GTF_SUB_PAGE: u16 = 0x100;
@@ -46,9 +46,9 @@ pub const GTF_TRANSFER_COMMITTED: u16 = 0x4;
 /// `GTF_transfer_completed`, for [`GTF_ACCEPT_TRANSFER`]. Written by Xen.
 pub const GTF_TRANSFER_COMPLETED: u16 = 0x8;
 
-/// Entries of version 1 in a page of the table.
+/// Number of entries of version 1 in a page of the table.
 pub const V1_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV1::SIZE;
-/// Entries of version 2 in a page of the table.
+/// Number of entries of version 2 in a page of the table.
 pub const V2_PER_PAGE: usize = crate::PAGE_SIZE / GrantEntryV2::SIZE;
 /// Number of `u16` statuses of version 2 in a page; they use the bits [`GTF_READING`] and
 /// [`GTF_WRITING`].
@@ -208,33 +208,33 @@ impl GrantEntryV2 {
 pub struct GrantStatus(pub i16);
 
 impl GrantStatus {
-    /// `GNTST_okay`.
+    /// `GNTST_okay`: the operation succeeded.
     pub const OKAY: Self = Self(0);
-    /// `GNTST_general_error`.
+    /// `GNTST_general_error`: the operation failed for a reason that Xen does not give.
     pub const GENERAL_ERROR: Self = Self(-1);
-    /// `GNTST_bad_domain`.
+    /// `GNTST_bad_domain`: the domain does not exist, or may not use the grant.
     pub const BAD_DOMAIN: Self = Self(-2);
-    /// `GNTST_bad_gntref`.
+    /// `GNTST_bad_gntref`: the grant does not exist, or was revoked.
     pub const BAD_GNTREF: Self = Self(-3);
-    /// `GNTST_bad_handle`.
+    /// `GNTST_bad_handle`: the mapping does not exist, or was unmapped already.
     pub const BAD_HANDLE: Self = Self(-4);
-    /// `GNTST_bad_virt_addr`.
+    /// `GNTST_bad_virt_addr`: the address to map at cannot be used.
     pub const BAD_VIRT_ADDR: Self = Self(-5);
-    /// `GNTST_bad_dev_addr`.
+    /// `GNTST_bad_dev_addr`: the device address to unmap is not the mapping's.
     pub const BAD_DEV_ADDR: Self = Self(-6);
-    /// `GNTST_no_device_space`.
+    /// `GNTST_no_device_space`: the I/O address space has no room left.
     pub const NO_DEVICE_SPACE: Self = Self(-7);
-    /// `GNTST_permission_denied`.
+    /// `GNTST_permission_denied`: the grant does not allow this access.
     pub const PERMISSION_DENIED: Self = Self(-8);
-    /// `GNTST_bad_page`.
+    /// `GNTST_bad_page`: the granted page cannot be shared.
     pub const BAD_PAGE: Self = Self(-9);
-    /// `GNTST_bad_copy_arg`.
+    /// `GNTST_bad_copy_arg`: the copy would cross the end of a page.
     pub const BAD_COPY_ARG: Self = Self(-10);
-    /// `GNTST_address_too_big`.
+    /// `GNTST_address_too_big`: the page's address is too large for this domain.
     pub const ADDRESS_TOO_BIG: Self = Self(-11);
-    /// `GNTST_eagain`.
+    /// `GNTST_eagain`: the page is not in memory now; the caller may try again.
     pub const EAGAIN: Self = Self(-12);
-    /// `GNTST_no_space`.
+    /// `GNTST_no_space`: no more mappings are possible.
     pub const NO_SPACE: Self = Self(-13);
 
     /// Whether the operation succeeded.

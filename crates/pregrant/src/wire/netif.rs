@@ -200,11 +200,11 @@ impl RxResponse {
     }
 }
 
-/// `NETIF_RSP_OKAY`.
+/// `NETIF_RSP_OKAY`: the frame was sent, or received, without an error.
 pub const RSP_OKAY: i16 = 0;
-/// `NETIF_RSP_ERROR`.
+/// `NETIF_RSP_ERROR`: the frame could not be handled.
 pub const RSP_ERROR: i16 = -1;
-/// `NETIF_RSP_DROPPED`.
+/// `NETIF_RSP_DROPPED`: the frame was dropped.
 pub const RSP_DROPPED: i16 = -2;
 /// `NETIF_RSP_NULL`: the slot carried an extra info.
 pub const RSP_NULL: i16 = 1;
@@ -230,13 +230,14 @@ pub const TXF_FOREIGN: u16 = 0x40;
 /// A bit of an RX request's `gref`, ours (docs/protocol 4.6): the other bits are a frame number of
 /// the guest. No grant reference is that large.
 pub const RX_FOREIGN: u32 = 0x8000_0000;
-/// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
+/// `NETRXF_data_validated`: the data was verified. (On RX this flag and `csum_blank` have swapped
+/// bits.)
 pub const RXF_DATA_VALIDATED: u16 = 0x1;
-/// `NETRXF_csum_blank`.
+/// `NETRXF_csum_blank`: the checksum field holds only the pseudo header's sum.
 pub const RXF_CSUM_BLANK: u16 = 0x2;
-/// `NETRXF_more_data`.
+/// `NETRXF_more_data`: the frame goes on in a further data slot.
 pub const RXF_MORE_DATA: u16 = 0x4;
-/// `NETRXF_extra_info`.
+/// `NETRXF_extra_info`: an [`Extra`] is in the next slot.
 pub const RXF_EXTRA_INFO: u16 = 0x8;
 /// `NETRXF_gso_prefix`: an old form of GSO, with a slot without data before the frame. It is never
 /// written.
@@ -246,24 +247,26 @@ pub const RXF_GSO_PREFIX: u16 = 0x10;
 /// times `offset`.
 pub const RXF_DATA_RING: u16 = 0x20;
 
-/// `XEN_NETIF_EXTRA_TYPE_GSO`.
+/// `XEN_NETIF_EXTRA_TYPE_GSO`: the extra info has the size of a large frame's segments.
 pub const EXTRA_TYPE_GSO: u8 = 1;
-/// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
+/// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`: the extra info adds a multicast address to the guest's list.
 pub const EXTRA_TYPE_MCAST_ADD: u8 = 2;
-/// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
+/// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`: the extra info deletes a multicast address from the guest's
+/// list.
 pub const EXTRA_TYPE_MCAST_DEL: u8 = 3;
-/// `XEN_NETIF_EXTRA_TYPE_HASH`.
+/// `XEN_NETIF_EXTRA_TYPE_HASH`: the extra info has the frame's hash.
 pub const EXTRA_TYPE_HASH: u8 = 4;
-/// `XEN_NETIF_EXTRA_TYPE_XDP`, in Linux's header only.
+/// `XEN_NETIF_EXTRA_TYPE_XDP`, in Linux's header only: the extra info has the headroom before the
+/// data.
 pub const EXTRA_TYPE_XDP: u8 = 5;
 /// `XEN_NETIF_EXTRA_FLAG_MORE`: the next slot is an extra info too.
 pub const EXTRA_FLAG_MORE: u8 = 0x1;
 
 /// `XEN_NETIF_GSO_TYPE_NONE`. Never valid in a slot: a frame without GSO has no such extra.
 pub const GSO_TYPE_NONE: u8 = 0;
-/// `XEN_NETIF_GSO_TYPE_TCPV4`.
+/// `XEN_NETIF_GSO_TYPE_TCPV4`: the frame is cut into TCP segments over IPv4.
 pub const GSO_TYPE_TCPV4: u8 = 1;
-/// `XEN_NETIF_GSO_TYPE_TCPV6`.
+/// `XEN_NETIF_GSO_TYPE_TCPV6`: the frame is cut into TCP segments over IPv6.
 pub const GSO_TYPE_TCPV6: u8 = 2;
 
 /// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`, as in a hash extra's `algorithm`.

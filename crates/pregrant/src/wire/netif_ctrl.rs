@@ -83,7 +83,7 @@ pub struct CtrlResponse {
     pub id: u16,
     /// The type of the request.
     pub msg_type: u16,
-    /// See [`CtrlStatus::from_raw`].
+    /// The result, see [`CtrlStatus::from_raw`].
     pub status: u32,
     /// The result, by type.
     pub data: u32,
@@ -176,9 +176,9 @@ pub const HASH_TYPE_IPV6: u32 = 0x4;
 pub const HASH_TYPE_IPV6_TCP: u32 = 0x8;
 /// All of `HASH_TYPE_*`.
 pub const HASH_TYPE_ALL: u32 = 0xF;
-/// `XEN_NETIF_CTRL_HASH_ALGORITHM_NONE`.
+/// `XEN_NETIF_CTRL_HASH_ALGORITHM_NONE`: frames get no hash.
 pub const HASH_ALGORITHM_NONE: u32 = 0;
-/// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
+/// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`: frames get a Toeplitz hash.
 pub const HASH_ALGORITHM_TOEPLITZ: u32 = 1;
 
 /// One entry of the list page that [`CtrlType::AddGrefMapping`] and [`CtrlType::DelGrefMapping`]

@@ -40,7 +40,7 @@ pub struct StagingEntry {
     pub offset: u16,
 }
 
-/// Entries of one list page.
+/// Number of entries of one list page.
 pub const ENTRIES_PER_PAGE: usize = crate::PAGE_SIZE / StagingEntry::SIZE;
 
 const _: () = assert!(ENTRIES_PER_PAGE == 512);

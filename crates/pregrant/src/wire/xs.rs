@@ -114,7 +114,7 @@ macro_rules! xen_numbers {
         }
 
         impl $name {
-            /// Xen's own name.
+            /// Xen's own name of the number.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $c,)* }
             }
@@ -134,11 +134,11 @@ xen_numbers! {
     MsgType {
         /// A command to the server itself.
         Control = 0, "XS_CONTROL";
-        /// `path|`, answered by the names of the children, each with a NUL.
+        /// Lists a node's children: `path|`, answered by their names, each with a NUL.
         Directory = 1, "XS_DIRECTORY";
-        /// `path|`, answered by the value, without a NUL.
+        /// Reads a node's value: `path|`, answered by the value, without a NUL.
         Read = 2, "XS_READ";
-        /// `path|`, answered by permissions, each with a NUL.
+        /// Reads a node's permissions: `path|`, answered by the entries, each with a NUL.
         GetPerms = 3, "XS_GET_PERMS";
         /// Sets a watch: `path|token|`.
         Watch = 4, "XS_WATCH";
@@ -154,7 +154,7 @@ xen_numbers! {
         Release = 9, "XS_RELEASE";
         /// Asks for a domain's home: `domid|`, answered by `path|`.
         GetDomainPath = 10, "XS_GET_DOMAIN_PATH";
-        /// `path|value`; the value has no NUL.
+        /// Sets a node's value: `path|value`; the value has no NUL.
         Write = 11, "XS_WRITE";
         /// Creates a node: `path|`.
         Mkdir = 12, "XS_MKDIR";
@@ -162,19 +162,21 @@ xen_numbers! {
         Rm = 13, "XS_RM";
         /// Sets permissions: `path|perm|+`.
         SetPerms = 14, "XS_SET_PERMS";
-        /// `path|token|`, which only the server sends.
+        /// Reports a change: `path|token|`, which only the server sends.
         WatchEvent = 15, "XS_WATCH_EVENT";
-        /// An error's name and a NUL, which only the server sends; see [`Errno`].
+        /// Answers a request that failed: an error's name and a NUL, which only the server sends;
+        /// see [`Errno`].
         Error = 16, "XS_ERROR";
-        /// `domid|`, answered by `T|` or `F|`.
+        /// Asks whether a domain is introduced: `domid|`, answered by `T|` or `F|`.
         IsDomainIntroduced = 17, "XS_IS_DOMAIN_INTRODUCED";
-        /// `domid|`: a domain runs again after a suspend.
+        /// Reports that a domain runs again after a suspend: `domid|`.
         Resume = 18, "XS_RESUME";
-        /// `domid|target|`: one domain may act for another.
+        /// Lets one domain act for another: `domid|target|`.
         SetTarget = 19, "XS_SET_TARGET";
-        /// `|`: drop all watches and transactions of the connection.
+        /// Drops all watches and transactions of the connection: `|`.
         ResetWatches = 21, "XS_RESET_WATCHES";
-        /// `path|offset|`, answered by a generation and a part of the children's names.
+        /// Lists a part of a node's children: `path|offset|`, answered by a generation and some of
+        /// their names.
         DirectoryPart = 22, "XS_DIRECTORY_PART";
         /// Asks for the server's features.
         GetFeature = 23, "XS_GET_FEATURE";
@@ -203,7 +205,7 @@ crate::named! {
         Eexist = "EEXIST",
         /// The node is a directory. This server never sends it.
         Eisdir = "EISDIR",
-        /// No such node.
+        /// There is no such node.
         Enoent = "ENOENT",
         /// The server is out of memory.
         Enomem = "ENOMEM",

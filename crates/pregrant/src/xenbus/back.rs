@@ -38,10 +38,12 @@ pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn Share
 /// How a connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// With new rings: records of old ones are cleared, and the accepted features are written.
+    /// The connection begins with new rings: records of old ones are cleared, and the accepted
+    /// features are written.
     Fresh,
-    /// With a predecessor's rings: records of them are replayed, and its offer still holds. Nothing
-    /// is written to xenstore, except for changes since the predecessor ended.
+    /// The connection begins with a predecessor's rings: records of them are replayed, and its
+    /// offer still holds. Nothing is written to xenstore, except for changes since the predecessor
+    /// ended.
     Reattach,
 }
 
@@ -53,8 +55,9 @@ pub struct Connect<'a> {
     pub of_kernel: bool,
     /// Largest number of the guest's pages that the device may have mapped (XSA-300).
     pub page_limit: usize,
-    /// Largest number of these pages that the device may use until it closes without releasing
-    /// them, unless it cannot work with fewer. It does not apply to pages that a predecessor used.
+    /// Largest number of the guest's pages that the device may use until it closes without
+    /// releasing them, unless the device cannot work with fewer. The limit does not apply to pages
+    /// that a predecessor used.
     pub lasting: usize,
     /// Memory that outlives the process.
     pub kept: KeptMemory<'a>,
@@ -93,14 +96,14 @@ impl core::ops::AddAssign for Drained {
 pub struct ClassRules {
     /// The class.
     pub class: Class,
-    /// The state in which its front publishes its rings.
+    /// The state in which a front of the class publishes its rings.
     pub handshake: Handshake,
     /// Whether a front in state Closing (5) may keep using its rings: the back then enters 5, too,
     /// and serves them until the front is Closed (6) or gone (docs/protocol 5.4).
     pub serves_closing: bool,
-    /// Keys of the front that may change while it is connected, besides `state`.
+    /// Keys of the front that may change while the front is connected, besides `state`.
     pub front_keys: &'static [&'static str],
-    /// Keys of its own directory that the toolstack may change, besides `online` and
+    /// Keys of the back's own directory that the toolstack may change, besides `online` and
     /// [`HOTPLUG_STATUS`].
     pub own_keys: &'static [&'static str],
 }
@@ -120,7 +123,7 @@ pub enum Connection {
     None,
     /// The device is connected, and has its queues.
     Here,
-    /// The device is connected, and workers have queues that it needs for
+    /// The device is connected, and workers have queues that the device needs for
     /// [`drain`](BackDevice::drain) or [`disconnect`](BackDevice::disconnect).
     HandedOut,
 }
@@ -143,13 +146,13 @@ pub struct PageUse {
     /// Number of pages mapped from connect to disconnect, plus those that may be mapped at any
     /// moment.
     pub needed: usize,
-    /// The part of these that it cannot work without.
+    /// The part of the needed pages that the device cannot work without.
     pub least: usize,
     /// The part of `needed` that is mapped page by page.
     pub single: usize,
     /// Number of pages beyond `least` that the device would use in its current connection.
     pub requested: usize,
-    /// Number of pages that it may keep mapped beyond those that it needs, as of the last
+    /// Number of pages that the device may keep mapped beyond those that it needs, as of the last
     /// [`allow_pages`](BackDevice::allow_pages).
     pub allowed: usize,
 }
@@ -159,7 +162,7 @@ pub struct PageUse {
 pub struct PageShare {
     /// Pages beyond the [least](PageUse::least).
     pub pages: usize,
-    /// Largest number of all its pages that may stay in use until the device closes.
+    /// Largest number of all the device's pages that may stay in use until the device closes.
     pub lasting: usize,
 }
 
@@ -261,11 +264,11 @@ pub struct Back<D> {
     awaits_hotplug: bool,
     /// The device is not connected for now.
     paused: bool,
-    /// A driver of the kernel served it until now.
+    /// A driver of the kernel served the device until now.
     of_kernel: bool,
-    /// Largest number of pages that it may have mapped.
+    /// Largest number of pages that the device may have mapped.
     page_limit: usize,
-    /// Largest number of these pages that the device may keep until it closes.
+    /// Largest number of the guest's pages that the device may keep until it closes.
     lasting: usize,
     device: D,
 }
@@ -286,7 +289,8 @@ impl<D> DerefMut for Back<D> {
 }
 
 impl<D: BackDevice> Back<D> {
-    /// A device that the toolstack created. It writes nothing yet.
+    /// Creates the back's end of a device that the toolstack created. Nothing is written to
+    /// xenstore yet.
     pub fn around(device: D, of: DomId, handle: u32) -> Self {
         Self {
             of,
@@ -325,14 +329,14 @@ impl<D: BackDevice> Back<D> {
         self.paused = paused;
     }
 
-    /// Limits the mapped pages of later connects: those that they need, and those that they keep
-    /// mapped.
+    /// Limits the pages that the device maps at later connects: those that it needs, and those that
+    /// it keeps mapped.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
     }
 
-    /// Limits how many of these pages may be kept until the device closes. Requests beyond that are
-    /// refused, and the device works without.
+    /// Limits how many of the mapped pages may be kept until the device closes. Requests for more
+    /// are refused, and the device works without these pages.
     pub fn limit_lasting(&mut self, pages: usize) {
         self.lasting = pages;
     }

@@ -8,7 +8,7 @@
 
 /// Number of connections that may begin without a pause.
 const AT_ONCE: u64 = 8;
-/// Nanoseconds until one more may begin.
+/// Nanoseconds until one more connection may begin.
 const EACH_NS: u64 = 500_000_000;
 
 /// The restarts of one device.
@@ -19,7 +19,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Accounts for a restart. `Err`: it must wait until this time.
+    /// Accounts for a restart. `Err`: the restart must wait until this time.
     pub fn begin(&mut self, now_ns: u64) -> Result<(), u64> {
         let from = self.settled_ns.saturating_sub((AT_ONCE - 1) * EACH_NS);
         if now_ns < from {

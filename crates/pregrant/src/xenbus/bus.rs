@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// One end of a device. [`KeySource`] reads the peer's directory; the rest is here.
+/// One end of a device. [`KeySource`] reads the peer's directory; this trait has the rest.
 pub trait DeviceBus: KeySource {
     /// The peer's `state`; Unknown if it is missing or invalid.
     fn peer_state(&mut self) -> Result<XenbusState, Self::Error>;
@@ -26,9 +26,9 @@ pub trait DeviceBus: KeySource {
     fn online(&mut self) -> Result<bool, Self::Error>;
     /// Writes why this end gives up to `error/device/...`, which its peer may read.
     fn report(&mut self, text: &str) -> Result<(), Self::Error>;
-    /// The text that is there, from this process or a predecessor.
+    /// The text that was [reported](Self::report), by this process or a predecessor.
     fn reported(&mut self) -> Result<Option<String>, Self::Error>;
-    /// Removes the text, since the device works.
+    /// Removes the [reported](Self::report) text, since the device works.
     fn recant(&mut self) -> Result<(), Self::Error>;
 }
 

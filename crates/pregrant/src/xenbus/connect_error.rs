@@ -18,7 +18,7 @@ pub enum ConnectError<E> {
     Keys(E),
     /// A grant of the front could not be mapped.
     Map {
-        /// The key that named it, below the front's directory.
+        /// The key that named the grant, below the front's directory.
         key: String,
         /// The guest.
         of: DomId,
@@ -29,7 +29,7 @@ pub enum ConnectError<E> {
     },
     /// A channel of the front could not be bound.
     Bind {
-        /// The key that named it, below the front's directory.
+        /// The key that named the channel, below the front's directory.
         key: String,
         /// The guest.
         of: DomId,
@@ -126,8 +126,8 @@ impl<E> ConnectError<E> {
         }
     }
 
-    /// Whether another has the backing, or it is absent while a guest is connected to it: retry for
-    /// as long as the device waits for it.
+    /// Whether another user has the backing, or the backing is absent while a guest is connected to
+    /// it: retry for as long as the device waits for it.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
     }

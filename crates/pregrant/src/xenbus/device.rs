@@ -29,9 +29,9 @@ pub const ONLINE: &str = "online";
 pub struct Class(&'static str);
 
 impl Class {
-    /// Network interfaces.
+    /// The class of network interfaces.
     pub const VIF: Self = Self("vif");
-    /// Disks.
+    /// The class of disks.
     pub const VBD: Self = Self("vbd");
 
     /// A class that this crate does not know, by its name in paths.
@@ -146,7 +146,7 @@ impl Device {
         self.id
     }
 
-    /// The end.
+    /// Which end of the device this is.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -355,7 +355,7 @@ fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState
 }
 
 /// A client that may not read a removed directory's parent gets `EACCES` instead of `ENOENT`: both
-/// mean that it is gone.
+/// errors mean that the directory is gone.
 fn unless_gone(read: Result<alloc::vec::Vec<u8>, XsError>) -> Result<Option<alloc::vec::Vec<u8>>, XsError> {
     match read {
         Ok(value) => Ok(Some(value)),

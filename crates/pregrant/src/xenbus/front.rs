@@ -59,15 +59,16 @@ pub struct Front {
     reconnect: bool,
     backoff: Backoff,
     begins_at_ns: Option<u64>,
-    /// The device does not close only because the toolstack asks for it.
+    /// The device is in use: it does not close only because the toolstack asks for that.
     in_use: bool,
-    /// The toolstack has asked while it was in use: it is in Closing and keeps its rings.
+    /// The toolstack has asked to close the device while it was in use: the front is in Closing and
+    /// keeps its rings.
     stays: bool,
 }
 
 impl Front {
-    /// For a device in state 1, as the toolstack created it. `reconnect`: it restarts after a
-    /// close.
+    /// Creates the front of a device in state 1, as the toolstack created it. `reconnect`: the
+    /// front restarts after a close.
     pub fn new(handshake: Handshake, reconnect: bool) -> Self {
         let (state, backoff) = (XenbusState::Initialising, Backoff::default());
         Self { state, handshake, reconnect, backoff, begins_at_ns: None, in_use: false, stays: false }
@@ -99,8 +100,8 @@ impl Front {
         self.reconnect
     }
 
-    /// The time, on the clock of [`next`](Self::next), at which to call that again. None: it does
-    /// not wait.
+    /// The time, on the clock of [`next`](Self::next), at which to call that again. None: the front
+    /// does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.begins_at_ns
     }

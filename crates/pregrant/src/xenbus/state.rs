@@ -91,7 +91,7 @@ impl fmt::Display for XenbusState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Reaction {
-    /// Nothing until the peer's state changes.
+    /// Do nothing until the peer's state changes.
     Stay,
     /// Do what the state requires, write it, and ask again.
     Enter(XenbusState),
@@ -112,8 +112,8 @@ pub enum Handshake {
     Confirmed,
 }
 
-/// The back's next state from `own` towards `target`, one legal step at a time. `None`: it is
-/// there, or there is no way.
+/// The back's next state from `own` towards `target`, one legal step at a time. `None`: the back is
+/// in that state, or no steps lead there.
 pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
     use XenbusState::*;
     if own == target {
@@ -141,8 +141,8 @@ pub struct BackView {
     pub handshake: Handshake,
     /// The toolstack wants the device to stay: `online` has no value other than 1.
     pub online: bool,
-    /// The front's rings are mapped and served. A disk's are so in Closing, too, until its front
-    /// has closed.
+    /// The front's rings are mapped and served. A disk's rings stay in service in Closing, too,
+    /// until its front has closed.
     pub in_service: bool,
 }
 

@@ -57,7 +57,7 @@ impl<'a> Vif<'a> {
 pub struct Vbd<'a> {
     /// The device; the handle is the number of a block device.
     pub id: DeviceId,
-    /// Its name in the guest's kernel, such as `xvda`.
+    /// The disk's name in the guest's kernel, such as `xvda`.
     pub name: &'a str,
     /// The image that the back should open, for `params`.
     pub params: &'a str,

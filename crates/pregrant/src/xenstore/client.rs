@@ -45,7 +45,7 @@ pub trait Transport {
 /// A watched node, or a node below it, has changed: read it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
-    /// The node that changed, as a relative path if the watch has one. Right after
+    /// The node that changed, as a relative path if the watch has one. In the first event after
     /// [`Client::watch`] it is the watched node itself.
     pub path: String,
     /// The token of the watch.

@@ -28,7 +28,7 @@ pub fn empty(buffer: &mut Vec<u8>) {
 pub struct Message {
     /// The header as it was received.
     pub header: Header,
-    /// As many bytes as the header announced.
+    /// The payload, which has as many bytes as the header announced.
     pub payload: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ impl Parser {
 
 /// Appends a message whose payload is the concatenated `parts`.
 ///
-/// The caller ensures that they have at most [`PAYLOAD_MAX`] bytes.
+/// The caller ensures that the parts together have at most [`PAYLOAD_MAX`] bytes.
 pub fn encode(out: &mut Vec<u8>, msg_type: u32, req_id: u32, tx_id: u32, parts: &[&[u8]]) {
     let len_bytes: usize = parts.iter().map(|p| p.len()).sum();
     debug_assert!(len_bytes <= PAYLOAD_MAX);
@@ -116,7 +116,7 @@ pub fn strings(payload: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     Some(payload.strip_suffix(b"\0")?.split(|&b| b == 0))
 }
 
-/// Exactly `N` strings, each with its NUL, and nothing else.
+/// The strings of a payload that has exactly `N` of them, each with its NUL, and nothing else.
 pub fn exactly<const N: usize>(payload: &[u8]) -> Option<[&[u8]; N]> {
     let mut found = [&b""[..]; N];
     let mut count = 0;

@@ -123,8 +123,8 @@ pub fn resolve(path: &str, domid: DomId) -> String {
     if is_absolute(path) { String::from(path) } else { join(&home(domid), path) }
 }
 
-/// Whether a node may have this absolute path: the part below a domain's home, or all of it outside
-/// of one, has at most 2048 bytes, as in Xen's xenstored (its quota `path-max`).
+/// Whether a node may have this absolute path: at most 2048 bytes below a domain's home, or in all
+/// if the path is not in a home, as in Xen's xenstored (its quota `path-max`).
 pub fn has_room(absolute: &str) -> bool {
     let behind_home = || {
         let (domid, behind) = absolute.strip_prefix("/local/domain/")?.split_once('/')?;
@@ -160,7 +160,8 @@ pub fn self_and_ancestors(path: &str) -> impl Iterator<Item = &str> {
     core::iter::successors(Some(path), |p| parent(p))
 }
 
-/// The number of levels from `top` down to `path`: 0 for the same node, `None` if it is elsewhere.
+/// The number of levels from `top` down to `path`: 0 for the same node, `None` if `path` is not
+/// below `top`.
 pub fn levels_below(path: &str, top: &str) -> Option<usize> {
     if path == top {
         return Some(0);

@@ -2,10 +2,12 @@
 //! ends.
 //!
 //! ```text
-//!   queue 0: flush --> disk: error --> kept (image's memory), shared --> answer ERROR
-//!   queue 1: flush --> disk: done  --> shared says so                --> answer ERROR, until the guest connects again
-//!   a successor: kept says so                                        --> the same
+//!   queue 0: flush --> disk: error --> mark in the kept memory, and shared flag --> answer ERROR
+//!   queue 1: flush --> disk: done  --> the shared flag is set                   --> answer ERROR
+//!   a successor: the mark is in the kept memory                                 --> answer ERROR
 //! ```
+//! Each flush is answered so until the guest connects again.
+//!
 //! Linux reports a write that was accepted and could not be written back once per open file, and
 //! then forgets it. So the next flush succeeds, on another queue or by another process, although
 //! the guest's data is lost. Of two concurrent flushes of one open file Linux gives the error to

@@ -20,10 +20,10 @@
 //! | 32 | both texts |
 //! | 8188 | 1: a flush of this connection has failed ([`FlushFault`]); not in the checksum |
 //!
-//! A record of another connection is as none: the connection is not taken up, for no one knows
-//! which image its guest has. A change of the layout is a change of the version. Private to the
-//! back's domain: no peer can write it. It is checked as if one could, since a predecessor may be
-//! another version of this program.
+//! A record of another connection counts as no record: then the connection is not resumed, because
+//! it is unknown which image its guest has. A change of the layout is a change of the version.
+//! Private to the back's domain: no peer can write it. It is checked as if one could, since a
+//! predecessor may be another version of this program.
 //!
 //! [`FlushFault`]: super::flush_fault::FlushFault
 
@@ -158,7 +158,8 @@ impl KeptImage {
     ///
     /// # Errors
     ///
-    /// One did, and this version cannot read it, so it is unknown which image the guest has.
+    /// A predecessor wrote a record that this version cannot read, so it is unknown which image the
+    /// guest has.
     pub fn check(&self) -> Result<bool, UnknownRecord> {
         let word = |i: usize| self.0.load_u32(4 * i).unwrap_or(0);
         KIND.check(word(0), word(VERSION))

@@ -50,7 +50,7 @@ type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 pub struct QueueShare {
     /// Counters of the queue.
     pub counters: Counters,
-    /// The front's key that names the first page of its ring.
+    /// The front's key that names the first page of the queue's ring.
     pub ring_key: String,
     /// Latencies of the queue's requests.
     pub latencies: Latencies,
@@ -79,7 +79,7 @@ pub struct QueueShare {
 }
 
 impl QueueShare {
-    /// Number of requests that were taken and not answered, as of its last poll.
+    /// Number of requests that were taken and not answered, as of the queue's last poll.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ impl QueueShare {
         self.taken_ns.iter().map(|taken| taken.load(Ordering::Relaxed)).filter(|taken| *taken > 0).min()
     }
 
-    /// Number of pages kept mapped for later requests, as of its last poll.
+    /// Number of pages kept mapped for later requests, as of the queue's last poll.
     pub fn kept_pages(&self) -> usize {
         self.kept_pages.load(Ordering::Relaxed)
     }
@@ -105,14 +105,15 @@ impl QueueShare {
         self.path == PathName::Persistent
     }
 
-    /// Number of pages that it could map at once for single requests: the slots of its ring times
-    /// the segments of the longest kind of request seen so far.
+    /// Number of pages that the queue could map at once for single requests: the slots of its ring
+    /// times the segments of the longest kind of request seen so far.
     pub fn requested_alone(&self) -> usize {
         let most = self.slots * self.longest.load(Ordering::Relaxed);
         if self.path == PathName::Copy { 0 } else { most.min(self.budget) }
     }
 
-    /// Number of pages that it may map for single requests, as last set by the control thread.
+    /// Number of pages that the queue may map for single requests, as last set by the control
+    /// thread.
     pub fn alone(&self) -> usize {
         self.alone.load(Ordering::Relaxed)
     }
@@ -189,7 +190,8 @@ impl<P: Platform> Job<P> {
 
 /// One queue of a disk's back.
 pub struct BackQueue<P: Platform> {
-    /// The first field, so that the disk releases all memory before the rest is dropped.
+    /// The queue's handle of the disk. It is the first field, so that the disk releases all memory
+    /// before the rest is dropped.
     disk: Box<dyn Disk>,
     of: DomId,
     ring: JournaledRing<MapOf<P>>,
@@ -235,7 +237,7 @@ const fn goes_to_another_thread<T: Send>() {}
 
 /// The parts of a queue, besides its ring and its channel.
 pub struct QueueParts<P: Platform> {
-    /// The front's key that names the first page of its ring.
+    /// The front's key that names the first page of the queue's ring.
     pub ring_key: String,
     /// The queue's handle of the disk.
     pub disk: Box<dyn Disk>,
@@ -307,7 +309,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// The state that it shares with its disk's owner.
+    /// The state that the queue shares with its disk's owner.
     pub fn share(&self) -> &Arc<QueueShare> {
         &self.share
     }
@@ -317,8 +319,8 @@ impl<P: Platform> BackQueue<P> {
         self.chan.as_ref()
     }
 
-    /// Moves its event channel to `p`, another handle of the same domain, which belongs to the new
-    /// owner. One event is pending afterwards.
+    /// Moves the queue's event channel to `p`, another handle of the same domain, which belongs to
+    /// the new owner. One event is pending afterwards.
     pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
         self.chan = self.chan.take().map(|chan| p.events().adopt(chan)).transpose()?;
         Ok(())
@@ -657,8 +659,8 @@ impl<P: Platform> BackQueue<P> {
         self.path.limit_pages(p, allowed.load(Ordering::Relaxed), alone.load(Ordering::Relaxed));
     }
 
-    /// Whether the number of pages [that it could map](QueueShare::requested_alone) has grown since
-    /// the last call.
+    /// Whether the number of pages [that the queue could map](QueueShare::requested_alone) has
+    /// grown since the last call.
     pub fn has_grown(&mut self) -> bool {
         core::mem::take(&mut self.grew)
     }

@@ -52,8 +52,8 @@ pub enum Kind {
     Flush,
     /// Flushes, writes the segments, and flushes again.
     FlushWrite,
-    /// Like a flush, ordered after all earlier and before all later requests; it may have no
-    /// segments.
+    /// Flushes, and if there are segments, writes them and flushes again; all of it after all
+    /// earlier and before all later requests.
     Barrier,
     /// Discards sectors.
     Discard {
@@ -63,7 +63,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The direction of its data.
+    /// The direction of the request's data.
     pub fn way(self) -> Direction {
         if self == Self::Read { Direction::Read } else { Direction::Write }
     }
@@ -87,7 +87,7 @@ pub enum Refusal {
     Wrong,
     /// This disk does not support the request.
     NotSupported,
-    /// A page of its segment list cannot be accessed.
+    /// A page of the request's segment list cannot be accessed.
     NoList,
 }
 

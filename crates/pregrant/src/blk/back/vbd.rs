@@ -5,7 +5,7 @@
 //!   offer       what this back takes                                          blk/features.rs
 //!   connect     image opened, and written down (kept_image) --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
 //!   resize      `sectors` and the state once more: the front checks        also by a successor whose image grew meanwhile
-//!   disconnect  nothing stays mapped or bound, but what the disk still works on: its closer waits for that (under_way)
+//!   disconnect  nothing stays mapped or bound, but what the disk still works on: the closer waits until that is done (under_way)
 //! ```
 //! The state becomes Connected only after the image is open; if it cannot be opened, the device
 //! closes with an error that says why.
@@ -81,7 +81,7 @@ pub enum Tried {
         /// A warning about the image, in words.
         strange: Option<String>,
     },
-    /// Another user has it, and may release it; who, in words.
+    /// Another user has the image, and may release it; the text names that user.
     Busy(String),
     /// The image cannot be opened; the text says why, and what to do.
     Failed(String),
@@ -97,22 +97,23 @@ pub struct Vbd<P: Platform> {
     /// The features that the back of this connection advertised, this process or a predecessor.
     offered: BackFeatures,
     image: Box<dyn Image>,
-    /// The properties of the disk that its guest knows. None: it is not connected.
+    /// The properties of the disk that its guest knows. None: the disk is not connected.
     figures: Option<DiskFigures>,
     /// The queues; empty while they are [with their workers](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
-    /// The state shared with each queue; empty while it is not connected.
+    /// The state shared with each queue; empty while the disk is not connected.
     shares: Vec<Arc<QueueShare>>,
-    /// Largest number of pages that all of its queues together may keep mapped.
+    /// Largest number of pages that all of the disk's queues together may keep mapped.
     allowed: usize,
     /// Whether a flush of this connection has failed.
     flush_failed: Arc<AtomicBool>,
-    /// While it is connected: the record, if the image ends with this process.
+    /// While the disk is connected: the record of its image, if the image ends with this process.
     lasting: Option<(KeptImage, ImageRecord)>,
 }
 
 impl<P: Platform> Back<Vbd<P>> {
-    /// A disk that the toolstack created. It writes nothing yet.
+    /// Creates the back's end of a disk that the toolstack created. Nothing is written to xenstore
+    /// yet.
     pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
         let vbd = Vbd {
             of,
@@ -157,8 +158,8 @@ impl<P: Platform> Back<Vbd<P>> {
         true
     }
 
-    /// Checks the length of its image, and [resizes](Self::resize) the disk if it has changed.
-    /// Returns true if it has changed.
+    /// Checks the length of the disk's image, and [resizes](Self::resize) the disk if the length
+    /// has changed. Returns true if it has changed.
     pub fn check_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let Some(published) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
         match self.image.sectors() {
@@ -567,13 +568,13 @@ impl<P: Platform> Vbd<P> {
         Ok(BackQueue::new(of, ring, chan, parts))
     }
 
-    /// The disk's properties that its guest knows. None: it is not connected.
+    /// The disk's properties that its guest knows. None: the disk is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }
 
-    /// Largest number of pages that it maps: those that it [needs](PageUse::needed), and those that
-    /// it keeps mapped.
+    /// Largest number of pages that the disk maps: those that it [needs](PageUse::needed), and
+    /// those that it keeps mapped.
     pub fn mapped_pages(&self) -> usize {
         self.pages().needed + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
@@ -590,29 +591,29 @@ impl<P: Platform> Vbd<P> {
         self.flush_failed.load(Ordering::Relaxed)
     }
 
-    /// The state shared with its queues, wherever they run.
+    /// The state shared with the disk's queues, wherever they run.
     pub fn shares(&self) -> &[Arc<QueueShare>] {
         &self.shares
     }
 
-    /// Answers completed requests of the queues that are here. Returns how many requests are still
-    /// in the disk.
+    /// Answers completed requests of the queues that are not with workers. Returns how many
+    /// requests are still in the disk.
     pub fn under_way(&mut self, p: &P) -> usize {
         self.queues.iter_mut().map(|queue| queue.under_way(p)).sum()
     }
 
-    /// The queues that are here and not with workers.
+    /// The queues that are not with workers.
     pub fn queues(&mut self) -> &mut [BackQueue<P>] {
         &mut self.queues
     }
 
-    /// Returns its queues, to be given to workers, in their order. Until they are
+    /// Returns the disk's queues, to be given to workers, in their order. Until they are
     /// [back](Self::take_back) the disk can neither close nor detach.
     pub fn hand_out_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }
 
-    /// Takes all of its queues back, in order.
+    /// Takes all of the disk's queues back, in order.
     pub fn take_back(&mut self, queues: Vec<BackQueue<P>>) {
         self.queues = queues;
     }

@@ -34,7 +34,7 @@ const _: () = assert!(STEP_PAGES >= SEGMENTS_MAX);
 
 /// The pages of one queue.
 pub struct FreePages<P: Platform> {
-    /// Page `k` is page `k % STEP_PAGES` of step `k / STEP_PAGES`.
+    /// The steps of granted pages. Page `k` is page `k % STEP_PAGES` of step `k / STEP_PAGES`.
     steps: Vec<Granted<P>>,
     /// Largest number of pages.
     most: usize,

@@ -9,21 +9,21 @@ use core::fmt;
 /// A feature that the front did not get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotOffered {
-    /// Fewer queues.
+    /// The front asked for more queues than it got.
     Queues {
         /// The number that the front asked for.
         asked: u32,
         /// The number that the front got.
         got: u32,
     },
-    /// Smaller rings.
+    /// The front asked for larger rings than the back offers.
     RingPages {
         /// Pages per ring that the front asked for.
         asked: u32,
         /// Pages per ring that the back offers.
         offered: u32,
     },
-    /// Shorter requests.
+    /// The front asked for longer requests than the back offers.
     Segments {
         /// Segments per request that the front asked for.
         asked: u32,

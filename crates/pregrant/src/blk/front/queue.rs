@@ -173,7 +173,7 @@ struct Place {
 #[derive(Clone, Copy)]
 struct Extent {
     sector: u64,
-    /// Offset of its first byte in its first page.
+    /// Offset of the data's first byte in its first page.
     offset: usize,
     /// Number of bytes.
     len: usize,
@@ -189,7 +189,7 @@ impl Extent {
         Self { sector, offset, len, nr_pages, nr_lists }
     }
 
-    /// The segment for its page number `k`.
+    /// The segment for the data's page number `k`.
     fn segment(&self, k: usize, gref: GrantRef) -> Segment {
         let from = if k == 0 { self.offset } else { 0 };
         let to = (self.offset + self.len - k * PAGE_SIZE).min(PAGE_SIZE);

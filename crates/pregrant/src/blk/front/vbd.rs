@@ -92,7 +92,7 @@ pub struct FrontVbd<P: Platform> {
     regions: Regions<P>,
     /// The guest's own memory, for requests without a copy.
     memory: Option<Region<P>>,
-    /// Grants of that memory that a back still uses although its queue has ended.
+    /// Grants of the guest's own memory that a back still uses although its queue has ended.
     left: Vec<GrantRef>,
     /// Tags of requests that had no answer when their queue ended.
     lost: Vec<u64>,
@@ -110,7 +110,7 @@ pub struct FrontVbd<P: Platform> {
 const IN_USE: &str = "the disk is in use in the guest: it closes once no program has it open";
 
 impl<P: Platform> FrontVbd<P> {
-    /// A disk in state 1, as the toolstack created it.
+    /// Creates the front of a disk in state 1, as the toolstack created it.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
             front: Front::new(Handshake::Confirmed, reconnect),
@@ -156,7 +156,7 @@ impl<P: Platform> FrontVbd<P> {
         self.figures.is_some()
     }
 
-    /// The disk's properties as the back reported them. None: it is not connected.
+    /// The disk's properties as the back reported them. None: the disk is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }
@@ -230,7 +230,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
-    /// The back announced again that it is connected.
+    /// Handles that the back announced again that it is connected.
     fn recheck<B: DeviceBus>(&mut self, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         let figures = read_figures(bus).map_err(FrontError::Keys)?;
         let grown = self.figures.is_some_and(|before| before.sectors != figures.sectors);
@@ -269,7 +269,7 @@ impl<P: Platform> FrontVbd<P> {
     }
 
     /// The time of the next [`step`](Self::step) of a disk that waits before it begins again, by
-    /// the platform's clock. None: it does not wait.
+    /// the platform's clock. None: the disk does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.front.begins_at_ns()
     }
@@ -310,7 +310,7 @@ impl<P: Platform> FrontVbd<P> {
         Ok(QueueKeys::new(ring, channel))
     }
 
-    /// A front that never reconnects releases the pages that are not in use.
+    /// Releases the pages that are not in use, if the front never reconnects.
     fn release_unneeded(&mut self, p: &P) {
         end_grants(p, &mut self.left);
         if !self.front.reconnects() {
@@ -359,7 +359,8 @@ impl<P: Platform> FrontVbd<P> {
         core::mem::replace(&mut self.memory, memory)
     }
 
-    /// True if no request and no back uses a page of that memory.
+    /// True if no request and no back uses a page of the memory set by
+    /// [`use_memory`](Self::use_memory).
     pub fn is_memory_free(&self) -> bool {
         self.left.is_empty() && self.queues.iter().all(|q| q.own_grants() == 0)
     }
@@ -378,7 +379,7 @@ impl<P: Platform> FrontVbd<P> {
         queue.submit_own(p, regions, memory, ask, tag)
     }
 
-    /// [`FrontQueue::most_bytes`] of queue `i`; 0 if it is not live.
+    /// [`FrontQueue::most_bytes`] of queue `i`; 0 if the queue is not live.
     pub fn most_bytes(&self, i: usize) -> usize {
         self.queues.get(i).filter(|_| self.is_live()).map_or(0, FrontQueue::most_bytes)
     }

@@ -9,13 +9,13 @@ use crate::blk::disk::IoMemory;
 use crate::platform::Platform;
 use crate::units::DomId;
 
-/// The path of a queue, which is matched once per batch, or per request of it.
+/// The path of a queue, which is matched once per batch, or once per request of a batch.
 pub enum AnyPath<P: Platform> {
-    /// Batched grant copy.
+    /// The back copies data by batched grant copies.
     Copy(CopyPath),
-    /// Map and unmap.
+    /// The back maps a request's pages, and unmaps them with its batch.
     Map(MapPath<P>),
-    /// Pages that are mapped when they are first seen.
+    /// The back keeps pages mapped once it has seen them.
     Persistent(PersistentPath<P>),
 }
 

@@ -23,14 +23,14 @@ pub type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 /// The direction of data, as the guest sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the disk to the guest's pages.
+    /// Data goes from the disk to the guest's pages.
     Read,
-    /// From the guest's pages to the disk.
+    /// Data goes from the guest's pages to the disk.
     Write,
 }
 
 impl Direction {
-    /// The access to its pages that a back needs.
+    /// The access to the guest's pages that a back needs.
     pub fn access(self) -> Access {
         match self {
             Self::Read => Access::ReadWrite,
@@ -44,7 +44,7 @@ impl Direction {
 pub struct Part {
     /// Grant reference of the page.
     pub gref: GrantRef,
-    /// Offset of its first byte.
+    /// Offset of the segment's first byte in the page.
     pub at: u16,
     /// Number of bytes, at least 512.
     pub len: u16,
@@ -72,9 +72,10 @@ pub struct Held<P: Platform> {
     pub(super) nr_maps: usize,
     /// Number of pages of these maps that count as [mapped alone](super::request_pages).
     pub(super) alone: usize,
-    /// Whether its data is copied instead.
+    /// Whether the request's data is copied, instead of its pages being mapped.
     pub(super) copied: bool,
-    /// Pages of the store that must not be purged meanwhile; a page used twice is listed twice.
+    /// References of stored pages that must not be purged while the request uses them; a page used
+    /// twice is listed twice.
     pub(super) kept: Vec<GrantRef>,
     /// An empty list of fragments, for the next request.
     pub(super) spare: Vec<MappedPiece>,
@@ -106,13 +107,13 @@ pub trait BackPath<P: Platform> {
         parts: &[Part],
         held: &mut Held<P>,
     ) -> Option<IoMemory>;
-    /// A batch of requests has started: afterwards the good ones with [`Direction::Write`] have
-    /// their data. `parts` returns the segments of a request by its slot.
+    /// Fetches the data of a batch of requests that have started: afterwards the good ones with
+    /// [`Direction::Write`] have their data. `parts` returns the segments of a request by its slot.
     fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [PageTransfer], parts: impl Fn(u32) -> &'a [Part]) {
         let _ = (p, of, batch, parts);
     }
-    /// The disk has completed a batch of requests: afterwards the guest has the data that was read,
-    /// for the good ones.
+    /// Delivers the data of a batch of requests that the disk has completed: afterwards the guest
+    /// has the data that was read, for the good ones.
     fn deliver<'a>(
         &mut self,
         p: &P,
@@ -122,13 +123,13 @@ pub trait BackPath<P: Platform> {
     ) {
         let _ = (p, of, batch, parts);
     }
-    /// A request has ended: takes back what it held.
+    /// Takes back what a request held that has ended.
     fn end(&mut self, memory: IoMemory, held: &mut Held<P>);
-    /// Unmaps what ended requests held, and what those held that could not begin.
+    /// Unmaps what was held by requests that have ended or could not begin.
     fn settle(&mut self, p: &P) {
         let _ = p;
     }
-    /// Number of pages that it keeps mapped. None: the path never keeps any.
+    /// Number of pages that the path keeps mapped. None: it never keeps any.
     fn pages(&self) -> Option<usize> {
         None
     }

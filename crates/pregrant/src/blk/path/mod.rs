@@ -7,10 +7,10 @@
 //! | [`persistent`] | pages that stay mapped, disk | the same | none, once its pages were seen |
 //!
 //! Where a request's pages would exceed what may be mapped of its guest, `map` and `persistent`
-//! copy it (`request_pages`).
+//! copy the request's data (`request_pages`).
 //!
-//! A queue has one path ([`any_path`]): `persistent` where both ends say so, else what the operator
-//! chose.
+//! A queue has one path ([`any_path`]): `persistent` if both ends have its key, else the path that
+//! the operator chose.
 
 pub mod any_path;
 pub mod back;

@@ -6,12 +6,12 @@ crate::named! {
     /// The name of a path.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
     PathName {
-        /// Batched grant copy.
+        /// The back copies data by batched grant copies.
         #[default]
         Copy = "copy",
-        /// Map and unmap.
+        /// The back maps a request's pages, and unmaps them with its batch.
         Map = "map",
-        /// Pages that stay mapped once they were seen.
+        /// The back keeps pages mapped once it has seen them.
         Persistent = "persistent",
     }
 }

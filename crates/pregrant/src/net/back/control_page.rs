@@ -110,7 +110,7 @@ impl ControlPage {
     ///
     /// # Errors
     ///
-    /// One cannot, and may be the valid one.
+    /// One of the copies cannot be read, and may be the valid one.
     pub fn check(&self) -> Result<(), UnknownRecord> {
         [0, 1].into_iter().try_for_each(|copy| self.check_copy(copy).map(drop))
     }

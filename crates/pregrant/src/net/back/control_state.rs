@@ -32,9 +32,9 @@ use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
 /// The settings of a guest, where they are kept, and its credit.
 #[derive(Default)]
 pub struct Control {
-    /// The multicast frames that it wants.
+    /// The multicast frames that the guest wants.
     pub multicast: MulticastList,
-    /// How it wants frames hashed and distributed.
+    /// How the guest wants frames hashed and distributed.
     pub hash: HashSettings,
     /// The kept state of gref mappings. The queues' tables themselves are not here.
     pub grefs: KeptGrefs,
@@ -45,7 +45,8 @@ pub struct Control {
     /// Counts changes of the hash settings, which each port must follow.
     steered: u32,
     page: Option<ControlPage>,
-    /// The credit by the toolstack's `rate`, if there is one. It is not kept.
+    /// The credit by the toolstack's `rate`, if there is one. The credit is not kept for a
+    /// successor.
     pub credit: Option<Credit>,
 }
 
@@ -60,8 +61,9 @@ impl Control {
         self.offers_multicast = offered;
     }
 
-    /// Starts a connection whose guest has set nothing, or whose settings are lost, which
-    /// `multicast` tells. `rsp_prod` is the control ring's. The content of the page is overwritten.
+    /// Starts a connection whose guest has set nothing, or whose settings are lost; `multicast` is
+    /// the list for either case. `rsp_prod` is the control ring's. The content of the page is
+    /// overwritten.
     #[inline(never)]
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
         // Otherwise a former connection's copy could be the newer one.

@@ -106,7 +106,7 @@ impl Credit {
         false
     }
 
-    /// For a frame of `size` bytes, which is more than is left. True: it must wait.
+    /// Handles a frame of `size` bytes, which is more than is left. True: the frame must wait.
     pub(super) fn is_short(&mut self, size: u64, now_ns: u64) -> bool {
         if now_ns >= self.window_start_ns.saturating_add(self.window_ns()) {
             self.window_start_ns = now_ns;

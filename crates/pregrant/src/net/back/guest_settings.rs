@@ -52,7 +52,7 @@ impl GuestSettings {
         dropped
     }
 
-    /// How ports must distribute frames over `queues` queues. None: as they like.
+    /// How ports must distribute frames over `queues` queues. None: ports choose the queue.
     pub(super) fn steering(&self, queues: usize) -> Option<Arc<dyn Steering>> {
         let on = self.hash.is_on() && queues > 1;
         on.then(|| Arc::new(HashSteering { settings: self.hash.clone(), queues }) as Arc<dyn Steering>)

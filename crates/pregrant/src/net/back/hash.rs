@@ -34,7 +34,8 @@ pub struct HashSettings {
     /// The precomputed key. None: the key is empty, and every hash is 0.
     ready: Option<Toeplitz>,
     mapping: Box<[u16; MAPPING_MAX]>,
-    /// Number of its entries that are used; 0: the queue is the hash modulo the number of queues.
+    /// Number of the table's entries that are used; 0: the queue is the hash modulo the number of
+    /// queues.
     size: usize,
 }
 
@@ -217,7 +218,7 @@ mod tests {
         s
     }
 
-    /// From 66.9.149.187:2794 to 161.142.100.80:1766.
+    /// Returns a packet from 66.9.149.187:2794 to 161.142.100.80:1766.
     fn v4(protocol: u8) -> Vec<u8> {
         let mut f = Vec::from([0u8; 12]);
         f.extend([8, 0, 0x45, 0, 0, 40, 0, 1, 0, 0, 64, protocol, 0, 0]);
@@ -228,7 +229,8 @@ mod tests {
         f
     }
 
-    /// From 3ffe:2501:200:1fff::7 to 3ffe:2501:200:3::1, with the same ports.
+    /// Returns a packet from 3ffe:2501:200:1fff::7 to 3ffe:2501:200:3::1, with the same ports as
+    /// [`v4`].
     fn v6(protocol: u8) -> Vec<u8> {
         let mut f = Vec::from([0u8; 12]);
         f.extend([0x86, 0xDD, 0x60, 0, 0, 0, 0, 20, protocol, 64]);
@@ -240,7 +242,7 @@ mod tests {
         f
     }
 
-    /// The vectors of docs/protocol 2.11.
+    /// Checks the test vectors of docs/protocol 2.11.
     #[test]
     fn published_vectors() {
         let all = set(HASH_TYPE_ALL);

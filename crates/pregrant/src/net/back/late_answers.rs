@@ -30,7 +30,7 @@ pub struct LateAnswers {
 }
 
 impl LateAnswers {
-    /// For a ring of `size` slots.
+    /// Creates an empty list for a ring of `size` slots.
     pub fn new(size: u32) -> Self {
         let n = size as usize;
         Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), given: 0 }
@@ -111,7 +111,7 @@ mod tests {
         batch
     }
 
-    /// The tokens of frames of such batches.
+    /// The tokens of frames, each given by the serial number of its batch and its index there.
     fn tokens(of: &[(u64, u64)]) -> Vec<Token> {
         of.iter().map(|(batch, i)| Token(batch << 6 | i)).collect()
     }

@@ -5,7 +5,7 @@
 //!   connect --> | TX: ring, chain, channel | RX: ring, chain, channel | --drop--> unmapped, channels closed
 //!                  poll_tx                   poll_rx     turn       arm, before its owner sleeps
 //!                                              ^
-//!   vif's owner, another thread: QueueShare ---'  what the queue is to keep to, and what it has come to
+//!   vif's owner, another thread: QueueShare ---'  limits for the queue, and its counters
 //! ```
 //! [`SharedControl`] has what the queues of a vif share. What a guest may do: see
 //! [`tx`](super::tx), [`rx`](super::rx).
@@ -124,21 +124,22 @@ pub struct BackQueue<P: Platform> {
     of: DomId,
     pub(super) tx: TxQueue<P>,
     pub(super) rx: RxQueue<P>,
-    /// The event channel. None: it could not be [adopted](Self::adopt), so the queue is stalled
-    /// until its vif closes.
+    /// The event channel of the TX ring, or of both rings. None: it could not be
+    /// [adopted](Self::adopt), so the queue is stalled until its vif closes.
     tx_chan: Option<Chan<P>>,
-    /// None: `tx_chan` serves both rings.
+    /// The event channel of the RX ring. None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
     control: Arc<SharedControl>,
     share: Arc<QueueShare>,
-    /// Pages were returned to the guest, and its vif's owner does not know yet.
+    /// Whether pages were returned to the guest, and the vif's owner does not know yet.
     gave_back: bool,
-    /// The generation of the configuration that it has applied.
+    /// The generation of the configuration that the queue has applied.
     applied: u32,
-    /// Set while it sleeps without credit: TX asks for no event and is polled at this time,
+    /// Set while the queue sleeps without credit: TX asks for no event and is polled at this time,
     /// whatever other queues do meanwhile.
     waits_until: Option<u64>,
-    /// While it sleeps: the latest time at which its port, which had no room, is asked again.
+    /// While the queue sleeps: the latest time at which its port, which had no room, is asked
+    /// again.
     asks_at: Option<u64>,
 }
 
@@ -187,7 +188,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// The state that it shares with its vif's owner.
+    /// The state that the queue shares with its vif's owner.
     pub fn share(&self) -> &Arc<QueueShare> {
         &self.share
     }
@@ -197,8 +198,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx_chan.iter().chain(&self.rx_chan)
     }
 
-    /// Moves its event channels to `p`, another handle of the same domain, which belongs to the new
-    /// owner. One event is pending afterwards.
+    /// Moves the queue's event channels to `p`, another handle of the same domain, which belongs to
+    /// the new owner. One event is pending afterwards.
     pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
         let rx = self.rx_chan.take();
         let tx = self.tx_chan.take();
@@ -243,9 +244,9 @@ impl<P: Platform> BackQueue<P> {
         self.tx.requests().wrapping_add(self.rx.requests())
     }
 
-    /// Applies a new configuration, and handles what waits: between batches, and before it sleeps.
-    /// True: its vif's owner must check it, because its link changed, or it returned pages, or
-    /// frames were too long for its guest.
+    /// Applies a new configuration, and handles what waits. It is called between batches, and
+    /// before the queue sleeps. Returns true if the vif's owner must check the queue, because its
+    /// link changed, or it returned pages, or frames were too long for its guest.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
         if self.tx.chain_mut().waits() || self.share.generation.load(Ordering::Acquire) != self.applied {
@@ -317,7 +318,8 @@ impl<P: Platform> BackQueue<P> {
         self.waits_until.or_else(|| self.control.credit_deadline_ns())
     }
 
-    /// Delivers the frames that `port` has for the guest, as many as it has slots for.
+    /// Delivers the frames that `port` has for the guest, as many as the guest has posted slots
+    /// for.
     pub fn deliver(&mut self, p: &P, port: &mut dyn FramePort) -> Drained {
         let before = self.rx.stats().frames;
         // Others may go on to fill the port, so only what it holds now is delivered.
@@ -334,7 +336,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Retires and answers what TX holds, before it is dropped.
+    /// Retires and answers what TX holds, before the queue is dropped.
     pub fn retire(&mut self, p: &P) {
         if let Some(chan) = &self.tx_chan {
             self.tx.drain(p, chan);

@@ -34,7 +34,8 @@ use alloc::sync::Arc;
 const HEAD: usize = 32;
 /// Interval between reports to the vif's owner of frames that are too long.
 const REPORTS_AGAIN_NS: u64 = 100_000_000;
-/// Number of bursts without zero-copy after one that the paths left to grant copies.
+/// Number of bursts that are received without zero-copy payload after one whose payload the paths
+/// left to grant copies.
 const COPIES_AGAIN: u32 = 16;
 /// Largest number of bursts from the port that are dropped in one control turn.
 const EXPIRED_AT_ONCE: u32 = 64;
@@ -54,8 +55,9 @@ pub struct RxQueue<P: Platform> {
     accepts: RxAccepts,
     /// Set if the guest takes only frames of one slot.
     one_slot: Option<OneSlot>,
-    /// Longer frames arrived since the vif's owner was last notified, and the time of that.
+    /// Frames that are too long for the guest arrived since the vif's owner was last notified.
     long_came: bool,
+    /// The time at which the vif's owner was last notified of such frames.
     long_reported_ns: u64,
     /// The hashes of the arena's frames.
     hashes: Box<Hashes>,
@@ -64,7 +66,7 @@ pub struct RxQueue<P: Platform> {
     bursts: u64,
     stall: Stall,
     stats: Arc<LiveStats>,
-    /// The guest's settings, as of the number of changes in them.
+    /// The queue's copy of the guest's settings, and the number of changes that the copy includes.
     settings: Box<GuestSettings>,
     changes: u32,
     /// Number of queues of the vif.
@@ -323,7 +325,7 @@ impl<P: Platform> RxQueue<P> {
     }
 
     /// Whether there is work, as for [`final_check`](Self::final_check), without asking for events.
-    /// A guest that does not announce new slots has none.
+    /// For a guest that does not announce new slots there is none.
     pub fn is_pending(&mut self) -> bool {
         let waits = self.sent != self.arena.len();
         if !self.stall.is_notified() || !waits && self.stall.link() == Link::Up {
@@ -414,7 +416,7 @@ impl<P: Platform> RxQueue<P> {
         self.stats.read()
     }
 
-    /// Number of requests consumed from its ring, which wraps.
+    /// Number of requests consumed from the RX ring, which wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
@@ -430,12 +432,12 @@ impl<P: Platform> RxQueue<P> {
         self.ring.is_doubtful()
     }
 
-    /// The paths that serve its frames.
+    /// The paths that serve the queue's frames.
     pub fn chain(&self) -> &Chain<P> {
         &self.chain
     }
 
-    /// The paths, to limit what they keep mapped.
+    /// The queue's paths, to limit what they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

@@ -4,7 +4,7 @@
 //! ```text
 //!   control ring, keys, rate --lock--> Control --changes--> a queue's RX copies them again (settings)
 //!   TX of a queue: MCAST extras --lock-->  |
-//!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker polls again
+//!   TX of a queue: credit --try_lock-->    |   lock held: nothing moves now, and the worker polls again
 //! ```
 //! The data path normally takes no lock: RX compares a number, TX checks a flag. A vif with a
 //! `rate` has one credit for all of its queues; a worker that finds it locked serves its other
@@ -68,8 +68,8 @@ impl SharedControl {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The part that RX needs, and the number of changes that it includes. None: the state is being
-    /// changed.
+    /// The part of the state that RX needs, and the number of changes that it includes. None: the
+    /// state is being changed.
     #[cold]
     pub(super) fn settings(&self) -> Option<(u32, GuestSettings)> {
         let control = self.control.try_lock()?;

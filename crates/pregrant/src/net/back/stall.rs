@@ -64,7 +64,7 @@ pub(super) struct QueueState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stall {
     patience: Patience,
-    /// None: the guest has no `feature-rx-notify`, so no stall is detected.
+    /// Whether the guest has `feature-rx-notify`. If not, no stall is detected.
     notified: bool,
     link: Link,
     /// Number of free RX slots at which a stalled queue is up again.
@@ -77,7 +77,7 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// For a new queue, or one that was `live` before this process.
+    /// Starts the stall detection of a new queue, or of one that was `live` before this process.
     pub(super) fn new(patience: Patience, notified: bool, live: bool, now_ns: u64) -> Self {
         Self {
             patience,
@@ -104,7 +104,8 @@ impl Stall {
         self.stalls
     }
 
-    /// Number of slots at which something changes, for the check of the ring.
+    /// Number of free slots that the check of the ring waits for: those that the next frame needs,
+    /// or more if the queue is stalled.
     pub(super) fn wanted(&self, needed: u32) -> u32 {
         if self.link == Link::Up { needed } else { needed.max(self.wanted) }
     }

@@ -243,7 +243,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Passes the batch to a zero-copy port. Returns how many frames it had.
+    /// Passes the batch to a zero-copy port. Returns how many frames were passed.
     #[cold]
     #[inline(never)]
     fn pass_on(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
@@ -297,8 +297,8 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Call before sleeping. Returns true if there is work. If the port has no room, it asks for no
-    /// event.
+    /// Call before sleeping. Returns true if there is work. If the port has no room, the queue asks
+    /// for no event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         Ok(self.is_late() || self.room == Room::Now && self.ring.final_check(1)?)
     }
@@ -332,7 +332,7 @@ impl<P: Platform> TxQueue<P> {
         self.stats.read()
     }
 
-    /// Number of requests consumed from its ring, which wraps.
+    /// Number of requests consumed from the TX ring, which wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
@@ -348,12 +348,12 @@ impl<P: Platform> TxQueue<P> {
         self.ring.is_doubtful()
     }
 
-    /// The paths that serve its frames.
+    /// The paths that serve the queue's frames.
     pub fn chain(&self) -> &Chain<P> {
         &self.chain
     }
 
-    /// The paths, to limit what they keep mapped.
+    /// The queue's paths, to limit what they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

@@ -39,7 +39,7 @@ pub struct RxSlot {
     pub len: u16,
     /// Offset of the fragment in the burst's bytes.
     pub at: u32,
-    /// Index of its answer in [`RxBatch::rsps`].
+    /// Index of the request's answer in [`RxBatch::rsps`].
     pub rsp: u16,
 }
 
@@ -55,14 +55,14 @@ impl RxSlot {
 /// The hash of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHash {
-    /// The bit number of its `HASH_TYPE_*`.
+    /// The bit number of the hash's `HASH_TYPE_*`.
     pub hash_type: u8,
     /// The hash value.
     pub value: u32,
 }
 
 impl FrameHash {
-    /// The extra info that passes it to the guest.
+    /// The extra info that passes the hash to the guest.
     pub fn extra(self) -> Extra {
         Extra::Hash { hash_type: self.hash_type, algorithm: HASH_ALGORITHM_TOEPLITZ, value: self.value }
     }
@@ -73,11 +73,12 @@ impl FrameHash {
 pub struct RxFrame {
     /// The frame's index in the burst.
     pub frame: u16,
-    /// Index of its first fragment in [`RxBatch::slots`].
+    /// Index of the frame's first fragment in [`RxBatch::slots`].
     pub first_slot: u16,
-    /// Number of its fragments.
+    /// Number of the frame's fragments.
     pub nr_slots: u16,
-    /// Number of its first bytes that are delivered already, and not part of its first fragment.
+    /// Number of the frame's first bytes that are delivered already, and not part of its first
+    /// fragment.
     pub head: u16,
 }
 
@@ -108,7 +109,7 @@ pub struct RxBatch {
     /// The id of the batch's first request, if the front uses the slots' indices as ids, as most
     /// do.
     first_id: u16,
-    /// The last id, counted from there.
+    /// The last request's id, counted from `first_id`.
     last_ahead: i32,
 }
 
@@ -161,7 +162,7 @@ impl RxAccepts {
         Offloads { csum: self.csum && self.ipv6_csum, gso }
     }
 
-    /// Whether some frames of `burst` have work that this front does not take, so that
+    /// Whether some frames of `burst` have work that this front does not accept, so that
     /// [`finish`](Self::finish) must look at them.
     #[inline]
     pub fn leaves_work(self, burst: &Burst<'_>) -> bool {
@@ -276,7 +277,8 @@ impl RxBatch {
         self.place_as::<M, true>(ring, burst, accepts, hashes)
     }
 
-    /// Compiled twice, so that frames without hashes and headroom need no checks for them.
+    /// Implements [`place`](Self::place). It is compiled twice, so that frames without hashes and
+    /// headroom need no checks for them.
     #[inline(always)]
     fn place_as<M: RingMem<Kind = NetRx>, const MORE: bool>(
         &mut self,
@@ -318,7 +320,7 @@ impl RxBatch {
         Ok((at.used, 0))
     }
 
-    /// The common case, frames of one slot without extras, in a loop whose state is all in
+    /// Places frames of one slot without extras, the common case, in a loop whose state is all in
     /// registers. It ends at the first frame of another kind, or without a slot.
     #[inline(never)]
     fn place_plain<M: RingMem<Kind = NetRx>>(
@@ -463,7 +465,8 @@ impl RxBatch {
         self.frames[i].head = bytes;
     }
 
-    /// Reverts that, for a path that delivers the whole frame. Returns how many bytes it was.
+    /// Reverts [`delivered_head`](Self::delivered_head), for a path that delivers the whole frame.
+    /// Returns how many bytes had been delivered.
     #[cold]
     pub fn whole_again(&mut self, i: usize) -> u16 {
         let bytes = core::mem::take(&mut self.frames[i].head);
@@ -534,7 +537,7 @@ impl RxBatch {
         good.map(|(_, f)| u64::from(burst.frames[f.frame as usize].len)).sum()
     }
 
-    /// The ring index after its last request.
+    /// The ring index after the batch's last request.
     #[inline(always)]
     pub fn taken(&self) -> u32 {
         self.first_index.wrapping_add(self.nr_rsps as u32)

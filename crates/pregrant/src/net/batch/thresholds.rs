@@ -7,8 +7,8 @@
 pub struct Thresholds {
     /// The path `map` leaves frames of at most this many bytes to a grant copy.
     pub copy_below: u32,
-    /// A path whose pages stay mapped passes frames of more bytes zero-copy to a port that supports
-    /// it; shorter ones are copied.
+    /// A path whose pages stay mapped passes frames longer than this many bytes zero-copy to a port
+    /// that supports it; shorter frames are copied.
     pub lend_from: u32,
 }
 

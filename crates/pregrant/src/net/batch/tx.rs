@@ -51,7 +51,7 @@ impl Claim {
         Self(k)
     }
 
-    /// True if both are the same path's.
+    /// Whether both claims are the same path's.
     #[inline(always)]
     pub const fn is(self, other: Self) -> bool {
         self.0 == other.0
@@ -84,9 +84,9 @@ pub enum MulticastAsk {
     Del(MacAddr),
 }
 
-/// Number of segments after which a batch starts no further frame: four of the longest frames at
-/// 536, the least MSS of IPv4 that every host takes. The last frame may add [`MIN_GSO_SIZE`]'s 1366
-/// more.
+/// Number of segments after which a batch starts no further frame: those of four of the longest
+/// frames at an MSS of 536, the least that every IPv4 host accepts. The last frame may add 1366
+/// more, at [`MIN_GSO_SIZE`].
 pub const BATCH_SEGMENTS: usize = 512;
 
 /// Number of batches created, each for a queue's whole life.
@@ -103,8 +103,8 @@ pub struct TxSlot {
     /// Grant reference of the page; 0: the bytes are in a shared [`buffer`](Self::buffer). In a
     /// [claimed](TxBatch::claimed) frame its path defines the meaning.
     pub gref: u32,
-    /// The shared buffer that holds the bytes: the one of the request's id, or the one that it
-    /// [names](Claims::buffer_flag).
+    /// The shared buffer that holds the bytes: the one of the request's id, or the one that the
+    /// request [names](Claims::buffer_flag).
     pub buffer: u16,
     /// Offset in the page, in bytes.
     pub offset: u16,
@@ -112,20 +112,20 @@ pub struct TxSlot {
     pub len: u16,
     /// The request's id.
     pub id: u16,
-    /// Number of its bytes, from the first on, that are in the arena already.
+    /// Number of the fragment's bytes, from the first on, that are in the arena already.
     pub fetched: u16,
 }
 
 /// One frame of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxFrame {
-    /// Index of its first fragment in [`TxBatch::slots`].
+    /// Index of the frame's first fragment in [`TxBatch::slots`].
     pub first_slot: u16,
-    /// Number of its fragments.
+    /// Number of the frame's fragments.
     pub nr_slots: u16,
-    /// Index of its first answer in [`TxBatch::rsps`].
+    /// Index of the frame's first answer in [`TxBatch::rsps`].
     pub first_rsp: u16,
-    /// Number of its answers: fragments and extra infos.
+    /// Number of the frame's answers: fragments and extra infos.
     pub nr_rsps: u16,
 }
 
@@ -171,7 +171,7 @@ pub struct TxBatch {
     pub unblanked: Todo,
     /// Frames that no port can accept: answered OKAY, and dropped.
     pub unfit: Todo,
-    /// Number of segments into which its frames must be cut.
+    /// Number of segments into which the batch's frames must be cut.
     segments: usize,
     /// The multicast requests, each with the index of its answer in [`TxBatch::rsps`].
     pub multicast: Vec<(u16, MulticastAsk)>,
@@ -209,9 +209,9 @@ impl Default for TxBatch {
 /// Which frames a port accepts in pages that stay mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StandingTakes {
-    /// The offloads that it supports.
+    /// The offloads that the port supports.
     pub caps: Offloads,
-    /// Frames of more than this many bytes.
+    /// The port accepts frames of more than this many bytes.
     pub above: u32,
 }
 
@@ -220,7 +220,7 @@ enum Outcome {
     Frame(Offload),
     /// A multicast request, with no frame.
     Multicast(MulticastAsk),
-    /// Answer ERROR in every slot, and pass nothing on.
+    /// The frame is invalid: each of its slots is answered with ERROR, and nothing is passed on.
     Drop,
 }
 
@@ -285,8 +285,8 @@ impl TxBatch {
         self.claimed[usize::from(claim.0)]
     }
 
-    /// Compiled for each combination, so that guests without a rate, and queues whose paths claim
-    /// no requests, need no checks for them.
+    /// Implements [`take_within`](Self::take_within). It is compiled for each combination, so that
+    /// guests without a rate, and queues whose paths claim no requests, need no checks for them.
     #[inline(always)]
     fn take_as<M: RingMem<Kind = NetTx>, C: Claims, const LIMITED: bool, const BY_FLAG: bool>(
         &mut self,
@@ -557,7 +557,7 @@ impl TxBatch {
     }
 }
 
-/// The fragment that a request names, `len` bytes of it. It names a shared buffer if it has
+/// The fragment of `len` bytes that a request names. The request names a shared buffer if it has
 /// `buffer_flag`; an invalid number names no buffer.
 #[inline(always)]
 fn slot_of(req: &TxRequest, len: u16, buffer_flag: u16) -> TxSlot {

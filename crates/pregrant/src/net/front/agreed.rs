@@ -1,7 +1,7 @@
 //! What a vif's front and its back agreed on at the last set-up. It can be read after the
 //! connection has gone, too.
 //!
-//! What a back may do: offer whatever it likes, and change that when it comes again: what it takes
+//! What a back may do: offer whatever it likes, and change its offer when it reconnects: the offer
 //! is read again then.
 
 use super::not_offered::NotOffered;

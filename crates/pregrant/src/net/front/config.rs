@@ -57,7 +57,8 @@ pub struct FrontConfig {
     /// in no staging buffer (docs/protocol 4.7). Frames that were not copied when a back ends are
     /// lost.
     pub guest_copy: bool,
-    /// Pages are granted once, and the back is asked to keep them mapped. With a control ring then.
+    /// Pages are granted once, and the back is asked to keep them mapped, if it has a control ring,
+    /// which the front then uses.
     pub gref_mapping: bool,
     /// Pages are granted once and used again and again.
     pub persistent: bool,

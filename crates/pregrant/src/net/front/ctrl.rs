@@ -34,7 +34,8 @@ pub struct CtrlFront<P: Platform> {
     list: Granted<P>,
     /// The request that has no answer yet.
     pending: Option<CtrlRequest>,
-    /// Never 0: Windows' front skips 0, so a back may treat it as no id.
+    /// The id of the next request. It is never 0: Windows' front skips 0, so a back may treat it as
+    /// no id.
     next_id: u16,
     /// An answer was found since the channel was unmasked.
     found: bool,
@@ -42,7 +43,7 @@ pub struct CtrlFront<P: Platform> {
     statuses: Box<[u16]>,
 }
 
-/// A request is in flight already, or its data does not fit in a page.
+/// A request is in flight already, or the new request's data does not fit in a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAsked;
 
@@ -180,7 +181,8 @@ impl<P: Platform> CtrlFront<P> {
         Ok(work)
     }
 
-    /// The ring's page and the others, for [`Regions::put`].
+    /// Takes this apart into the ring's page, the page of keys, and the page of lists, for
+    /// [`Regions::put`].
     pub fn into_granted(self) -> [Granted<P>; 3] {
         [Granted::from_parts(self.ring.into_mem().into_pages(), self.ring_grants), self.page, self.list]
     }

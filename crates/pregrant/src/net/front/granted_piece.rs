@@ -34,17 +34,18 @@ impl GrantedPiece {
     }
 }
 
-/// Counts the requests for such fragments, and has those that were answered.
+/// Counts the requests for fragments in the caller's pages, and has the ids of those that were
+/// answered.
 #[derive(Default)]
 pub(super) struct Pieces {
     out: u32,
-    /// Ids of answered requests. Its capacity is the number of ids; without capacity the queue
-    /// accepts no such fragments.
+    /// Ids of answered requests. The list's capacity is the number of ids; without capacity the
+    /// queue accepts no such fragments.
     answered: Vec<u16>,
 }
 
 impl Pieces {
-    /// For a queue with `n` ids that accepts such fragments.
+    /// Creates the counters of a queue with `n` ids that accepts such fragments.
     pub(super) fn of_ids(n: u32) -> Result<Self, PlatformError> {
         Ok(Self { out: 0, answered: memory::room(n as usize)? })
     }
@@ -55,7 +56,7 @@ impl Pieces {
         self.answered.capacity() > 0
     }
 
-    /// Returns the id of one that was answered.
+    /// Returns the id of a fragment whose request was answered.
     #[inline(always)]
     pub(super) fn answered(&mut self) -> Option<u16> {
         self.answered.pop()

@@ -148,7 +148,7 @@ impl<P: Platform> TxHalf<P> {
 pub struct RxHalf<P: Platform> {
     pub(super) rx: RxFront<P>,
     pub(super) link: Arc<QueueLink<P>>,
-    /// Used by [`recv_by_arena`](Self::recv_by_arena).
+    /// The arena of [`recv_by_arena`](Self::recv_by_arena), once that was called.
     pub(super) arena: Option<Box<Arena>>,
     pub(super) rest: Rest<P>,
 }
@@ -163,10 +163,11 @@ pub(super) struct Rest<P: Platform> {
     pub asked: Requested,
     /// Whether TX pages stay granted, or are granted for each frame.
     pub granting: Granting,
-    /// RX pages beyond the slots, and how many may be added.
+    /// Number of RX pages beyond the slots.
     pub spare: u32,
+    /// Number of RX pages that may be added.
     pub more: u32,
-    /// TX ids and RX slots.
+    /// Number of TX ids, and of RX slots.
     pub ids: [u32; 2],
     pub hooked: HookStats,
 }

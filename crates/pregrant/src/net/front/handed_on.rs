@@ -4,8 +4,8 @@
 //!   recv_by_reference --> heads in an arena, tokens --hand_on--> FramePort::tx_zero_copy --> release
 //!                                                      '-- piece: the pages that the back wrote to
 //! ```
-//! Invariant: a frame is given back when the port's call is over. No port holds one beyond it: to
-//! one that would, its payload is copied.
+//! Invariant: a frame is given back when the port's call is over. No port holds a frame beyond the
+//! call: for a port that would, the payload is copied.
 //!
 //! What the back may do: write to these pages at any time. A port parses heads alone, which are
 //! private.

@@ -18,7 +18,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Link<C> {
     tx_chan: C,
-    /// None: `tx_chan` serves both rings.
+    /// The event channel of the RX ring. None: `tx_chan` serves both rings.
     rx_chan: Option<C>,
     is_live: AtomicU32,
     sender_waits: AtomicU32,
@@ -73,14 +73,15 @@ impl<C> Link<C> {
         self.is_live.store(u32::from(live), Ordering::Relaxed);
     }
 
-    /// The sender is about to wait for answers. Call this before it asks for an event.
+    /// Notes that the sender is about to wait for answers. Call this before the sender asks for an
+    /// event.
     #[inline(always)]
     pub fn wait(&self) {
         // The store of the ring's index orders this before it.
         self.sender_waits.store(1, Ordering::Release);
     }
 
-    /// The sender does not wait any more.
+    /// Notes that the sender does not wait any more.
     #[inline(always)]
     pub fn go_on(&self) {
         if self.sender_waits.load(Ordering::Relaxed) != 0 {
@@ -100,8 +101,8 @@ impl<C> Link<C> {
         self.find(usize::from(self.is_split()));
     }
 
-    /// Writes only once for each sleep, not for each burst, because the other half reads this cache
-    /// line all the time.
+    /// Notes that work was found on a channel. It writes only once for each sleep, not for each
+    /// burst, because the other half reads this cache line all the time.
     #[inline(always)]
     fn find(&self, channel: usize) {
         if self.found[channel].load(Ordering::Relaxed) == 0 {

@@ -23,9 +23,10 @@ pub enum NotOffered {
         /// The lengths that the back offers.
         offered: Vec<DataLen>,
     },
-    /// This path.
+    /// The path with this name.
     Path(PathName),
-    /// A path that the back offers: it refused the memory that the front shared for it.
+    /// A path that the back offers. The back refused the memory that the front shared for this
+    /// path.
     Refused(PathName),
     /// The requested number of queues.
     Queues {

@@ -31,7 +31,7 @@ impl<P: Platform> FrontQueue<P> {
         (of(self.tx().chain()), of(self.rx().chain()))
     }
 
-    /// Staging buffers, TX and RX; 0: ordinary grants.
+    /// Number of staging buffers, for TX and for RX; 0: ordinary grants are used.
     pub fn staging_buffers(&self) -> (u32, u32) {
         (self.tx().chain().buffers(), self.rx().chain().buffers())
     }

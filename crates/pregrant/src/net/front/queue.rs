@@ -59,7 +59,7 @@ pub struct QueueConfig {
     /// again and again. If the back may need no grant, a page is granted only when it is first
     /// used.
     pub granting: [Granting; 2],
-    /// RX pages beyond the ring's slots.
+    /// Number of RX pages beyond the ring's slots.
     pub spare: u32,
     /// Number of RX pages that may be added later.
     pub more: u32,
@@ -194,7 +194,7 @@ fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Resu
     Ok(keys)
 }
 
-/// The queue, of two halves.
+/// One queue of a vif's front, in two halves.
 pub struct FrontQueue<P: Platform> {
     /// Both halves are boxed, so that moving a queue is cheap, even onto a small stack.
     tx: Box<TxHalf<P>>,
@@ -275,8 +275,8 @@ impl<P: Platform> FrontQueue<P> {
         ActiveLists { tx, rx }
     }
 
-    /// Releases the memory of this path, except in the directions that the back accepted. Before
-    /// [`go_live`](Self::go_live).
+    /// Releases the memory of this path, except in the directions that the back accepted. It must
+    /// be called before [`go_live`](Self::go_live).
     pub(super) fn give_up(&mut self, path: PathName, takes: ActiveLists, p: &P, regions: &mut Regions<P>) {
         for (chain, takes) in [(self.tx.tx.chain_mut(), takes.tx), (self.rx.rx.chain_mut(), takes.rx)] {
             if !takes {
@@ -499,18 +499,18 @@ impl<P: Platform> FrontQueue<P> {
         &mut self.rx.rx
     }
 
-    /// Ordinary pages, TX and RX.
+    /// Number of ordinary pages, for TX and for RX.
     pub fn pages(&self) -> [u32; 2] {
         [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, OrdinaryPages::ids))
     }
 
-    /// For each direction: true if there are more pages or buffers than slots, so that each rests
-    /// before it is written again.
+    /// For each direction: true if there are more pages or buffers than slots, so that each page or
+    /// buffer rests before it is written again.
     pub fn rests(&self) -> bool {
         self.tx.tx.chain().pages().is_some_and(OrdinaryPages::rest)
     }
 
-    /// The grants of its ordinary pages, TX and RX.
+    /// The grants of the queue's ordinary pages, TX and RX.
     pub fn page_refs(&self) -> [&[GrantRef]; 2] {
         [self.tx.tx.chain(), self.rx.rx.chain()]
             .map(|chain| chain.pages().map_or(&[][..], OrdinaryPages::refs))
@@ -563,7 +563,7 @@ impl<P: Platform> FrontQueue<P> {
         (self.tx.tx.stats(), self.rx.rx.stats())
     }
 
-    /// The ports of its event channels at this domain.
+    /// The ports of the queue's event channels at this domain.
     pub fn channels(&self, p: &P) -> (EvtchnPort, Option<EvtchnPort>) {
         let link = &self.tx.link;
         let rx = link.is_split().then(|| p.events().local(link.rx_chan()));
@@ -593,7 +593,7 @@ impl<P: Platform> FrontQueue<P> {
         Ok(queue)
     }
 
-    /// State that its halves share.
+    /// The state that the queue's halves share.
     pub(super) fn link(&self) -> &Arc<QueueLink<P>> {
         &self.tx.link
     }

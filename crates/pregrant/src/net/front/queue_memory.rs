@@ -22,7 +22,7 @@ pub const IDS_MAX: u32 = 0x7fff;
 /// Access of the back to the memory of a direction.
 pub const ACCESS: [Access; 2] = [Access::ReadOnly, Access::ReadWrite];
 
-/// See the module; TX and RX, in this order.
+/// The memory of a queue that is being set up. Arrays have TX and RX, in this order.
 pub struct QueueMemory<'a, P: Platform> {
     /// The platform that grants pages.
     pub p: &'a P,
@@ -36,7 +36,7 @@ pub struct QueueMemory<'a, P: Platform> {
     pub slots: [u32; 2],
     /// Frames may need several slots, by direction.
     pub sg: [bool; 2],
-    /// Number of ordinary pages beyond that, by direction.
+    /// Number of ordinary pages in addition to those of `slots`, by direction.
     pub spare: [u32; 2],
     /// Number of pages that may be added later, by direction.
     pub more: [u32; 2],

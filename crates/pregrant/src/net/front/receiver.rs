@@ -230,7 +230,7 @@ fn copy_parts<P: Platform, F: FrontPath<P>>(
 
 /// A receiver that copies the head of a frame and passes the rest by reference.
 pub struct Lending<'a> {
-    /// Gets whole frames, or their heads.
+    /// The arena that gets whole frames, or their heads.
     pub out: &'a mut Arena,
     /// Notes which frames the caller gets by reference.
     pub lent: &'a mut Lent,
@@ -340,7 +340,7 @@ fn lend(pages: &mut LentPages, parts: &[Part], head_bytes: usize) -> Option<Toke
     token
 }
 
-/// Copies heads, and hands the rest to a sink that has references to pages.
+/// A receiver that copies heads, and hands the rest to a sink that has references to pages.
 pub struct Handing<'a, S> {
     /// The sink that gets the frames.
     pub to: &'a mut S,

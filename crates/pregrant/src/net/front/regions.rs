@@ -4,5 +4,5 @@
 pub use crate::grants::regions::{Granted, Granting, Grants, Region, Regions};
 use crate::ring::RingPages;
 
-/// The memory of a ring in one's own granted pages.
+/// The memory of a ring in pages that this domain has granted.
 pub type OwnRing<K, P> = RingPages<K, Region<P>>;

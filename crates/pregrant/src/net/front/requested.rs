@@ -11,7 +11,7 @@ use crate::net::path::{DataRing, Negotiate, Persistent, Staging};
 use crate::net::path::{Foreign, GuestCopy};
 use alloc::vec::Vec;
 
-/// See the module. By default the front requests nothing.
+/// The features that a front requests of its back. By default the front requests nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Requested {
     /// Staging buffers that the front wants.
@@ -63,14 +63,14 @@ impl Requested {
         all
     }
 
-    /// True if this asks for staging buffers. When memory is short at the front, other paths are
-    /// reduced before these are given up.
+    /// True if the front requests staging buffers. When memory is short at the front, other paths
+    /// are reduced before staging buffers are given up.
     pub fn has_staging(&self) -> bool {
         self.staging != Buffers::NONE
     }
 
-    /// True if this asks for more staging buffers than slots. Those are given up first when memory
-    /// is short.
+    /// True if the front requests more staging buffers than slots. Those beyond the slots are given
+    /// up first when memory is short.
     pub fn is_extra(&self) -> bool {
         self.staging.buffers > 0
     }
@@ -80,7 +80,8 @@ impl Requested {
         self.smaller(back).into_iter().find(|asked| !asked.is_extra()).unwrap_or(self)
     }
 
-    /// How these paths need the front's ordinary pages granted; None: they do not care.
+    /// Whether the requested paths need the front's ordinary pages granted once or for each frame;
+    /// None: they work with either.
     pub fn granting(&self) -> Option<Granting> {
         if self.gref_mapping || self.persistent {
             Some(Granting::Standing)

@@ -50,7 +50,7 @@ pub struct RxFront<P: Platform> {
     lends: bool,
     /// Scratch memory: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
-    /// Scratch: a frame of several answers.
+    /// Scratch memory: a frame of several answers.
     pub(super) long: Box<LongFrame>,
     pub(super) stats: DirStats,
 }
@@ -62,7 +62,7 @@ pub(super) struct RxTables {
 }
 
 impl RxTables {
-    /// For a ring of so many slots, and these paths.
+    /// Allocates the tables for a ring of `slots` slots and these paths.
     pub(super) fn new<P: Platform>(
         slots: u32,
         chain: &FrontChain<P>,
@@ -103,7 +103,7 @@ impl<P: Platform> RxFront<P> {
         Ok(Self::with_tables(ring, chain, tables))
     }
 
-    /// The same with tables that are there.
+    /// Like [`new`](Self::new), with tables that were made before.
     pub(super) fn with_tables(
         ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
         chain: FrontChain<P>,
@@ -198,7 +198,7 @@ impl<P: Platform> RxFront<P> {
         self.take(&mut Handing { to, lends: self.lends }, want)
     }
 
-    /// The back is [trusted](super::trust): its frames may stay in their pages.
+    /// Allows frames to stay in their pages, because the back is [trusted](super::trust).
     pub fn allow_lent(&mut self) {
         self.lends = true;
     }
@@ -368,7 +368,8 @@ impl<P: Platform> RxFront<P> {
         chain.flagged_mut().iter_mut().for_each(|path| path.fetch(p, out, stats));
     }
 
-    /// A frame of several slots, with extras, or an error.
+    /// Receives a frame of several slots or with extras, or reads the answers that report an error
+    /// instead of a frame.
     #[cold]
     #[inline(never)]
     fn recv_long(

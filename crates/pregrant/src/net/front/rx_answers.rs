@@ -39,7 +39,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Splits the part at byte `end` of its slot. None: no byte is before that.
+    /// Splits the part at byte `end` of its slot. None: the part has no byte before `end`.
     #[inline(always)]
     pub fn split(self, end: usize) -> Option<(Self, Self)> {
         let ahead = end.checked_sub(self.offset.into()).filter(|n| *n > 0)?;
@@ -59,7 +59,7 @@ pub struct LongFrame {
     pub used: u32,
     /// Number of bytes.
     pub total: usize,
-    /// Number of bytes left free before them.
+    /// Number of bytes left free before the frame's bytes.
     pub headroom: usize,
     /// The checksum and segmentation work left.
     pub offload: Offload,
@@ -86,8 +86,9 @@ impl Default for LongFrame {
 }
 
 impl LongFrame {
-    /// Reads the answers of such a frame, from number `at` on, of `n` that are there. False: they
-    /// are not all there. `names` are the flags by which an answer [names memory](Part::name).
+    /// Reads the answers of a frame of several slots, with extras, or with an error, from number
+    /// `at` on, of `n` that are there. False: they are not all there. `names` are the flags by
+    /// which an answer [names memory](Part::name).
     ///
     /// # Errors
     ///
@@ -164,9 +165,9 @@ impl LongFrame {
         Ok(true)
     }
 
-    /// Splits off the head, if it is in another memory than the rest of the first part, which ends
-    /// at byte `end` of the slot: this makes two parts of it, or leaves one if all of it is there.
-    /// Returns false if no byte of it is.
+    /// Splits off the head, which is in another memory and ends at byte `end` of the first part's
+    /// slot. The first part becomes two parts, or stays one if all of it belongs to the head.
+    /// Returns false if none of its bytes belong to the head.
     pub fn split_head(&mut self, end: usize) -> bool {
         let [ahead, first, ..] = &mut self.parts;
         let Some((head, behind)) = first.split(end) else { return false };

@@ -38,9 +38,9 @@ pub struct Hooked<'a, P: Platform> {
     pub p: &'a P,
     /// The TX side of the same queue.
     pub tx: &'a mut TxFront<P>,
-    /// Gets the frames that pass.
+    /// The arena that gets the frames that pass.
     pub out: &'a mut Arena,
-    /// Gets the frames for other vifs.
+    /// The buffer that gets the frames for other vifs.
     pub diverted: &'a mut Diverted,
     /// Counters of the hook's verdicts.
     pub stats: &'a mut HookStats,
@@ -53,8 +53,8 @@ trait Place<P: Platform> {
     /// Copies bytes of the frame, from `skip` on, until `dst` is full. All parts were checked
     /// before. Returns false if the memory is gone.
     fn copy(&self, p: &P, slots: &Slots<'_>, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;
-    /// Sends the buffers that it is in on, or drops it for want of room on TX. False: it has to be
-    /// copied.
+    /// Sends on the buffers that the frame is in, or drops the frame for want of room on TX. False:
+    /// the frame has to be copied.
     fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool;
 }
 
@@ -75,7 +75,7 @@ struct Long<'a, P: Platform> {
 enum Memory<'a, P: Platform> {
     /// The slots' memory: the path of the first part, and that of the others.
     Slots(&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
-    /// The memory that its responses name.
+    /// The memory that the frame's responses name.
     Flagged(&'a AnyFlaggedPath<P>),
 }
 
@@ -88,8 +88,8 @@ struct Slots<'a> {
 
 impl<P: Platform> RxFront<P> {
     /// Asks `hook` about the frames that arrived, at most `most`, once at least `want` answers are
-    /// there, and does what it says. Requests that are written to the TX ring are not published
-    /// here. Returns how many frames there were.
+    /// there, and does what the hook says. Requests that are written to the TX ring are not
+    /// published here. Returns how many frames there were.
     pub fn recv_hooked(
         &mut self,
         to: &mut Hooked<'_, P>,

@@ -1,19 +1,22 @@
-//! Which memory each RX slot has, of one kind: staging buffers, or pages. Where there are more than
-//! slots, each rests before it is written again (docs/protocol 3.2), or goes elsewhere for a time:
-//! TX sends a received buffer on (3.5), a consumer reads a page in place.
+//! Which staging buffer, or which page, each RX slot has; either is called a buffer here. If there
+//! are more buffers than slots, each buffer rests before it is written again (docs/protocol 3.2),
+//! or leaves the slots for a time: TX sends a received buffer on (3.5), a consumer reads a page in
+//! place.
 //!
 //! ```text
 //!   spare --post--> slot --answer, copied or dropped--> the same slot, or spare
 //!     ^              '----answer, taken--> TX, by its id, or a consumer, by a token --given back--.
 //!     '------------------------------------------------------------------------------------------'
 //! ```
-//! Where they rest, spare ones are posted first in, first out, so the posted ones move through all,
-//! but for those in which nothing was: a slot's page, when its frame was in its buffer;
-//! else the one that came back last is posted first, and a slot keeps its own.
+//! If buffers rest, the spare buffer that came back first is posted first, so that all of them are
+//! used in turn, except that a slot keeps a buffer in which nothing was received: its page, when
+//! the frame was in its staging buffer. If buffers do not rest, the spare one that came back last
+//! is posted first, and a slot keeps its own.
 //!
-//! Invariants: each is in one place: it has a slot, is spare, or is away ([`SlotMemory::holds`]
-//! counts them). The id of an RX request is its buffer's number, so a slot without one is not
-//! posted. Where there are no more than slots, a slot always has the one of its own number.
+//! Invariants: each buffer is in one place: a slot has it, or it is spare, or it is away
+//! ([`SlotMemory::holds`] counts each kind). The id of an RX request is its buffer's number, so a
+//! slot without a buffer is not posted. If there are no more buffers than slots, a slot always has
+//! the buffer of its own number.
 //!
 //! What the back may do: nothing here. It names RX slots by their place on the ring, and an id of
 //! TX counts once it is known to be in flight ([`tx`](super::tx)).
@@ -25,7 +28,7 @@ use alloc::boxed::Box;
 /// The slot has no buffer.
 const NONE: u16 = NO_ID;
 
-/// See the module. A number is a buffer's, or a page's.
+/// The table of which buffer or page each RX slot has. A number is a buffer's, or a page's.
 pub struct SlotMemory {
     /// For each slot the number of its buffer or page.
     of_slot: Box<[u16]>,

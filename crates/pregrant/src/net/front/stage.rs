@@ -12,11 +12,11 @@
 //! |---|---|---|
 //! | `Down` | the back is at 2 | `SetUp` |
 //! | `SetUp` | the back is at 4 | `Live` |
-//! | `SetUp` | it is at 4, and has refused more memory than frames need | `Closing`, then the minimum |
+//! | `SetUp` | the back is at 4, and has refused more memory than frames need | `Closing`, then the minimum |
 //! | `Live` | the back is at 1, 2, 3, 7 or 8 | `Away` |
-//! | `Live` | it keeps fewer pages mapped than it advertised | `Closing`, then the minimum |
+//! | `Live` | the back keeps fewer pages mapped than it advertised | `Closing`, then the minimum |
 //! | `Away` | the back is at 4 and accepts what was shared | `Connected`: requests are repeated |
-//! | `Away` | it refuses that, does not serve the rings ([`taking_up`](super::taking_up)), or the renewal fails | `Closing` |
+//! | `Away` | the back refuses what was shared, does not serve the rings ([`taking_up`](super::taking_up)), or the renewal fails | `Closing` |
 //! | any with queues | a fault, `restart`, `close`, `removed` while queues are handed out | `Closing` |
 //! | any with queues, all of them here | the back is at 5 or 6, or is gone; `removed`, `restored` | `Down` |
 //! | any with queues handed out | the back is at 5 or 6, or is gone | the same, until `Recall` has brought them back |
@@ -68,9 +68,9 @@ pub(crate) enum Queues<P: Platform> {
 
 /// State of a queue that the vif keeps while another owner has the queue.
 pub(crate) struct HandedOut<P: Platform> {
-    /// Shared with the queue's halves.
+    /// The flags and channels that are shared with the queue's halves.
     pub link: Arc<QueueLink<P>>,
-    /// The grants of its TX and RX pages, while the vif announces these to the back.
+    /// The grants of the queue's TX and RX pages, while the vif announces these to the back.
     pub refs: [Box<[GrantRef]>; 2],
 }
 
@@ -92,8 +92,8 @@ pub(crate) enum Announcing {
     Over { mapped: Vec<usize>, too_few: bool },
     /// The back is being asked.
     Asking(PageAnnouncement),
-    /// Another back has the rings. It is asked once the outstanding request has its answer.
-    /// `awaits_ours`: that request is about these pages, and not one of the vif's owner.
+    /// Another back has the rings, and is asked once the outstanding request has its answer.
+    /// `awaits_ours`: the outstanding request is about these pages, and not one of the vif's owner.
     AskingAgain { awaits_ours: bool },
 }
 
@@ -155,7 +155,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// Frames can travel on what was set up.
+    /// Starts the connection that was set up: frames can travel from now on.
     pub fn go_live(&mut self, announcing: Announcing) {
         match core::mem::replace(self, Self::Down) {
             Self::SetUp { queues, ctrl } => {
@@ -204,7 +204,7 @@ impl<P: Platform> Stage<P> {
         (queues, failed)
     }
 
-    /// The vif gets its queues back, in order.
+    /// Gives the vif its queues back, in order.
     pub fn take_back(&mut self, back: Vec<FrontQueue<P>>) {
         debug_assert_eq!(back.len(), self.handed_out().len());
         let is_live = self.is_live();

@@ -1,15 +1,15 @@
 //! Which received frames may stay in the pages in which they came, for a consumer with references
-//! of its own to these pages, as a kernel's network stack is.
+//! of its own to these pages, such as a kernel's network stack.
 //!
 //! ```text
 //!   head, a private copy --headers--> TCP, whole or a fragment     its payload may stay
 //!                                 '-> all else                     it is copied
 //! ```
-//! A stack that decrypts may write where it reads: Linux's ESP input does in the pages of a frame
-//! that is not cloned, whatever its flags say (until May 2026; CVE-2026-43284), in UDP too, and so
-//! does its RxRPC, which is over UDP (CVE-2026-43500). So the back would see what was encrypted, or
-//! change what has been checked. A tunnel may have any of it inside. Of TCP's payload Linux reads,
-//! or takes a copy to decrypt.
+//! A stack that decrypts may write to the bytes that it reads: Linux's ESP input does so in the
+//! pages of a frame that is not cloned, whatever the frame's flags say (until May 2026;
+//! CVE-2026-43284), also inside UDP, and so does Linux's RxRPC, which is over UDP (CVE-2026-43500).
+//! Then the back would see what was encrypted, or change what has been checked. A tunnel may have
+//! such packets inside. Linux only reads TCP's payload, or decrypts a copy of it.
 //!
 //! What the back may do: write any headers. Those in the copy are the ones that the consumer
 //! parses; what it changes in its pages later is payload.
@@ -41,7 +41,7 @@ mod tests {
     const LEN: usize = 3000;
     const HEAD: usize = 256;
 
-    /// Ethernet, `tags`, IPv4 with such a protocol and fragment word, and a TCP header.
+    /// Returns the headers Ethernet, `tags`, IPv4 with this protocol and fragment word, and TCP.
     fn ipv4(tags: &[u16], protocol: u8, fragment: u16) -> Vec<u8> {
         let mut head = vec![0; 12];
         tags.iter().for_each(|tag| head.extend([tag.to_be_bytes(), [0, 7]].concat()));
@@ -52,7 +52,7 @@ mod tests {
         tcp(head, 5)
     }
 
-    /// IPv6 with these extension headers, each 8 bytes, and a TCP header.
+    /// Returns the headers Ethernet, IPv6, these extension headers of 8 bytes each, and TCP.
     fn ipv6(next: &[u8]) -> Vec<u8> {
         let mut head = vec![0; 12];
         head.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
@@ -63,7 +63,7 @@ mod tests {
         tcp(head, 5)
     }
 
-    /// Like `head`, but its first extension header says that this is a later fragment.
+    /// Changes `head` so that its first extension header says that this is a later fragment.
     fn later(mut head: Vec<u8>) -> Vec<u8> {
         head[56..58].copy_from_slice(&[1, 1]);
         head

@@ -1,4 +1,5 @@
-//! A back at 2 while our queues are live: whether it serves them, or waits for a front that begins.
+//! Decides whether a back at 2, while our queues are live, serves them or waits for a front that
+//! begins.
 //!
 //! Linux's netback, unbound and bound again, maps the live rings and serves them at 2; it says 4
 //! once its hotplug script has said that it ran, which may be much later or never. Another back may
@@ -20,7 +21,7 @@
 const ANSWERS_NS: u64 = 3_000_000_000;
 /// How long the front waits if the rings have no requests: the back may never use them.
 const BEGINS_NS: u64 = 30_000_000_000;
-/// Interval of looks at the rings.
+/// Interval at which the rings are looked at.
 const LOOK_NS: u64 = 500_000_000;
 
 /// What a look at the rings showed.

@@ -6,11 +6,11 @@
 //!   FrontConfig::trusted ----------------+--> Trust::lends --> TX: frames in pieces (tx_pieces)
 //!                                                         '-> RX: frames that stay in their pages (recv_lent)
 //! ```
-//! Invariant: a connection's answer is one for both directions, and is as of its set-up. To a back
-//! that is not trusted a front shows pages that were zeroed when they were granted, and in them the
-//! bytes of frames, unless its owner gives it memory to send from (`use_memory`); of what it
-//! receives by `recv_lent` nothing stays in pages that the back has. A consumer that reads frames
-//! by reference (`recv_by_reference`) copies what it wants to be sure of.
+//! Invariant: one decision holds for both directions of a connection, and is made at its set-up. To
+//! a back that is not trusted a front shows pages that were zeroed when they were granted, and in
+//! them the bytes of frames, unless its owner gives it memory to send from (`use_memory`); of what
+//! it receives by `recv_lent` nothing stays in pages that the back has. A consumer that reads
+//! frames by reference (`recv_by_reference`) copies what it wants to be sure of.
 //!
 //! What a back may do: nothing about this. The key is in the guest's directory, which the toolstack
 //! and the guest write.
@@ -31,8 +31,8 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Like xen-netfront: the back is trusted unless the front's owner or the toolstack says 0. A
-    /// key that is missing, or does not begin with a number, counts as "trusted".
+    /// Decides as xen-netfront does: the back is trusted unless the front's owner or the toolstack
+    /// says 0. A key that is missing, or does not begin with a number, counts as "trusted".
     pub fn of(owner: bool, key: Option<&str>) -> Self {
         if owner && !key.is_some_and(is_zero) { Self::Lends } else { Self::Copies }
     }

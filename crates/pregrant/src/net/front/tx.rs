@@ -59,7 +59,7 @@ pub(super) struct TxTables {
 }
 
 impl TxTables {
-    /// For a ring of so many slots, and these paths.
+    /// Allocates the tables for a ring of `slots` slots and these paths.
     pub(super) fn new<P: Platform>(slots: u32, chain: &mut FrontChain<P>) -> Result<Self, PlatformError> {
         Ok(Self {
             ids: IdTables::new(chain.serve_ids(slots)?)?,
@@ -73,11 +73,12 @@ impl TxTables {
 /// Received staging buffers that TX is sending.
 #[derive(Default)]
 struct SentOn {
-    /// The id of the first RX buffer in the queue's lists; None: the back does not support this.
+    /// The id of the first RX buffer in the queue's lists; None: the back does not support sending
+    /// received buffers.
     first_id: Option<u16>,
     /// For each request id the number of the RX buffer that it sends, or [`NO_BUFFER`].
     buffers: Box<[u16]>,
-    /// RX buffers whose requests were answered.
+    /// Numbers of RX buffers whose requests were answered.
     returned: Vec<u16>,
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct SentPart {
 }
 
 impl<P: Platform> TxSlots<P> {
-    /// Tells the paths ahead of the heads of a run.
+    /// Shows the heads of a run of frames to the paths in `ahead`.
     #[inline(never)]
     fn heads(&self, ahead: &mut [AnyFrontPath<P>], frames: &impl Frames, n: usize) {
         for (frame, place) in frames.first(n).zip(self.places.iter()) {
@@ -190,7 +191,7 @@ impl<P: Platform> TxFront<P> {
         Ok(Self::with_tables(ring, chain, tables))
     }
 
-    /// The same with tables that are there.
+    /// Like [`new`](Self::new), with tables that were made before.
     pub(super) fn with_tables(
         ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
         chain: FrontChain<P>,
@@ -208,7 +209,8 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// The paths are those that frames go by: before the first is sent.
+    /// Sets the ids for which the queue's paths have memory. It is called when the paths are final,
+    /// before the first frame is sent.
     pub(super) fn settle_ids(&mut self) -> Result<(), PlatformError> {
         let ids = self.chain.serve_ids(self.slots.ring.size())?;
         self.slots.set_ids(IdTables::new(ids)?);
@@ -256,7 +258,7 @@ impl<P: Platform> TxFront<P> {
         true
     }
 
-    /// True if the back accepts such a frame.
+    /// True if the back accepts a frame of this length, number of slots, and type of segmentation.
     pub(crate) fn takes(&self, len: usize, slots: usize, gso_type: u8) -> bool {
         let limits = self.slots.limits;
         len <= MAX_FRAME && limits.allow(len, gso_type) && (slots == 1 || limits.sg)
@@ -461,7 +463,7 @@ impl<P: Platform> TxFront<P> {
         true
     }
 
-    /// Multicast requests in flight, and how many the back has refused.
+    /// Number of multicast requests in flight, and number that the back has refused.
     pub fn multicast_requests(&self) -> (usize, u64) {
         (self.multicast_ids.len(), self.multicast_refused)
     }

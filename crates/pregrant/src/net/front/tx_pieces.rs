@@ -10,9 +10,9 @@
 //! piece's id is known to be in flight until its request is answered; only then does the caller end
 //! the grant, and use the page again once it has ended.
 //!
-//! Frames do not go so to a back that is not [trusted](super::trust). Nor where the back keeps the
-//! pages that it saw mapped ([`Requested::persistent`]): a reference names another page the next
-//! time. Nor where a frame fits a staging buffer, or its first slot is in one.
+//! Frames are not sent this way to a back that is not [trusted](super::trust); nor if the back
+//! keeps pages mapped that it saw ([`Requested::persistent`]), because a reference names another
+//! page the next time; nor if a frame fits a staging buffer, or its first slot is in one.
 //!
 //! [`Requested::persistent`]: super::requested::Requested::persistent
 //!
@@ -84,8 +84,8 @@ impl<P: Platform> TxSlots<P> {
 
 impl<P: Platform> TxFront<P> {
     /// Allows frames whose payload is in pages of the caller, if the chain supports it. Called
-    /// before the first frame, for a back that is [trusted](super::trust) and keeps no page mapped
-    /// after it saw it.
+    /// before the first frame, for a back that is [trusted](super::trust) and does not keep pages
+    /// mapped that it saw.
     pub fn allow_pieces(&mut self) -> Result<(), PlatformError> {
         let paths = self.chain.paths();
         let in_pages = paths.last().is_some_and(|path| path.pages().is_some());
@@ -101,10 +101,10 @@ impl<P: Platform> TxFront<P> {
         self.pieces.are_taken() && self.slots.limits.sg
     }
 
-    /// Writes a frame whose last bytes are in these pages, whose ids are put into `ids`. The bytes
-    /// before them are copied: at least an Ethernet header, at most a page. The next
-    /// [`publish`](Self::publish) shows the frame to the back. Returns false if there is no room
-    /// now.
+    /// Writes a frame whose last bytes are in the given pages, and puts the ids of their requests
+    /// into `ids`. The frame's first bytes are copied: at least an Ethernet header, at most a page.
+    /// The next [`publish`](Self::publish) shows the frame to the back. Returns false if there is
+    /// no room now.
     ///
     /// # Errors
     /// The frame cannot be sent from its pages, or no page for its head can be granted. Nothing was
@@ -150,7 +150,8 @@ impl<P: Platform> TxFront<P> {
         Ok(true)
     }
 
-    /// Number of fragments whose requests have no answer, or one that the caller did not collect.
+    /// Number of fragments whose requests have no answer, or an answer that the caller did not
+    /// collect.
     pub fn pieces_out(&self) -> u32 {
         self.pieces.out()
     }

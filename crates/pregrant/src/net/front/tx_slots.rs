@@ -42,7 +42,7 @@ pub struct FreeIds {
     resting: u32,
 }
 
-/// So many places for ids, which have none yet.
+/// Returns a table of `n` places, none of which has an id.
 pub(crate) fn table(n: u32) -> Result<Box<[u16]>, PlatformError> {
     memory::list(NO_ID, n as usize)
 }
@@ -112,7 +112,7 @@ pub(crate) struct IdTables {
 }
 
 impl IdTables {
-    /// All of these ids are free.
+    /// Creates the tables of these ids, all of which are free.
     pub(crate) fn new(ids: Ids) -> Result<Self, PlatformError> {
         let in_flight = memory::list(InFlight::Nothing, ids.all as usize)?;
         Ok(Self { free: FreeIds::new(ids)?, in_flight })
@@ -153,7 +153,7 @@ impl<P: Platform> TxSlots<P> {
         (self.free, self.in_flight) = (ids.free, ids.in_flight);
     }
 
-    /// The request of `id` is on the ring.
+    /// Notes that the request of `id` is on the ring.
     #[inline(always)]
     pub(crate) fn note_sent(&mut self, id: u16) {
         self.note(id, InFlight::Frame);
@@ -179,14 +179,14 @@ impl<P: Platform> TxSlots<P> {
 pub struct TxLimits {
     /// The back accepts frames over several slots.
     pub sg: bool,
-    /// TCPv4 segments larger than the MTU.
+    /// The back accepts TCPv4 segments larger than the MTU.
     pub gso_tcpv4: bool,
-    /// TCPv6 segments larger than the MTU.
+    /// The back accepts TCPv6 segments larger than the MTU.
     pub gso_tcpv6: bool,
 }
 
 impl TxLimits {
-    /// For a back that accepts everything.
+    /// The limits of a back that accepts everything.
     pub const NONE: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true };
 
     pub(crate) fn allow(self, len: usize, gso_type: u8) -> bool {
@@ -210,9 +210,9 @@ pub struct Place {
 
 /// The second pass of a run: copies the frames to their places and writes their requests.
 ///
-/// A function of its own, with as little in it as can be: each store waits here for those before
-/// it, whose lines come from the back's core, so that two spilled registers a frame took a fifth of
-/// the frames (`bench net`, staging, TX, 64 B).
+/// This is a function of its own and as short as possible: each store waits here for those before
+/// it, whose cache lines come from the back's core, so two spilled registers per frame cost a fifth
+/// of the throughput (`bench net`, staging, TX, 64 B).
 #[inline(never)]
 pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes, F: Frames>(
     ring: &FrontRing<NetTx, M>,

@@ -93,10 +93,10 @@ pub struct FrontVif<P: Platform> {
 /// How much memory a set-up asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Memory {
-    /// As much as is configured.
+    /// The set-up asks for as much as is configured.
     Full,
-    /// As much as frames need, because the back refused the larger pool, or mapped fewer pages than
-    /// it offered. It holds for one set-up.
+    /// The set-up asks for as much as frames need, because the back refused the larger pool, or
+    /// mapped fewer pages than it offered. This holds for one set-up.
     Minimum,
 }
 
@@ -110,7 +110,7 @@ struct Tried<P: Platform> {
 }
 
 impl<P: Platform> FrontVif<P> {
-    /// A vif in state 1 (Initialising), in which the toolstack creates it.
+    /// Creates the front of a vif in state 1 (Initialising), in which the toolstack creates it.
     pub fn new(to: DomId, config: FrontConfig, reconnect: bool) -> Self {
         Self {
             front: Front::new(Handshake::Direct, reconnect),
@@ -231,8 +231,8 @@ impl<P: Platform> FrontVif<P> {
         Ok(FrontStep::Waiting)
     }
 
-    /// Begins to close from this end, to connect again as after any close: where a step failed at
-    /// state 4, and it is not the back that broke the protocol.
+    /// Begins to close from this end, to connect again as after any close. It is for a step that
+    /// failed at state 4 although the back did not break the protocol.
     pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.stage.stop();
         self.front.restart(bus)
@@ -514,7 +514,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(FrontStep::Live)
     }
 
-    /// Asks the back to keep the next pages mapped; stops asking if it cannot or none are left.
+    /// Asks the back to keep the next pages mapped, until no request can be sent or none is left.
     pub(super) fn ask_next(&mut self, p: &P) {
         let Stage::Live(live) = &mut self.stage else { return };
         let Live { queues, ctrl: Some(ctrl), announcing: Announcing::Asking(asking), .. } = live else {
@@ -673,12 +673,12 @@ impl<P: Platform> FrontVif<P> {
         queues
     }
 
-    /// Takes all of its queues back, in order.
+    /// Takes all of the vif's queues back, in order.
     pub fn take_back(&mut self, queues: Vec<FrontQueue<P>>) {
         self.stage.take_back(queues);
     }
 
-    /// True if its queues are handed out.
+    /// True if the vif's queues are handed out.
     pub fn is_handed_out(&self) -> bool {
         !self.stage.handed_out().is_empty()
     }
@@ -786,7 +786,7 @@ impl<P: Platform> FrontVif<P> {
         gone + self.stage.queues().iter().map(|q| q.rx().lent()).sum::<u32>()
     }
 
-    /// TX requests of queue `i` without an answer.
+    /// Number of TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
         self.stage.live_queues().get(i).map_or(0, |q| q.tx().in_flight())
     }

@@ -72,7 +72,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(all)
     }
 
-    /// The back was not at 4, and is again: see the module.
+    /// Continues with a back that is at state 4 again after it had left that state: see the module.
     pub(super) fn renew<B: DeviceBus>(
         &mut self,
         p: &P,
@@ -141,8 +141,8 @@ impl<P: Platform> FrontVif<P> {
         self.ask_next(p);
     }
 
-    /// The back is not in state 4: it counts as away. Returns true if it is in state 2 and did not
-    /// use the live rings within its time.
+    /// Handles a back that is not in state 4, which counts as away. Returns true if the back is in
+    /// state 2 and did not use the live rings within its time.
     pub(super) fn follow_away(&mut self, p: &P, back: XenbusState) -> bool {
         let Stage::Live(live) = &mut self.stage else { return false };
         if !self.front.reconnects() || back != XenbusState::InitWait {

@@ -1,4 +1,4 @@
-//! A vif's trust in its back, for the vif's owner.
+//! The calls by which a vif's owner sets, and reads, whether the vif trusts its back.
 //!
 //! What a back may do: see [`trust`](super::trust).
 

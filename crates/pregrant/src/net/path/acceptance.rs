@@ -65,9 +65,9 @@ pub struct Accepting<'a, P: Platform> {
     pub p: &'a P,
     /// The front's domain.
     pub of: DomId,
-    /// What the back offered to it.
+    /// The features that the back offered to the front.
     pub offered: &'a BackFeatures,
-    /// What the front requests.
+    /// The connection that the front requests.
     pub front: &'a FrontRequest,
     /// Number of pages that the back may still map, or may still grant to the front.
     pub left: usize,

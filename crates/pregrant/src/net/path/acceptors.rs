@@ -28,7 +28,8 @@ pub struct Acceptors<P: Platform> {
     staging: Heads,
     #[cfg(feature = "research")]
     foreign: ForeignAcceptor<P>,
-    /// Also owns the pages that it grants to the guest, once the back uses a queue's rings.
+    /// The acceptor of `guest-copy`. It also owns the pages that it grants to the guest, once the
+    /// back uses a queue's rings.
     #[cfg(feature = "research")]
     pub guest_copy: GuestCopyAcceptor<P>,
     #[cfg(not(feature = "research"))]

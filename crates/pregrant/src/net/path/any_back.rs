@@ -34,19 +34,19 @@ pub enum AnyPath<P: Platform> {
     Staging(StagingPath<P>),
     /// The guest granted a ring of bytes before any frame was sent.
     DataRing(DataRingPath<P>),
-    /// Any frame of a guest whose whole memory is mapped.
+    /// The back copies from and to any page of a guest whose whole memory is mapped.
     #[cfg(feature = "research")]
     Foreign(ForeignPath<P>),
     /// The back grants its own pages, and the guest copies.
     #[cfg(feature = "research")]
     GuestCopy(GuestCopyPath<P>),
-    /// Pages that the guest asked the back to map.
+    /// The back uses pages that the guest asked it to map.
     GrefMapping(GrefMappingPath<P>),
-    /// Pages that stay mapped after the back saw them.
+    /// The back uses pages that stay mapped after it saw them.
     Persistent(PersistentPath<P>),
-    /// Copy of the headers, map and unmap of the rest.
+    /// The back copies the headers, and maps and unmaps the pages of the rest.
     Map(MapPath<P>),
-    /// Grant copy, one call for each batch.
+    /// The back uses grant copy, one call for each batch.
     Copy(CopyPath),
 }
 
@@ -169,8 +169,8 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// Makes the payload of the batch's frames reachable that it left in place. Returns the frames
-    /// for which that failed.
+    /// Makes the payload that this path left in place reachable, for the batch's frames. Returns
+    /// the frames for which that failed.
     pub fn map_payload(&mut self, p: &P, of: DomId) -> Todo {
         match self {
             Self::Map(path) => path.map_payload(p, of),
@@ -223,7 +223,7 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames. Then
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames. Then
     /// [`retire`](Self::retire) returns them.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         match self {

@@ -26,7 +26,7 @@ use crate::wire::netif::RxResponse;
 pub enum AnyFrontPath<P: Platform> {
     /// Staging buffers, granted at set-up.
     Staging(StagingArea<P>),
-    /// TX: the half of a data ring.
+    /// TX: the half of a data ring from which frames are sent.
     DataRing(SendArea<P>),
     /// Pages that requests name by their frame numbers.
     #[cfg(feature = "research")]
@@ -116,8 +116,9 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// RX: whether the first bytes of a longer frame, which another path carries, are here: as many
-    /// as are ahead of byte [`slot_bytes`](Self::slot_bytes) in its first slot.
+    /// RX: whether the first bytes of a longer frame, which another path carries, are in this
+    /// path's memory: as many as are ahead of byte [`slot_bytes`](Self::slot_bytes) in its first
+    /// slot.
     #[inline(always)]
     pub fn holds_heads(&self) -> bool {
         match self {
@@ -128,7 +129,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// TX: a longer frame, which another path carries, begins with `id`.
+    /// TX: tells the path that a longer frame, which another path carries, begins with `id`.
     #[inline(always)]
     pub fn head(&mut self, id: u16, frame: &impl Source) {
         match self {
@@ -139,7 +140,7 @@ impl<P: Platform> AnyFrontPath<P> {
         }
     }
 
-    /// RX: frames up to this length are prefetched whole, before the batch is read. Bytes.
+    /// RX: the length in bytes up to which frames are prefetched whole, before the batch is read.
     #[inline(always)]
     pub fn asked_bytes(&self) -> usize {
         match self {
@@ -267,7 +268,7 @@ impl<P: Platform> AnyFrontPath<P> {
 
 /// RX memory that a response selects by its flags.
 pub enum AnyFlaggedPath<P: Platform> {
-    /// RX: the half of a data ring.
+    /// RX: the half of a data ring in which frames arrive.
     DataRing(RecvArea<P>),
     /// Pages that the back grants to this domain, which copies from them.
     #[cfg(feature = "research")]
@@ -359,7 +360,7 @@ impl<P: Platform> AnyFlaggedPath<P> {
     }
 
     /// Copies from byte `skip` of a part on as much as `dst` has room for; checks all of the part.
-    /// False: it is lost.
+    /// False: the part's bytes are lost.
     #[cfg_attr(
         not(feature = "research"),
         expect(unused_variables, reason = "a data ring needs none of them")

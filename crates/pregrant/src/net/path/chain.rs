@@ -34,7 +34,8 @@ use alloc::vec::Vec;
 
 const COPY: PathName = PathName::Copy;
 
-/// The chain. Ends with `copy`, which is not named.
+/// The paths of one direction of a queue, in their order. The path `copy` ends every chain, and is
+/// apart from the others.
 pub struct Chain<P: Platform> {
     ahead: Vec<AnyPath<P>>,
     copy: CopyPath,
@@ -131,8 +132,8 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Does what the vif's owner asks for its pages. Returns true if some were given back that the
-    /// owner does not know of.
+    /// Executes what the vif's owner ordered for the pages that the guest asked to map. Returns
+    /// true if some pages were given back that the owner does not know of.
     pub fn apply_config(&mut self) -> bool {
         self.given_pages_mut().is_some_and(GrefMappingPath::apply_config)
     }
@@ -237,7 +238,8 @@ impl<P: Platform> Chain<P> {
     /// private memory, then calls [`deliver_copies`](Self::deliver_copies): a grant copy is
     /// possible between one guest's pages and ours only.
     ///
-    /// Called once a batch, from two places: its loops are there once.
+    /// It is called once a batch, from two places, and not inlined, so that its loops are compiled
+    /// once.
     #[inline(never)]
     pub fn deliver_in_place(
         &mut self,
@@ -283,7 +285,7 @@ impl<P: Platform> Chain<P> {
         self.ahead.iter().find_map(|path| path.piece(i, k))
     }
 
-    /// The path that keeps pages mapped which it saw.
+    /// The path that keeps pages mapped after it saw them.
     fn kept_pages(&self) -> Option<&PersistentPath<P>> {
         match self.ahead.get(self.parts.kept_pages?)? {
             AnyPath::Persistent(path) => Some(path),

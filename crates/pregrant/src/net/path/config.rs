@@ -6,25 +6,26 @@ use super::persistent;
 use super::staging::Heads;
 use crate::net::batch::Thresholds;
 
-/// Largest number of ordinary pages of a vif that a back keeps mapped, as it offers it. Sixteen
-/// vifs of one guest can each have as many.
+/// Largest number of ordinary pages of a vif that a back keeps mapped, according to its offer.
+/// Sixteen vifs of one guest can each have as many.
 const MAPPED_PAGES: usize = 896;
 
 /// The operator's settings of the paths: one field for each path that has any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathConfig {
-    /// The path of frames that no memory was shared for before: `map`, or `copy` as for any other.
+    /// The path of frames for which no memory was shared before: `map` or `copy`.
     pub fallback: PathName,
     /// Lengths that decide which frames are copied although a mapping would be possible.
     pub thresholds: Thresholds,
     /// How staging treats the head of a frame that is longer than a buffer.
     pub staging: Heads,
     /// Allows to map the whole memory of a guest that asks for it, which removes all isolation
-    /// between the guest and this back (docs/protocol 4.6). Only where the platform can.
+    /// between the guest and this back (docs/protocol 4.6). It works only on a platform that can
+    /// map a whole domain.
     pub foreign: bool,
     /// Allows RX by pages that this domain grants to a guest, which then copies by itself
-    /// (docs/protocol 4.7). Only where the platform reports that a page is still mapped when it is
-    /// released.
+    /// (docs/protocol 4.7). It works only on a platform that reports, when a page is released,
+    /// whether the page is still mapped.
     pub guest_copy: bool,
     /// Number of pages of each queue that the front may have mapped by request; 0: the back does
     /// not support such requests.

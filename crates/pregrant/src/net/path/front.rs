@@ -25,7 +25,7 @@ pub enum Sent {
     /// Number of frames that are on the ring now, from the burst's first on. 0: the first one is
     /// not for this path, or the ring is full.
     Frames(usize),
-    /// The path's own memory has no room for the first, which would go by it.
+    /// The path's own memory has no room for the first frame, which the path would carry.
     Full,
 }
 
@@ -42,7 +42,7 @@ pub trait FrontPath<P: Platform> {
     /// RX: the memory consists of buffers that stay with their slots.
     const IN_BUFFERS: bool = false;
 
-    /// Bytes of memory that each id has; 0: ids have none of their own.
+    /// Bytes of memory that each id has; 0: ids have no memory of their own.
     fn slot_bytes(&self) -> usize;
     /// The shared memory of all ids.
     fn bytes(&self) -> &Region<P>;
@@ -51,7 +51,7 @@ pub trait FrontPath<P: Platform> {
     fn receive(&self, at: usize, len: usize) -> Option<Piece<'_>> {
         self.bytes().piece(at, len)
     }
-    /// RX: prefetches these bytes.
+    /// RX: prefetches `len` bytes of the shared memory, from byte `at` on.
     #[inline(always)]
     fn prefetch(&self, at: usize, len: usize) {
         self.bytes().prefetch_read(at, len);
@@ -59,17 +59,18 @@ pub trait FrontPath<P: Platform> {
     /// Offset in the shared memory at which the bytes of `id` start. RX with pages: `id` is the
     /// page's number.
     fn start(&self, id: u16) -> usize;
-    /// Offset from that start at which a frame of `len` bytes is put; the request carries it.
+    /// Offset from [`start`](Self::start) at which a frame of `len` bytes is put; the request
+    /// carries this offset.
     #[inline(always)]
     fn offset(&self, id: u16, len: usize) -> usize {
         let _ = (id, len);
         0
     }
-    /// The reference that a request with `id` carries: the id's memory is granted now where grants
-    /// are per frame. RX: of a page that is posted, `id` is the page.
+    /// The reference that a request with `id` carries. If grants are per frame, the id's memory is
+    /// granted now. On RX with pages `id` is the number of the page that is posted.
     fn place(&mut self, p: &P, id: u16) -> Result<u32, PlatformError>;
-    /// The request of `id` is answered: ends its grant where grants are per frame. False: the peer
-    /// still uses the memory, so the id is not free; try again later.
+    /// Called when the request of `id` is answered: ends the grant of its memory if grants are per
+    /// frame. False: the peer still uses the memory, so the id is not free; try again later.
     #[inline(always)]
     #[must_use]
     fn settle(&mut self, p: &P, id: u16) -> bool {
@@ -86,7 +87,7 @@ impl<P: Platform> TxSlots<P> {
     /// `shorter` bytes and need no extra info. An error of the platform (no grant is free) ends the
     /// run; it is returned if no frame was sent before.
     ///
-    /// Compiled for each path apart, and called once a run.
+    /// It is compiled for each path separately, and called once for each run.
     #[inline(never)]
     pub(crate) fn send_run<F: FrontPath<P>>(
         &mut self,

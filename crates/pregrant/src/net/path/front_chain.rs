@@ -4,7 +4,7 @@
 //! ```text
 //!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes carries every frame; of 4096 bytes
 //!                                                                    every frame without feature-sg, else the first slot of a longer one
-//!   RX: responses that name it by their flags --> data ring, pages of the back's
+//!   RX: responses that name memory by their flags --> data ring, pages of the back's
 //! ```
 //! Invariant: only the last path's memory has grants that end with a frame.
 
@@ -100,7 +100,7 @@ impl<P: Platform> FrontChain<P> {
         Ok(Ids { all: at_once, at_once })
     }
 
-    /// Up to the first path that cannot.
+    /// Shares each path's memory among `n` ids. False: some path cannot serve that many ids.
     fn all_serve_ids(&mut self, n: u32) -> Result<bool, PlatformError> {
         for path in &mut self.paths {
             if !path.serve_ids(n)? {
@@ -173,8 +173,8 @@ impl<P: Platform> FrontChain<P> {
         }
     }
 
-    /// The flags by which a response with these names memory; 0: its frame is in its slot's. Some
-    /// [count](AnyFlaggedPath::ALWAYS) whether there is such memory or not.
+    /// Those of `flags` by which a response names memory; 0: the frame is in the memory of its
+    /// slot. Some flags [count](AnyFlaggedPath::ALWAYS) whether the queue has such memory or not.
     #[inline(always)]
     pub fn names(&self, flags: u16) -> u16 {
         let always = flags & AnyFlaggedPath::<P>::ALWAYS;
@@ -184,7 +184,7 @@ impl<P: Platform> FrontChain<P> {
         flags & self.flagged.iter().fold(0, |all, path| all | path.flags())
     }
 
-    /// The memory that is named so. None: there is no such.
+    /// The memory that a response with the flags `name` names. None: the queue has no such memory.
     #[inline(always)]
     pub fn flagged_by(&self, name: u16) -> Option<&AnyFlaggedPath<P>> {
         self.flagged.iter().find(|path| path.flags() & name != 0)
@@ -196,7 +196,7 @@ impl<P: Platform> FrontChain<P> {
         self.flagged.iter_mut().find(|path| path.flags() & name != 0)
     }
 
-    /// Whether frames come by one that [fetches](AnyFlaggedPath::fetches) them.
+    /// Whether frames come by a path that [fetches](AnyFlaggedPath::fetches) them.
     #[inline(always)]
     pub fn fetches(&self) -> bool {
         self.flagged.iter().any(AnyFlaggedPath::fetches)
@@ -214,8 +214,8 @@ impl<P: Platform> FrontChain<P> {
             || self.flagged.iter().any(|path| path.name() == name)
     }
 
-    /// Does without this path, which the back did not accept. Its ordinary pages are used without
-    /// it.
+    /// Gives up this path, which the back did not accept. The path's ordinary pages are used
+    /// without it.
     pub fn give_up(&mut self, name: PathName, p: &P, regions: &mut Regions<P>) {
         let (paths, rest): (Vec<_>, _) =
             core::mem::take(&mut self.paths).into_iter().partition(|path| path.name() == name);
@@ -233,18 +233,18 @@ impl<P: Platform> FrontChain<P> {
         given_up.release(p, regions);
     }
 
-    /// Does without all memory that responses name.
+    /// Gives up all memory that responses name.
     pub fn give_up_named(&mut self, p: &P, regions: &mut Regions<P>) {
         let flagged = core::mem::take(&mut self.flagged);
         Self { paths: Vec::new(), has_data_ring: false, flagged }.release(p, regions);
     }
 
-    /// The most bytes of a path that may be full that were in use at a time.
+    /// The largest number of bytes in use at a time, of a path whose memory can be full.
     pub fn most(&self) -> u64 {
         self.paths.iter().map(AnyFrontPath::most).sum()
     }
 
-    /// [`AnyFrontPath::is_offered`] of this path's memory; true where there is none.
+    /// Calls [`AnyFrontPath::is_offered`] of this path's memory. True if there is no such memory.
     pub fn is_offered(&self, name: PathName, back: &BackFeatures) -> bool {
         self.paths.iter().filter(|path| path.name() == name).all(|path| path.is_offered(&back.staging))
     }
@@ -254,12 +254,13 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter_mut().for_each(|path| path.go_live(&back.staging));
     }
 
-    /// Buffers that stay with their slots; 0: there are none.
+    /// Number of buffers that stay with their slots; 0: there are none.
     pub fn buffers(&self) -> u32 {
         self.staging().map_or(0, StagingArea::entries)
     }
 
-    /// True if there are more buffers than slots, so that each rests before it is used again.
+    /// True if there are more buffers than slots, so that each buffer rests before it is used
+    /// again.
     pub fn buffers_rest(&self) -> bool {
         self.staging().is_some_and(StagingArea::buffers_rest)
     }
@@ -280,7 +281,7 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter_mut().find_map(AnyFrontPath::pages_mut)
     }
 
-    /// The pages, to be put into another path.
+    /// Takes the ordinary pages out of the chain, to be put into another path.
     pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
         let (of_pages, others): (Vec<_>, _) =
             core::mem::take(&mut self.paths).into_iter().partition(|path| path.pages().is_some());
@@ -305,7 +306,7 @@ impl<P: Platform> FrontChain<P> {
         }
     }
 
-    /// All, the first one first.
+    /// Takes the chain apart into all of its paths, in order.
     pub fn into_paths(self) -> Vec<AnyFrontPath<P>> {
         self.paths
     }

@@ -8,8 +8,8 @@
 //! ```
 //! | name | is |
 //! |---|---|
-//! | [`HeldFrames`] | of a path whose pages stay mapped: the parts of a batch's frames, and the frames in flight |
-//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, for a port; the port, for a queue |
+//! | [`HeldFrames`] | the parts of a batch's frames, and the frames in flight, of a path whose pages stay mapped |
+//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | what a port sees of the chain; what a queue sees of the port |
 //!
 //! The pages of [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
 //! [`persistent`](super::persistent) stay mapped. Each of these says which page a slot uses, and
@@ -50,7 +50,7 @@ pub fn may_be_zero_copy(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
 /// Where bytes of the guest are: a page, by a number that its path chose, and the offset in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// A reference, or which of several mappings.
+    /// The page's grant reference, or the index of one of several mappings.
     pub page: u32,
     /// Offset in the page, bytes.
     pub at: u32,
@@ -76,13 +76,14 @@ struct Kept {
 /// Frames whose payload a port reads in the guest's pages, until it has completed them.
 #[derive(Debug)]
 pub struct HeldFrames {
-    /// Number of the current batch, its frames that the port may read, and those that it keeps:
-    /// none of them once the batch is settled.
+    /// Number of the current batch.
     serial: u64,
+    /// Frames of the batch that the port may read; none once the batch is settled.
     own: Todo,
+    /// Frames of the batch that the port keeps; none once the batch is settled.
     keeping: Todo,
     parts: Vec<Part>,
-    /// For each frame of the batch its first part.
+    /// For each frame of the batch the index of its first part.
     first: Box<[u16; BURST_FRAMES]>,
     /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
     /// and that are not retired.
@@ -184,7 +185,7 @@ impl HeldFrames {
         piece(part.place, part.len.into())
     }
 
-    /// The port keeps frame `i`; `page` gets each of its pages.
+    /// Notes that the port keeps frame `i`; `page` gets each of its pages.
     pub fn hold(&mut self, i: usize, mut page: impl FnMut(u32)) -> Option<Token> {
         if self.own & !self.keeping & 1 << i == 0 {
             return None;
@@ -214,7 +215,8 @@ impl HeldFrames {
         !self.kept.is_empty()
     }
 
-    /// The port has completed these frames, `None`: all. Calls `release` for their pages.
+    /// Notes that the port has completed these frames, `None`: all. Calls `release` for their
+    /// pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
         let done = &mut self.done;
         let mut end = |kept: Kept| {

@@ -1,4 +1,4 @@
-//! The keys of all paths: their names, by their effect, and the directory of a queue's keys.
+//! The keys of all paths: their names, grouped by effect, and the directory of a queue's keys.
 //! Requests that several paths share are in [`request_keys`](super::request_keys).
 
 use crate::xenbus::ring_keys::queue_prefix;
@@ -14,7 +14,7 @@ pub struct PathKeys {
     pub offers: &'static [&'static str],
     /// Keys of the back that say what it accepted for the current connection.
     pub active: &'static [&'static str],
-    /// Of the active keys the one, in each queue's directory, that says in which directions frames
+    /// The one of the active keys, in each queue's directory, that says in which directions frames
     /// go through memory that the front granted at set-up.
     pub directions: Option<&'static str>,
     /// Prefixes of the front's keys that are valid for one connection. A successor that does not
@@ -22,7 +22,8 @@ pub struct PathKeys {
     pub front: &'static [&'static str],
 }
 
-/// A path's request to all queues, and to each; or the keys' error.
+/// What a front requests of a path: for all queues together, and for each queue; or the keys'
+/// error.
 pub type Requests<A, Q, E> = Result<(A, Vec<Q>), E>;
 
 /// Directory of a queue's keys, as a log line shows it.

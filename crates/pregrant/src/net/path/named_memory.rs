@@ -20,7 +20,7 @@ use crate::wire::netif::RxResponse;
 pub struct Answers<'a, P: Platform> {
     /// The ring.
     pub ring: &'a FrontRing<NetRx, OwnRing<NetRx, P>>,
-    /// The first that is asked about, from the oldest on.
+    /// Index of the first response to look at, counted from the oldest one.
     pub at: u32,
     /// Number of responses, from the oldest on.
     pub n: u32,

@@ -11,17 +11,17 @@ crate::named! {
         Staging = "staging",
         /// The guest granted a ring of bytes before any frame was sent.
         DataRing = "data-ring",
-        /// Any frame of a guest whose whole memory is mapped.
+        /// The back copies from and to any page of a guest whose whole memory is mapped.
         Foreign = "foreign",
         /// The back grants its own pages, and the guest copies.
         GuestCopy = "guest-copy",
-        /// Pages that the guest asked the back to map.
+        /// The back uses pages that the guest asked it to map.
         GrefMapping = "gref-mapping",
-        /// Pages that stay mapped after the back saw them.
+        /// The back uses pages that stay mapped after it saw them.
         Persistent = "persistent",
-        /// Copy of the headers, map and unmap of the rest.
+        /// The back copies the headers, and maps and unmaps the pages of the rest.
         Map = "map",
-        /// Grant copy, one call for each batch.
+        /// The back uses grant copy, one call for each batch.
         #[default]
         Copy = "copy",
     }
@@ -31,7 +31,8 @@ impl PathName {
     /// Number of paths.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Whether this build has it: all but those of [`research`](super::research), or all.
+    /// Whether this build has the path. A build has the paths of [`research`](super::research) only
+    /// with the feature of that name.
     pub const fn is_built(self) -> bool {
         cfg!(feature = "research") || !matches!(self, Self::Foreign | Self::GuestCopy)
     }
@@ -90,7 +91,7 @@ pub enum FrameCost {
     NoGrantOperation,
     /// One grant copy for each fragment.
     GrantCopy,
-    /// One map and one unmap of its pages.
+    /// One map and one unmap of the frame's pages.
     MapAndUnmap,
     /// No grant operation at the back; the guest makes a grant copy.
     CopyByGuest,

@@ -19,9 +19,9 @@ use core::fmt;
 pub enum Refusal {
     /// The back refused a staging list.
     Staging(ListRefusal),
-    /// A half of a data ring.
+    /// The back refused a half of a data ring.
     DataRing(HalfRefusal),
-    /// A map of the whole guest.
+    /// The back refused to map the whole guest.
     #[cfg(feature = "research")]
     Foreign(WholeRefusal),
     /// The back could not grant its pages to the guest.

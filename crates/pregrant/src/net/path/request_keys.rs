@@ -35,8 +35,8 @@ impl From<Option<GrantRef>> for RingRequest {
     }
 }
 
-/// The queues' keys of this name, of a front that was offered it; `queues`: how the keys of each
-/// begin.
+/// Reads the requests that the queues of a front make by the key of this name, if the back offered
+/// the path. `queues`: the prefix of each queue's keys.
 pub(super) fn ring_requests<S: KeySource>(
     keys: &mut S,
     offered: bool,

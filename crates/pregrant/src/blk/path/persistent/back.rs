@@ -1,15 +1,15 @@
-//! The back: pages are mapped when they are first seen, and kept.
+//! `persistent` at the back: pages are mapped when they are first seen, and stay mapped.
 //!
 //! Invariants: a page is held from a request's begin to its end, and never purged meanwhile; no
-//! more pages are kept than the limit, beside those that were held when it fell, and these go as
-//! soon as they are not; what found no place is mapped for its request alone, or where [no more may
-//! be](crate::blk::path) that request is copied. A full store lets go of [one in
-//! `PURGE_PART`](PURGE_PART), those that were not used for the longest time, at most once in
-//! [`PURGE_EACH_NS`].
+//! more pages are kept than the limit allows, except that pages which were held when the limit was
+//! lowered are unmapped as soon as they are no longer held. A page that finds no place is mapped
+//! for its request alone; if [no more pages may be mapped](crate::blk::path), that request is
+//! copied. A full store unmaps [one page in `PURGE_PART`](PURGE_PART), the least recently used
+//! ones, at most once in [`PURGE_EACH_NS`].
 //!
-//! What a front may do: name more pages than the store takes (each costs it a map and an unmap, as
-//! `map` does), or such as cannot be mapped (its request fails), or grant a page read-only (it is
-//! mapped so, for writes to the disk, and not kept).
+//! What a front may do: name more pages than the store takes (each costs the front a map and an
+//! unmap, as with `map`), or pages that cannot be mapped (the request fails), or grant a page
+//! read-only (the page is mapped read-only, for writes to the disk, and not kept).
 
 use crate::blk::disk::{IoMemory, MappedPiece};
 use crate::blk::path::back::{

@@ -54,8 +54,8 @@ pub struct VifConfig {
     pub features: BackFeatures,
     /// The configuration of each path.
     pub paths: PathConfig,
-    /// How long frames wait for the front's RX slots, and how long it may post none before its link
-    /// goes down.
+    /// How long frames wait for the front's RX slots, and how long the front may post none before
+    /// its link goes down.
     pub patience: Patience,
 }
 
@@ -84,9 +84,9 @@ pub struct Vif<P: Platform> {
     accepts: RxAccepts,
     /// Why lists were refused, for the log. The vif works without them.
     refused: Refusals,
-    /// Largest number of pages that all of its queues together may keep mapped.
+    /// Largest number of pages that all of the vif's queues together may keep mapped.
     allowed: usize,
-    /// Largest number of pages that it may use until it closes without releasing them.
+    /// Largest number of pages that the vif may use until it closes without releasing them.
     lasting: usize,
     /// The toolstack's limit for the guest.
     rate: Option<Rate>,
@@ -99,7 +99,8 @@ pub struct Vif<P: Platform> {
 }
 
 impl<P: Platform> Back<Vif<P>> {
-    /// A vif that the toolstack created. It writes nothing yet.
+    /// Creates the back's end of a vif that the toolstack created. Nothing is written to xenstore
+    /// yet.
     pub fn new(of: DomId, handle: u32, config: VifConfig) -> Self {
         let vif = Vif {
             of,
@@ -230,7 +231,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 }
 
-/// Pages that its paths export to the guest: `guest-copy` does.
+/// Handles pages that the vif's paths export to the guest, as `guest-copy` does.
 #[cfg(feature = "research")]
 impl<P: Platform> Vif<P> {
     /// Moves frames from exported pages to another path from now on. Frames in those pages can be
@@ -262,7 +263,7 @@ impl<P: Platform> Vif<P> {
     }
 }
 
-/// The same without the feature `research`: no path exports pages.
+/// Without the feature `research` no path exports pages.
 #[cfg(not(feature = "research"))]
 impl<P: Platform> Vif<P> {
     fn revoke_exported(&mut self) {}
@@ -285,19 +286,19 @@ impl<P: Platform> Vif<P> {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
     }
 
-    /// Pages that are mapped from connect to disconnect, and those that may be at any moment.
+    /// Number of pages that are mapped from connect to disconnect, or may be mapped at any moment.
     fn needed_pages(&self) -> usize {
         let rings =
             self.shares.iter().map(|s| s.needed_pages).sum::<usize>() + usize::from(self.ctrl.is_some());
         rings + self.single_pages() + self.held_pages()
     }
 
-    /// Number of these pages that are mapped each on its own.
+    /// Number of those pages that are mapped one by one.
     fn single_pages(&self) -> usize {
         self.grefs.as_ref().map_or(0, GrefRequests::pages)
     }
 
-    /// Number of mapped pages: those that it [needs](PageUse::needed), and those that it keeps
+    /// Number of mapped pages: those that the vif [needs](PageUse::needed), and those that it keeps
     /// mapped.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()
@@ -328,7 +329,7 @@ impl<P: Platform> Vif<P> {
         (!self.accepts.sg && !self.shares.is_empty()).then(|| one_slot().mtu())
     }
 
-    /// Number of frames that were too long for it, on all queues of this connection.
+    /// Number of frames that were too long for the guest, on all queues of this connection.
     pub fn too_long(&self) -> u64 {
         self.shares.iter().map(|share| share.rx.too_long.get()).sum()
     }
@@ -354,13 +355,13 @@ impl<P: Platform> Vif<P> {
         self.shares.len()
     }
 
-    /// Returns its queues, to be given to workers, in their order. Until they are
+    /// Returns the vif's queues, to be given to workers, in their order. Until they are
     /// [back](Self::take_back) the vif can neither close nor detach.
     pub fn hand_out_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }
 
-    /// Takes all of its queues back, in order.
+    /// Takes all of the vif's queues back, in order.
     pub fn take_back(&mut self, queues: Vec<BackQueue<P>>) {
         self.queues = queues;
     }
@@ -436,7 +437,7 @@ impl<P: Platform> Vif<P> {
         [0, 1].map(|dir| self.shares[i].chains[dir].buffers)
     }
 
-    /// For TX and RX: counts of the pages that queue `i` keeps mapped. None: it keeps none.
+    /// For TX and RX: counts of the pages that queue `i` keeps mapped. None: no pages are kept.
     pub fn kept(&self, i: usize) -> [Option<MappedStats>; 2] {
         self.shares[i].kept()
     }
@@ -448,7 +449,7 @@ impl<P: Platform> Vif<P> {
     }
 
     /// Number of pages over all queues that the front asked to map, if none of its requests is in
-    /// progress. None: one is.
+    /// progress. None: a request is in progress.
     pub fn settled_gref_pages(&self) -> Option<usize> {
         let grefs = self.grefs.as_ref()?;
         (grefs.unanswered().next().is_none()).then(|| grefs.pages())

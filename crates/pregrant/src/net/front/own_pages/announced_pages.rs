@@ -1,4 +1,4 @@
-//! Of one queue: the pages of the guest's own memory that the back has, and the requests that name
+//! For one queue: the pages of the guest's own memory that the back has, and the requests that name
 //! them.
 
 use super::cache::GrefCache;
@@ -15,12 +15,12 @@ pub struct AnnouncedPages {
     pub(crate) cache: GrefCache,
     /// For each request id the index of the page that it uses, or [`NO_PLACE`].
     places: Box<[u32]>,
-    /// Copy of a frame over several pages, if the back has none of them.
+    /// Scratch memory for the copy of a frame over several pages, if the back has none of them.
     pub(crate) scratch: Box<[u8]>,
 }
 
 impl AnnouncedPages {
-    /// For a queue with `ids` request ids.
+    /// Creates the table of a queue with `ids` request ids.
     pub(crate) fn new(
         cache: impl FnOnce() -> Result<GrefCache, PlatformError>,
         ids: usize,
@@ -29,7 +29,7 @@ impl AnnouncedPages {
         Ok(Self { cache: cache()?, places, scratch })
     }
 
-    /// The request of `id` is about the page at `place`.
+    /// Notes that the request of `id` names the page at `place`.
     #[inline(always)]
     pub(crate) fn note(&mut self, id: u16, place: u32) {
         if let Some(of_id) = self.places.get_mut(usize::from(id)) {
@@ -37,7 +37,7 @@ impl AnnouncedPages {
         }
     }
 
-    /// The request of `id` was answered.
+    /// Notes that the request of `id` was answered.
     #[inline(always)]
     pub(crate) fn answered(&mut self, id: u16) {
         let of_id = self.places.get_mut(usize::from(id));

@@ -1,5 +1,5 @@
 //! The pages of the guest's own memory that the back of one queue keeps mapped: for each its grant
-//! reference and its state. Frames in such pages are sent in place. It is the bounded form of the
+//! reference and its state. Frames in such pages are sent in place. This is the bounded form of the
 //! hash table of buffers and references that was proposed in the review of staging grants.
 //!
 //! ```text
@@ -124,7 +124,7 @@ pub struct GrefCache {
     refused_from: usize,
     /// Indices of pages that wait for their next step; each is in one of these lists at most.
     wanted: Vec<u32>,
-    /// Granted, and not announced to this back.
+    /// Indices of pages that are granted, and not announced to this back.
     again: Vec<u32>,
     leaving: Vec<u32>,
     ending: VecDeque<u32>,
@@ -135,7 +135,8 @@ pub struct GrefCache {
 }
 
 impl GrefCache {
-    /// For pages 0 to `pages` and tables of at most `places` entries. The back has no page yet.
+    /// Creates a cache for pages 0 to `pages` and tables of at most `places` entries. The back has
+    /// no page yet.
     pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
         let places = places.min(pages);
         let mut ending = VecDeque::new();
@@ -374,7 +375,7 @@ impl GrefCache {
         }
     }
 
-    /// The request could not be sent: restores the state before it.
+    /// Restores the state before a request that could not be sent.
     pub fn unsent(&mut self, end: impl FnMut(GrantRef) -> bool) {
         match self.asked.take() {
             Some(Ask::Add) => self.refused(end),
@@ -440,7 +441,7 @@ impl GrefCache {
         self.working_set.begin(capacity);
     }
 
-    /// The rest of the list's request was not added.
+    /// Ends the grants of the list's pages whose addition the back has not confirmed.
     fn refused(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for k in 0..self.list.len() {
             let Some(&place) = self.list.get(k) else { break };

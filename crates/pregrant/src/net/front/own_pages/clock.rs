@@ -1,4 +1,5 @@
-//! A bounded number of places for pages: which page has which, and which was not used for long.
+//! A bounded number of places for pages: which page has which place, and which page was not used
+//! for long.
 //!
 //! ```text
 //!   page --place_of--> place: [page 7, used] [page 3] [page 90, used] ...
@@ -34,13 +35,13 @@ pub struct Clock {
     place_of: Box<[u32]>,
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Places from this one on never had a page.
+    /// This place, and each one after it, never had a page.
     top: usize,
     hand: usize,
 }
 
 impl Clock {
-    /// For pages 0 to `pages`, of which `places` can have a place.
+    /// Creates a clock for pages 0 to `pages`, of which `places` can have a place.
     pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
         Ok(Self {
             place_of: memory::list(NONE, pages)?,

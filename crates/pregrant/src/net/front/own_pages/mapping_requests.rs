@@ -1,5 +1,5 @@
-//! Pages of the guest's own memory that frames are sent from in place: this grants them, and has
-//! the back map them.
+//! Pages of the guest's own memory that frames are sent from in place: this file grants them, and
+//! has the back map them.
 //!
 //! ```text
 //!   OwnPages: memory --page of a frame--> cache of each queue (TxFront) --question--> grant, ADD, DEL --> CtrlFront
@@ -42,7 +42,8 @@ pub struct OwnPages<P: Platform> {
 }
 
 impl<P: Platform> OwnPages<P> {
-    /// For `memory` and the back `to`. A queue has at most `places` pages of the memory granted.
+    /// Prepares to send from `memory` to the back `to`. A queue has at most `places` pages of the
+    /// memory granted.
     pub fn new(memory: Region<P>, to: DomId, places: usize) -> Self {
         let places = places.min(LIMIT_MAX);
         Self {

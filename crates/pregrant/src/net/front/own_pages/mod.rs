@@ -7,7 +7,7 @@
 //! ```
 //! | file | has |
 //! |---|---|
-//! | `cache` | which pages the back has, and which it is to have |
+//! | `cache` | which pages the back has, and which it should have |
 //! | `clock` | which of them was not used for long |
 //! | `working_set` | whether they fit the back's table at all |
 //! | `mapping_requests` | these pages' grants, and what the back is asked of them |

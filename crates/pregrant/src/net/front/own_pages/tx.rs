@@ -6,12 +6,13 @@
 //!   over several pages, or to be cut: a slot for each page, by its reference or copied
 //!   behind a head from elsewhere:     one more slot, for a copy of that
 //! ```
-//! Invariants: bytes of a page that hits are not read here. The caller does not change its page
-//! until its request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a frame
-//! that was copied is the caller's at once. Frames leave in the order in which they were given.
+//! Invariants: bytes of a page that the cache has are not read here. The caller does not change its
+//! page until its request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a
+//! frame that was copied is the caller's at once. Frames leave in the order in which they were
+//! given.
 //!
-//! What the back may do: read all of an announced page, not only the frame, for as long as it has
-//! it mapped. The page is granted for reading alone.
+//! What the back may do: read all of an announced page, not only the frame, for as long as the back
+//! has the page mapped. The page is granted for reading alone.
 
 use super::announced_pages::{AnnouncedPages, NO_PLACE};
 use super::cache::GrefCache;
@@ -37,7 +38,7 @@ const PARTS_MAX: usize = MAX_FRAME.div_ceil(PAGE_SIZE) + 2;
 pub struct HeadedFrame<'a> {
     /// The first bytes of the frame. They are copied, so that the caller can reuse them at once.
     pub head: &'a [u8],
-    /// The others, in the memory; the offload is the whole frame's.
+    /// The frame's other bytes, in the guest's memory; the offload is the whole frame's.
     pub payload: FrameDesc,
 }
 
@@ -46,7 +47,7 @@ pub struct HeadedFrame<'a> {
 struct Part {
     at: usize,
     len: usize,
-    /// The page's, or [`NO_PLACE`]: the bytes are copied.
+    /// The place of the page in the cache. [`NO_PLACE`]: the bytes are copied.
     place: u32,
     gref: u32,
     id: u16,
@@ -364,7 +365,7 @@ impl<P: Platform> TxFront<P> {
         Ok(Some(true))
     }
 
-    /// The paths before the last see the head of a longer frame, which begins with `id`.
+    /// Shows the head of a longer frame, which begins with `id`, to all paths but the last.
     #[inline(always)]
     fn show_head(&mut self, id: u16, frame: &InMemory<'_, P>) {
         let last = self.chain.len().saturating_sub(1);

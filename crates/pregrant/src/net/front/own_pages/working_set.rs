@@ -18,8 +18,9 @@
 use super::clock::Clock;
 use crate::error::PlatformError;
 
-/// Frames of a window for each entry of the table, and at least.
+/// Number of frames of a window for each entry of the table.
 const WINDOW_FRAMES_PER_ENTRY: usize = 8;
+/// Least number of frames of a window, however small the table is.
 const WINDOW_FRAMES_MIN: usize = 1024;
 
 /// Pages stop entering the table when more than one in this many frames of a window misses; then
@@ -55,7 +56,8 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// For pages 0 to `pages` and tables of at most `places` entries; the table is empty at first.
+    /// Creates the decision for pages 0 to `pages` and tables of at most `places` entries; the
+    /// table is empty at first.
     pub fn new(pages: usize, places: usize) -> Result<Self, PlatformError> {
         let beside = Clock::new(pages, places)?;
         let (window, mode) = (WINDOW_FRAMES_MIN as u32, CacheMode::Copying);
@@ -71,7 +73,7 @@ impl WorkingSet {
         (self.frames, self.misses) = (0, 0);
     }
 
-    /// A frame is in this page.
+    /// Records that a frame is in this page.
     #[inline(always)]
     pub fn record_use(&mut self, page: usize) {
         if let Some(place) = self.beside.find(page) {

@@ -183,7 +183,7 @@ const FRAME: u64 = 1 << 63;
 
 const UNLENT: LentPart = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
 
-/// RX pages: which slot has which, and which are passed to a consumer by reference.
+/// The table of which RX page each slot has, and which pages are passed to a consumer by reference.
 pub struct LentPages {
     slots: SlotMemory,
     /// For each page what a consumer may read in it.
@@ -198,7 +198,7 @@ pub struct LentPages {
 }
 
 impl LentPages {
-    /// For `slots` slots; `tag` is a number that no other queue has.
+    /// Creates the table of `slots` slots; `tag` is a number that no other queue has.
     pub fn new<P: Platform>(
         slots: u32,
         pages: Option<&OrdinaryPages<P>>,
@@ -221,7 +221,8 @@ impl LentPages {
         })
     }
 
-    /// A new table for the same queue, with these pages. Before the first slot is posted.
+    /// Makes a new table for the same queue, with these pages. It must be called before the first
+    /// slot is posted.
     pub fn with_pages<P: Platform>(
         &self,
         slots: u32,
@@ -288,13 +289,13 @@ impl LentPages {
         self.short
     }
 
-    /// Called when slots were given pages again, as far as there are any.
+    /// Called when slots got pages again, as far as there were spare pages.
     #[inline(always)]
     pub fn posted(&mut self) {
         self.owed = 0;
     }
 
-    /// A page is added, which is spare.
+    /// Adds a page, which is spare.
     pub fn add(&mut self, page: u16) {
         self.slots.add(page);
     }

@@ -5,9 +5,9 @@
 //!   grow:    a page, granted --spare--> slots        its reference --ADD--> the back keeps it mapped
 //!   shrink:  a spare page --DEL, answered--> its grant ends --> the platform's
 //! ```
-//! A page is posted as soon as it is granted: what the back has not mapped it copies by grant. One
-//! that it may have mapped is taken away by a DEL (docs/protocol 2.11); the others, and all of a
-//! back that maps none, by the end of their grants alone.
+//! A page is posted as soon as it is granted: what the back has not mapped it copies by grant. A
+//! page that the back may have mapped is taken away by a DEL (docs/protocol 2.11); other pages, and
+//! all pages of a back that maps none, by the end of their grants alone.
 //!
 //! Invariants: a page that a slot has, or a consumer, is not taken away. Its memory is given back
 //! when its grant has ended, and no earlier.
@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 /// Largest number of pages in one request.
 const AT_ONCE: usize = 64;
 
-/// If the back refuses this many pages one after another, it has no room, whatever it says.
+/// If the back refuses this many pages one after another, it has no room, whatever size it reports.
 const REFUSED_MAX: u32 = AT_ONCE as u32;
 
 /// Largest number of removed pages that the back has or may have mapped. Beyond it no more pages
@@ -107,7 +107,8 @@ impl<P: Platform> OfQueue<P> {
         (self.room, self.standing, self.refused, self.doubts) = (room, standing, 0, false);
     }
 
-    /// The back has no room for pages that it has not mapped: does not ask for them any more.
+    /// Notes that the back has no room for pages that it has not mapped, so that it is not asked to
+    /// map them any more.
     fn has_no_room(&mut self) {
         let others = self.pages.iter_mut().filter(|page| page.state != State::Mapped);
         others.for_each(|page| page.state = State::Plain);
@@ -118,7 +119,7 @@ impl<P: Platform> OfQueue<P> {
 /// The request under way: of which queue, and how many pages.
 #[derive(Clone, Copy)]
 enum Asked {
-    /// These pages of the list were announced.
+    /// Pages of the list were announced in an ADD request.
     Add(usize, usize),
     /// The first pages that are leaving were named in a DEL request.
     Del(usize, usize),
@@ -167,10 +168,11 @@ impl<P: Platform> Default for RxPool<P> {
 }
 
 impl<P: Platform> RxPool<P> {
-    /// A queue is live, with these pages.
+    /// Takes in queue `i`, which is live, with its pages.
     ///
     /// # Errors
-    /// There is no memory for the list of them.
+    ///
+    /// There is no memory for the list of the pages.
     pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) -> Result<(), PlatformError> {
         let page = |(number, gref)| Page { number, gref, state: State::Plain };
         let missing = (i + 1).saturating_sub(self.queues.len());
@@ -188,8 +190,8 @@ impl<P: Platform> RxPool<P> {
         Ok(())
     }
 
-    /// Room for `more` pages of queue `i`, and for the day on which all pages are taken away: that
-    /// needs no memory then.
+    /// Makes room in the lists for `more` pages of queue `i`, so that taking away all pages later
+    /// needs no memory.
     fn have_room(&mut self, i: usize, more: usize) -> Result<(), PlatformError> {
         let Some(of) = self.queues.get_mut(i) else { return Ok(()) };
         memory::grow(&mut of.pages, more)?;
@@ -329,8 +331,8 @@ impl<P: Platform> RxPool<P> {
         of.refused = if of.doubts { of.refused + 1 } else { 0 };
     }
 
-    /// By the specification the size of a table counts the pages in it, too; by its draft only free
-    /// places.
+    /// Processes the size of a queue's table. By the specification the size counts the pages in the
+    /// table, too; by its draft only free places.
     fn take_size(&mut self, i: usize, answer: CtrlResponse) {
         let Some(of) = self.queues.get_mut(i) else { return };
         of.doubts = false;
@@ -403,7 +405,7 @@ impl<P: Platform> RxPool<P> {
         false
     }
 
-    /// Called when another back has the rings, and none of the pages.
+    /// Called when another back has the rings, and has none of the pages mapped.
     pub fn renew(&mut self, regions: &mut Regions<P>, p: &P) {
         (self.asked, self.part) = (None, AT_ONCE);
         for of in &mut self.queues {

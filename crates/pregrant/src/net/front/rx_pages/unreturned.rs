@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   FrontQueue --end--> Unreturned (frames are read here) --the last token is back--> Regions
-//!                '-- all other memory of its --> Regions
+//!                '-- all its other memory --> Regions
 //! ```
 //! Invariants: they stay granted to their back, as all pages of a vif do. Until they are returned
 //! they are not posted again, and no other vif has them.
 //!
 //! What the back may do: close and come again while frames are out. Each connection grants new
-//! pages in place of these, so with [`UNRETURNED_MAX`] of them the next one lends none.
+//! pages in place of these, so once there are [`UNRETURNED_MAX`] of them, the next connection
+//! copies all frames.
 
 use super::lent::{LentPages, UnknownToken};
 use crate::net::front::regions::Regions;
@@ -32,7 +33,8 @@ pub struct Unreturned<P: Platform> {
 }
 
 impl<P: Platform> Unreturned<P> {
-    /// None: the caller has none of the pages, and the memory is returned.
+    /// Releases the memory of a queue that has ended, but for pages that the caller still has.
+    /// None: the caller has none, and all memory is returned.
     pub fn or_release(
         mut chain: FrontChain<P>,
         lent: LentPages,

@@ -67,8 +67,8 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Releases frames that were passed by reference and of which `has_done` says that the consumer
-    /// needs them no more: frames of former queues, and of queues that are not handed out. It is
-    /// asked once for each frame.
+    /// needs them no more: frames of former queues, and of queues that are not handed out.
+    /// `has_done` is asked once for each frame.
     pub fn release_done(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
         let is_live = self.is_live();
         for queue in self.stage.queues_mut() {

@@ -1,5 +1,5 @@
-//! `copy`: every fragment by grant copy, the whole batch in one call. Serves every frame; the
-//! fall-back of all others.
+//! `copy` at the back: every fragment is copied by grant copy, the whole batch in one call. This
+//! path serves every frame, and is the fall-back of all others.
 
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;

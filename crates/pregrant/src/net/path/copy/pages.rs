@@ -93,7 +93,7 @@ impl<P: Platform> OrdinaryPages<P> {
         (self.granted.count() as u16, self.more.len() as u32)
     }
 
-    /// A number in that range that no page has. None: the pool is full.
+    /// A number in [that range](Self::room) that no page has. None: the pool is full.
     pub fn free_number(&self) -> Option<u16> {
         let at = self.more.iter().position(Option::is_none)?;
         Some((self.granted.count() + at) as u16)

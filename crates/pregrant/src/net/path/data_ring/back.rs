@@ -5,9 +5,9 @@
 //!   TX   place, size --one memcpy, in two pieces around the end--> arena
 //!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
 //! ```
-//! TX serves the frames whose requests say that they are in the area ([`InArea`] has checked
-//! their places). RX serves the frames that the area has room for, all slots of a frame or
-//! none. After a death: [`resume`](DataRingPath::resume).
+//! TX serves the frames whose requests say that they are in the area ([`InArea`] has checked their
+//! places). RX serves the frames that the area has room for, all slots of a frame or none. After a
+//! back's death its successor calls [`resume`](DataRingPath::resume).
 //!
 //! What a front may do: change bytes while they are copied (the copy is used); name bytes of
 //! another frame of its own; never post a slot again (its area is full).
@@ -38,7 +38,7 @@ pub struct InArea {
 }
 
 impl InArea {
-    /// For a half of `half_bytes` bytes.
+    /// Creates the half of `half_bytes` bytes.
     pub const fn new(half_bytes: u32) -> Self {
         Self { half_bytes }
     }
@@ -91,7 +91,7 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: None }
     }
 
-    /// RX: the half `in`, which is used once it was [resumed](Self::resume).
+    /// RX: the path over the half `in`, which is used once it was [resumed](Self::resume).
     pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
         let given = Given { size, places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
         Self { map, size: size as usize, given: Some(given) }
@@ -149,8 +149,8 @@ fn ask<M: SharedBytes>(
 }
 
 impl Given {
-    /// If the responses make no sense (the front can change them), the whole half counts as in use
-    /// until the front has posted all their slots.
+    /// Marks as used what a predecessor handed out. If the responses make no sense (the front can
+    /// change them), the whole half counts as in use until the front has posted all their slots.
     fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
         let size = self.size;
         (self.ring_size, self.used) = (ring_size, Used::new(ring_size));
@@ -193,8 +193,8 @@ impl Given {
 }
 
 impl Given {
-    /// The back took all requests before index `taken`: frees the bytes of responses whose slots
-    /// were posted again.
+    /// Frees the bytes of responses whose slots were posted again: the back took all requests
+    /// before index `taken`.
     #[inline(always)]
     fn free(&mut self, taken: u32) {
         let size = self.ring_size;

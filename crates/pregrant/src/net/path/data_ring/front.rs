@@ -150,8 +150,8 @@ impl<P: Platform> SendArea<P> {
         self.granted.bytes().prefetch_write(place, bytes);
     }
 
-    /// The request of `id` was answered: frees its place and the places before it, if all of their
-    /// requests were answered.
+    /// Notes that the request of `id` was answered: frees the id's place and the places before it,
+    /// if all of their requests were answered.
     pub fn free(&mut self, id: u16) {
         self.note_answer(id);
         self.free_places();
@@ -352,7 +352,7 @@ impl<P: Platform> RecvArea<P> {
     /// The flag is checked even on queues without a data ring.
     pub const ALWAYS: u16 = RXF_DATA_RING;
 
-    /// Called by [`AnyFlaggedPath::recv_run`](crate::net::path::AnyFlaggedPath::recv_run).
+    /// Implements [`AnyFlaggedPath::recv_run`](crate::net::path::AnyFlaggedPath::recv_run).
     #[inline(never)]
     pub fn recv_run(
         &mut self,

@@ -24,7 +24,7 @@ pub enum IndexFault {
         /// The largest order that the back offered.
         most: u32,
     },
-    /// A reference of 0 beside others.
+    /// A reference is 0, and others of the same half are not.
     NoReference {
         /// Index of the page in the half.
         page: usize,

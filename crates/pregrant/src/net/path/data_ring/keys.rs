@@ -24,7 +24,7 @@ use core::fmt;
 pub const INDEX_REF: &str = "data-ring-ref";
 /// Key of the back, below its queue's directory: the halves that it accepted.
 pub const ACTIVE: &str = "data-ring-active";
-/// Key of the back: it offers data rings.
+/// Key of the back, which says that it offers data rings.
 pub const FEATURE: &str = "feature-data-ring";
 /// Key of the back: the largest order that it maps.
 pub const MAX_ORDER: &str = "max-data-ring-order";
@@ -37,7 +37,7 @@ pub const KEYS: PathKeys = PathKeys {
     front: &[INDEX_REF],
 };
 
-/// Writes what a back offers: rings of up to this order; 0: none.
+/// Writes what a back offers: rings of up to this order. With order 0 it offers none.
 pub(super) fn put_offer(p: &mut Pairs, max_order: u32) {
     if max_order >= ORDER_MIN {
         put(p, FEATURE, 1);

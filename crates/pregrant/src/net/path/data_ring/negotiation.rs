@@ -31,7 +31,7 @@ use crate::xenbus::key_source::{KeySource, Pairs};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// The path, as its ends agree on it.
+/// The path `data-ring`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRing;
 

@@ -1,4 +1,4 @@
-//! Places in one half of an area: given out one behind the other, freed in the same order.
+//! Places in one half of an area: handed out one after the other, freed in the same order.
 //!
 //! ```text
 //!         tail            head           numbers that run freely; a place is one of them modulo the half's size
@@ -6,8 +6,8 @@
 //!          oldest          next place
 //! ```
 //! Invariants: `head - tail` is at most the half's size, so no byte is given out twice before it
-//! was freed; all numbers are multiples of 64. Private to the end that gives places out: what a
-//! peer may do does not reach it, but by the order in which it answers or posts.
+//! was freed; all numbers are multiples of 64. The numbers are private to the end that hands places
+//! out: a peer affects them only by the order in which it answers or posts.
 
 use super::rounded;
 use alloc::boxed::Box;
@@ -23,13 +23,13 @@ pub struct Places {
 }
 
 impl Places {
-    /// All of a half of `size` bytes, a power of two, is free.
+    /// Starts with a half of `size` bytes, a power of two, all of which is free.
     pub fn new(size: u32) -> Self {
         Self::resumed(size, 0, 0)
     }
 
-    /// The state that a predecessor left: the next place, and the number of bytes before it that
-    /// are in use.
+    /// Starts with the state that a predecessor left: the next place, and the number of bytes
+    /// before it that are in use.
     pub fn resumed(size: u32, next: u32, used: u32) -> Self {
         debug_assert!(size.is_power_of_two() && used <= size);
         Self { size, head: next, tail: next.wrapping_sub(used), most: used }
@@ -101,12 +101,12 @@ pub struct Used<T> {
 }
 
 impl<T: Copy + Default> Used<T> {
-    /// Room for at most `n` places at a time, a power of two.
+    /// Allocates room for `n` places at a time, a power of two.
     pub fn new(n: u32) -> Self {
         Self::over(vec![(T::default(), 0); n as usize].into_boxed_slice())
     }
 
-    /// At most as many at a time as this list is long, a power of two.
+    /// Uses `list` for as many places at a time as it has entries, a power of two.
     pub fn over(list: Box<[(T, u32)]>) -> Self {
         debug_assert!(list.len().is_power_of_two());
         Self { list, first: 0, next: 0 }
@@ -118,8 +118,8 @@ impl<T: Copy + Default> Used<T> {
         self.next.wrapping_sub(self.first) as usize + n as usize <= self.list.len()
     }
 
-    /// Notes the newest. Returns its number, by which it [is changed](Self::set) until it is
-    /// forgotten.
+    /// Notes the newest place. Returns its number, by which the place [is changed](Self::set) until
+    /// it is forgotten.
     #[inline(always)]
     pub fn note(&mut self, what: T, head: u32) -> u32 {
         let number = self.next;

@@ -1,5 +1,5 @@
-//! The back: bytes of requests whose references are in the queue's table are copied from or to its
-//! pages.
+//! `gref-mapping` at the back: bytes of requests whose references are in the queue's table are
+//! copied from or to the table's pages.
 //!
 //! A frame with a slot that is not in the table goes to the next path; of a TX frame, the slots
 //! that are in the table are fetched here. TX uses any page of the table, RX those that are mapped
@@ -193,13 +193,13 @@ fn lend<M: SharedBytes>(
 /// While the port holds a frame, its pages cannot leave the table. When the queue ends, the other
 /// direction may have the table and thereby these pages.
 impl<P: Platform> GrefMappingPath<P> {
-    /// The port keeps frame `i`; None: the frame is another path's.
+    /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         let Self { held, table, .. } = self;
         held.hold(i, |page| table.iter_mut().for_each(|table| table.hold(page)))
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames.
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Self { held, table, .. } = self;
         held.complete(tokens, |page| table.iter_mut().for_each(|table| table.release(page)));

@@ -25,22 +25,22 @@ use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, CtrlType, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::vec::Vec;
 
-/// An ADD of fewer entries is not tried again in parts.
+/// An ADD request of fewer entries is not tried again in parts.
 const LEAST_PART: usize = 32;
 
 /// The control request that the front sends next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question<'a> {
-    /// GET: how large the table of this queue is.
+    /// GET asks how large the table of this queue is.
     Size(u32),
-    /// ADD: map these into the table of this queue.
+    /// ADD asks the back to map these pages into the table of this queue.
     Add(u32, &'a [GrefEntry]),
     /// No request is left.
     Over,
 }
 
-/// At connect, the front's side of asking the back to map its pages: which control request comes
-/// next, and what the answers mean.
+/// Decides, at the front, which control request comes next while the back is asked to map the pages
+/// that were granted at connect, and what the answers mean.
 #[derive(Clone, Debug, Default)]
 pub struct PageAnnouncement {
     queue: usize,
@@ -74,7 +74,7 @@ impl<P: Platform> CtrlFront<P> {
 }
 
 impl PageAnnouncement {
-    /// For a vif with `queues` queues.
+    /// Starts the announcement for a vif with `queues` queues.
     pub fn new(queues: usize) -> Self {
         let none = alloc::vec![0; queues];
         Self { taken: none.clone(), room: none, over: queues == 0, ..Self::default() }
@@ -90,7 +90,8 @@ impl PageAnnouncement {
         }
     }
 
-    /// Sends that request. An error: one is under way, or none is left.
+    /// Sends the request that is [next](Self::question). Error: a request is under way, or none is
+    /// left.
     pub(crate) fn ask<P: Platform>(&self, p: &P, ctrl: &mut CtrlFront<P>) -> Result<(), NotAsked> {
         match self.question() {
             Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
@@ -153,7 +154,7 @@ impl PageAnnouncement {
         }
     }
 
-    /// The next request names so many pages behind those that were announced: a page of entries.
+    /// Fills the list of the next request with the pages that follow those announced so far.
     fn list_entries(&mut self, refs: [&[GrantRef]; 2], announced: [usize; 2]) {
         let list: Vec<_> = entries(refs, announced).skip(self.announced).take(self.part).collect();
         self.part = list.len();
@@ -202,7 +203,8 @@ fn shares([tx, rx]: [usize; 2], later: usize, size: usize) -> [usize; 2] {
     [tx, rx.min(size - tx)]
 }
 
-/// The entries of so many of them: TX for reading, RX for writing.
+/// The entries for the first pages of each direction, as many as `pages` says: TX for reading, RX
+/// for writing.
 fn entries<'a>(refs: [&'a [GrantRef]; 2], pages: [usize; 2]) -> impl Iterator<Item = GrefEntry> + 'a {
     let entry = |flags| move |gref: &GrantRef| GrefEntry { gref: gref.0, flags, status: 0 };
     let [tx, rx] = [0, 1].map(|dir| refs[dir].iter().take(pages[dir]));

@@ -25,7 +25,7 @@ pub enum ListFault {
     Count,
     /// The list's page cannot be read, or cannot be written although statuses go there.
     Page,
-    /// Reference 0, which is the console's.
+    /// An entry has reference 0, which is the console's.
     NoGrant,
     /// An entry has a flag without meaning.
     Flags,
@@ -59,8 +59,8 @@ pub fn read_writable<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result
     if there { Ok(entries(&bytes)) } else { Err(ListFault::Page) }
 }
 
-/// Writes the statuses of the first entries, and nothing else of the page. False: it cannot be
-/// written any more.
+/// Writes the statuses of the first entries, and nothing else of the page. False: the page cannot
+/// be written any more.
 pub fn write_statuses<P: Platform>(p: &P, of: DomId, gref: u32, statuses: &[CtrlStatus]) -> bool {
     let Ok(page) = p.peer().map(of, &[GrantRef(gref)], Access::ReadWrite) else { return false };
     let written = statuses.iter().enumerate().all(|(k, status)| {

@@ -60,7 +60,7 @@ struct Queue<M> {
     exchange: Arc<GrefExchange<M>>,
     share: Option<Arc<dyn ConfigGeneration>>,
     page: Option<GrefPage>,
-    /// Counts changes; which copy in `page` counts.
+    /// Number of the last change, which says which copy in `page` is valid.
     version: u32,
     /// Largest number of entries that the table had.
     most: usize,
@@ -130,8 +130,8 @@ pub struct GrefRequests<P: Platform> {
 }
 
 impl<P: Platform> GrefRequests<P> {
-    /// For queues with these exchanges. Each table has at most `limit` entries, all tables together
-    /// `room`.
+    /// Serves queues with these exchanges. Each table has at most `limit` entries, all tables
+    /// together `room`.
     pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
         let queue = |exchange| {
             let (added, share, page) = (BTreeMap::new(), None, None);
@@ -141,15 +141,15 @@ impl<P: Platform> GrefRequests<P> {
         Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
-    /// True if a control request is of the kinds that this executes (8, 9, 10).
+    /// True if a control request is of the types that are executed here (8, 9, 10).
     pub fn are(request: &CtrlRequest) -> bool {
         use CtrlType::{AddGrefMapping, DelGrefMapping, GetGrefMappingSize};
         let msg_type = CtrlType::from_raw(request.msg_type);
         matches!(msg_type, Some(GetGrefMappingSize | AddGrefMapping | DelGrefMapping))
     }
 
-    /// For the queues of a front that connects, each with its exchange and its settings; None: no
-    /// queue has this path. If `kept` has memory, the tables are recorded there.
+    /// Serves the queues of a front that connects, each with its exchange and its settings; None:
+    /// no queue has this path. If `kept` has memory, the tables are recorded there.
     pub fn of_queues<'a, S: ConfigGeneration + 'static>(
         queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,
         config: &PathConfig,
@@ -189,7 +189,8 @@ impl<P: Platform> GrefRequests<P> {
     /// changes.
     ///
     /// # Errors
-    /// One cannot: the vif is not to be taken up.
+    ///
+    /// A table cannot be read: the vif must not be resumed.
     pub fn check(&self, versions: &[u32]) -> Result<(), UnknownRecord> {
         let mut tables =
             self.queues.iter().zip(versions).filter_map(|(q, version)| Some((q.page.as_ref()?, version)));
@@ -459,7 +460,7 @@ impl<M> Queue<M> {
         }
     }
 
-    /// Keeps the table as it is now; the number of the change.
+    /// Records the table as it is now. Returns the number of the change.
     fn store(&mut self) -> u32 {
         self.version = self.version.wrapping_add(1).max(1);
         if let Some(page) = &self.page {
@@ -474,7 +475,7 @@ fn is_writable(flags: u16) -> bool {
     flags & GREF_READONLY == 0
 }
 
-/// Unmaps as many as the turn's budget allows. None: some are left.
+/// Unmaps as many pages as the turn's budget allows. None: some pages are left.
 fn unmap_within<P: Platform>(
     p: &P,
     maps: &mut Vec<Map<P>>,

@@ -7,7 +7,7 @@
 //! (`exchange`). The control side bounds its length.
 //!
 //! What a guest may do: choose references with equal hashes. Such pages are mapped, and the next
-//! path serves them, as if they were not.
+//! path serves their frames, as if they were not.
 
 use crate::grants::MappedPages;
 use crate::units::GrantRef;
@@ -77,7 +77,7 @@ impl<M> GrefTable<M> {
         Some(page.map)
     }
 
-    /// The page's index, valid until the table changes.
+    /// The index of the page of `gref`, valid until the table changes.
     #[inline(always)]
     pub fn locate(&self, gref: GrantRef) -> Option<u32> {
         self.store.locate(gref)
@@ -107,7 +107,7 @@ impl<M> GrefTable<M> {
 }
 
 impl<M> GrefTable<M> {
-    /// Keeps a page in the table until [`release`](Self::release) was called as often as this.
+    /// Keeps a page in the table until [`release`](Self::release) was called as often as `hold`.
     pub fn hold(&mut self, page: u32) {
         let is_held = self.store.hold(GrantRef(page));
         debug_assert!(is_held, "a page that is lent is there");

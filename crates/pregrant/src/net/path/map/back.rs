@@ -50,7 +50,7 @@ pub struct MapPath<P: Platform> {
     /// Pages of the current batch, which one call maps.
     refs: Vec<GrantRef>,
     parts: Vec<Part>,
-    /// For each frame of the batch its first part.
+    /// For each frame of the batch the index of its first part.
     first: Box<[u16; BURST_FRAMES]>,
     /// The frames of the batch that this path serves.
     own: Todo,
@@ -300,7 +300,7 @@ impl<P: Platform> MapPath<P> {
         self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
     }
 
-    /// The port keeps frame `i`; None: the frame is another path's.
+    /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold_frame(&mut self, i: usize) -> Option<Token> {
         self.keeping |= 1 << i & self.own;
         (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
@@ -320,7 +320,7 @@ impl<P: Platform> MapPath<P> {
         self.keeping != 0 || !self.kept.is_empty()
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames.
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Some(tokens) = tokens else {
             self.keeping = 0;

@@ -196,7 +196,7 @@ impl<P: Platform> PersistentPath<P> {
         })
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames.
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         let Self { held, store, .. } = self;
         held.complete(tokens, |page| store.release(GrantRef(page)));

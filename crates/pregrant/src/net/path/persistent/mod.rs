@@ -7,10 +7,9 @@
 //!                                                             not there --> grant copy now, mapped for the next time
 //! ```
 //! Keys: `feature-persistent` = "1" in both directories; where either is missing the frames go by
-//! `copy` or `map`. The back maps at most so many pages for each queue and direction (448 by
-//! default; 0: it does not offer it); frames on pages beyond them go by
-//! grant copy. Costs: a map for each page once, then a memory copy at each end and no grant
-//! operation.
+//! `copy` or `map`. The back maps a limited number of pages for each queue and direction (448 by
+//! default; 0: the back does not offer the path); frames on pages beyond them go by grant copy.
+//! Costs: a map for each page once, then a memory copy at each end and no grant operation.
 //!
 //! A guest's pages are mapped until the vif is closed or the back ends: TX pages to be read, RX
 //! pages to be written. A front that gives a reference to another page meanwhile breaks the

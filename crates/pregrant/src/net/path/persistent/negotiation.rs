@@ -1,4 +1,4 @@
-//! How the two ends agree on `persistent` ([`Negotiate`]): a key of each.
+//! How the two ends agree on `persistent` ([`Negotiate`]): each end writes a key.
 
 use super::FEATURE;
 use super::back::PersistentPath;
@@ -13,7 +13,7 @@ use crate::platform::{Access, Platform};
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::string::String;
 
-/// The path, as its ends agree on it.
+/// The path `persistent`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
 pub struct Persistent;
 
@@ -62,7 +62,7 @@ impl Negotiate for Persistent {
         let path = |acc| Some(AnyPath::Persistent(PersistentPath::new(*limit, acc)));
         Ok(Accepted { tx: path(Access::ReadOnly), rx: path(Access::ReadWrite), ..Accepted::NONE })
     }
-    /// No directions: the front shares no memory for this path.
+    /// Returns no directions: the front shares no memory for this path.
     fn taken<S: KeySource>(
         _keys: &mut S,
         _offer: &bool,

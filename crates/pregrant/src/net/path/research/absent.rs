@@ -2,7 +2,8 @@
 //! another build offered or accepted.
 //!
 //! ```text
-//!   a new connection        it offers neither, over what a predecessor of another build may have left
+//!   a new connection        the back writes that it offers neither, over keys that another build
+//!                           may have left
 //!   live rings              of a predecessor that had accepted one: the vif is Lost, for its front goes on naming
 //!                           frames of memory where this back reads grants, or waits for pages that no one lends
 //! ```
@@ -35,7 +36,8 @@ pub fn active_key(path: PathName, front: &FrontRequest, queue: usize) -> Option<
 /// Accepts nothing.
 ///
 /// # Errors
-/// A predecessor accepted it, and the front of the live rings uses it.
+///
+/// A predecessor accepted the path, and the front of the live rings uses it.
 pub fn accept<P: Platform>(path: PathName, said: Said<'_>) -> Result<Accepted<P>, Lost> {
     if said.whole(false) {
         return Err(Lost(format!(

@@ -13,7 +13,7 @@ use crate::net::path::keys::PathKeys;
 
 /// The back's key that offers to map all of a guest.
 pub const FEATURE_FOREIGN: &str = "feature-foreign";
-/// The front's key: its consent.
+/// The front's key by which it agrees that the back maps all of the guest's memory.
 pub const REQUEST_FOREIGN: &str = "request-foreign";
 /// The back's key that says whether the guest's memory is mapped.
 pub const FOREIGN_ACTIVE: &str = "foreign-active";
@@ -30,7 +30,7 @@ pub const FOREIGN: PathKeys = PathKeys {
 pub const FEATURE_GUEST_COPY: &str = "feature-guest-copy";
 /// The front's key, where its `rx-ring-ref` is: the grant of the list page.
 pub const GUEST_COPY_REF: &str = "guest-copy-ref";
-/// The back's key, at the same relative place: whether pages are lent.
+/// The back's key, in the directory of the queue: whether pages are lent to the guest.
 pub const GUEST_COPY_ACTIVE: &str = "guest-copy-active";
 
 /// The keys of `guest-copy`.

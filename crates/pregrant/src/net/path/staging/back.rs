@@ -42,7 +42,7 @@ pub struct StagedBuffers<M> {
     pub place: Box<[u32]>,
     /// Length of a buffer in bytes: the data length, at most a page.
     pub len: u16,
-    /// Data length 65535: every slot of a frame is staged.
+    /// The data length is 65535: every slot of a frame is staged.
     pub copy_only: bool,
 }
 
@@ -94,8 +94,8 @@ impl<P: Platform> StagingPath<P> {
         Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
     }
 
-    /// Flag by which a request names an RX buffer; 0: requests may not, and the flag has no
-    /// meaning.
+    /// Flag by which a request names an RX buffer; 0: requests may not name one, and the flag has
+    /// no meaning.
     pub fn buffer_flag(&self) -> u16 {
         if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }
@@ -384,12 +384,12 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
 /// All buffers stay mapped as long as the path exists, so no page is held individually.
 impl<P: Platform> StagingPath<P> {
-    /// The port keeps frame `i`; None: the frame is another path's.
+    /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {
         self.held.hold(i, |_| {})
     }
 
-    /// The port has completed the frames with these tokens; `None`: all frames.
+    /// Notes that the port has completed the frames with these tokens; `None`: all frames.
     pub fn complete(&mut self, tokens: Option<&[Token]>) {
         self.held.complete(tokens, |_| {});
     }

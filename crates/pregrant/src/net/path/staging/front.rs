@@ -4,8 +4,9 @@
 //! ```text
 //!   page 0: | id 0 | id 1 | ... |   page 1: | ... |        buffers of `len` bytes, as many to a page as fit
 //! ```
-//! Their list has a page for each 512 of them. The loop that fills them is `TxSlots::send_run`
-//! ([`front`](crate::net::path::front)); this says where the bytes of an id are.
+//! The list of the buffers has a page for each 512 of them. The loop that fills them is
+//! `TxSlots::send_run` ([`front`](crate::net::path::front)); this file says where the bytes of an
+//! id are.
 
 use super::keys::{FIRST_SLOTS_SINCE, Offer, SENT_ON_SINCE};
 use super::list::{self, DataLen, colour};
@@ -40,7 +41,7 @@ pub struct StagingArea<P: Platform> {
     /// there.
     pub(super) may_rx_heads: bool,
     rx_heads: bool,
-    /// There are more buffers than slots, so that each rests before its next use.
+    /// There are more buffers than slots, so that each buffer rests before its next use.
     pub(super) rest: bool,
     /// The front wants to send received buffers without a copy, and the back supports it.
     pub(super) may_send_on: bool,
@@ -112,7 +113,7 @@ impl<P: Platform> StagingArea<P> {
         self.first_slots = both_know && !self.of_one_slot && self.is_page();
     }
 
-    /// Frames have one slot each: buffers of 4096 bytes then hold every frame.
+    /// Notes that frames have one slot each: buffers of 4096 bytes then hold every frame.
     pub fn set_no_sg(&mut self) {
         self.of_one_slot = self.is_page();
     }
@@ -122,7 +123,7 @@ impl<P: Platform> StagingArea<P> {
         !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE
     }
 
-    /// RX: whether heads of longer frames are here, as both ends must know.
+    /// RX: sets whether the heads of longer frames are in the buffers, as both ends must know.
     pub fn set_rx_heads(&mut self, both_know: bool) {
         self.rx_heads = both_know && !self.len.copy_only();
     }
@@ -132,7 +133,7 @@ impl<P: Platform> StagingArea<P> {
         self.buffers.bytes().len() + self.list.bytes().len()
     }
 
-    /// Buffers, and entries of the list.
+    /// Number of buffers, which is also the number of entries of the list.
     pub fn entries(&self) -> u32 {
         self.places.len() as u32
     }
@@ -142,7 +143,7 @@ impl<P: Platform> StagingArea<P> {
         [self.buffers, self.list]
     }
 
-    /// RX: frames up to this length are prefetched whole, before the batch is read. Bytes.
+    /// RX: the length in bytes up to which frames are prefetched whole, before the batch is read.
     #[inline(always)]
     pub fn asked_bytes(&self) -> usize {
         short_staged(self.places.len())
@@ -201,7 +202,8 @@ impl<P: Platform> StagingArea<P> {
         self.sent_on = self.may_send_on && offer.revision >= SENT_ON_SINCE;
     }
 
-    /// RX: true if there are more buffers than slots, so that each rests before it is used again.
+    /// RX: true if there are more buffers than slots, so that each buffer rests before it is used
+    /// again.
     pub fn buffers_rest(&self) -> bool {
         self.rest
     }
@@ -230,12 +232,13 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
         // NOWHERE makes that a fault again.
         self.places.get(usize::from(id)).map_or(NOWHERE, |place| *place as usize)
     }
-    /// Consecutive buffers use different L1 sets, if the frame leaves room for that.
+    /// Offset in the buffer of `id` at which a frame starts: consecutive buffers use different L1
+    /// sets, if the frame leaves room for that.
     #[inline(always)]
     fn offset(&self, id: u16, len: usize) -> usize {
         colour(id, len, self.slot_bytes())
     }
-    /// Reference 0 tells the back that the bytes are in the buffer.
+    /// Returns reference 0, which tells the back that the bytes are in the buffer.
     #[inline(always)]
     fn place(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
         Ok(0)

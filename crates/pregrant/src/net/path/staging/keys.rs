@@ -27,7 +27,7 @@ use core::fmt;
 /// All lengths that our back offers.
 pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
 
-/// Key of either end: it supports staging.
+/// Key of either end, which says that it supports staging.
 pub const FEATURE: &str = "feature-staging-grants";
 
 /// Key of the back: the lengths that it offers.
@@ -48,8 +48,8 @@ pub const MAX_PAGES: &str = "staging-grants-max-pages";
 /// RX frames in their buffers, if the front writes the same key (docs/protocol 3.3).
 pub const RX_HEADS: &str = "staging-grants-rx-heads";
 
-/// Default offer of our back for that: a share of the pages that one guest may have mapped, so that
-/// sixteen of its vifs can each have as many, beside their rings.
+/// Default of our back for the number of pages in [`MAX_PAGES`]: a share of the pages that one
+/// guest may have mapped, so that sixteen of its vifs can each have as many, beside their rings.
 pub const MAX_PAGES_OFFERED: u32 = 896;
 
 /// The newest revision of the rules that this code supports. Both ends use the lower of their
@@ -78,11 +78,11 @@ pub const KEYS: PathKeys = PathKeys {
 /// A back's offer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// [`SIZES`]; empty: [`FEATURE`] is not offered.
+    /// The lengths in [`SIZES`]; empty: [`FEATURE`] is not offered.
     pub sizes: Vec<DataLen>,
     /// Value of [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
     pub revision: u32,
-    /// [`MAX_PAGES`]; 0: no list is longer than its ring.
+    /// Value of [`MAX_PAGES`]; 0: no list is longer than its ring.
     pub max_pages: u32,
     /// Value of [`RX_HEADS`].
     pub rx_heads: bool,
@@ -98,7 +98,7 @@ impl Offer {
         Self { sizes, revision: STAGING_REVISION, max_pages: MAX_PAGES_OFFERED, rx_heads: false }
     }
 
-    /// Largest number of pages of a list, and of its entries, that the back reads.
+    /// Largest number of pages, and of entries, of a list that the back reads.
     pub(super) fn longest_list(&self) -> (usize, usize) {
         if self.max_pages == 0 {
             (LIST_PAGES_MAX, LIST_ENTRIES_MAX)
@@ -144,7 +144,7 @@ impl Lists {
     }
 }
 
-/// Writes what a back offers; no sizes: nothing.
+/// Writes what a back offers. Without sizes it writes nothing.
 pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages, rx_heads }: &Offer) {
     if sizes.is_empty() {
         return;

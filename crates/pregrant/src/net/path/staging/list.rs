@@ -4,9 +4,10 @@
 //! ```text
 //!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --validate--> Accepted
 //! ```
-//! All or nothing for each direction: one bad entry, and its frames go by ordinary grants.
-//! Below revision 2 it costs both directions. What a front may do: change the page while it is
-//! read. The page is read once, and the copy validated.
+//! The list of a direction is accepted as a whole or not at all: after one bad entry, that
+//! direction's frames go by ordinary grants. Below revision 2 the frames of both directions do.
+//! What a front may do: change the page while it is read. The page is read once, and the copy
+//! validated.
 
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
@@ -130,8 +131,8 @@ impl fmt::Display for ListFault {
 
 impl core::error::Error for ListFault {}
 
-/// Writes a list; false when it does not fit the pages. A list that does not fill them gets its
-/// terminator.
+/// Writes a list; false when it does not fit the pages. A list that does not fill the pages gets
+/// its terminator.
 #[must_use]
 pub fn write(pages: &impl SharedBytes, entries: impl Iterator<Item = StagingEntry>) -> bool {
     let mut n = 0;

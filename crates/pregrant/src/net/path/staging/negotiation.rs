@@ -34,7 +34,7 @@ use crate::xenbus::key_source::{KeySource, Pairs};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The path, as its ends agree on it.
+/// The path `staging`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
 pub struct Staging;
 
@@ -116,7 +116,7 @@ impl Negotiate for Staging {
     }
 }
 
-/// The front's staging buffers of a queue, and the keys that describe them.
+/// Allocates the front's staging buffers of a queue, and the keys that describe them.
 pub fn take_memory<P: Platform>(
     asked: Buffers,
     queue: &mut QueueMemory<'_, P>,
@@ -177,8 +177,8 @@ fn lists<P: Platform>(
     [tx, rx]
 }
 
-/// Accepts one direction's list. `first_id`: the id of its first entry; None: the entry itself says
-/// it.
+/// Accepts one direction's list. `first_id`: the id of its first entry; None: any id that the first
+/// entry has.
 fn list<P: Platform>(
     cx: &mut Accepting<'_, P>,
     (queue, dir): (usize, &'static str),

@@ -36,7 +36,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// No staging.
+    /// The front wants no staging.
     pub const NONE: Self =
         Self { tx: None, rx: None, sent_on: false, buffers: 0, max_pages: 0, rx_heads: false };
 

@@ -165,7 +165,7 @@ impl World {
         self.request = None;
     }
 
-    /// Another back serves the rings, and has none of the pages mapped.
+    /// Plays another back that takes over the rings, and has none of the pages mapped.
     fn renew(&mut self) {
         self.cache.renew();
         self.announced.clear();
@@ -312,7 +312,7 @@ enum Step {
     Frame(usize),
     Answer(usize),
     Ask,
-    /// SUCCESS or not; the seed of the statuses.
+    /// The back answers SUCCESS or not; the number is the seed of the statuses.
     Reply(bool, u16),
     /// The platform reports this grant as in use, or as free.
     Use(u32, bool),
@@ -340,7 +340,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever frames come, and whatever the back answers and when.
+    /// This holds whatever frames come, and whatever the back answers and when.
     #[test]
     fn a_grant_stands_for_as_long_as_the_back_may_have_its_page(
         capacity in 0..PLACES + 4, steps in proptest::collection::vec(step(), 1..600),

@@ -39,8 +39,8 @@ impl NamesFrames {
         self.0
     }
 
-    /// True if the request's flag says that it names a frame. It may name any; the fetch checks
-    /// that the guest has it.
+    /// True if the request's flag says that the request names a frame. The request may name any
+    /// frame; the fetch checks that the guest has it.
     #[inline(always)]
     pub fn claims(self, req: &TxRequest) -> bool {
         self.0 && req.flags & TXF_FOREIGN != 0

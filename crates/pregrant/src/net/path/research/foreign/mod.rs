@@ -5,7 +5,7 @@
 //!   TX   frame, offset, size  --> guest's memory [frame * 4096 + offset] --memcpy--> arena
 //!   RX   mark | frame         <--memcpy-- burst
 //! ```
-//! The upper bound of what frames can cost: no grant, no list, no area. The guest
+//! This path shows the least that frames can cost: it needs no grant, no list, no area. The guest
 //! gives up all isolation from the back. The path is available only where a platform can map a
 //! domain ([`PeerMem::whole`](crate::platform::PeerMem::whole): the loopback, and one process),
 //! where the back's operator said so, and where the guest asks for it. Without, the same pages are

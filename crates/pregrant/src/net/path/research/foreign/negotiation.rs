@@ -28,7 +28,7 @@ use alloc::string::String;
 use alloc::vec::{IntoIter, Vec};
 use core::fmt;
 
-/// The path, as its ends agree on it.
+/// The path `foreign`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreign;
 
@@ -130,9 +130,9 @@ impl<P: Platform> ForeignAcceptor<P> {
         Self { allowed, paths: Vec::new().into_iter() }
     }
 
-    /// Makes the paths of all queues of a guest; none if it does not ask, or if its memory cannot
-    /// be mapped. If a predecessor had accepted this path, the front goes on using it: then a
-    /// failure is an error.
+    /// Makes the paths of all queues of a guest; none if the guest does not ask, or if its memory
+    /// cannot be mapped. If a predecessor had accepted this path, the front goes on using it: then
+    /// a failure is an error.
     fn all(&self, cx: &mut Accepting<'_, P>, said: Said<'_>) -> Result<Vec<[ForeignPath<P>; 2]>, Lost> {
         let asks = cx.front.foreign;
         if !said.whole(asks && self.allowed) {

@@ -66,7 +66,7 @@ impl<P: Platform> GuestCopyPath<P> {
         Ok(Self { region, pages, ring_size, flags: flags_of(generation) })
     }
 
-    /// The pages, to be released: the connection is over.
+    /// Returns the pages, to be released because the connection is over.
     pub fn into_region(self) -> Region<P> {
         self.region
     }

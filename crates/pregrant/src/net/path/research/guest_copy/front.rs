@@ -114,7 +114,7 @@ impl<P: Platform> BackPages<P> {
         is_in_page(rsp)
     }
 
-    /// Notes them, to be [fetched](Self::fetch).
+    /// Notes the frames of these responses, to be [fetched](Self::fetch).
     #[inline(never)]
     pub fn recv_run(
         &mut self,
@@ -163,7 +163,8 @@ impl<P: Platform> BackPages<P> {
         Received::Noted
     }
 
-    /// Copies from byte `skip` of a part on as much as `dst` has room for. False: it is lost.
+    /// Copies from byte `skip` of a part on as much as `dst` has room for. False: the part's bytes
+    /// are lost.
     pub fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> bool {
         if dst.is_empty() {
             return true;
@@ -175,7 +176,8 @@ impl<P: Platform> BackPages<P> {
         tried && self.generation_now() == generation && Self::is_good(&ops[0])
     }
 
-    /// Notes of a call that ended by a fault were for another arena.
+    /// Forgets the copies that an earlier call noted and did not make, because it ended by a fault:
+    /// they were for another arena.
     #[inline(always)]
     pub fn begin(&mut self) {
         self.clear();

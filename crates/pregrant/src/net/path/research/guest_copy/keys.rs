@@ -26,7 +26,7 @@ pub fn active_key(i: usize, n: usize) -> String {
 /// Why the back grants no pages to a queue that asks for them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LendRefusal {
-    /// The key of the list page is of no use.
+    /// The key of the list page is invalid.
     Key(KeyError),
     /// The list page could not be mapped.
     List(MapError),

@@ -33,7 +33,7 @@ use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The path, as its ends agree on it.
+/// The path `guest-copy`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestCopy;
 
