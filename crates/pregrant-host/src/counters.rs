@@ -96,7 +96,7 @@ impl Anyones {
     }
 }
 
-/// The live counters of one handle.
+/// Counters that one handle increments while others read them.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub grant_copies: Own,
@@ -165,7 +165,7 @@ impl Sum {
 }
 
 impl Totals {
-    /// Adds a tally for one more handle.
+    /// Adds a tally for one more handle, and returns it.
     pub fn tally(&self) -> Arc<Tally> {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sum.settle();

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub struct LineRate {
     /// Lines that may be written at once after a long silence.
     pub burst: u32,
-    /// After the burst, one line is written per this interval.
+    /// The interval at which one line may be written after the burst is used up.
     pub each: Duration,
 }
 

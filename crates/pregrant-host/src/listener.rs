@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The backlog of listen().
 const BACKLOG: i32 = 64;
 
-/// Why a server cannot listen at a path.
+/// The reason why a server cannot listen at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -28,7 +28,7 @@ pub enum ListenError {
         path: PathBuf,
         what: &'static str,
         errno: Errno,
-        /// What to do, if known; otherwise empty.
+        /// The remedy, if one is known; otherwise empty.
         remedy: &'static str,
     },
 }

@@ -26,16 +26,16 @@ pub trait WakeOn {
     fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
         self.extras().add(fd)
     }
-    /// Removes a descriptor, by its number.
+    /// Removes descriptor `number` from the sleep's descriptors.
     fn forget(&self, number: usize) {
         self.extras().forget(number);
     }
-    /// Whether descriptor `number` was readable when the last wait slept, or at the last
+    /// Returns true if descriptor `number` was readable when the last wait slept, or at the last
     /// [`check`](Self::check).
     fn woken_by(&self, number: usize) -> bool {
         self.extras().woken_by(number)
     }
-    /// Whether any descriptor ended the last wait.
+    /// Returns true if any descriptor ended the last wait.
     fn woken_by_any(&self) -> bool {
         self.extras().woke()
     }
@@ -50,14 +50,14 @@ pub trait WakeOn {
     }
 }
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slept {
     /// The caller's own descriptor is readable; the extra ones may be too.
     Own,
     /// An extra descriptor is readable, or a signal arrived.
     Woken,
-    /// The timeout passed.
+    /// The time limit of the sleep was reached.
     Over,
 }
 
@@ -108,7 +108,7 @@ impl Extras {
         self.woken.set(0);
     }
 
-    /// Whether a descriptor ended the last sleep.
+    /// Returns true if a descriptor ended the last sleep.
     pub fn woke(&self) -> bool {
         self.woken.get() != 0
     }

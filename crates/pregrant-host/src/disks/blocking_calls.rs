@@ -15,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the control thread waits for calls that normally return at once.
+/// The time that the control thread waits for calls that normally return at once.
 const MOMENT: Duration = Duration::from_millis(100);
 
 type Call = Box<dyn FnOnce() + Send>;
@@ -126,7 +126,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Whether the call has not ended yet.
+    /// Returns true until the call has ended.
     pub(super) fn is_pending(&self) -> bool {
         matches!(*self.place.lock(), Stage::Asked { .. })
     }

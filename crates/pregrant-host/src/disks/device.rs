@@ -85,8 +85,9 @@ pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     Some(version[0] as u32)
 }
 
-/// Whether the device supports this discard. The range is empty: an unsupported request is refused
-/// before the range is checked, so nothing is discarded.
+/// Whether the device supports this kind of discard. It is asked to discard an empty range: a
+/// device that does not support the request refuses it before it checks the range, so nothing is
+/// discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What an open file requires of direct I/O.
+/// The alignment that an open file requires for direct I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
     /// Alignment in bytes: of memory addresses, and of offsets and lengths in the file.
@@ -112,7 +112,7 @@ impl Direct {
         Self { mode: AtomicU8::new(mode), access, submitters: Mutex::default(), refused }
     }
 
-    /// Whether transfers are direct.
+    /// Returns true while transfers are direct.
     pub(super) fn is_on(&self) -> bool {
         self.mode.load(Ordering::Relaxed) == DIRECT
     }

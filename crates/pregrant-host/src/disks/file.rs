@@ -44,8 +44,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the image's thread waits for threads that are ending before it reports the image as
-/// busy.
+/// The time that the image's thread waits for threads that are ending before it reports the image
+/// as busy.
 const ENDS: Duration = Duration::from_millis(50);
 
 /// An image in a raw file or on a block device.
@@ -80,10 +80,10 @@ struct How {
 struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
-    /// Bytes after its last whole sector.
+    /// Number of bytes behind the file's last whole sector, which the disk does not show.
     tail: u64,
     identity: Option<String>,
-    /// The kernel's count of media in its drive.
+    /// The kernel's count of media changes of the device's drive.
     medium: Option<String>,
     /// The image format that the content looks like. It is served as raw nevertheless.
     format: Option<&'static str>,

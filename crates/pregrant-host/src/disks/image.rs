@@ -36,8 +36,9 @@ impl ImageFace {
         self.inside().text.clone()
     }
 
-    /// For each queue, the descriptor that is readable when transfers have completed; returned once
-    /// per open. None: transfers complete as soon as they are submitted.
+    /// Returns, for each queue, the descriptor that becomes readable when transfers have completed.
+    /// It is returned once each time the image is opened. None: transfers complete as soon as they
+    /// are submitted.
     pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
         std::mem::take(&mut self.inside().readable)
     }
@@ -57,12 +58,12 @@ pub struct NamedImage {
 }
 
 impl NamedImage {
-    /// Creates one with no image.
+    /// Creates a disk without an image.
     pub fn new(config: DiskConfig) -> Self {
         Self { config, named: None, face: ImageFace::default() }
     }
 
-    /// The facts that its worker reads.
+    /// Returns the facts about the image that the worker which serves the disk reads.
     pub fn face(&self) -> &ImageFace {
         &self.face
     }

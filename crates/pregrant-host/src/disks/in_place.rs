@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Whether an open file is on tmpfs or ramfs.
+/// Returns true if an open file is on tmpfs or ramfs.
 pub(super) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u32)))
 }
@@ -36,7 +36,7 @@ pub(super) struct InPlaceDisk {
     done: Vec<Done>,
     /// Empty lists of fragments, for reuse.
     spare: Vec<Pieces>,
-    /// The queue for discards.
+    /// The queue that executes discards.
     others: Box<dyn Disk>,
 }
 

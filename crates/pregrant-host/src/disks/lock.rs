@@ -18,7 +18,7 @@ use std::path::Path;
 /// Why an image cannot be locked.
 #[derive(Debug)]
 pub(super) enum LockError {
-    /// Another process has the lock; it is named here in words.
+    /// Another process has the lock; the text describes that process.
     Held(String),
     /// The file does not support locks.
     Failed(Errno),

@@ -43,7 +43,7 @@ impl ImageNumber {
 /// Open files of closed images, which may have transfers in flight.
 static LEFT_BEHIND: Mutex<Vec<(ImageNumber, Weak<OpenFile>)>> = Mutex::new(Vec::new());
 
-/// Whether transfers of a closed image are still in flight.
+/// Returns true while transfers of a closed image are still in flight.
 pub(super) fn is_left_behind(number: ImageNumber) -> bool {
     let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
     left.retain(|(_, file)| file.strong_count() > 0);
@@ -116,7 +116,7 @@ impl OpenFile {
         self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
     }
 
-    /// Whether transfers bypass the page cache.
+    /// Returns true while transfers bypass the page cache.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_on()
     }
@@ -163,8 +163,7 @@ impl OpenFile {
         refused != Refused::Cached
     }
 
-    /// Whether a transfer of this kind goes through a bounce buffer; see
-    /// [`transfer`](super::transfer).
+    /// Whether a transfer of this kind uses a bounce buffer; see [`transfer`](super::transfer).
     pub(super) fn bounces(&self, op: IoOp) -> bool {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
     }
@@ -213,7 +212,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether all transfers must fail.
+    /// Returns true if all transfers must fail, because another image replaced this one.
     #[inline]
     pub(super) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)

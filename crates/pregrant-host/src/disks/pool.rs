@@ -184,7 +184,7 @@ pub(super) struct PoolQueue {
 }
 
 impl PoolQueue {
-    /// Queues a transfer.
+    /// Adds a transfer to the queue.
     pub(super) fn take(&mut self, transfer: Transfer) {
         self.in_flight += 1;
         lock(&self.pool.0.transfers).waiting.push_back((Arc::clone(&self.lane), transfer));

@@ -31,7 +31,7 @@ struct Memory {
     identity: String,
 }
 
-/// A RAM image.
+/// An image in the memory of the backend's process.
 pub struct RamImage {
     bytes: u64,
     /// Allocated at the first use.

@@ -42,7 +42,8 @@ impl std::error::Error for UnknownImage {}
 
 /// Names of formats that mean "raw".
 const RAW: [&str; 4] = ["aio", "raw", "file", "phy"];
-/// More than any machine has, and small enough for a file offset.
+/// A limit for RAM disks that is more than the memory of any machine, and small enough for a file
+/// offset.
 const RAM_MOST: u64 = 1 << 46;
 /// The directory for a path that does not begin with `/`.
 const DEV: &str = "/dev";

@@ -60,11 +60,11 @@ pub(super) struct Pieces(Vec<iovec>);
 // go to another thread with it.
 unsafe impl Send for Pieces {}
 
-/// One [`Io`] in the form that the kernel takes.
+/// A request to the image ([`Io`]) in the form that the kernel accepts.
 pub(super) struct Transfer {
     io: Io,
     bounce: Option<Buffer>,
-    /// All fragments; those before `first` are done.
+    /// All fragments of the transfer; those before `first` are done.
     pieces: Pieces,
     first: usize,
     /// The next byte on the disk, and the number of bytes left.
@@ -117,7 +117,8 @@ impl Transfer {
         self.bounce = Some(buffer);
     }
 
-    /// Whether the kernel's io_uring does not support the request.
+    /// True if the kernel's io_uring does not support the request, so that a thread must execute
+    /// it.
     pub(super) fn needs_thread(&self, file: &OpenFile) -> bool {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
@@ -157,7 +158,7 @@ impl Transfer {
         self.ended(file, result)
     }
 
-    /// The system call for what is left.
+    /// Makes the system call for the bytes that are not transferred yet.
     fn call(&self, file: &OpenFile) -> Result<usize, Errno> {
         let pieces = &self.pieces.0[self.first..];
         let (fd, n) = (file.fd().as_raw_fd(), pieces.len().min(PIECES_MOST) as i32);
@@ -180,9 +181,9 @@ impl Transfer {
             .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 
-    /// Whether io_uring itself keeps failing, without reaching the storage, so that the transfer
-    /// must be done by a system call. If it was the storage's error after all, the system call
-    /// returns it again.
+    /// Whether io_uring itself keeps failing, without reaching the storage, so that a system call
+    /// must do the transfer. If the error was the storage's after all, that system call returns it
+    /// again.
     pub(super) fn is_not_carried_out(&mut self, e: Errno) -> bool {
         // A failed flush is not retried, since the second one would succeed.
         let moves = matches!(self.io.op, IoOp::Read | IoOp::Write);

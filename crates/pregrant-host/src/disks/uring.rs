@@ -68,11 +68,11 @@ struct Ring {
     waiting: VecDeque<usize>,
     /// Slots in the submission ring that the kernel has not read, oldest first.
     unread: VecDeque<usize>,
-    /// Requests in flight.
+    /// Number of requests that the kernel has accepted and not completed.
     in_kernel: usize,
     /// The kernel accepts no more requests; those in flight will end.
     refused: bool,
-    /// No more requests are submitted, because the kernel failed to execute one.
+    /// The kernel failed to execute a request, so no more are submitted.
     fails: bool,
     /// A pool queue for what io_uring does not support.
     discards: Option<PoolQueue>,
@@ -317,7 +317,7 @@ impl Ring {
         done.append(&mut self.done);
     }
 
-    /// Whether any of its transfers is in flight or queued for a thread.
+    /// Returns true while a transfer of this queue is in flight or waits for a thread.
     fn is_busy(&self) -> bool {
         self.in_kernel > 0
             || !self.waiting.is_empty()

@@ -102,7 +102,7 @@ fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
     byte_lock::other(fd, byte..byte + 1).is_some_and(|first| first >= FIRST_BYTE)
 }
 
-/// Whether this guest's device model has the image among its arguments.
+/// Returns true if this guest's device model has the image among its arguments.
 fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     let Some(path) = path.to_str() else { return false };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -110,8 +110,8 @@ fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     lines.any(|line| is_device_model(&line, path, guest))
 }
 
-/// Whether a process with these arguments is this guest's device model and uses an image of this
-/// path.
+/// Returns true if a process with these arguments is this guest's device model and uses an image of
+/// this path.
 fn is_device_model(cmdline: &[u8], path: &str, guest: DomId) -> bool {
     let arguments: Vec<_> = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let number = guest.0.to_string();
@@ -139,7 +139,7 @@ impl Image {
         }
     }
 
-    /// Whether this path, or the device of this number (0: none), is the image.
+    /// Returns true if this path, or the device of this number (0: none), is the image.
     fn is(&self, named: &Path, number: u64) -> bool {
         if self.devices.contains(&number) {
             return true;

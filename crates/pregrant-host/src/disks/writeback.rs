@@ -59,7 +59,8 @@ impl Writeback {
     }
 }
 
-/// Whether this open file has lost writes to report. It does not wait for the storage.
+/// Asks the kernel whether it lost writes of this open file that were not reported yet. The call
+/// does not wait for the storage.
 fn ask(fd: &OwnedFd) -> Result<(), Errno> {
     // No page is that far in the file, so there is nothing to wait for, and a pending error is
     // reported all the same.

@@ -26,7 +26,7 @@
 
 /// Worker time by which a vif may be ahead of the others.
 const LEAD_NS: u64 = 5_000;
-/// How long the vifs that are ahead wait for one that has just become idle.
+/// The time that the vifs that are ahead wait for a vif that has just become idle.
 const PATIENCE_NS: u64 = 3_000;
 /// Worker time that an idle vif may claim later. It covers the gaps between the vif's bursts.
 const CREDIT_NS: u64 = 200_000;
@@ -101,7 +101,7 @@ pub struct Turn {
     spent_ns: u64,
     /// The vif had work, at most `PATIENCE_NS` ago.
     busy: bool,
-    /// How long the vifs that are ahead have waited for this one since.
+    /// The time that the vifs that are ahead have waited for this vif since it became idle.
     idle_ns: u64,
     lately: Paid,
     /// Worker time of its turns beyond 3/2 of the charged time, in 1/256 ns.

@@ -53,7 +53,7 @@ pub enum FrontendError {
     /// The toolstack has not created this device.
     #[error("{}", missing(.domid, .class, .handle, .there))]
     Missing {
-        /// The guest's domain id.
+        /// The domain id of this guest.
         domid: DomId,
         /// The class of the device.
         class: Class,

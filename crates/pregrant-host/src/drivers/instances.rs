@@ -35,7 +35,7 @@ pub fn instances() -> Functions {
     of_platform::<Xen>()
 }
 
-/// Those of one platform, compiled in the crate that calls this.
+/// Returns the functions for one platform, compiled in the crate that calls this.
 pub fn of_platform<P: Platform>() -> Functions
 where
     P::Events: WakeOn,

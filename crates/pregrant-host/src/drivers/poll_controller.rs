@@ -16,9 +16,9 @@ use crate::choice::named;
 use std::time::{Duration, Instant};
 
 named! {
-    /// How a worker waits for work.
+    /// The behaviour of a worker that finds no work: it polls, sleeps, or both.
     Mode, "a polling mode" {
-        /// Never sleep.
+        /// The worker never sleeps.
         Poll = "poll",
         /// Sleep as soon as there is no work.
         Event = "event",
@@ -28,17 +28,17 @@ named! {
     }
 }
 
-/// How long adaptive mode polls before it sleeps. A wake-up costs 5 to 15 us, so polling pays only
-/// if frames arrive closer together than this.
+/// The time that adaptive mode polls before it sleeps. A wake-up costs 5 to 15 us, so polling pays
+/// only if frames arrive closer together than this.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// After this number of polls in a row that found nothing, polling gets no rarer: it is done before
-/// one of 64 sleeps.
+/// After this number of polls in a row that found nothing, polling gets no rarer: the worker polls
+/// before one of 64 sleeps.
 const VAIN_MOST: u32 = 6;
 
 /// Rounds without a frame after which a polling loop checks its control connection.
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
-/// How long a loop that moves frames may run without a control turn.
+/// The longest time that a loop that moves frames may run without a control turn.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
 /// Rounds with frames after which it checks the clock.
 const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
@@ -46,7 +46,7 @@ const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 /// The step after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Run another round.
+    /// The loop runs another round.
     Again,
     /// Run a control turn without sleeping, then another round.
     Control,
@@ -60,18 +60,18 @@ pub struct PollController {
     mode: Mode,
     idle: u32,
     busy: u32,
-    /// When the current polling began; None: it has not.
+    /// Time at which the current polling began; None while the loop does not poll.
     since: Option<Instant>,
     /// Number of polls in vain since one found work.
     vain: u32,
     /// Number of sleeps that remain without polling before them.
     unspun: u32,
-    /// When frames first moved after the last control turn, or some rounds later.
+    /// Time at which the first frames after the last control turn moved, or some rounds later.
     controlled: Option<Instant>,
 }
 
 impl PollController {
-    /// For the start of a loop.
+    /// Creates the controller of a loop that starts.
     pub fn new(mode: Mode) -> Self {
         Self { mode, idle: 0, busy: 0, since: None, vain: 0, unspun: 0, controlled: None }
     }

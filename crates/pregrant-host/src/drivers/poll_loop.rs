@@ -18,10 +18,10 @@ use std::time::Duration;
 
 /// A worker's step between rounds.
 pub trait Rest {
-    /// Why the loop cannot continue.
+    /// The error that ends the loop.
     type Error;
-    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a check itself,
-    /// and the next is due in time.
+    /// Whether a control turn follows each sleep. False: [`sleep`](Self::sleep) itself checks what
+    /// a control turn checks, and the next one is due in time.
     const CONTROL_AFTER_SLEEP: bool = true;
 
     /// Follows xenstore, and watches what else is not of the data path.
@@ -48,7 +48,7 @@ pub trait Work: Rest {
     /// # Errors
     /// The loop ends.
     fn round(&mut self) -> Result<bool, Self::Error>;
-    /// False if nothing can move now: then it sleeps after each round.
+    /// Returns false if nothing can move now. The loop then sleeps after each round.
     fn is_live(&self) -> bool {
         true
     }
@@ -67,7 +67,7 @@ pub struct PollLoop {
 }
 
 impl PollLoop {
-    /// For the start of a loop.
+    /// Creates the state of a loop that starts.
     pub fn new(mode: Mode) -> Self {
         Self { pace: PollController::new(mode), controlled: coarse() }
     }

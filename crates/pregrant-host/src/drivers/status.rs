@@ -44,8 +44,8 @@ pub struct BackStatus {
     pub format: u32,
     /// Domain id of the driver domain.
     pub domain: u16,
-    /// Which of the domain's backends this is: `back` serves vifs, `blkback` vbds. Empty if the
-    /// backend is older than this field.
+    /// The kind of backend: `back` serves vifs, `blkback` vbds. Empty if the backend's version is
+    /// older than this field.
     #[serde(default)]
     pub daemon: String,
     /// Process id.
@@ -61,12 +61,12 @@ pub struct BackStatus {
     /// Time at which this was read, by the clock that all processes of the machine share
     /// (CLOCK_MONOTONIC), ns.
     pub at_ns: u64,
-    /// The platform, and how it maps and copies.
+    /// The name of the platform, and its methods of mapping and copying.
     pub platform: String,
     /// Counters of the whole process.
     pub process: ProcessStatus,
-    /// For each worker thread the number of queues that it serves; empty if the only thread is the
-    /// one that serves xenstore.
+    /// For each worker thread, the number of queues that it serves. The list is empty if one thread
+    /// serves both xenstore and the queues.
     #[serde(default)]
     pub workers: Vec<usize>,
     /// The backend's vifs.
@@ -90,7 +90,7 @@ pub struct AnyDeviceStatus {
     pub handle: u32,
     /// The back's xenbus state, by name.
     pub state: String,
-    /// Whether the rings were taken over from a predecessor.
+    /// True if the rings were taken over from a predecessor.
     pub reattached: bool,
     /// Seconds since the device's queues became live; null if they are not.
     pub connected_s: Option<f64>,
@@ -103,7 +103,7 @@ pub struct AnyDeviceStatus {
     /// Number of log lines that were left out because the device caused too many.
     #[serde(default)]
     pub lines_left_out: u64,
-    /// Why the device was last closed, even if it is connected again.
+    /// The reason why the device was last closed, even if it is connected again.
     pub last_failure: Option<String>,
     /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
     /// from kept pages: rings, buffers, and pages that the guest asked to map.
@@ -141,19 +141,19 @@ pub struct DeviceStatus {
     /// Status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Why the backing is unavailable (who has it, or what is missing), if the device is not
-    /// connected for that reason.
+    /// The reason why the backing is unavailable (the process that has it, or what is missing), if
+    /// the device is not connected because of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Whether the backing was tried; false: it is unknown whether it is available.
+    /// True if the backing was tried; false: it is unknown whether it is available.
     #[serde(default = "yes")]
     pub is_tried: bool,
     /// Kind of the backing and how it is served, as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// Counters of its class, since the device connected.
+    /// The values of the counters of the device's class, since the device connected.
     pub counters: BTreeMap<String, u64>,
-    /// Gauges of its class.
+    /// The values of the gauges of the device's class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, u64>,
     /// The device's requests by kind; those of a disk are `read`, `write`, `flush`, `discard`.
@@ -161,12 +161,12 @@ pub struct DeviceStatus {
     pub operations: BTreeMap<String, OperationStatus>,
 }
 
-/// Requests of one kind since the device connected.
+/// Counts of the device's requests of one kind, since it connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OperationStatus {
     /// Number of requests that were done.
     pub requests: u64,
-    /// Their bytes; 0 where none travel.
+    /// Number of bytes that these requests transferred; 0 if they carry no data.
     pub bytes: u64,
     /// Sum of the times from taking a request to answering it, including failed ones, ns.
     pub latency_sum_ns: u64,
@@ -267,7 +267,7 @@ pub struct VifStatus {
     /// Status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Whether the guest receives frames.
+    /// True if the guest receives frames.
     #[serde(default)]
     pub link: bool,
     /// Number of times the vif's link went down because the guest received no frames for too long,
@@ -303,21 +303,21 @@ pub struct VifStatus {
 /// The status of one queue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// Frames from the guest.
+    /// Counts of the frames that the guest sent.
     pub tx: DirStatus,
-    /// Frames to the guest.
+    /// Counts of the frames for the guest.
     pub rx: DirStatus,
     /// The table of pages that the guest asked to map, for both directions; null: there is none.
     #[serde(default)]
     pub gref_table: Option<StoreStatus>,
 }
 
-/// Pages that stay mapped.
+/// Counts of the pages that one direction of a queue keeps mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// Number of pages that are kept mapped.
     pub pages: u64,
-    /// Largest number of pages at the same time.
+    /// Largest number of pages that were mapped at the same time.
     pub most: u64,
     /// Largest number of pages that are kept mapped.
     pub limit: u64,
@@ -332,12 +332,12 @@ impl From<MappedStats> for StoreStatus {
     }
 }
 
-/// One direction of a queue, since the vif connected.
+/// Counts of one direction of a queue, since the vif connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DirStatus {
     /// The path that moves the bytes: the first of `chain`.
     pub path: String,
-    /// All paths that are asked for a frame, in order.
+    /// All paths that are asked to move a frame, in this order.
     #[serde(default)]
     pub chain: Vec<String>,
     /// Largest number of bytes of a frame that fits a staging buffer; null: there are none.
@@ -351,7 +351,7 @@ pub struct DirStatus {
     pub store: Option<StoreStatus>,
     /// Number of frames that were passed on.
     pub frames: u64,
-    /// Their bytes.
+    /// Number of bytes of these frames.
     pub bytes: u64,
     /// Number of frames that used staging buffers only.
     pub staged: u64,

@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 
 /// Largest number of readers that are served at the same time.
 pub const READERS_MAX: usize = 16;
-/// How long a reader may take to read the status.
+/// The time that a reader may take to read the status.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Interval of checks of the socket.
 const CHECK: Duration = Duration::from_millis(10);
 /// Interval of retries while the process has no file descriptor for a reader.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
-/// How long one document serves new readers, too.
+/// The time within which new readers get the same document, so that it is not made again.
 const FRESH: Duration = Duration::from_millis(100);
 
 /// The socket on which a backend publishes its status.

@@ -34,7 +34,7 @@ pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 /// The accounts of one guest's use of the control thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throttle {
-    /// When the last step ended, by any clock.
+    /// Time at which the last step ended, by any clock.
     at: Duration,
     /// The used part of each account, as the time that it takes to fill it again.
     steps: Duration,

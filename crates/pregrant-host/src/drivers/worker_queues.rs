@@ -52,13 +52,13 @@ const IDLE_ROUNDS: u32 = 64;
 pub struct Returned<P> {
     /// The device.
     pub id: DeviceId,
-    /// All of its queues that this worker had.
+    /// All queues of the device that this worker had.
     pub queues: Vec<Box<dyn ServedQueue<P>>>,
-    /// Why the queues are returned although no one asked for them.
+    /// The reason why the queues are returned although the control thread did not ask for them.
     pub why: Option<Why>,
 }
 
-/// Why a device is served no longer.
+/// The reason why workers no longer serve a device.
 pub enum Why {
     /// The guest violated the protocol.
     Fault(RingFault),
@@ -77,7 +77,7 @@ struct Slot<P> {
     ports: Vec<EvtchnPort>,
 }
 
-/// The queues of one device.
+/// The queues of one device that the thread serves.
 struct Group {
     id: DeviceId,
     turn: Turn,
@@ -128,7 +128,7 @@ pub struct WorkerQueues<P: Platform> {
     /// Number of groups that have a queue.
     nr_queues: usize,
     groups: Vec<Option<Group>>,
-    /// Groups with active queues.
+    /// The groups that have active queues.
     busy: Vec<usize>,
     /// A slot, by the local number of an event channel.
     by_port: Vec<Option<usize>>,
@@ -143,9 +143,9 @@ pub struct WorkerQueues<P: Platform> {
     /// Number of rounds until the clock is checked.
     check_in: u32,
     check_every: u32,
-    /// When the clock was last checked.
+    /// Time at which the clock was last read.
     counted_at: Instant,
-    /// When events were last polled.
+    /// Time at which events were last polled.
     checked_at: Instant,
     /// The thread arms queues and sleeps; false for one that only polls.
     sleeps: bool,
@@ -158,7 +158,7 @@ pub struct WorkerQueues<P: Platform> {
     ready: ReadySet,
     /// Channels that fired and belong to no queue of this thread; None: no one needs them.
     unknown: Option<ReadySet>,
-    /// Where the next check for lost events starts.
+    /// The slot at which the next check for lost events starts.
     checked: usize,
     returned: Vec<Returned<P>>,
     /// Devices that the control thread must check.
@@ -166,7 +166,7 @@ pub struct WorkerQueues<P: Platform> {
 }
 
 impl<P: Platform> WorkerQueues<P> {
-    /// A worker without queues.
+    /// Creates a worker without queues.
     pub fn new(waker: Arc<Waker>) -> Self {
         Self {
             waker,
@@ -204,7 +204,8 @@ impl<P: Platform> WorkerQueues<P> {
         self
     }
 
-    /// Sets in whose turn frames go from one queue to another.
+    /// Sets whether frames from one queue to another are delivered in the sender's or in the
+    /// receiver's turn.
     pub fn delivering(mut self, rx_context: RxContext) -> Self {
         self.rx_context = rx_context;
         self
@@ -463,7 +464,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Makes active what fired, without sleeping.
+    /// Makes the queues active whose event channels have fired, without sleeping.
     pub fn check(&mut self, p: &P) {
         let mut ready = std::mem::take(&mut self.ready);
         p.events().wait(&mut ready, Some(Duration::ZERO));
@@ -544,7 +545,7 @@ impl<P: Platform> WorkerQueues<P> {
         list
     }
 
-    /// Arms one queue, which becomes inactive if it has nothing to do.
+    /// Arms one queue. It becomes inactive if it has no work.
     fn arm_one(&mut self, p: &P, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
         // Queues that have become active since the last round, perhaps by their port, are asked

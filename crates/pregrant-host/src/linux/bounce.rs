@@ -34,7 +34,7 @@ pub(super) struct Bounce {
     places: Cell<Places>,
 }
 
-/// How much of the pages is used.
+/// Tracks which parts of the bounce pages are in use.
 #[derive(Clone, Copy, Default, Debug)]
 struct Places {
     used: usize,
@@ -90,7 +90,7 @@ impl Bounce {
         self.granted().is_some_and(|granted| granted.region.copy_out(at, bytes))
     }
 
-    /// Frees all reserved ranges.
+    /// Frees all reserved ranges of the bounce pages.
     pub(super) fn clear(&self) {
         self.places.set(Places::default());
     }

@@ -69,12 +69,12 @@ struct Known {
 
 /// Guests that connect again and again, each wanting a buffer, could repeat this line without end.
 static NONE: LineBudget = LineBudget::new();
-/// Whether there ever was a buffer. If not, lookups need not lock the list.
+/// True once a buffer was registered. Before that, lookups need not lock the list.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// The buffers of this process.
 static BURST_BUFFERS: BurstBuffers = BurstBuffers(RwLock::new(Vec::new()));
 
-/// The list of buffers.
+/// The list of registered buffers.
 pub(super) struct BurstBuffers(RwLock<Vec<Known>>);
 
 impl BurstBuffers {

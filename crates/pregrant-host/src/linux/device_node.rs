@@ -10,7 +10,7 @@ use rustix::io::Errno;
 pub struct NodeError {
     pub path: &'static str,
     pub errno: Errno,
-    /// What to do about it.
+    /// The remedy that the error's message proposes.
     pub remedy: String,
 }
 

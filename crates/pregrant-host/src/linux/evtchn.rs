@@ -60,7 +60,7 @@ impl Masked {
         self.bits[word] |= 1 << bit;
     }
 
-    /// Whether the port is masked and must be unmasked. Clears its bit.
+    /// Clears the port's bit. Returns true if the port is masked and must be unmasked.
     fn take(&mut self, port: EvtchnPort) -> bool {
         let (word, bit) = (port.0 as usize / 64, port.0 % 64);
         let Some(word) = self.bits.get_mut(word) else { return self.any };

@@ -34,7 +34,8 @@ pub(super) const EVTCHN_BIND_UNBOUND: Opcode = request(b'E', 2, 4);
 pub(super) const EVTCHN_UNBIND: Opcode = request(b'E', 3, 4);
 /// `IOCTL_EVTCHN_NOTIFY`: port u32.
 pub(super) const EVTCHN_NOTIFY: Opcode = request(b'E', 4, 4);
-/// `IOCTL_EVTCHN_RESET`: nothing; drops what overflowed.
+/// `IOCTL_EVTCHN_RESET`, without an argument; it discards the events that overflowed the device's
+/// ring.
 pub(super) const EVTCHN_RESET: Opcode = request(b'E', 5, 0);
 /// `IOCTL_PRIVCMD_HYPERCALL`: op u64, five arguments u64; returns what Xen does.
 pub(super) const PRIVCMD_HYPERCALL: Opcode = request(b'P', 0, 48);
@@ -99,7 +100,8 @@ impl DomCtl {
 /// ```text
 /// | 0 .. 7 source | 8 .. 15 dest | 16 17 len | 18 19 flags | 20 21 status (out) | 22 23 pad |
 /// ```
-/// A side is an address, or, where its flag is set, ref u32, offset u16, domid u16.
+/// Source and dest are an address each, or, if the flag of that side is set, ref u32, offset u16,
+/// domid u16.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C)]
 pub(super) struct Segment {

@@ -11,13 +11,13 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, ZeroCopyBurst};
 
 use super::sequence::{self, Tracker, Wrong};
 
-/// How much of a frame is checked.
+/// The part of each frame that is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Check {
     /// The frame's header and number.
     #[default]
     Number,
-    /// Every byte after the addresses.
+    /// Every byte after the addresses is checked.
     Payload,
 }
 
@@ -25,7 +25,7 @@ pub enum Check {
 pub struct SinkReport {
     /// Undamaged numbered frames received, including repeats.
     pub frames: u64,
-    /// Bytes of these frames.
+    /// Number of bytes of these frames.
     pub bytes: u64,
     /// One more than the highest number received.
     pub next: u64,
@@ -33,7 +33,7 @@ pub struct SinkReport {
     pub lost: u64,
     /// Frames received a second time.
     pub duplicated: u64,
-    /// Frames received after one with a higher number.
+    /// Number of frames received after one with a higher number.
     pub reordered: u64,
     /// Frames with a wrong length, number or byte.
     pub damaged: u64,
@@ -94,7 +94,7 @@ impl CheckingSink {
         Arc::clone(&self.counters)
     }
 
-    /// Counts of what it has received.
+    /// Returns the counts of the frames that the sink has received.
     pub fn report(&self) -> SinkReport {
         self.report
     }

@@ -20,12 +20,12 @@ pub struct GeneratorControl {
 }
 
 impl GeneratorControl {
-    /// Frames made so far.
+    /// Returns the number of frames made so far.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// While `paused`, the generator returns no frames.
+    /// Stops the generator, which returns no frames while `paused` is true, or lets it continue.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
@@ -36,13 +36,14 @@ impl GeneratorControl {
     }
 }
 
-/// How much of each frame is written.
+/// The part of each frame that the generator writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Filling {
-    /// Every byte, for a receiver that checks each.
+    /// Every byte is written, for a receiver that checks each one.
     #[default]
     Whole,
-    /// Only the head with the number, [`MIN_LEN`] bytes; the rest keeps whatever the arena held.
+    /// Only the head with the number ([`MIN_LEN`] bytes) is written. The other bytes are those that
+    /// the arena held before.
     Head,
 }
 

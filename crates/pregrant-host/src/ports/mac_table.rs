@@ -66,7 +66,7 @@ fn number(mac: MacAddr) -> u64 {
 /// The right of a port to an address that was learnt at another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Do nothing, until the address has aged or its port is gone.
+    /// The rule does nothing until the address has aged or its port is gone.
     Free,
     /// Take the address over, as that of a station that has moved.
     Moved,
@@ -90,7 +90,8 @@ pub struct MacTable {
     secret: RandomState,
     /// Written only under the lock.
     entries: Box<[AtomicU64]>,
-    /// When each address was last seen as a source. Its port also writes this without the lock.
+    /// For each address, the time at which a frame with it as its source was last seen. The
+    /// address's port also writes this value, without the lock.
     seen_ns: Box<[AtomicU64]>,
     held: Box<[AtomicU16]>,
     len: AtomicUsize,

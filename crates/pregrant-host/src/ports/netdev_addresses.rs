@@ -80,7 +80,7 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').into()
 }
 
-/// An rtnetlink socket.
+/// An rtnetlink socket, by which the kernel is asked.
 struct Kernel(OwnedFd);
 
 impl Kernel {

@@ -36,7 +36,7 @@ const ETHERNET: u16 = 1;
 pub struct Interface {
     name: String,
     socket: Arc<OwnedFd>,
-    /// Why its name must not be used: another interface may have that name now.
+    /// The reason why the interface's name must not be used: another interface may have it now.
     absent: Option<&'static str>,
 }
 
@@ -171,8 +171,9 @@ impl Interface {
         Ok(self.flags()? & UP != 0)
     }
 
-    /// Whether frames that it receives are forwarded, through its bridge if it is a port of one,
-    /// else to the stack. After the link comes up the kernel needs a moment for that.
+    /// Returns true if frames that the interface receives are forwarded: through its bridge if it
+    /// is a port of one, and otherwise to the stack. After the link comes up the kernel needs a
+    /// moment until then.
     pub fn forwards(&self) -> bool {
         if self.absent.is_some() {
             return false;

@@ -30,10 +30,10 @@ const MARK: [u8; 4] = [(ETHERTYPE >> 8) as u8, ETHERTYPE as u8, b'P', b'G'];
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 const STEP: u64 = 0xB7E1_5162_8AED_2A6B;
 
-/// Why a frame does not count as received.
+/// The reason why a frame does not count as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The frame is not a numbered one.
+    /// The frame does not carry a number.
     Foreign,
     /// The frame is numbered, with a wrong length, number or pattern.
     Damaged,
@@ -272,7 +272,7 @@ impl Tracker {
         self.lost + sent.saturating_sub(self.next)
     }
 
-    /// Frames received after one with a higher number.
+    /// Returns the number of frames received after one with a higher number.
     pub fn reordered(&self) -> u64 {
         self.reordered
     }

@@ -27,9 +27,9 @@ pub const QUEUE_BYTES: usize = 512 * 1024;
 #[derive(Debug, Default)]
 struct Shared {
     by: Option<Arc<dyn Steering>>,
-    /// One per queue of the guest; empty until the guest steers.
+    /// One queue of frames for each queue of the guest; empty until the guest steers.
     queues: Vec<FrameQueue>,
-    /// For each queue whose port a worker has, the waker of that worker.
+    /// For each queue, the waker of the worker that has the queue's port.
     wakers: Vec<Option<Arc<dyn QueueWaker>>>,
     /// Frames dropped because a queue was full.
     overflow: u64,
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Counts wake-ups.
+    /// A doorbell of the tests that records whether it was rung.
     #[derive(Debug, Default)]
     struct Rung(AtomicBool);
 

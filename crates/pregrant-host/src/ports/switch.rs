@@ -68,24 +68,24 @@ pub use self::vif::{Sources, SwitchFull};
 /// Largest number of ports of one switch.
 pub use super::mac_table::MAX_PORTS;
 
-/// By default frames of more bytes are forwarded zero-copy, if their pages are mapped. Copying
-/// shorter ones costs less than holding and answering them.
+/// The default of the length above which frames are forwarded zero-copy, if their pages are mapped.
+/// Copying shorter frames costs less than holding and answering them.
 pub const LEND_ABOVE: u32 = 4096;
 /// After a burst in which nothing could be zero-copy, a port asks for copies for this many bursts.
 const COPY_AGAIN: u32 = 32;
 
-/// A switch. Clones are the same switch.
+/// A switch. All clones of a value are the same switch.
 #[derive(Clone, Default)]
 pub struct Switch {
     shared: Arc<Shared>,
 }
 
-/// State that its ports share.
+/// State that the ports of one switch share.
 struct Shared {
     fabric: Fabric,
     lend_above: AtomicU32,
-    /// Each worker's outbox, by its number. None: the outbox of ports that were not given to a
-    /// worker.
+    /// The outboxes of the workers, by the workers' numbers. The one of None belongs to ports that
+    /// were not given to a worker.
     outboxes: Mutex<BTreeMap<Option<usize>, Arc<Mutex<Outbox>>>>,
 }
 
@@ -162,7 +162,7 @@ pub struct SwitchPort {
     completions: Arc<dyn Completions>,
     /// Number of bursts still to be copied, without a zero-copy attempt.
     not_lent: u32,
-    /// The receivers of its last burst.
+    /// The queues that received the port's last burst.
     recent: Recent,
     /// Wakes its worker. None: no worker has it, so its caller cannot be woken and does not wait.
     waker: Option<Arc<dyn QueueWaker>>,
@@ -210,12 +210,12 @@ impl SwitchPort {
         self.shared.fabric.set_sources(self.port, sources);
     }
 
-    /// Counters of the port, over all its queues.
+    /// Returns the counters of the port, summed over all its queues.
     pub fn stats(&self) -> SwitchStats {
         self.counters.get()
     }
 
-    /// Whether frames wait for the guest.
+    /// Returns true if frames wait for the guest.
     pub fn has_frames(&self) -> bool {
         self.held() > 0
     }
@@ -237,7 +237,8 @@ impl DropCounts for Counters {
 }
 
 impl FramePort for SwitchPort {
-    /// All offloads: the switch completes frames for receivers that do not support them.
+    /// The port accepts all offloads, since the switch completes frames for receivers that do not
+    /// support them.
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
@@ -307,7 +308,8 @@ impl FramePort for SwitchPort {
         self.incoming.inbox().len()
     }
 
-    /// Frames that already wait stay in their queue.
+    /// Sets how frames are distributed to the guest's queues. Frames that wait already stay in
+    /// their queue.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.shared.fabric.change(self.port, |vif| vif.steering = by);
     }

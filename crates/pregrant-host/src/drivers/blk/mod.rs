@@ -23,12 +23,12 @@ use pregrant::xenstore::Transport;
 use std::marker::PhantomData;
 use vbd::VbdInstance;
 
-/// How vbds are served that are found from now on.
+/// The configuration of vbds that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct BlkConfig {
     /// The features offered, and how bytes move.
     pub vbd: VbdConfig,
-    /// How their images are opened.
+    /// The configuration of the vbds' images.
     pub disk: DiskConfig,
     /// Whether a vbd with a script is connected only when the toolstack has run it
     /// (`hotplug-status`).
@@ -39,7 +39,7 @@ pub struct BlkConfig {
 
 /// The class of vbds, on platform `P`.
 pub struct Blk<P> {
-    /// How disks are served.
+    /// The configuration of all vbds.
     pub config: BlkConfig,
     platform: PhantomData<fn(&P)>,
 }

@@ -34,8 +34,8 @@ use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::time::Duration;
 
-/// How long a disk that is being closed waits for requests in its image. After that the guest sees
-/// state Closed, but its pages stay mapped until the image answers.
+/// The time that a disk that is being closed waits for requests in its image. After that the guest
+/// sees state Closed, but its pages stay mapped until the image answers.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// The toolstack's key that names a script.
 const SCRIPT: &str = "script";
@@ -44,8 +44,8 @@ const SCRIPT: &str = "script";
 pub(super) struct VbdInstance<P: Platform> {
     vbd: BackVbd<P>,
     face: ImageFace,
-    /// For each queue a descriptor that is readable when the image has completed requests; empty
-    /// while workers have the queues.
+    /// For each queue, a descriptor that is readable when the image has completed requests. The
+    /// list is empty while workers have the queues.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
     /// A warning about the image that was not logged yet.

@@ -13,11 +13,11 @@ use pregrant::xenstore::Transport;
 /// The backend side of the xenbus handshake, for a device of any class. Each call does what the
 /// call of the same name of [`Back`], or of the device in it, does.
 pub trait AnyBack<P: Platform, T: Transport + 'static> {
-    /// The rules of its class.
+    /// Returns the rules of the device's class.
     fn rules(&self) -> ClassRules;
     /// The xenbus state of the back.
     fn state(&self) -> XenbusState;
-    /// Whether the front is connected, and whether the device or a worker has its queues
+    /// Reports whether the front is connected, and whether the device or a worker has its queues
     /// ([`BackDevice::connection`]).
     fn connection(&self) -> Connection;
     /// See [`Back::inherit`].

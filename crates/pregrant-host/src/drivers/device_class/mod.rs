@@ -112,27 +112,27 @@ pub trait RemoteSide {
     }
 }
 
-/// What a class measures for a device, in addition to the figures of all devices.
+/// The figures that a class measures for a device, in addition to those that all devices have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
     /// The backing's kind and how it is served, as text. Empty: none.
     pub description: String,
     /// Counters that only grow, since the device connected.
     pub counters: Vec<(&'static str, u64)>,
-    /// Gauges: current values.
+    /// Current values, which may also fall.
     pub gauges: Vec<(&'static str, u64)>,
     /// The device's requests by kind.
     pub operations: Vec<Operation>,
 }
 
-/// Requests of one kind, since the device connected.
+/// Counts of the device's requests of one kind, since it connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Operation {
     /// Name of the kind.
     pub name: &'static str,
     /// Number of requests that were done.
     pub requests: u64,
-    /// Their bytes; 0 where no data travels.
+    /// Number of bytes that these requests transferred; 0 if they carry no data.
     pub bytes: u64,
     /// Time that requests took, including failed ones.
     pub latency: LatencyFigures,
@@ -266,7 +266,7 @@ pub enum Trial {
     Nothing,
     /// The backing is available; the text is a warning about it.
     There(Option<String>),
-    /// Another process has the backing and may release it; the text says who.
+    /// Another process has the backing and may release it; the text names that process.
     Busy(String),
     /// The backing cannot be opened; the text says why, and what to do.
     Missing(String),

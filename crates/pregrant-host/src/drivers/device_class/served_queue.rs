@@ -1,6 +1,6 @@
 //! One queue of a connected device, as a worker serves it.
 //!
-//! A worker calls by table once for each active queue and round, and never for each frame.
+//! A worker makes one dynamic call for each active queue and round, and none for each frame.
 //!
 //! What a guest may do: break the protocol of a ring. The queue returns a [`RingFault`], and its
 //! device is closed.
@@ -21,8 +21,8 @@ pub struct RingFault {
     pub fault: PeerFault,
 }
 
-/// One queue of a connected device: its rings together with its port or its disk. One thread at a
-/// time has it.
+/// One queue of a connected device: its rings together with its port or its disk. Only one thread
+/// at a time has it.
 pub trait ServedQueue<P: Platform>: Any + Send {
     /// Index of the queue in its device.
     fn number(&self) -> usize;

@@ -70,11 +70,11 @@ fn cannot(path: &std::path::Path, e: &io::Error) -> String {
     format!("{}: the capture file cannot be made: {e}", path.display())
 }
 
-/// The capture of one vif.
+/// The capture of one vif's frames.
 struct Capturing {
     path: PathBuf,
     capture: Capture<File>,
-    /// The vif, once it was connected.
+    /// The captured vif; None until it was connected for the first time.
     id: Option<DeviceId>,
 }
 

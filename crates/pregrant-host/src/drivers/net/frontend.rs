@@ -32,7 +32,7 @@ use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::time::{Duration, Instant};
 
-/// How long a new connection waits until the back has said which pages it keeps mapped.
+/// The time that a new connection waits for the back to announce which pages it keeps mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
 /// Interval of checks for the back's answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
@@ -351,7 +351,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.on_queue(i, |p, queue| queue.recv_hooked(p, out, diverted, at, hook))
     }
 
-    /// Releases frames by their tokens; see [`FrontVif::release`].
+    /// Releases held frames by their tokens; see [`FrontVif::release`].
     #[inline(always)]
     pub fn release(&mut self, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         self.vif.release(&self.end.platform, tokens)
@@ -386,7 +386,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         queues.map(|queue| queue.stats().1.frames).sum()
     }
 
-    /// How many answers from now the event is requested for on which the front sleeps.
+    /// Returns the number of answers after which the back must notify a front that sleeps.
     fn ahead(&mut self) -> u32 {
         if self.coalescing == RxCoalescing::Off {
             return 1;
@@ -535,7 +535,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 pub struct Defaults {
     /// Staging, and the length of staging buffers.
     pub staging: bool,
-    /// The number of queues.
+    /// The number of queues is a default.
     pub queues: bool,
 }
 

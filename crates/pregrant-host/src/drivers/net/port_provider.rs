@@ -91,16 +91,16 @@ impl HotplugConfig {
     }
 }
 
-/// Who connects a vif's interface to the network (docs/protocol 2.10).
+/// The process that connects a vif's interface to the network (docs/protocol 2.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
     /// The toolstack: its script writes "connected" to `hotplug-status`, and only then the front is
     /// connected.
     Toolstack,
-    /// This process: it runs `script`, or joins `bridge` if there is no such file, and then writes
-    /// "connected".
+    /// This process connects it: it runs `script`, or joins `bridge` if there is no such file, and
+    /// then writes "connected".
     Own,
-    /// No one.
+    /// No process connects it.
     #[default]
     None,
 }
@@ -152,12 +152,14 @@ pub trait PortProvider: RemoteSide {
     fn release(&mut self, id: &DeviceId) -> usize {
         self.inner_provider().map_or(0, |inner| inner.release(id))
     }
-    /// For [`Hotplug::Own`]: starts or continues hotplug. Called again until it is done.
+    /// Starts or continues the hotplug of a vif with [`Hotplug::Own`]. It is called again until it
+    /// returns another value than `NotYet`.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.plug(id, place))
     }
-    /// For [`Hotplug::Own`], if this process also removes the vif's directory: starts or continues
-    /// to undo hotplug. Called again until that is done; the directory still exists.
+    /// Starts or continues to undo the hotplug of a vif with [`Hotplug::Own`], if this process also
+    /// removes the vif's directory. It is called again until the hotplug is undone; the directory
+    /// still exists.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.unplug(id))
     }
@@ -251,9 +253,9 @@ impl FramePort for Unplugged {
 /// State of one vif's hotplug.
 #[derive(Debug)]
 pub(super) enum HotplugState {
-    /// Nothing is left to do.
+    /// No hotplug step is left to do.
     Done,
-    /// This process does the hotplug: ask the provider again.
+    /// This process does the hotplug, and calls the provider again.
     Own(HotplugConfig),
     /// The vif has ended, and the hotplug that this process did is being undone.
     Undone,

@@ -18,9 +18,9 @@ use std::ops::Deref;
 pub struct VifReport {
     /// The report that devices of all classes have.
     pub device: DeviceReport,
-    /// For each queue: path and counters of TX, then of RX.
+    /// For each queue: the path and the counters of TX, then those of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
-    /// For each queue the memory that it shares with its guest.
+    /// For each queue, the memory that it shares with its guest.
     pub shared: Vec<SharedMemory>,
     /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: usize,
@@ -39,7 +39,7 @@ pub struct VifReport {
     pub port_drops: Vec<PortDrop>,
 }
 
-/// By which memory a queue's frames reach the backend, for TX and RX.
+/// The memory by which a queue's frames reach the backend, for TX and RX.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedMemory {
     /// The paths, as they are shown, in the order in which they are asked.
@@ -92,7 +92,7 @@ impl VifReport {
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Reports of all vifs.
+    /// Returns the reports of all vifs.
     pub fn reports(&self) -> Vec<VifReport> {
         self.devices().filter_map(|(device, served)| VifReport::of(device, served)).collect()
     }

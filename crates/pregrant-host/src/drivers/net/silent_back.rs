@@ -12,7 +12,7 @@
 use crate::drivers::overdue::{News, Overdue};
 use std::time::{Duration, Instant};
 
-/// Interval between two checks.
+/// The interval between two checks.
 pub(super) const EACH: Duration = Duration::from_secs(1);
 
 /// A connected vif's traffic until now, of all queues.
@@ -36,7 +36,7 @@ pub(super) struct SilentBack {
 }
 
 impl SilentBack {
-    /// Whether a check is due.
+    /// Returns true if the interval since the last check is over.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.checked.is_none_or(|at| now.saturating_duration_since(at) >= EACH)
     }

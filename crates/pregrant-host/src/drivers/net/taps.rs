@@ -40,11 +40,11 @@ const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 /// Interval of checks of the scripts of vifs that are gone.
 const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
-/// How long a bridge may take to forward for a port whose link came up. (The kernel checks links
-/// once a second, and may be late.)
+/// The time within which a bridge must forward for a port whose link came up. (The kernel checks
+/// links once a second, and may be late.)
 const FORWARDS: Duration = Duration::from_secs(3);
 
-/// All taps of a backend.
+/// The taps of all vifs of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
     /// The rest of the time [`FORWARDS`], which all vifs share, since no queue is served meanwhile.
@@ -53,10 +53,10 @@ pub struct Taps {
     ending: Vec<Ending>,
     /// Hotplugs that failed since the last call.
     failures: Vec<(DeviceId, String)>,
-    /// When the service last refused a connection.
+    /// Time at which the hotplug service last refused a connection.
     refused: Option<Instant>,
     way: TransportKind,
-    /// Who connects vifs to the network.
+    /// The process that connects vifs to the network.
     hotplug: Hotplug,
     /// Socket of the process that runs scripts; None: this process runs them.
     scripts: Option<PathBuf>,
@@ -78,8 +78,8 @@ struct Placed {
     settling: bool,
     /// The link is up.
     is_up: bool,
-    /// Whether the interface still exists and where, and why a removed one was not made again, as
-    /// last logged.
+    /// The state of the interface as last logged: where it is, or that it was removed and why it
+    /// was not created again.
     seen: Whereabouts,
     failed: Option<String>,
 }
@@ -244,7 +244,7 @@ impl Taps {
         placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_started()).count()
     }
 
-    /// Whether another script may start while `nr_runs` run.
+    /// Tells whether another script may start while `nr_runs` run.
     fn room(&self, nr_runs: usize) -> Capacity {
         match self.refused {
             _ if nr_runs >= RUNS_MAX => Capacity::None,
@@ -253,7 +253,7 @@ impl Taps {
         }
     }
 
-    /// Continues a vif's script; None: it has none.
+    /// Continues a vif's script. None: the vif has none.
     fn turn_script(&mut self, id: &DeviceId) -> Option<Plugged> {
         let room = self.room(self.nr_runs());
         let placed = self.taps.get_mut(&(id.front.0, id.handle))?;

@@ -122,7 +122,7 @@ impl<P: Platform> VifInstance<P> {
         }
     }
 
-    /// Logs what happened to the vif's interface, if it has one.
+    /// Logs the changes of the vif's interface, if it has one.
     fn check_interface(&mut self, id: &DeviceId, log: &DeviceLog) {
         let notes = self.provider.borrow_mut().check(id);
         self.renumbered |= !notes.is_empty();

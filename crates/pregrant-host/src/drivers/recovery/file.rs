@@ -48,7 +48,7 @@ const ALL: std::ops::Range<i64> = 0..i64::MAX;
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
 
-/// Why a file is not locked.
+/// The reason why a file could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has the lock.
@@ -130,7 +130,7 @@ fn open(path: &Path) -> Result<File, Errno> {
 }
 
 impl FileRecovery {
-    /// Keeps everything below `dir`.
+    /// Creates a recovery that keeps its files below `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
@@ -215,7 +215,7 @@ mod tests {
         DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 1 }
     }
 
-    /// Asking for the owner locks out no one and writes nothing.
+    /// Asking for the owner of a lock does not take the lock, and writes nothing.
     #[test]
     fn a_lock_is_asked_and_not_taken() {
         let scratch = Scratch::new("asked");

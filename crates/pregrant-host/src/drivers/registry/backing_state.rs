@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PAUSE_LEAST: Duration = Duration::from_millis(500);
 /// Longest pause: a repair is noticed within this time.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
-/// How long another process may use the backing before it counts as missing.
+/// The time that another process may use the backing before it counts as missing.
 pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
 
 /// The state of a device's backing as far as known, and the time of the next try. The default is
@@ -42,12 +42,12 @@ enum Known {
     Present,
     /// A front is there, and waits because another process uses the backing.
     Busy { who: String, since: Instant, next: Instant, was_tried: bool },
-    /// The backing is unavailable.
+    /// The backing is unavailable, because it is missing or another process has it.
     Missing {
         why: String,
         /// The front is not connected before this time.
         until: Instant,
-        /// When the backing is tried again without a front; None while a front waits.
+        /// Time of the next try without a front; None while a front waits.
         next: Option<Instant>,
         /// False: another process has the backing, so it may exist.
         is_certain: bool,
@@ -59,19 +59,19 @@ enum Known {
 pub(super) enum Busy {
     /// The front waits, from now on.
     Begins,
-    /// The front waits on.
+    /// The front, which waits already, must wait longer.
     GoesOn,
     /// The front has waited for too long.
     TooLong,
 }
 
 impl BackingState {
-    /// For a device that was just found.
+    /// Creates the state for a device that was just found.
     pub(super) fn found(now: Instant) -> Self {
         Self { known: Known::Untried(Some(now)), ..Self::default() }
     }
 
-    /// Why the front is not connected.
+    /// Returns the reason why the front is not connected.
     pub(super) fn why(&self) -> Option<&str> {
         match &self.known {
             Known::Busy { who, .. } => Some(who),
@@ -89,7 +89,7 @@ impl BackingState {
         }
     }
 
-    /// Whether a front that could be connected must wait.
+    /// Returns true if a front that could be connected must wait.
     pub(super) fn is_paused(&self, now: Instant) -> bool {
         matches!(self.known, Known::Missing { until, .. } if now < until)
     }
@@ -142,7 +142,8 @@ impl BackingState {
         }
     }
 
-    /// When the backing is tried again for a front that waits because another process uses it.
+    /// Returns the time at which the backing is tried again for a front that waits because another
+    /// process uses it.
     pub(super) fn busy_check(&self) -> Option<Instant> {
         match self.known {
             Known::Busy { next, .. } => Some(next),
@@ -157,7 +158,7 @@ impl BackingState {
         Some(self.failing_since.map_or(Duration::ZERO, |since| now.duration_since(since)))
     }
 
-    /// When the backing is tried without a front.
+    /// Returns the time at which the backing is tried without a front.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.known {
             Known::Untried(next) | Known::Missing { next, .. } => next,

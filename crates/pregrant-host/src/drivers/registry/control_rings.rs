@@ -22,7 +22,7 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Which control rings have work, which are idle and armed, and which are paused.
+/// The state of all control rings: active (with work), armed (idle), or paused.
 #[derive(Default)]
 pub(super) struct ControlRings {
     /// Connected devices by the event channel of their control ring.
@@ -30,9 +30,9 @@ pub(super) struct ControlRings {
     /// Devices whose control ring is served in each control turn.
     pub(super) active: BTreeSet<DeviceId>,
     paused: BTreeMap<DeviceId, Instant>,
-    /// Where the next check for lost events starts.
+    /// The index at which the next check for lost events starts.
     checked: usize,
-    /// This thread has not asked for events since its last control turn.
+    /// This thread has not polled for events since its last control turn.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }
@@ -82,7 +82,7 @@ impl ControlRings {
         self.active.extend(self.by_port.values().filter(|id| !self.paused.contains_key(id)));
     }
 
-    /// Serves rings again whose pause is over.
+    /// Makes rings active again whose pause is over.
     pub(super) fn end_pauses(&mut self) {
         if self.paused.is_empty() {
             return;
@@ -115,7 +115,7 @@ impl ControlRings {
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// This thread has slept or polled, so it has seen all events.
+    /// Called after this thread has slept or polled, which shows it all events.
     pub(super) fn events_seen(&mut self) {
         self.asks = false;
     }

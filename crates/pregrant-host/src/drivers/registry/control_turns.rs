@@ -119,7 +119,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fault(fault) | work
     }
 
-    /// Whether a guest showed work in a device's own ring that is armed.
+    /// Returns true if a guest has published work on an armed control ring.
     pub(super) fn control_ring_is_pending(&mut self) -> bool {
         self.control_rings.is_pending(&mut self.devices, is_lifted())
     }

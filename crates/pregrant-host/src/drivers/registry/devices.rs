@@ -23,7 +23,7 @@ pub struct DeviceReport {
     pub id: DeviceId,
     /// The back's xenbus state.
     pub state: XenbusState,
-    /// Why this end closed the device, if it did.
+    /// The reason why this end closed the device, if it did.
     pub failed: Option<String>,
     /// Number of times the device was closed because of a fault.
     pub faults: u64,
@@ -33,11 +33,11 @@ pub struct DeviceReport {
     /// Number of log lines that were left out because the device caused too many
     /// ([`DeviceLog`](crate::drivers::device_log::DeviceLog)).
     pub lines_left_out: u64,
-    /// Why this end last closed the device, even if it is connected again.
+    /// The reason why this end last closed the device, even if it is connected again.
     pub last_failure: Option<String>,
-    /// Why the backing is unavailable, if the device is not connected for that reason.
+    /// The reason why the backing is unavailable, if the device is not connected because of that.
     pub waits_for: Option<String>,
-    /// Whether the backing was tried; false: it is unknown whether it is available.
+    /// True if the backing was tried; false: it is unknown whether it is available.
     pub is_tried: bool,
     /// Worker time in nanoseconds that its queues used while other queues wanted the same worker.
     pub worker_ns: u64,
@@ -53,7 +53,8 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    /// For a device that a predecessor left connected, and that waits for its backing.
+    /// Creates the report of a device that a predecessor left connected, and that waits for its
+    /// backing.
     pub(super) fn waiting(id: DeviceId, state: XenbusState, why: &str) -> Self {
         Self {
             id,
@@ -100,7 +101,7 @@ pub(super) struct History {
 }
 
 impl<P: Platform, T: Transport + 'static> Instance<P, T> {
-    /// Whether this device's front changed a key that we watch.
+    /// Returns true if this device's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
         let is_about = |key: &&str| self.device.is_peer_key_event(event, key);
         self.device.is_peer_event(event) || self.front_keys().iter().any(is_about)
@@ -112,7 +113,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         watch(&self.device, self.front_keys(), xs)
     }
 
-    /// Ends these watches.
+    /// Removes the device's watches.
     pub(super) fn unwatch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         unwatch(&self.device, self.front_keys(), xs)
     }

@@ -35,8 +35,8 @@ use std::any::Any;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long to retry a device whose last owner is dying (docs/protocol 1.1). Others are served
-/// meanwhile.
+/// The time for which opening a device is tried again whose last owner is dying (docs/protocol
+/// 1.1). Other devices are served meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Gives a device its kept memory. If that fails, it is logged for the device.
@@ -58,7 +58,7 @@ struct Placed<P: Platform, T: Transport + 'static> {
     left: PreviousState,
     /// The rings that a predecessor left may be usable.
     live: bool,
-    /// Why the port or image cannot be made; None: it was made.
+    /// The reason why the port or image could not be created; None: it was created.
     misplaced: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().find(|class| class.rules().class == id.class)?.takeover()
     }
 
-    /// Finds new devices, and forgets those whose directory is gone.
+    /// Finds new devices, and forgets those whose directory was removed.
     pub(super) fn scan(&mut self) -> Result<(), BackendError> {
         let mut seen = Vec::new();
         let back = self.platform.domid();

@@ -87,7 +87,7 @@ use watch::{Changed, watch_of};
 /// Largest number of xenstore events that one call of [`Backend::control`] handles.
 pub const EVENTS_PER_TURN: usize = 128;
 
-/// Why the whole backend (not a single device) cannot continue.
+/// The reason why the whole backend, and not only one device, cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The connection to xenstore has ended, or xenstore refused a request.
@@ -98,7 +98,7 @@ pub enum BackendError {
     Device(#[from] DeviceError),
 }
 
-/// How a backend serves its devices, of any class.
+/// The configuration of a backend, for devices of all classes.
 pub struct BackendConfig<P> {
     /// Lets devices outlive this process, and takes over those that outlived a predecessor.
     pub recovery: Option<Box<dyn Recovery<P>>>,
@@ -111,12 +111,12 @@ pub struct BackendConfig<P> {
     /// Largest number of pages of one guest that may be mapped, for devices that connect from now
     /// on.
     pub page_limit: usize,
-    /// Whether to throttle fronts: not to watch one for a while that asks for steps without end,
-    /// and to pause a control ring that is never empty.
+    /// True if fronts are throttled: a front that asks for steps without end is not watched for a
+    /// while, and a control ring that is never empty is paused.
     pub limits_steps: bool,
 }
 
-/// The type of [`BackendConfig::had_by_others`].
+/// A function that returns why a device is left to another owner; None: it is not.
 pub type HadByOthers = Box<dyn Fn(&DeviceId) -> Option<String>>;
 
 impl<P> Default for BackendConfig<P> {
@@ -135,11 +135,11 @@ impl<P> Default for BackendConfig<P> {
 pub struct WorkerConfig {
     /// Number of workers, if each serves several devices.
     pub workers: usize,
-    /// Which worker gets a queue.
+    /// Chooses the worker that gets a queue.
     pub place: Placement,
-    /// Whether frames from guest to guest are delivered in the sender's or in the receiver's turn.
+    /// The turn, the sender's or the receiver's, in which frames from guest to guest are delivered.
     pub rx_context: RxContext,
-    /// How workers wait for work.
+    /// The workers' behaviour when they find no work.
     pub mode: Mode,
     /// Called first in each worker thread.
     pub each_start: EachStart,
@@ -237,7 +237,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         &mut self.config
     }
 
-    /// One of the classes, by its type; None: this backend does not serve it.
+    /// Returns the class of this type, or None if this backend does not serve it.
     pub fn class_mut<C: DeviceClass<P, T>>(&mut self) -> Option<&mut C> {
         self.classes.iter_mut().find_map(|class| (&mut **class as &mut dyn Any).downcast_mut())
     }
@@ -321,8 +321,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         remotes.fold(false, |came, mut remote| remote.turn() | came)
     }
 
-    /// Without worker threads: serves one batch of each active queue, in both directions, of each
-    /// device whose turn it is. Returns true if there may be more.
+    /// Serves one batch of each active queue, in both directions, of each device whose turn it is.
+    /// It does nothing if there are worker threads. Returns true if there may be more work.
     #[inline(never)]
     pub fn round(&mut self) -> bool {
         let Some(load) = self.pool.inline_mut() else { return false };
@@ -361,7 +361,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.devices.nr_connected()
     }
 
-    /// For each worker thread the queues that it serves, by device.
+    /// Returns, for each worker thread, the queues that it serves, by device.
     pub fn carried(&self) -> Vec<Carried> {
         self.pool.carried()
     }

@@ -19,7 +19,7 @@
 /// MiB. For comparison: a vif with eight queues and a page for each of 256 buffers in both
 /// directions has 4112.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
-/// One in this number of the guest's pages is kept back, so that a device that connects later finds
+/// One of this number of the guest's pages is kept back, so that a device that connects later finds
 /// room.
 const SPARE: usize = 16;
 

@@ -1,9 +1,9 @@
-//! Any devices of a guest, in any order: what each may have mapped.
+//! Checks which pages each device of a guest may have mapped, for any devices in any order.
 
 use super::{PAGES_PER_GUEST, PageBudget, SPARE, lasting, room, shares};
 use proptest::prelude::*;
 
-/// A device, as the bound counts it.
+/// A device in the state that the bound on a guest's pages depends on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     there: bool,
@@ -207,7 +207,8 @@ fn there_is_room_for_one_that_comes_late() {
     assert!(guest.least(None) >= PAGES_PER_GUEST - PAGES_PER_GUEST / SPARE - 32);
 }
 
-/// Each device gets its part of the pages that may be kept, and one owner has all devices.
+/// While its guest's devices are present, each of them gets its part of the pages that may stay
+/// mapped, and a single backend owns all devices.
 #[test]
 fn devices_that_are_there_have_their_part() {
     let wants = Wants { rings: 8, lasting: 2048, kept: 0 };

@@ -33,16 +33,16 @@ pub(super) enum Then {
 }
 
 impl Then {
-    /// True if `other` asks for nothing more.
+    /// Returns true if carrying out `other` as well would change nothing.
     fn is_like(&self, other: &Self) -> bool {
         let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
         fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Where the device's queues are.
+/// The place of the device's queues: the control thread, or the workers.
 enum Place<P: Platform> {
-    /// The control thread has them.
+    /// The control thread has the queues.
     Here,
     /// Workers have them, or they are on their way: how many there are, and those that have
     /// returned.
@@ -84,7 +84,8 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// All queues, in order, if the last one has returned; the control thread then has them.
+    /// Returns all queues in order if the last one has come back from the workers; the control
+    /// thread then has them.
     pub(super) fn take_returned(&mut self) -> Option<Vec<Box<dyn ServedQueue<P>>>> {
         match &mut self.place {
             Place::HandedOut { queues, returned } if returned.len() >= *queues => {
@@ -97,7 +98,7 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// True if workers have queues, or some are on their way.
+    /// True if workers have queues, or if queues are on their way to or from workers.
     pub(super) fn is_handed_out(&self) -> bool {
         matches!(self.place, Place::HandedOut { .. })
     }
@@ -126,12 +127,13 @@ impl<P: Platform> DeviceQueues<P> {
         std::mem::take(&mut self.then)
     }
 
-    /// Whether the device's backing works on requests; its steps wait meanwhile.
+    /// Returns true while the device's backing still works on requests; the device takes no step
+    /// meanwhile.
     pub(super) fn is_draining(&self) -> bool {
         matches!(self.place, Place::Draining { .. })
     }
 
-    /// When to ask the device again whether requests are under way.
+    /// Returns the time at which to ask the device again whether its backing works on requests.
     pub(super) fn drain_check(&self) -> Option<Instant> {
         match self.place {
             Place::Draining { next, .. } => Some(next),

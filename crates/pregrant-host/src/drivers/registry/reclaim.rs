@@ -24,7 +24,7 @@ use pregrant::xenbus::back::Connection;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// How long a backend that ends waits for its workers.
+/// The time that a backend that ends waits for its workers.
 const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
 
 /// The message and its level when the new owner of a queue cannot bind its event channel, which was

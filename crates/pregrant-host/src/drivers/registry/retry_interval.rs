@@ -1,4 +1,5 @@
-//! How often something is tried again that another holds: a backing, a lock, requests under way.
+//! Intervals at which something is tried again that another process prevents: opening a backing,
+//! locking it, or waiting for requests in it.
 
 use std::time::{Duration, Instant};
 

@@ -105,7 +105,7 @@ fn announced<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> Op
     served.stage.connected()?.pages
 }
 
-/// Whether a device is not connected, and its front may be soon.
+/// Returns true if a device is not connected, and its front may connect soon.
 fn may_connect<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> bool {
     let state = served.served.back().state();
     !served.is_connected() && matches!(state, XenbusState::Initialising | XenbusState::InitWait)

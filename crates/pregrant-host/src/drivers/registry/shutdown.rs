@@ -1,4 +1,4 @@
-//! How a backend ends: its devices left to a successor, or closed.
+//! Ends a backend: its devices are closed, or left to a successor.
 
 use super::Backend;
 use super::devices::Instance;
@@ -11,7 +11,7 @@ use pregrant::xenstore::Transport;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long fronts may take to follow when all devices are closed.
+/// The time that fronts have to follow when all devices are closed.
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {

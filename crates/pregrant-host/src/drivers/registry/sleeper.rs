@@ -1,8 +1,8 @@
-//! How the control thread sleeps.
+//! Lets the control thread sleep until there is work.
 
 use crate::drivers::wait::Waiter;
 
-/// How the control thread sleeps.
+/// Lets the control thread sleep until there is work.
 #[derive(Default)]
 pub(super) struct Sleeper {
     pub(super) waiter: Waiter,

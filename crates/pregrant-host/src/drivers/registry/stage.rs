@@ -128,7 +128,7 @@ impl<P: Platform> Stage<P> {
         self.queues().is_some_and(DeviceQueues::is_waited_for)
     }
 
-    /// True if workers have the queues, or some are on their way.
+    /// True if workers have the queues, or if some are on their way to or from workers.
     pub(super) fn is_handed_out(&self) -> bool {
         self.queues().is_some_and(DeviceQueues::is_handed_out)
     }

@@ -49,7 +49,7 @@ impl Transport for RecordedLink {
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
-    /// How many links were known when the last vif was found.
+    /// The value of the number of links when the last vif was found.
     links_before: Rc<Cell<usize>>,
     /// The limits of an MTU.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
@@ -128,7 +128,7 @@ struct Stage {
     plugs: Rc<Cell<bool>>,
     /// The changes of links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
-    /// How many links were known when the backend found its last vif.
+    /// The value of the number of links when the backend found its last vif.
     links_before: Rc<Cell<usize>>,
     /// The MTU limits that the remote side saw.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
@@ -141,7 +141,7 @@ impl Stage {
         Self::set_in(BACK)
     }
 
-    /// A stage whose backend is in domain `back`.
+    /// Creates a stage whose backend is in domain `back`.
     fn set_in(back: DomId) -> Self {
         let (xen, store) = (LocalXen::new(), LocalStore::new());
         if back != BACK {

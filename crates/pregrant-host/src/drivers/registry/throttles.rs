@@ -9,14 +9,15 @@ use pregrant::units::DomId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long after a log line the next one about the same device and bound may come.
+/// The time after a log line within which no further line about the same device and bound is
+/// written.
 const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
 
 /// The control thread's time that each guest has used.
 pub(super) struct Throttles {
     by_guest: BTreeMap<DomId, Throttle>,
     began: Instant,
-    /// When the first throttled device is served again.
+    /// Time at which the first of the throttled devices is served again.
     pub(super) resumes_at: Option<Instant>,
 }
 

@@ -51,7 +51,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Watches all throttled devices again, whatever they did.
+    /// Watches all throttled devices again, even those whose pause is not over.
     pub(super) fn wake_all(&mut self) {
         self.wake_those_until(Instant::now() + LONGEST_THROTTLE);
     }

@@ -40,7 +40,7 @@ pub enum WorkerCommand<P> {
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
     /// Return the device's queues, if there are any.
     GiveBack(DeviceId),
-    /// Poll the device's queues.
+    /// Makes the worker poll the device's queues.
     WakeQueues(DeviceId),
     /// Stop: no more commands follow.
     Stop,
@@ -48,7 +48,7 @@ pub enum WorkerCommand<P> {
 
 /// Messages to the control thread.
 pub enum WorkerEvent<P> {
-    /// A worker returns queues.
+    /// The worker of this number returns queues.
     Returned(usize, Returned<P>),
     /// The device needs a check.
     Changed(DeviceId),
@@ -183,7 +183,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// For each worker the queues that it serves.
+    /// Returns, for each worker, the queues that it serves.
     pub fn carried(&self) -> Vec<Carried> {
         match self {
             Self::Inline(_) => Vec::new(),
@@ -228,7 +228,7 @@ impl<P> Threads<P> {
         Ok(threads)
     }
 
-    /// Starts one more worker; returns its index.
+    /// Starts one more worker, and returns its index.
     fn spawn_worker(&mut self) -> Result<usize, String> {
         let at = self.handles.iter().position(Option::is_none).unwrap_or(self.handles.len());
         let waker = Waker::of_thread(at).map_err(|e| format!("no descriptor for a worker: {e}"))?;

@@ -10,7 +10,7 @@ use crate::choice::named;
 use pregrant::xenbus::DeviceId;
 
 named! {
-    /// Which worker serves a device's queue.
+    /// The rule by which a device's queue gets its worker.
     Placement, "a placement" {
         /// Chosen by the guest's domain id.
         Fixed = "fixed",
@@ -35,7 +35,7 @@ impl Carried {
         self.queues.iter().map(|(_, n)| n).sum()
     }
 
-    /// Number of queues of one device.
+    /// Returns the number of the device's queues that this worker has.
     pub fn of(&self, id: &DeviceId) -> usize {
         self.queues.iter().find(|(of, _)| of == id).map_or(0, |(_, n)| *n)
     }

@@ -26,7 +26,7 @@ use std::time::Instant;
 /// Called by each worker now and then, between batches: what its ports want, such as the time.
 pub type EachTurn = Arc<dyn Fn() + Send + Sync>;
 
-/// Called once by each worker, with its number, before it does anything.
+/// A function that each worker calls with its number before it does anything else.
 pub type EachStart = Arc<dyn Fn(usize) + Send + Sync>;
 
 struct Thread<P: Platform> {
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// Runs until it is asked to stop.
+/// Runs the worker until it gets the command to stop.
 pub fn run<P: Platform>(
     start: Start<P>,
     (mode, rx_context): (Mode, RxContext),
@@ -118,7 +118,7 @@ impl<P: Platform> Thread<P>
 where
     P::Events: WakeOn,
 {
-    /// Reads what was left for it.
+    /// Executes the commands that the control thread has sent to this worker.
     fn read(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {

@@ -17,21 +17,22 @@ const WORDS: usize = 16;
 /// Wakes a worker from other threads: says which of its queues have work.
 #[derive(Debug)]
 pub struct Waker {
-    /// The worker's number.
+    /// The number of the worker that is woken.
     pub number: usize,
     /// Rung by a thread that has work for one of the worker's queues.
     pub doorbell: Doorbell,
-    /// None: no one but the worker's own thread rings.
+    /// The descriptor that ends the worker's sleep. None: only the worker's own thread has work for
+    /// it, so that nothing wakes it.
     wake: Option<OwnedFd>,
 }
 
 impl Waker {
-    /// For a worker that serves only queues and ports of its own thread.
+    /// Creates the waker of a worker that serves only queues and ports of its own thread.
     pub fn inline() -> Arc<Self> {
         Arc::new(Self { number: 0, doorbell: Doorbell::new(WORDS), wake: None })
     }
 
-    /// For worker `number`, which also sleeps on [`wakes`](Self::wakes).
+    /// Creates the waker of worker `number`, which also sleeps on [`wakes`](Self::wakes).
     ///
     /// # Errors
     /// No descriptor is left.
@@ -54,7 +55,7 @@ impl Waker {
         }
     }
 
-    /// The worker has slept; `rung` says whether its descriptor woke it.
+    /// Called when the worker has slept; `rung` is true if the worker's descriptor woke it.
     pub fn awake(&self, rung: bool) {
         self.doorbell.awake();
         if let (Some(wake), true) = (&self.wake, rung) {
@@ -68,7 +69,7 @@ impl Waker {
     }
 }
 
-/// The doorbell of the queue in one slot.
+/// Wakes the worker for the queue in one slot.
 #[derive(Debug)]
 pub struct QueueDoorbell {
     /// The worker that serves the queue.

@@ -137,8 +137,8 @@ impl Fabric {
         self.publish(&mut control, view);
     }
 
-    /// Whether `from` may send with the source `src` by its rules. Records it in the table and in
-    /// `stats`.
+    /// Returns true if the rules `sources` allow the vif `from` to send with the source address
+    /// `src`. Records the address in the table, and a refusal in `stats`.
     pub fn admit(&self, from: u16, src: MacAddr, sources: Sources, stats: &mut SwitchStats) -> bool {
         if src.is_group() || src.is_zero() {
             stats.bad_frames += 1;

@@ -45,10 +45,10 @@ const LOW_BYTES: usize = FULL_BYTES / 2;
 const SENDERS_AT_ONCE: usize = 4;
 /// Largest number of bytes that may wait in one queue.
 pub const QUEUE_BYTES: usize = FULL_BYTES + SENDERS_AT_ONCE * ARENA_BYTES;
-/// Most waiting mails per worker: enough to fill the queue, since a mail takes 4 KiB or more, and
-/// as many again.
+/// Largest number of mails from one worker that can wait: twice as many as fill the queue, since a
+/// mail takes 4 KiB or more.
 const MAILBOX_SLOTS: usize = 2 * FULL_BYTES / super::mail::MAIL_BYTES_MIN;
-/// Most read mails that wait to return to one worker.
+/// Largest number of mails that were read and wait to return to one worker.
 pub const SPENT_MAX: usize = 8;
 
 /// Number of bursts that a guest must receive without a stall before it gets zero-copy payload
@@ -75,7 +75,8 @@ pub struct Inbox {
     nr_boxes: AtomicU32,
 }
 
-/// The reader's end of one worker's mailbox.
+/// The reader's ends of the two mailboxes that connect it with one worker: of the mailbox with
+/// mail, and of the one by which mails return.
 struct Letterbox {
     mail: Reader<Box<Mail>>,
     spent: Writer<Box<Mail>>,
@@ -131,15 +132,16 @@ impl Inbox {
         self.discharge(frames, bytes);
     }
 
-    /// Whether a sender must wait. One that waits already, and was not woken, must continue to.
+    /// Returns true if a sender must wait because the queue is full. A sender that waits already
+    /// and was not woken must wait longer, until less of the queue is used.
     #[inline(always)]
     pub fn is_full(&self, is_waiting: bool, by: &Registered) -> bool {
         let bytes = self.bytes();
         bytes > FULL_BYTES || is_waiting && bytes > LOW_BYTES && self.patience.is_registered(by)
     }
 
-    /// For a full queue: how long the sender may wait before it checks again, unless it is woken.
-    /// None: it must not wait.
+    /// Returns how long a sender to this full queue may wait before it checks again, unless it is
+    /// woken earlier. None: it must not wait.
     pub fn wait(&self, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         if self.is_closed() {
             return None;
@@ -154,7 +156,7 @@ impl Inbox {
         (self.load.load(Ordering::Relaxed) >> 32) as usize
     }
 
-    /// Bytes of memory that they use.
+    /// Returns the number of bytes that the waiting frames use.
     pub fn bytes(&self) -> usize {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
@@ -183,13 +185,14 @@ impl Inbox {
         !self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether the reader may get zero-copy payload. Ask before the post and, [awake](Self::wake),
-    /// again after it: if not, the payload must be [kept](super::lent_burst::LentBurst::keep).
+    /// Returns true if the reader may get zero-copy payload. The sender asks before it posts the
+    /// burst, and once more after it has [woken](Self::wake) the reader. If the second answer is
+    /// false, the sender must [keep](super::lent_burst::LentBurst::keep) a copy of the payload.
     pub fn takes_lent(&self) -> bool {
         self.takes_lent.load(Ordering::Relaxed)
     }
 
-    /// Whether the reader is gone.
+    /// Returns true if the reader is gone.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
@@ -205,7 +208,7 @@ pub struct Incoming {
     moved: Option<(usize, Box<Mail>)>,
     /// Mail that was taken early to copy its payload, and the index of its mailbox; oldest first.
     early: VecDeque<(usize, Box<Mail>)>,
-    /// Bursts taken since the last stall.
+    /// Number of bursts taken since the guest last stalled.
     taken: u32,
     has_waker: bool,
 }

@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most zero-copy bursts in flight for one queue; further ones are copied.
+/// Largest number of zero-copy bursts in flight for one queue; further bursts are copied.
 pub const LENT_MAX: usize = 64;
-/// Most unused bursts that are kept for reuse.
+/// Largest number of unused bursts that are kept for reuse.
 const SPARE_MAX: usize = 8;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -144,12 +144,12 @@ pub struct Lends {
 }
 
 impl Lends {
-    /// Whether another zero-copy burst may be sent.
+    /// Returns true if another zero-copy burst may be sent.
     pub fn has_room(&self) -> bool {
         lock(&self.bursts).lent.len() < LENT_MAX
     }
 
-    /// An empty burst, to be [sent](Self::lend) or forgotten.
+    /// Returns an empty burst, which the caller [sends](Self::lend) or drops.
     pub fn begin(&self) -> Arc<LentBurst> {
         let spare = &mut lock(&self.bursts).spare;
         // If its reader is about to release it, another one is used.

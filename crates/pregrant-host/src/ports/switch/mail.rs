@@ -36,7 +36,7 @@ fn index_of(size: usize) -> Option<usize> {
     (index < SIZES && size == MAIL_BYTES_MIN << index).then_some(index)
 }
 
-/// Why a frame is not in a mail.
+/// The reason why a frame cannot be put into a mail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     Full,
@@ -75,12 +75,12 @@ impl Mail {
         (self.used, self.len, self.read, self.lent) = (0, 0, 0, None);
     }
 
-    /// Number of frames, including those that were read.
+    /// Returns the number of frames, including those that were read.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether another frame of `len` bytes fits.
+    /// Returns true if another frame of `len` bytes fits.
     #[inline(always)]
     pub fn has_room(&self, len: usize) -> bool {
         self.len < BURST_FRAMES && self.used + len <= self.bytes.len()

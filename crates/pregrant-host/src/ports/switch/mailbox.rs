@@ -26,7 +26,7 @@ struct Shared<T> {
     slots: Box<[Mutex<Option<T>>]>,
     /// Number of mails posted and not recalled.
     posted: AtomicU32,
-    /// Number of mails taken.
+    /// Number of mails that the reader has taken.
     taken: AtomicU32,
 }
 
@@ -37,13 +37,13 @@ impl<T> Shared<T> {
     }
 }
 
-/// The writer's end.
+/// The end of the mailbox that posts mails.
 pub struct Writer<T> {
     shared: Arc<Shared<T>>,
     next: u32,
 }
 
-/// The reader's end.
+/// The end of the mailbox that takes mails.
 pub struct Reader<T> {
     shared: Arc<Shared<T>>,
     next: u32,
@@ -66,12 +66,12 @@ impl<T> Writer<T> {
         self.next.wrapping_sub(self.shared.taken.load(Ordering::Relaxed)) as usize
     }
 
-    /// Whether all posted mail was taken.
+    /// Returns true if the reader has taken all posted mail.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether there is no room.
+    /// Returns true if there is no room for another mail.
     pub fn is_full(&self) -> bool {
         self.len() >= self.shared.slots.len()
     }
@@ -103,7 +103,7 @@ impl<T> Writer<T> {
 }
 
 impl<T> Reader<T> {
-    /// Whether there is mail, or was a moment ago.
+    /// Returns true if there is mail, or was a moment ago.
     pub fn has_mail(&self) -> bool {
         self.shared.posted.load(Ordering::Acquire) != self.next
     }
@@ -113,7 +113,7 @@ impl<T> Reader<T> {
         if self.has_mail() { self.shared.slot(self.next).as_ref().map(check) } else { None }
     }
 
-    /// Takes the oldest mail.
+    /// Removes and returns the oldest mail.
     pub fn take(&mut self) -> Option<T> {
         if !self.has_mail() {
             return None;
@@ -126,7 +126,7 @@ impl<T> Reader<T> {
     }
 }
 
-/// Whether the reader found all its mailboxes empty and may sleep.
+/// True while the reader has found all its mailboxes empty and may sleep.
 #[derive(Debug)]
 pub struct Waiting(AtomicBool);
 

@@ -37,10 +37,11 @@ use std::sync::Arc;
 
 /// Largest number of bytes of mail that frames are copied to, except for a larger frame.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
-/// Most receiving queues of a burst whose shares are tracked. With more, each share is small.
+/// Largest number of receiving queues of a burst whose shares are tracked. If there are more, each
+/// share is small.
 const SHARES: usize = 8;
 
-/// One queue of one vif.
+/// A queue of a vif, as the receiver of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Dest {
     port: u16,
@@ -58,7 +59,7 @@ enum Destination {
     NoPort,
 }
 
-/// The part of a burst for one queue.
+/// The number of bytes of a burst that go to one queue.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     dest: Dest,
@@ -94,7 +95,7 @@ impl Shares {
 /// A vif as a receiver.
 struct To {
     vif: Arc<Vif>,
-    /// One per queue, created with its first frame.
+    /// One entry for each queue, created with the first frame for the queue.
     queues: Vec<Option<Out>>,
     /// Counts of the current burst.
     stats: SwitchStats,
@@ -249,7 +250,8 @@ impl To {
     }
 }
 
-/// Whether the first bytes of a frame of `len` bytes contain the headers that select its queue.
+/// Returns true if the first bytes of a frame of `len` bytes contain the headers that select the
+/// queue of its receiver.
 fn has_headers(head: &[u8], len: usize) -> bool {
     match IpHeaders::parse_head(head, len) {
         Ok(headers) => headers.l4_at + 4 <= head.len(),
@@ -264,7 +266,7 @@ fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
 }
 
 impl Outbox {
-    /// Updates its vifs, if the view has changed.
+    /// Updates the outbox's list of vifs, if the switch's has changed.
     #[inline(always)]
     fn see(&mut self, fabric: &Fabric) {
         if let Some(view) = fabric.newer_than(&mut self.version) {
@@ -545,7 +547,8 @@ impl Outbox {
         all.all(|(desc, _)| is_taken_whole(caps, desc.offload)).then_some(dest)
     }
 
-    /// Whether a reader has room for this memory. If not, single frames may still fit.
+    /// Charges `size` bytes to a queue, so that the burst's memory can be moved to its reader.
+    /// False: there is no room for all of it, but single frames may still fit.
     fn may_move(&mut self, dest: Dest, size: usize) -> bool {
         let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return false };
         let Some(out) = to.out(dest, &mut self.touched) else { return false };
@@ -553,7 +556,7 @@ impl Outbox {
         !out.inbox.is_closed() && !out.mail.is_full() && out.inbox.charge(size)
     }
 
-    /// Whether a queue may get a zero-copy burst; if so, its offloads.
+    /// Returns the offloads of a queue if it may get a zero-copy burst; otherwise None.
     fn lends_to(&self, dest: Dest, lends: &Lends) -> Option<Offloads> {
         let vif = &self.to.get(usize::from(dest.port))?.as_ref()?.vif;
         let inbox = vif.inboxes.get(usize::from(dest.queue))?;
@@ -681,9 +684,9 @@ impl Outbox {
 
 /// The port that a burst comes from.
 pub struct Sender<'a> {
-    /// The port's index.
+    /// The index of the sending port.
     pub port: u16,
-    /// The receivers of its last burst.
+    /// The queues that received the port's last burst.
     pub recent: &'a mut Recent,
     /// Scratch memory for segmentation.
     pub cut: &'a mut CutFrame,

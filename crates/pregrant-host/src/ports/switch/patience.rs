@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most patience of a queue. A guest that lost its CPU to others normally gets it back sooner.
-/// (netback keeps frames for a stalled guest for 10 s.)
+/// The upper bound of a queue's patience. A guest that lost its CPU to others normally gets it back
+/// sooner. (netback keeps frames for a stalled guest for 10 s.)
 pub const MOST: Duration = Duration::from_millis(200);
 /// Bytes that a guest must take to earn a millisecond: at 16 MiB/s its senders wait without a
 /// limit.
@@ -72,7 +72,7 @@ impl State {
     }
 }
 
-/// The patience of one queue.
+/// The time that senders may still wait for one queue, and the senders that wait.
 pub struct Patience {
     is_waited_for: Waiting,
     /// Number of ends; written under the lock.
@@ -94,15 +94,15 @@ impl Patience {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this sender waits and was not woken yet. A woken sender goes before those that begin
-    /// to wait, and needs no more room than one that did not wait.
+    /// Returns true if this sender waits and was not woken yet. A woken sender goes before those
+    /// that begin to wait, and needs no more room than a sender that did not wait.
     pub fn is_registered(&self, by: &Registered) -> bool {
         by.0 == Some(self.ends.load(Ordering::Relaxed))
     }
 
-    /// For a full queue whose guest has taken `taken` bytes: how long this sender may wait before
-    /// it checks again. It is woken earlier if there is room, and must check once more that there
-    /// is none now. None: it must not wait.
+    /// Returns how long this sender may wait before it checks again, for a full queue whose guest
+    /// has taken `taken` bytes. The sender is woken earlier if there is room, and must check once
+    /// more, after this call, that there is none. None: it must not wait.
     pub fn wait(&self, taken: u64, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         self.wait_at(Instant::now(), taken, by, waker)
     }

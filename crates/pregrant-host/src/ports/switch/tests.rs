@@ -97,8 +97,8 @@ fn a_station_moves_where_it_may_and_ages() {
     assert_eq!((received(&mut p[0]).len(), received(&mut p[1]).len()), (1, 1));
 }
 
-/// Whether frames to `mac(1)` still go only to the first port after another port sent with that
-/// source.
+/// Sends a frame from another port with the source address `mac(1)`. Returns true if frames to this
+/// address still go only to the first port.
 fn keeps_its_traffic(p: &mut [SwitchPort], attacker: usize, stranger: usize) -> bool {
     send(&mut p[attacker], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     let nr_received: usize = p.iter_mut().map(|p| received(p).len()).sum();

@@ -14,17 +14,19 @@ use std::sync::Arc;
 /// never allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sources {
-    /// Any address that is not known at another port, since its own address is unknown.
+    /// Any source address that is not known at another port is allowed, since the vif's own address
+    /// is unknown.
     #[default]
     Learnt,
-    /// Only this address, which is pinned.
+    /// Only this source address is allowed. It is pinned to the vif's port.
     Own(MacAddr),
-    /// Any address, even one learnt at another port. Its own, if known, is pinned.
+    /// Any source address is allowed, even one that was learnt at another port. The vif's own
+    /// address, if it is known, is pinned to its port.
     Any(Option<MacAddr>),
 }
 
 impl Sources {
-    /// The pinned address.
+    /// Returns the pinned address.
     pub fn pinned(self) -> Option<MacAddr> {
         match self {
             Self::Learnt => None,
@@ -39,23 +41,24 @@ impl Sources {
 #[error("the switch has {MAX_PORTS} ports already; give this vif another switch (another bridge)")]
 pub struct SwitchFull;
 
-/// A vif as senders see it.
+/// The facts about a vif that senders need.
 #[derive(Clone)]
 pub struct Vif {
     /// A number that no other vif ever has, not even one at the same index.
     pub id: u64,
-    /// The offloads that its guest supports.
+    /// The offloads that the vif's guest supports.
     pub caps: Offloads,
-    /// The source addresses that it may use.
+    /// The source addresses that the vif may use.
     pub sources: Sources,
-    /// How the guest steers its frames to queues. None: by flow.
+    /// The guest's rule for distributing its frames to queues. None: frames are distributed by
+    /// flow.
     pub steering: Option<Arc<dyn Steering>>,
-    /// One per queue.
+    /// The inboxes of the vif's queues.
     pub inboxes: Arc<[Arc<Inbox>]>,
     pub counters: Arc<Counters>,
 }
 
-/// The vifs, by index.
+/// The vifs of a switch, by index.
 pub type View = Vec<Option<Arc<Vif>>>;
 
 impl Vif {

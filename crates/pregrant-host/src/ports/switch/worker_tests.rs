@@ -92,8 +92,8 @@ fn seqs(burst: &Burst<'_>) -> Vec<u64> {
     burst.iter().map(|(frame, _)| read(frame).1).collect()
 }
 
-/// From one guest to another: the receiver gets the very memory that the batch was fetched into,
-/// and a pair of guests needs two such buffers.
+/// A burst from one guest to another is moved: the receiver gets the very memory that the batch was
+/// fetched into. A pair of guests needs two such buffers.
 #[test]
 fn a_batch_is_moved_and_not_copied() {
     let switch = Switch::new();
@@ -677,7 +677,7 @@ struct Office {
 }
 
 impl Station {
-    /// Sends one burst, to all others in turn.
+    /// Sends one burst whose frames go to all other ports in turn.
     fn send(&mut self, out: &mut Arena, dice: &mut Dice) {
         let len = [60, 200, 1500, 9000][dice.roll(4)];
         let dst = (self.n + 1 + dice.roll(STATIONS - 1)) % STATIONS;

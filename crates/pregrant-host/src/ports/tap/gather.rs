@@ -47,7 +47,7 @@ impl Vector {
         })
     }
 
-    /// The same range as a readable virtqueue descriptor.
+    /// Returns the range of this vector as a readable virtqueue descriptor.
     pub fn buffer(&self) -> Buffer {
         Buffer { address: self.base.addr() as u64, len: self.len as u32, writable: false }
     }
@@ -58,7 +58,7 @@ impl Vector {
 pub enum Frame<'a> {
     /// A slice of private memory.
     One(&'a [u8]),
-    /// Several vectors, one after another.
+    /// Several vectors that are read one after another.
     Many(&'a [Vector]),
 }
 

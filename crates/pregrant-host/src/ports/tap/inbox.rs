@@ -25,7 +25,7 @@ pub const STRIDE: usize = (HEADER + MAX_FRAME).next_multiple_of(64) + 64;
 /// 7 thousand more than a request in a ring (`cargo xtask rig 32 --profile`).
 const LONG: usize = 16 * 1024;
 
-/// After this many single frames in a row, calls ask for more than one.
+/// After this many calls in a row that got a single frame, calls ask for more than one.
 const ALONE: usize = 2;
 /// Number of frames that the first such call asks for.
 const FIRST: usize = 4;
@@ -62,18 +62,19 @@ impl Inbox {
         }
     }
 
-    /// Number of waiting frames.
+    /// Returns the number of waiting frames.
     pub fn len(&self) -> usize {
         self.filled - self.popped
     }
 
-    /// The oldest frame with its header, until [`pop`](Self::pop).
+    /// Returns the oldest frame with its header; it stays until [`pop`](Self::pop).
     pub fn oldest(&mut self) -> Option<&mut [u8]> {
         let (slot, len) = *self.came.get(self.popped..self.filled)?.first()?;
         self.bytes.get_mut(slot * STRIDE..slot * STRIDE + len)
     }
 
-    /// Whether the last frame was so long that the next should be read to its final place.
+    /// Returns true if the last frame was so long that the next one should be read to its final
+    /// place.
     pub fn is_long(&self) -> bool {
         self.longest > LONG
     }

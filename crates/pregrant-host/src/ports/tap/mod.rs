@@ -272,7 +272,7 @@ impl Tap {
         self.interface.borrow().name().into()
     }
 
-    /// Where the interface is now.
+    /// Finds out where the interface is now.
     pub fn whereabouts(&self) -> Whereabouts {
         if self.attached.get() > 0 {
             return Whereabouts::Gone;

@@ -51,7 +51,8 @@ impl Outbox {
         }
     }
 
-    /// Whether a frame with these bytes, or a head of them, may be put here.
+    /// Returns true if a frame with these bytes (or with a head of this length) is short enough for
+    /// the outbox.
     pub fn takes(bytes: &[u8]) -> bool {
         HEADER + bytes.len() <= SHORT
     }
@@ -98,7 +99,7 @@ impl Outbox {
         true
     }
 
-    /// The frames with their headers, in order.
+    /// Returns the frames with their headers, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Frame<'_>> {
         self.frames.iter().map(|place| match place.vectors {
             0 => Frame::One(&self.bytes[place.at..place.at + place.len]),

@@ -1,4 +1,4 @@
-//! One queue of a tap: bursts of frames to and from its descriptor.
+//! Moves bursts of frames between one queue of a tap and its descriptor.
 
 use super::cut_frames::{CutFrames, FINISHED};
 use super::gather::{self, Frame};
@@ -53,9 +53,9 @@ const SKIPS: u8 = 3;
 pub struct Drops {
     /// The interface is down, or its queue is full.
     refused: AtomicU64,
-    /// What the guest claimed about the frame contradicts its headers.
+    /// Number of frames whose metadata from the guest contradicts the frames' headers.
     malformed: AtomicU64,
-    /// Frames from the kernel whose virtio header contradicts them.
+    /// Number of frames from the kernel whose virtio header contradicts the frames' headers.
     unreadable: AtomicU64,
 }
 
@@ -99,7 +99,7 @@ impl TapPort {
         }
     }
 
-    /// The transport of its bursts.
+    /// Returns the transport that moves the port's bursts.
     pub fn way(&self) -> TransportKind {
         match &self.transport {
             Transport::Vhost(_) => TransportKind::Vhost,

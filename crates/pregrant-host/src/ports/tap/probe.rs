@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const NAME: &str = "pregrant%d";
 /// Tries per transport; the minimum counts.
 const TRIES: usize = 5;
-/// Frames per burst.
+/// Number of frames in a burst.
 const FRAMES: usize = 32;
 /// Numbers of bursts per try; the first with which the clock advances is used, since some clocks of
 /// virtual machines advance in milliseconds.

@@ -6,7 +6,7 @@
 use crate::line_budget::LineBudget;
 use std::fmt::Arguments;
 
-/// The log budget of one vif's interface.
+/// Limits the log lines about one vif's interface.
 #[derive(Debug, Default)]
 pub struct TapLines {
     name: String,

@@ -37,7 +37,7 @@ const NO_FRAME: &[u8] = &[0];
 /// A completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// The request's index in its call.
+    /// The index of the request in its call.
     pub number: usize,
     /// The number of bytes, or an errno.
     pub result: Result<usize, i32>,
@@ -46,7 +46,7 @@ pub struct Done {
 /// An io_uring that is used for one kind of descriptor.
 pub struct Ring {
     uring: IoUring,
-    /// Whether the descriptor's driver supports RWF_NOWAIT.
+    /// True if the descriptor's driver supports RWF_NOWAIT.
     nowait: bool,
     /// The ring contains requests that the kernel did not accept.
     stuck: bool,
@@ -208,7 +208,7 @@ pub mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Number of frames that come one by one.
+    /// Number of frames that the test sends one by one.
     const FRAMES: usize = 20_000;
     const ENOUGH: Duration = Duration::from_secs(5);
 

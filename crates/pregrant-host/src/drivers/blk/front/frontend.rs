@@ -51,7 +51,7 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     next_queue: usize,
     /// Number of parts that were sent a second time, over a new connection.
     repeated: u64,
-    /// This end closes the disk.
+    /// This end is closing the disk.
     closing: bool,
     /// The toolstack removes the disk, and the flush before that was sent.
     last_flush: bool,
@@ -465,7 +465,7 @@ where
         }
     }
 
-    /// Why the disk is not connected, as far as this end knows, and what to do.
+    /// Describes why the disk is not connected, as far as this end knows, and what to do.
     pub fn why_not(&mut self) -> String {
         let FrontDevice { device, xs, .. } = &mut self.end;
         let said = xs.read_if_there(&device.id().error_path(Side::Back)).ok().flatten();

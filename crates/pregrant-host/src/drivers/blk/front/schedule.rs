@@ -218,7 +218,7 @@ pub(super) struct Schedule {
     /// Indices of requests that wait for earlier ones, in order of arrival.
     waiting: VecDeque<usize>,
     ready: VecDeque<Piece>,
-    /// For each tag the part that was sent with it.
+    /// For each tag, the part of a request that was sent with it.
     asked: Vec<Option<Piece>>,
     free_tags: Vec<usize>,
     came: u64,
@@ -615,7 +615,7 @@ impl Schedule {
         }
     }
 
-    /// All parts of the request's stage are answered: starts the next stage.
+    /// Starts the next stage of the request, since all parts of the current one are answered.
     fn advance(&mut self, place: usize) {
         let Some(request) = &mut self.places[place] else { return };
         if request.failed.is_some() {

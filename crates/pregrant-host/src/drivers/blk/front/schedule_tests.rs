@@ -1,5 +1,5 @@
-//! Any program of requests on a model of a disk, answered in any order, with backs that close in
-//! between.
+//! Runs any sequence of requests on a model of a disk. The answers come in any order, and backs
+//! close in between.
 
 use super::super::shared_disk::{DiskOp, DiskRequest};
 use super::*;
@@ -17,7 +17,7 @@ fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// A request as it is on the ring.
+/// A request as it was put on the ring.
 #[derive(Clone, Debug)]
 enum Asked {
     Read { at: usize, len: usize },
@@ -99,7 +99,7 @@ enum Step {
     Put(Op, usize, usize),
     /// Sends all ready parts, each of at most this many pages.
     Ask(usize),
-    /// Answers one of the parts that were sent.
+    /// The back answers one of the parts that were sent.
     Answer(usize),
     /// Closes the back. The bits say which of the parts it had are done nevertheless. The next back
     /// promises zeroes, or does not.
@@ -126,7 +126,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// The result of a request: None while it is on its way.
+/// The result of a request, which is None until the request is answered.
 type Fate = Arc<Mutex<Option<Result<Vec<u8>, IoError>>>>;
 
 struct Way {
@@ -149,7 +149,7 @@ struct World {
     schedule: Schedule,
     back: Back,
     model: Vec<u8>,
-    /// For each byte of the disk, whether it may read as zero instead.
+    /// For each byte of the disk, true if reading it may also return zero.
     perhaps: Vec<bool>,
     ways: Vec<Way>,
 }

@@ -115,7 +115,7 @@ pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 /// A request of a thread.
 pub struct DiskRequest {
     pub op: DiskOp,
-    /// Ends the request early when it is raised.
+    /// Raising this interrupt ends the request early.
     pub interrupt: Interrupt,
     /// The receiver of the result.
     pub done: Done,
@@ -154,7 +154,7 @@ impl fmt::Debug for SharedDisk {
 }
 
 impl SharedDisk {
-    /// For a front that is not connected yet.
+    /// Creates the shared state of a disk whose front is not connected yet.
     pub fn new() -> io::Result<Self> {
         Ok(Self { state: Mutex::default(), room: Condvar::new(), waker: Waker::of_thread(0)? })
     }
@@ -183,7 +183,7 @@ impl SharedDisk {
         self.state().users += 1;
     }
 
-    /// One of the users has finished with the disk.
+    /// Reports that one of the disk's users has finished with it.
     pub fn end_use(&self) {
         let mut state = self.state();
         state.users = state.users.saturating_sub(1);
@@ -229,7 +229,7 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Whether a request was interrupted since the last call.
+    /// Returns true if a request was interrupted since the last call.
     pub(super) fn take_interrupted(&self) -> bool {
         std::mem::take(&mut self.state().interrupted)
     }
@@ -297,7 +297,7 @@ impl SharedDisk {
         self.waker.doorbell.about_to_sleep()
     }
 
-    /// The loop has slept; `rung` says whether the descriptor woke it.
+    /// Called when the loop has slept; `rung` is true if the descriptor woke it.
     pub(super) fn awake(&self, rung: bool) {
         self.waker.awake(rung);
     }

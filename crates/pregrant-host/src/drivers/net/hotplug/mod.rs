@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 /// smaller than the queue of the service's socket.
 pub const RUNS_MAX: usize = 32;
 
-/// How long a script waits while the service accepts no connection.
+/// The time that a script waits while the service accepts no connection.
 const TAKEN: Duration = Duration::from_secs(65);
 
 /// A hotplug script, run by this process or by the service.
@@ -56,7 +56,7 @@ enum How {
     There(Asked),
 }
 
-/// Whether another script may begin.
+/// Tells whether the service may start another script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capacity {
     /// Another script may start.
@@ -76,7 +76,7 @@ impl Run {
         Self { request, socket, how: How::Waits(None) }
     }
 
-    /// The script's argument.
+    /// Returns the script's argument, `online` or `offline`.
     pub fn what(&self) -> What {
         self.request.what
     }

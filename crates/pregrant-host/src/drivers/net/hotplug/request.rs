@@ -31,7 +31,7 @@ const RESERVED: u16 = 0x7ff0;
 pub enum What {
     /// Connect the interface to the network.
     Online,
-    /// Undo `online`.
+    /// The script undoes what it did for `online`.
     Offline,
 }
 
@@ -64,7 +64,7 @@ pub struct Request {
     pub dir: String,
 }
 
-/// Why a message is no request.
+/// The reason why a message is not a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
     /// The message does not consist of five lines with these prefixes, in order.

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a hotplug script may run before it is killed.
+/// The time after which a hotplug script that still runs is killed.
 pub const SCRIPT: Duration = Duration::from_secs(60);
 
 /// A script that this process started.

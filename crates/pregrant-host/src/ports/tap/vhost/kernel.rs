@@ -87,10 +87,10 @@ struct Memory {
 
 const _: () = assert!(size_of::<Addr>() == 0x28 && size_of::<OfRing>() == 8 && size_of::<Memory>() == 40);
 
-/// No thread blocks in a read or write of an eventfd.
+/// Makes reads and writes of an eventfd return at once instead of blocking.
 const FLAGS: EventfdFlags = EventfdFlags::CLOEXEC.union(EventfdFlags::NONBLOCK);
 
-/// One of the two rings.
+/// Names one of the two rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     /// The worker writes frames that the interface sends.
@@ -124,7 +124,7 @@ impl Doors {
         Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::clone(&self.call) })
     }
 
-    /// Duplicates for another thread.
+    /// Duplicates the descriptors for another thread.
     #[cfg(test)]
     pub fn another(&self) -> Self {
         Self { kick: self.kick.try_clone().unwrap(), call: Arc::clone(&self.call) }
@@ -158,7 +158,7 @@ impl Doors {
         let _ = rustix::io::read(&*self.call, &mut [0; 8]);
     }
 
-    /// Repeats the worker's call.
+    /// Sends the worker's notification once more.
     pub fn call_again(&self) {
         let _ = rustix::io::write(&*self.call, &1u64.to_ne_bytes());
     }

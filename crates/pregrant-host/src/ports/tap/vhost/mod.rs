@@ -78,8 +78,8 @@ pub const SIZE: u16 = 256;
 /// Descriptors of the sending ring: one for each slot of a guest's ring with zero-copy payload, and
 /// one for each frame.
 const TX_SIZE: u16 = 512;
-/// While the worker sleeps, this many frames are written by a call each, since waking it costs as
-/// much.
+/// While the worker sleeps, up to this many frames are written by a system call each, since waking
+/// the worker costs as much.
 pub const FEW: usize = 3;
 /// Longest time without progress of the worker before it is stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ const FRAMES_AT: usize = 2 * RING;
 const BUFFERS_AT: usize = FRAMES_AT + AREA;
 const BYTES: usize = (BUFFERS_AT + Receiver::bytes(SIZE)).next_multiple_of(4096);
 
-/// Why the rings had to be stopped.
+/// The reason why the rings had to be stopped.
 #[derive(Debug)]
 enum Broken {
     Wrong(Wrong),
@@ -276,8 +276,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Whether the worker is idle and asleep, so that a few frames are better written by a call
-    /// each. While it is awake or has frames, those calls would overtake them.
+    /// Returns true if the worker is idle and asleep, so that it is better to write a few frames by
+    /// a system call each. While it is awake or has frames, those calls would overtake them.
     pub fn is_asleep(&mut self) -> bool {
         self.kept.is_empty() && self.tx.reclaim().is_ok() && self.tx.len() == 0 && self.tx.ring.would_kick(1)
     }
@@ -332,8 +332,8 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether frames are kept back because the ring is full. The guest's further frames should
-    /// then stay on its ring until [`go_on`](Self::go_on) ends that.
+    /// Returns true while frames are kept back because the ring is full. Until
+    /// [`go_on`](Self::go_on) has sent them, further frames should stay on the guest's ring.
     pub fn stands(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -382,7 +382,7 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether no frame completed for a second, over several calls.
+    /// Returns true if no frame completed for a second, over several calls.
     fn stands_still(&mut self) -> bool {
         let came = self.tx.nr_back();
         match self.waits {
@@ -465,9 +465,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, no zero-copy frame is read any more; their owner gets no tokens for them.
-    /// It does not wait for the worker: what that did not take is written by a call each. Returns
-    /// how many frames were refused.
+    /// Ends all use of zero-copy frames: when this returns, none of them is read any more, and
+    /// their owner gets no tokens for them. It does not wait for the worker; frames that the worker
+    /// has not taken are written by a system call each. Returns how many frames were refused.
     pub fn give_up(&mut self) -> usize {
         let mut refused = match self.tx.reclaim() {
             Ok(()) => 0,

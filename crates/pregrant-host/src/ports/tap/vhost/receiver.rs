@@ -50,7 +50,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The receiving ring.
+/// The ring by which frames are received from the worker.
 #[derive(Debug)]
 pub struct Receiver {
     pub ring: Virtqueue,
@@ -102,7 +102,7 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Whether there is a frame.
+    /// Returns true if there is another frame.
     #[inline(always)]
     fn next(&mut self) -> Result<bool, Wrong> {
         if !self.frame.is_empty() {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Bytes of memory for frames in flight.
 pub const AREA: usize = 512 * 1024;
 
-/// A frame in flight.
+/// A frame that the worker has and has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     /// The token of a zero-copy frame.
@@ -30,12 +30,12 @@ struct Sent {
     at: u32,
     len: u32,
     head: u16,
-    /// Fragments of its payload outside of the area.
+    /// Number of fragments of the payload that are not in the ring's own memory area.
     nr_pieces: u16,
     is_back: bool,
 }
 
-/// The sending ring.
+/// The ring by which frames are sent to the worker.
 #[derive(Debug)]
 pub struct Sender {
     pub ring: Virtqueue,
@@ -48,7 +48,7 @@ pub struct Sender {
     pieces: VecDeque<Vector>,
     /// Number of zero-copy frames in flight.
     in_flight: usize,
-    /// Number of completed frames.
+    /// Number of frames that the worker has completed.
     nr_back: u64,
     completed: Vec<Token>,
 }
@@ -183,7 +183,7 @@ impl Sender {
         }
     }
 
-    /// Number of completed frames.
+    /// Returns the number of frames that the worker has completed.
     pub fn nr_back(&self) -> u64 {
         self.nr_back
     }

@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 thread_local! {
-    /// For workers that this thread opens: the next one stops taking frames after this many.
+    /// The next worker that this thread opens stops taking frames after this many.
     static STALLS: Cell<Option<u32>> = const { Cell::new(None) };
-    /// Whether opening a worker fails.
+    /// True if opening a worker fails in this thread.
     static MISSING: Cell<bool> = const { Cell::new(false) };
-    /// How the next worker falsifies the chains that it returns.
+    /// A function by which the next worker falsifies the chains that it returns.
     static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
@@ -196,7 +196,7 @@ fn when_there_is_room(vhost: &mut Vhost<Threads>) -> usize {
     refused
 }
 
-/// Short and long lengths.
+/// Returns a length that is short for some numbers and long for others.
 fn length(number: usize) -> usize {
     [60, 61, 1514, 64, 65_535, 5000, 128][number % 7]
 }

@@ -50,13 +50,13 @@ pub struct Buffer {
 /// A chain that the device returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
-    /// The chain's head, as [`push`](Virtqueue::push) returned it.
+    /// The head descriptor of the chain, as [`push`](Virtqueue::push) returned it.
     pub head: u16,
     /// Bytes that the device reports as written.
     pub len: u32,
 }
 
-/// How the used ring violates the protocol.
+/// The violation of the protocol that was found in the used ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// The device returned more chains than are in flight.
@@ -100,17 +100,18 @@ pub struct Virtqueue {
     /// Offset of the ring in `memory`.
     at: usize,
     size: u16,
-    /// For a free descriptor the next free one; for one in use the next of its chain.
+    /// For a free descriptor, the index of the next free one; for a descriptor in use, the index of
+    /// the next one of its chain.
     next: Box<[u16]>,
     first_free: u16,
     nr_free: u16,
     /// Number of descriptors of the chain with this head; 0: none begins there.
     chains: Box<[u16]>,
-    /// Whether the device has the chain with this head.
+    /// For each descriptor, true if the device has the chain that begins with it.
     is_out: Box<[bool]>,
     /// Number of chains in flight, including those not published yet.
     out: u16,
-    /// Number of chains pushed, and of those published.
+    /// Number of chains that were pushed; `published` counts those that were also published.
     avail: u16,
     published: u16,
     /// Number of chains that the device returned and that were popped.
@@ -164,7 +165,7 @@ impl Virtqueue {
         (Arc::clone(&self.memory), self.at)
     }
 
-    /// Number of free descriptors.
+    /// Returns the number of free descriptors.
     pub fn nr_free(&self) -> usize {
         self.nr_free.into()
     }
@@ -249,7 +250,7 @@ impl Virtqueue {
         self.out += 1;
     }
 
-    /// Whether the device would want a notification of `n` more chains.
+    /// Returns true if the device would request a notification when `n` more chains are published.
     pub fn would_kick(&self, n: u16) -> bool {
         passes(self.avail_event(), self.published.wrapping_add(n), self.published)
     }

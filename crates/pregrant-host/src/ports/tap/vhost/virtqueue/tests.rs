@@ -25,7 +25,7 @@ pub struct Device {
     pub memory: Arc<Mapping>,
     at: usize,
     size: u16,
-    /// Number of chains taken, and of those given back.
+    /// Number of chains taken; the next field counts those that were given back.
     taken: u16,
     pub given: u16,
     /// The driver's index of the last notification.
@@ -226,7 +226,7 @@ fn chains_that_come_back_in_another_order_lose_no_descriptor() {
     both_sleep(16, 5_000, true);
 }
 
-/// A chain of one buffer.
+/// Returns a chain of a single buffer.
 fn one(queue: &Virtqueue) -> impl Iterator<Item = Buffer> + use<> {
     std::iter::once(Buffer { address: queue.memory.address(), len: 64, writable: false })
 }
