@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-/// The uses of the file that the holder of a lock excludes.
+/// The kind of a lock, by the other locks that it excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A shared lock excludes exclusive locks.

@@ -212,7 +212,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns true if all transfers must fail, because another image replaced this one.
+    /// Returns true if all transfers must fail, because another medium is in the drive.
     #[inline]
     pub(super) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)

@@ -49,7 +49,7 @@ pub const CONTROL_PAGE: &str = "control";
 pub struct NetConfig {
     /// The features offered, and how frames move.
     pub vif: VifConfig,
-    /// The program or process that runs the vifs' hotplug scripts.
+    /// The process that runs the vifs' hotplug scripts.
     pub hotplug: Hotplug,
     /// Serve only these vifs; empty: all. Must be set before the first vif is found.
     pub chosen: Vec<DeviceChoice>,

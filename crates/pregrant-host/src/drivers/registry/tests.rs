@@ -49,7 +49,7 @@ impl Transport for RecordedLink {
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
-    /// The value of the number of links when the last vif was found.
+    /// Number of link changes that the remote side had seen when the last vif was found.
     links_before: Rc<Cell<usize>>,
     /// The limits of an MTU.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
@@ -128,7 +128,7 @@ struct Stage {
     plugs: Rc<Cell<bool>>,
     /// The changes of links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
-    /// The value of the number of links when the backend found its last vif.
+    /// Number of link changes that the remote side had seen when the last vif was found.
     links_before: Rc<Cell<usize>>,
     /// The MTU limits that the remote side saw.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,

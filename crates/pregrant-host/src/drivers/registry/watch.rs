@@ -21,7 +21,7 @@ pub(super) enum Changed {
     State(DeviceId),
     /// A key of one device that the toolstack or its script writes.
     Toolstack(DeviceId),
-    /// A key changed that belongs to one device and that only this class knows.
+    /// A key of one device changed that is among the class's own keys (`ClassRules`).
     Own(DeviceId, &'static str),
     /// A key that nothing here depends on: we, or the toolstack, write it for others.
     Nothing,
