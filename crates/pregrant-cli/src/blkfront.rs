@@ -127,7 +127,7 @@ pub fn ring_order(text: &str) -> std::result::Result<u32, String> {
     pages.ok_or_else(|| "a power of two from 1 to 16".into())
 }
 
-/// How long a backend may take to answer what is left, and to let go of the guest's memory.
+/// The time that a backend has to answer the remaining requests and to release the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// Default number of seconds to wait for a disk: a back waits ten for an image that is in use, and
 /// then reports by whom.

@@ -12,7 +12,7 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 use std::ffi::OsString;
 
-/// Heading of experiments in the help.
+/// The heading under which the help lists experiments.
 pub const HEADING: &str = "Experiments";
 
 /// The value that switches a key without values on.
@@ -61,12 +61,13 @@ pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, U
     Ok(out)
 }
 
-/// Whether the whole option is an experiment.
+/// Returns true if the whole option is an experiment, and not only some of its values.
 fn is_experiment(arg: &Arg) -> bool {
     arg.get_help_heading() == Some(HEADING)
 }
 
-/// Whether an option was given as a key: it is an experiment, or its value is one.
+/// Returns true if an option was given as a key of `--experiment`, because it or its value is an
+/// experiment.
 pub fn is_given_as_key(arg: &Arg, matches: &ArgMatches) -> bool {
     let mut values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
     is_experiment(arg) || values.any(|value| hidden(arg).any(|one| value == one.get_name()))
@@ -106,7 +107,7 @@ fn hidden(arg: &Arg) -> impl Iterator<Item = PossibleValue> {
     arg.get_possible_values().into_iter().filter(PossibleValue::is_hide_set)
 }
 
-/// Turns `KEY=VALUE` into the hidden option.
+/// Converts `KEY=VALUE` to the hidden option that it stands for.
 fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     let of_key = command.get_arguments().find(|arg| arg.get_long() == Some(key));
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!([distance("io", "io"), distance("hok", "hook"), distance("", "abc")], [0, 1, 3]);
     }
 
-    /// The parser's own errors name experiments as they are written.
+    /// Errors that come from the parser itself name experiments as the user writes them.
     #[test]
     fn an_error_names_the_key_and_not_the_option_of_the_parser() {
         let program = Command::new("pregrant").subcommands(commands());
@@ -272,7 +273,8 @@ mod tests {
         assert!(!of("path", "map") && !of("port", "tap"));
     }
 
-    /// Each option of an operator's command has a line, of a terminal's width.
+    /// Each option in the help of an operator's command has a single line, no wider than a
+    /// terminal.
     #[test]
     fn help_is_one_screen() {
         for command in commands().into_iter().chain([
@@ -289,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Checks docs/strategies.md; `PREGRANT_WRITE=1` writes it.
+    /// Checks that docs/strategies.md has all keys; with `PREGRANT_WRITE=1` the test writes the
+    /// page.
     #[test]
     fn the_page_has_all_keys() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/strategies.md");

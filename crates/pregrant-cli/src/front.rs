@@ -197,11 +197,11 @@ enum RxWay {
 /// Options about staging buffers.
 const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
 
-/// Paths whose memory may have more buffers than rings have slots.
+/// Paths whose memory may have more buffers than a ring has slots.
 const WITH_BUFFERS: &[PathName] =
     &[PathName::Staging, PathName::Persistent, PathName::GrefMapping, PathName::Foreign];
 
-/// How long the backend may take to unmap the guest's memory.
+/// The time that the backend may need to unmap the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `pregrant front`.
@@ -227,8 +227,8 @@ pub fn serve_vif(args: &VifArgs, given: &Given, user: &impl VifUser) -> Result<(
     }
 }
 
-/// What a front's process does with its vif. The platform is known only at run time, so that the
-/// work is generic.
+/// The work that a front's process does with its vif. It is generic, since the platform is known
+/// only at run time.
 pub trait VifUser {
     /// Number of queues to ask for.
     fn queues(&self) -> u32;
@@ -254,7 +254,7 @@ pub struct Joined<P: Platform, T: Transport> {
 pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--loopback DIR): on Xen gntalloc takes pages back that a guest still \
     has mapped, so that one that keeps what it is lent would cost its backend new pages without bound; use staging or data-ring";
 
-/// The error for `foreign` on Xen, where neither end can do it.
+/// The error for `foreign` on Xen, where neither end can provide that path.
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
@@ -350,7 +350,8 @@ impl VifArgs {
     }
 }
 
-/// Makes what is joined of a vif's front, and of the vif by which its hook's frames leave.
+/// Combines a front's vif with its hook, if it has one. The hook gets the vif by which its frames
+/// leave.
 fn joined<P: Platform, T: Transport>(
     (mut guest, exit): (Frontend<P, T>, Option<Frontend<P, T>>),
     args: &VifArgs,
@@ -382,7 +383,8 @@ pub fn close<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<()
     Ok(())
 }
 
-/// The other vif's request to the back: it only sends what the hook redirects.
+/// Derives the configuration of the vif by which a hook's frames leave. It has one queue, since it
+/// only sends what the hook redirects.
 fn exit_config(config: FrontConfig) -> FrontConfig {
     FrontConfig { queues: 1, ..config }
 }

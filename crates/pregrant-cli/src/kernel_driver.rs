@@ -1,4 +1,5 @@
-//! Which devices of this guest its kernel has: a front of ours leaves those alone.
+//! Finds the devices of this guest that its kernel's drivers have. A front of ours leaves those
+//! alone.
 
 use std::path::Path;
 

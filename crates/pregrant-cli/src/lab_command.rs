@@ -1,8 +1,9 @@
-//! Commands of `pregrant-lab` that were once `pregrant`'s: the answer to one says where it is.
+//! Recognizes commands of `pregrant-lab` that were once commands of `pregrant`. The error for such
+//! a command names the program that has it.
 
 use std::ffi::OsString;
 
-/// Commands of the laboratory's program.
+/// The commands of the laboratory's program.
 const COMMANDS: [&str; 5] = ["demo", "bench", "loopback", "report", "frames"];
 /// Options of the laboratory's front, which makes traffic itself.
 const TRAFFIC: [&str; 7] = ["--ping", "--serve", "--send", "--address", "--count", "--interval", "--bytes"];

@@ -25,7 +25,7 @@ pub enum LogLine {
 }
 
 impl LogLine {
-    /// The format that fits the current standard error.
+    /// Chooses the format that fits the current standard error.
     pub fn of_stderr() -> Self {
         let stat = rustix::fs::fstat(std::io::stderr()).ok();
         let stderr = stat.map(|stat| (stat.st_dev, stat.st_ino));
@@ -56,7 +56,7 @@ impl LogLine {
             .init();
     }
 
-    /// Formats a line, or several if the text has them.
+    /// Formats a message as one line, or as several if its text has several.
     fn line(self, level: Level, text: &fmt::Arguments<'_>, now: SystemTime) -> String {
         match self {
             Self::Journal => self.marked(level, &format_args!("[{level:<5}] {text}")) + "\n",

@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long to wait for a guest or device that may be about to be created, or whose last process is
+/// The time to wait for a guest or device that may be about to be created, or whose last process is
 /// dying.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long to wait for a guest that is known to be restarting: as long as its backend or the
-/// toolstack may take.
+/// The time to wait for a guest that is known to be restarting: as long as its backend or the
+/// toolstack may need.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
 const CHECK: Duration = Duration::from_millis(5);
 
-/// A device of a guest of a machine.
+/// The device of a guest that a command asks for.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     pub dir: &'a Path,
@@ -66,7 +66,7 @@ pub fn join<G>(
     }
 }
 
-/// Why the guest is not available.
+/// The reason why the guest is not available.
 enum NotYet {
     /// The guest is being restarted.
     Coming(Box<dyn Error>),

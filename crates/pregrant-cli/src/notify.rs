@@ -13,7 +13,7 @@
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Interval of checks of the status.
+/// The interval at which the status is checked.
 const EVERY: Duration = Duration::from_secs(1);
 /// The watchdog is fed this many times in its interval, so that a turn that is late by half of it
 /// does no harm.
@@ -30,7 +30,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// The service manager of this process, if it set NOTIFY_SOCKET.
+    /// Connects to the service manager of this process, if it set NOTIFY_SOCKET.
     pub fn from_environment() -> Self {
         let is_wanted = std::env::var_os("NOTIFY_SOCKET").is_some();
         let watchdog = sd_notify::watchdog_enabled().filter(|_| is_wanted);

@@ -1,6 +1,7 @@
-//! What every command of `pregrant` and of `pregrant-lab` begins and ends with: the log, signals,
-//! the exit code. 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage, 3 the
-//! machine that the process was on has ended.
+//! The start and the end of every command of `pregrant` and of `pregrant-lab`: the log, the
+//! signals, and the exit code. The code is 0 after success, 1 after a failure (stderr says what
+//! failed, where, and what to do), 2 for wrong usage, and 3 if the machine that the process was on
+//! has ended.
 
 use crate::log_line::LogLine;
 use crate::loopback_machine::{MACHINE_ENDED, MachineEnded};

@@ -25,7 +25,7 @@ pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether the error means that the reader of the output has gone, as `head` does.
+/// Returns true if the error means that the reader of the output has gone, as `head` does.
 pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -33,7 +33,7 @@ pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
 /// A line of progress that is written over again and again, where standard error is a terminal.
 pub struct Progress {
     shown: bool,
-    /// When the progress began, or last wrote [a line](Self::show_long).
+    /// Time at which the progress began, or at which it last wrote [a line](Self::show_long).
     line_at: Cell<Instant>,
 }
 

@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Headings, and to which side their columns are pushed.
+    /// Returns the headings, and the side to which each column is aligned.
     pub fn columns(&self) -> &[(String, Align)] {
         &self.columns
     }

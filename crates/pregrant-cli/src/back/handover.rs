@@ -17,7 +17,7 @@ use pregrant::xenbus::{Device, DeviceError, KeyError};
 use pregrant::xenstore::{Client, Transport};
 use std::time::Duration;
 
-/// A byte in a hundred seconds.
+/// The rate that holds back a guest's frames: one byte in a hundred seconds.
 const HELD: &str = "1,100000000";
 /// Key that holds the toolstack's rate while the handover changes `rate`; it begins with
 /// [`VERSION`]. Empty: there was no rate.
@@ -29,8 +29,8 @@ const EXPECTED: &str = "`v1:` and the toolstack's `rate`, as this program keeps 
 /// Largest number of frames of the guest to a near host are answered within this time.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 
-/// A vif on its way between the kernel and this process, whose guest's frames are held;
-/// [`let_go`](Self::let_go) ends it.
+/// A vif that moves between the kernel and this process. The frames of its guest are held back
+/// until [`let_go`](Self::let_go).
 #[derive(Debug)]
 pub struct Handover {
     device: Device,
@@ -73,7 +73,7 @@ impl Handover {
         Ok(Some(Self { device, before }))
     }
 
-    /// Waits until what netback has read is answered.
+    /// Waits for as long as netback may need to answer the requests that it has read.
     pub fn drain(&self) {
         std::thread::sleep(ON_THE_WAY);
     }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The file's name.
+/// The name of the file that shows the disk.
 pub(super) const NAME: &str = "disk";
 /// Number of threads that read FUSE requests: one copies written data while another waits.
 pub(super) const FUSE_THREADS: usize = 2;
@@ -48,7 +48,7 @@ pub(super) struct DiskFile {
 }
 
 impl DiskFile {
-    /// With `timeout` a request fails that has no answer for that time.
+    /// Creates the file. A request fails that has no answer within `timeout`, if that is given.
     pub(super) fn new(
         id: String,
         disk: Arc<SharedDisk>,
@@ -228,7 +228,7 @@ impl Serve for DiskFile {
 }
 
 impl Drop for DiskFile {
-    /// Called when the kernel has released the file.
+    /// Marks the end of the file: it is dropped when the kernel has released it.
     fn drop(&mut self) {
         self.waiting.close();
         self.ended.store(true, Ordering::Release);

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether a disk could be mounted there, and if not, the remedy. Unmounts the mount of a process
-/// that was killed.
+/// Checks whether a disk can be mounted at this path; if not, the error has the remedy. Unmounts
+/// the file system of a process that was killed.
 pub(super) fn check(mount: &Path) -> Result<()> {
     let shown = mount.display();
     if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -68,7 +68,7 @@ impl<'a, P: Platform, T: Transport> Mounted<'a, P, T>
 where
     P::Events: WakeOn,
 {
-    /// Mounts the disk, whose figures must be known.
+    /// Mounts the disk, whose size and sector size must be known.
     pub(super) fn new(
         front: BlkFrontend<P, T>,
         mount: &Path,

@@ -43,7 +43,7 @@ pub(super) struct Processes {
     since: Instant,
 }
 
-/// How long the process that a thread belongs to is remembered.
+/// The time for which it is remembered to which process a thread belongs.
 const FRESH: Duration = Duration::from_secs(5);
 /// Largest number of threads that are remembered.
 const THREADS_MAX: usize = 1024;
@@ -55,7 +55,7 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// The program of this thread.
+    /// Returns the program that this thread belongs to.
     pub(super) fn program(&mut self, thread: u32, now: Instant) -> Program {
         if now.saturating_duration_since(self.since) > FRESH || self.of.len() >= THREADS_MAX {
             self.of.clear();

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
-/// Path of the lock of the one backend of its kind.
+/// Returns the path of the lock that allows one backend of each kind.
 pub fn lock_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.lock", serves.lock()))
 }
@@ -59,7 +59,7 @@ pub struct Heir {
     serves: Serves,
     run_dir: PathBuf,
     next: Option<Lock>,
-    /// This process has the backend's lock.
+    /// True if this process has the backend's lock.
     owns: bool,
     succeeded: bool,
 }
@@ -161,7 +161,8 @@ impl KeptOff {
         self.hand_on();
     }
 
-    /// For control turns: gives the kernel the devices that are not ours.
+    /// Returns the check that gives the kernel the devices that are not ours, and its interval. It
+    /// is made in control turns.
     pub fn watching(kept: &Option<Rc<Self>>) -> Option<(Duration, Box<dyn FnMut()>)> {
         let kept = kept.clone()?;
         let mut checked = Instant::now() - CHECK;
@@ -239,7 +240,8 @@ mod tests {
         fn takes_new(&self) -> bool {
             self.kernel(Serves::Vifs).autoprobe()
         }
-        /// A backend that runs: what it has locked, and the kernel kept off.
+        /// Starts what a running backend has: its lock, and the setting that keeps the kernel from
+        /// binding devices.
         fn backend(&self, serves: Serves) -> (Rc<KeptOff>, Lock) {
             let lock = Lock::take(&lock_path(&self.run_dir(), serves)).unwrap();
             let kept = KeptOff::begin_at(self.kernel(serves), serves, Vec::new(), &self.run_dir());

@@ -23,7 +23,7 @@ use std::fmt::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Paths that the unit may already write to.
+/// Paths that the systemd unit already allows the backend to write to.
 const WRITABLE: [&str; 2] = ["/var/lib/xen/images", "/var/lib/libvirt/images"];
 
 /// The kind of file at a path.
@@ -42,7 +42,7 @@ fn kind_of(path: &Path) -> Kind {
     }
 }
 
-/// The image of a disk in the configuration.
+/// A disk's image that the configuration names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Configured {
     disk: String,

@@ -1,4 +1,4 @@
-//! One thing that was found, and what to do about it.
+//! A finding about this machine or a device, with its remedy.
 
 use pregrant_host::excerpt::excerpt;
 use std::fmt::{self, Display};

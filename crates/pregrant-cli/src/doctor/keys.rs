@@ -26,12 +26,12 @@ pub struct Ability {
     pub says: Says,
 }
 
-/// How the value of a key announces a feature.
+/// The rule by which the value of a key announces a feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
     Flag,
     Not,
-    /// The value there: a number, or a name.
+    /// The value itself, which is a number or a name.
     Value,
     /// The key exists, with any value, or exists in the directory of each queue if there are
     /// several.
@@ -39,22 +39,22 @@ pub enum Says {
 }
 
 impl Ability {
-    /// A key that is 1 if its end has the ability.
+    /// Describes a key that is 1 if its end has the ability.
     pub const fn flag(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Flag }
     }
 
-    /// A key that is 1 if its end lacks the ability.
+    /// Describes a key that is 1 if its end lacks the ability.
     pub const fn not(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Not }
     }
 
-    /// A key whose value is shown.
+    /// Describes a key whose value is shown.
     pub const fn value(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Value }
     }
 
-    /// A key whose presence announces the feature.
+    /// Describes a key whose presence announces the feature.
     pub const fn there(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::There }
     }
@@ -85,7 +85,7 @@ pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Abili
     Ok(format!("has {}; not {}", list(has), list(lacks)))
 }
 
-/// Reads some of the peer's keys.
+/// Reads these keys of the peer; a key that does not exist is None.
 pub fn keys<T: Transport>(
     xs: &mut Client<T>,
     device: &Device,
@@ -95,7 +95,7 @@ pub fn keys<T: Transport>(
     names.iter().map(read).collect()
 }
 
-/// The names in a directory; empty if it does not exist.
+/// Returns the names in a directory; the list is empty if there is no such directory.
 pub fn names<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>> {
     match xs.directory(path) {
         Err(e) if e.is_not_found() => Ok(Vec::new()),
@@ -110,7 +110,7 @@ mod tests {
     use pregrant::xenbus::toolstack::Vif;
     use pregrant_xenstored::LocalStore;
 
-    /// Some of a front's keys.
+    /// Examples of a front's keys.
     const FRONT_KEYS: [Ability; 5] = [
         Ability::flag("feature-sg", "frames over several pages"),
         Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
@@ -153,7 +153,7 @@ mod tests {
     }
 }
 
-/// Helpers for the tests of both classes' tables.
+/// Helpers for tests that the tables of vifs and of vbds are complete.
 #[cfg(test)]
 pub mod complete {
     use super::Ability;

@@ -10,7 +10,7 @@ use std::path::Path;
 /// directions, and their rings.
 const PAGES_FOR_TWO_QUEUES: u32 = 2 * (2 * 256 + 2) + 4;
 
-/// The findings for this machine.
+/// Returns the findings about this machine.
 pub fn findings() -> Vec<Finding> {
     let mut all = vec![hypervisor(Path::new("/sys/hypervisor"))];
     if all[0].rank == Rank::Wrong {
@@ -88,9 +88,9 @@ fn tun(there: bool) -> Finding {
     }
 }
 
-/// Whether the kernel also shows bridged frames to netfilter, from `/proc/sys/net/bridge`. That
-/// directory exists once `br_netfilter` is loaded. Docker and Kubernetes load it; it sets all three
-/// switches.
+/// Reports whether the kernel also shows bridged frames to netfilter, by the switches in
+/// `/proc/sys/net/bridge`. That directory exists once `br_netfilter` is loaded. Docker and
+/// Kubernetes load that module, and it sets all three switches.
 fn bridge_netfilter(dir: &Path) -> Option<Finding> {
     let keys = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"];
     let on: Vec<_> = keys.into_iter().filter(|key| word(dir, key).is_some_and(|text| text != "0")).collect();

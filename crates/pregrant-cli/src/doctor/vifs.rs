@@ -1,5 +1,5 @@
-//! The vifs: those that this domain serves, and those that it has. From both ends' keys, and from
-//! who serves them.
+//! Checks vifs: those that this domain serves, and those that it has. The findings come from both
+//! ends' keys, and from the backends' statuses.
 
 use super::Result;
 use super::devices::{Place, Words};
@@ -108,8 +108,8 @@ fn way(dir: &DirStatus) -> String {
     }
 }
 
-/// By which path a vif's frames travel, and why by no faster one. `asks`: the memory that its front
-/// wants to share.
+/// Reports the path by which a vif's frames travel, and what prevents a faster one. `asks` is the
+/// memory that the vif's front wants to share.
 fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     let Some(queue) = status.queues.first() else { return Vec::new() };
     let ways = [way(&queue.tx), way(&queue.rx)].map(|way| plain(way.as_bytes()));
@@ -298,7 +298,7 @@ mod tests {
         begins(&said(false, None), "vif 5.0 (gone): ");
     }
 
-    /// Every key that either end writes is known.
+    /// The tables contain every key that either end writes.
     #[test]
     fn the_tables_know_all_keys() {
         let data =
@@ -337,8 +337,8 @@ mod tests {
         path("vif 5.0", &status, asks).remove(0)
     }
 
-    /// A path whose memory is shared before frames arrive needs no grant operation, whichever path
-    /// it is.
+    /// If a path's memory is shared before frames arrive, the findings say that a frame needs no
+    /// grant operation, whichever path it is.
     #[test]
     fn what_a_frame_costs_is_the_paths_to_say() {
         for shared in

@@ -10,12 +10,12 @@ use pregrant::port::{FramePort, PortDrop};
 use pregrant_host::ports::tap::TapPort;
 use std::time::{Duration, Instant};
 
-/// Interval of log lines.
+/// The interval between two log lines.
 const EACH: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Drops {
-    /// Frames dropped by ports of earlier connections.
+    /// The numbers of frames that ports of earlier connections dropped.
     before: Vec<PortDrop>,
     /// The number that the last line reported, and the time of that line.
     said: (u64, Option<Instant>),

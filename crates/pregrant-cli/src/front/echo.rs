@@ -1,4 +1,4 @@
-//! Echo requests, and the answers that they become in their own buffers.
+//! Answers echo requests in the buffers in which they arrived.
 //!
 //! What a peer may do: send anything. A request is whole in one fragment, to this hardware address
 //! and from a host's. IP addresses are not checked.

@@ -13,7 +13,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::drivers::Frontend;
 use std::path::PathBuf;
 
-/// What happens to frames that match.
+/// What the hook does with frames that match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Pass,
@@ -58,7 +58,7 @@ pub(super) fn matching(text: &str) -> std::result::Result<Match, String> {
 }
 
 impl Match {
-    /// Reads and verifies the program.
+    /// Reads and verifies the hook's program, if one is given.
     pub(super) fn read(&self) -> Result<Matching> {
         let path = match self {
             Self::All => return Ok(Matching::All),

@@ -13,7 +13,7 @@ use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Bytes of a staging buffer, where nothing is asked for.
+/// Number of bytes of a staging buffer, unless an option sets another.
 const DATA_LEN: u32 = 2048;
 
 pub(super) fn run(

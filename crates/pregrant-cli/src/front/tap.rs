@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 
 /// Interval of checks of a port that had no room.
 const STANDS: Duration = Duration::from_millis(1);
-/// Interval of checks of the interface's state.
+/// Interval at which the interface's state is checked.
 const CHECK: Duration = Duration::from_secs(1);
 /// Times of announcements after a new connection: a backend's kernel checks its links once a
 /// second, and its bridge does not forward before.
@@ -147,17 +147,17 @@ where
     done
 }
 
-/// A vif and its interface.
+/// A vif and the interface of this machine to which its frames go.
 struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: tap::Tap,
-    /// MAC address for an interface that is created.
+    /// The MAC address that an interface gets if it is created.
     mac: [u8; 6],
     mtu: u32,
     check: Check,
     arrivals: PortReadiness,
-    /// A hook that sees frames before the kernel.
+    /// The hook that sees frames before the kernel, if there is one.
     hook: Option<FrameHook<P, T>>,
     /// One port for each queue; none while the vif is not connected.
     ports: Vec<TapPort>,
@@ -165,9 +165,9 @@ struct Uplink<'a, P: Platform, T: Transport> {
     takes: Offloads,
     /// A port had no room in the last round.
     stands: bool,
-    /// For each queue the frames on their way to the ring.
+    /// For each queue, the frames that wait for room on the ring.
     waiting: Vec<Waiting>,
-    /// Frames on their way to the kernel.
+    /// Frames from the ring that are passed on to the kernel.
     came: Arena,
     /// True if frames are read in the pages in which they arrived.
     lends: bool,
@@ -187,11 +187,11 @@ struct Check {
     /// Time of the last check.
     at: Option<Instant>,
     seen: Whereabouts,
-    /// Why the interface is not available.
+    /// The reason why the interface is not available.
     failed: Option<String>,
 }
 
-/// Frames that were read from the tap.
+/// Frames that were read from the tap and wait for room on a ring.
 struct Waiting {
     frames: Arena,
     /// Number of these frames that are on the ring.
@@ -271,7 +271,7 @@ where
         self.stop.asked()
     }
 
-    /// A burst each way on each queue. True: something moved.
+    /// Moves a burst in each direction on each queue. Returns true if anything moved.
     fn round(&mut self) -> Result<bool> {
         let mut moved = false;
         self.stands = false;
@@ -319,7 +319,7 @@ impl<P: Platform, T: Transport> Uplink<'_, P, T>
 where
     P::Events: WakeOn,
 {
-    /// The other vif of the hook.
+    /// Returns the vif by which the hook's frames leave, if there is one.
     fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.hook.as_mut()?.exit()
     }
@@ -351,7 +351,7 @@ where
         Ok(())
     }
 
-    /// The vif connected or closed, or both: the interface follows.
+    /// Makes the interface follow the vif, which has connected or closed, or both.
     fn follow(&mut self) -> Result<()> {
         self.link(false);
         self.drops.keep(&self.ports);
@@ -445,7 +445,7 @@ where
         self.announces_at = ANNOUNCES_AFTER.map(|after| Some(now + after));
     }
 
-    /// Time left until the addresses must be announced.
+    /// Returns the time left until the interface's addresses must be announced.
     fn announces_in(&self) -> Option<Duration> {
         let first = self.announces_at.iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))

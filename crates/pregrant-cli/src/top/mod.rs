@@ -102,7 +102,7 @@ fn read(dir: &Path) -> Result<Vec<Daemon>> {
         .map_err(|e| unreadable(dir, &e).into())
 }
 
-/// Why nothing is known of the backends in `dir`, and what to do.
+/// Describes why nothing is known of the backends in `dir`, and what to do.
 fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     let remedy = match e.kind() {
         ErrorKind::PermissionDenied => AS_ITS_USER.into(),
@@ -114,7 +114,7 @@ fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     format!("cannot read {}: {e}; {remedy}", dir.display())
 }
 
-/// The command that starts a backend whose status is read there.
+/// Returns the command that starts a backend whose status is read from `dir`.
 fn start(dir: &Path) -> String {
     if dir == Path::new(RUN_DIR) {
         "start a backend first, as root: systemctl start pregrant-back, or pregrant back; for disks pregrant blkback".into()
@@ -150,7 +150,7 @@ fn some(dir: &Path) -> Result<Vec<Daemon>> {
     })
 }
 
-/// The backends that do not answer, and why.
+/// Returns the backends that do not answer, each with the reason.
 fn silent(daemons: &[Daemon]) -> impl Iterator<Item = (&Daemon, &status_reader::NoStatus)> {
     daemons.iter().filter_map(|daemon| daemon.status.as_ref().err().map(|why| (daemon, why)))
 }
@@ -205,7 +205,7 @@ fn picture(before: &[Daemon], now: &[Daemon]) -> Vec<String> {
     table::render(&Rates::between(before, now), columns, rows)
 }
 
-/// A reading, with rates since the reading before.
+/// A reading of the statuses, with rates since the reading before.
 struct Rates<'a> {
     daemons: &'a [Daemon],
     flows: Vec<flow::Flow>,
@@ -219,7 +219,7 @@ impl<'a> Rates<'a> {
     }
 }
 
-/// Sleeps, or until a signal.
+/// Sleeps for this time, or until a signal arrives.
 fn nap(time: Duration, stop: &Stop) {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     let _ = rustix::event::poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&time));

@@ -1,6 +1,6 @@
 //! The table of flows, as wide as the terminal allows.
 //!
-//! Texts that guests can steer lose their control characters: nothing that a guest does moves the
+//! Control characters are removed from texts that guests can write, so that a guest cannot move the
 //! reader's cursor.
 
 use super::Rates;
@@ -130,7 +130,7 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
 }
 
-/// A backend's devices: `2 vif(s)`, `3 vbd(s)`, both.
+/// Describes the numbers of a backend's devices, for example `2 vif(s)`, `3 vbd(s)` or both.
 fn serves(back: &BackStatus) -> String {
     let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
     back.devices.iter().for_each(|device| *classes.entry(&device.class).or_default() += 1);
@@ -198,7 +198,7 @@ fn others(loads: &[Load]) -> Vec<String> {
     table.to_string().lines().map(String::from).collect()
 }
 
-/// The table with as many columns as fit.
+/// Returns the table with as many columns as fit.
 fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
     let mut least = 10;
     loop {
@@ -218,10 +218,10 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
     }
 }
 
-/// Name of the gauge of requests that were taken and not answered.
+/// The name of the gauge of requests that were taken from the ring and not answered.
 const IN_FLIGHT: &str = "in_flight";
 
-/// True if a gauge has a column of its own.
+/// Returns true if a gauge has a column of its own.
 fn has_column(gauge: &str) -> bool {
     [IN_FLIGHT, OLDEST_NS].contains(&gauge)
 }
@@ -229,8 +229,8 @@ fn has_column(gauge: &str) -> bool {
 /// Name of the gauge of pages that stay mapped after they were seen.
 const KEPT_PAGES: &str = "kept_pages";
 
-/// All paths of a direction, in order; staging with the length of its buffers and their number for
-/// each queue. One list for each queue if they differ.
+/// Describes all paths of a direction, in order. Staging has the length of its buffers, and their
+/// number for each queue. If queues differ, there is one list for each of them.
 fn path(flow: &Flow) -> String {
     if flow.chains.iter().all(Vec::is_empty) {
         return plain(&flow.path);
@@ -251,7 +251,7 @@ fn pages(flow: &Flow) -> String {
     if flow.dir == "tx" { flow.mapped_pages.to_string() } else { String::new() }
 }
 
-/// A time in seconds, with three digits and its unit.
+/// Formats a time in seconds, with three digits and its unit.
 fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 0.9995 => figure(s) + " s",
@@ -293,7 +293,7 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Truncates to at most this many lines; the last one says how many more there are.
+/// Truncates the lines to at most this many. The last one then says how many more there are.
 fn shorten(lines: &mut Vec<String>, most: usize) {
     let Some(left_out) = lines.len().checked_sub(most).filter(|n| *n > 0) else { return };
     if most == 1 {

@@ -62,7 +62,7 @@ impl Filesystem for Agreement {
 
 /// A mount that is served by threads. The last thread drops `serve`.
 pub(super) struct Session {
-    /// Unmounts when dropped, if that was not done.
+    /// The mount. Dropping it unmounts the file system, if that was not done before.
     _mount: fuser::Session<Agreement>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }

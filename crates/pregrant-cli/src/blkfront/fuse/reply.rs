@@ -1,5 +1,6 @@
-//! A request's answer, which is given once, from any thread: a header of 16 bytes, and what the
-//! operation has behind it (`linux/fuse.h`). One that no one gave is EIO.
+//! A request's answer: a header of 16 bytes, and the data that the operation requires behind it
+//! (`linux/fuse.h`). It can be given once, from any thread. A request that is dropped without an
+//! answer is answered with EIO.
 
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -35,7 +36,7 @@ pub(in crate::blkfront) struct Attr {
     pub time: SystemTime,
 }
 
-/// Numbers, in the machine's byte order.
+/// A message of numbers in the machine's byte order.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -70,7 +71,7 @@ impl Reply {
         Self { to: Some(to), unique }
     }
 
-    /// The number of the request.
+    /// Returns the number of the request.
     pub(in crate::blkfront) fn unique(&self) -> u64 {
         self.unique
     }

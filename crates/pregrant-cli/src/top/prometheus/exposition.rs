@@ -36,7 +36,8 @@ struct Reader {
     helped: Option<String>,
     current: Option<(String, String)>,
     series: BTreeSet<(String, Labels)>,
-    /// For the current histogram, by labels without `le`: its buckets and its count.
+    /// The buckets of the current histogram, by labels without `le`; `counts` has the histogram's
+    /// counts.
     buckets: BTreeMap<Labels, Vec<(f64, f64)>>,
     counts: BTreeMap<Labels, f64>,
 }
