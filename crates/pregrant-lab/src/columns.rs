@@ -66,13 +66,13 @@ impl<'a, T> Columns<'a, T> {
         table
     }
 
-    /// The finished table.
+    /// Returns the finished table.
     pub fn all(self) -> Table {
         self.grouped(|_| ())
     }
 }
 
-/// An optional value, as a cell.
+/// Formats an optional value as a cell, or as a dash if there is none.
 pub fn or_dash(of: Option<impl fmt::Display>) -> String {
     of.map_or("-".into(), |of| of.to_string())
 }

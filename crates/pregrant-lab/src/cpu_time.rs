@@ -1,4 +1,4 @@
-//! CPU time, by the kernel's account.
+//! Reads the CPU time that threads have used, as the kernel counts it.
 
 use rustix::thread::Pid;
 use rustix::time::{ClockId, clock_gettime};
@@ -9,7 +9,7 @@ fn ns(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// CPU time of this thread in ns.
+/// Returns the CPU time of this thread in ns.
 pub fn of_this_thread() -> u64 {
     ns(ClockId::ThreadCPUTime)
 }

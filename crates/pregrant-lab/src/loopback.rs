@@ -144,7 +144,7 @@ other domain still maps the page; it is freed once that lets go of it.")]
     },
 }
 
-/// The kinds of grant tables.
+/// The versions of grant tables, each with its description in the help.
 const TABLES: &[(GrantTableVersion, &str)] = &[
     (GrantTableVersion::V1, "as Linux guests use them: who uses a page is noted in the grant itself"),
     (GrantTableVersion::V2, "use apart from the grant: ends without compare and exchange, or late"),
@@ -158,9 +158,9 @@ struct Place {
     dir: PathBuf,
 }
 
-/// Parses a disk, such as `/tmp/disk.img` or `ram:64M`, with `,r` if it is read-only. A file whose
-/// own name ends like that needs the mode after it: `/tmp/a,r,w`. The path must be absolute: the
-/// backend is another process.
+/// Parses a disk, such as `/tmp/disk.img` or `ram:64M`, with `,r` behind it if the disk is
+/// read-only. A file whose own name ends in `,r` or `,w` needs the mode behind that: `/tmp/a,r,w`.
+/// The path must be absolute, since the backend is another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = match text.rsplit_once(',') {
         Some((params, "r")) => (params, false),
@@ -214,7 +214,7 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
     }
 }
 
-/// A state that the toolstack waits for.
+/// A change of a device's state that the toolstack waits for.
 enum Event {
     Destroyed(DomId),
     Stop,
@@ -317,7 +317,7 @@ impl Ended {
     }
 }
 
-/// Makes a guest's next disk. Returns its number.
+/// Creates a guest's next disk, and returns its number.
 fn make_disk(xs: &mut Client<UnixTransport>, guest: DomId, disk: &DiskSpec) -> Result<u32> {
     let handle = toolstack::next_disk(xs, guest)?;
     toolstack::make_vbd(xs, guest, handle, disk)?;
@@ -432,7 +432,7 @@ fn is_unknown(e: &LoopbackError) -> bool {
     matches!(e, LoopbackError::Refused { source: Errno::NOENT, .. })
 }
 
-/// The domains that xenstore knows, as text.
+/// Describes the domains that xenstore knows.
 fn domains(xs: &mut Client<UnixTransport>) -> String {
     let mut known: Vec<u16> =
         xs.directory("/local/domain").unwrap_or_default().iter().filter_map(|d| d.parse().ok()).collect();
@@ -445,7 +445,8 @@ fn domains(xs: &mut Client<UnixTransport>) -> String {
 struct MachineDir {
     path: PathBuf,
     made: bool,
-    /// Before this is set, files in the directory may belong to another machine.
+    /// True once this machine was started. Before that, files in the directory may belong to
+    /// another machine.
     started: bool,
 }
 

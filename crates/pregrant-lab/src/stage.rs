@@ -23,7 +23,7 @@ pub const DATA_LEN: u32 = 2048;
 /// default.
 pub const WORKERS: usize = 1;
 
-/// The machine and its three processes.
+/// A machine with the processes of a driver domain and of two guests.
 pub struct Stage {
     pub testbed: Testbed,
     pub back: Process,
@@ -32,7 +32,7 @@ pub struct Stage {
     progress: Progress,
 }
 
-/// A backend that serves its queues as `pregrant back` does.
+/// Starts a backend that serves its queues as `pregrant back` does.
 pub fn backend(testbed: &Testbed) -> Result<Process> {
     backend_with(testbed, RxContext::default())
 }
@@ -43,7 +43,7 @@ fn backend_with(testbed: &Testbed, rx_context: RxContext) -> Result<Process> {
 }
 
 impl Stage {
-    /// Starts the machine and its processes; there are no vifs yet.
+    /// Starts the machine and its processes. There are no vifs yet.
     pub fn start() -> Result<Self> {
         Self::start_with(RxContext::default())
     }
@@ -132,12 +132,12 @@ fn transferred(report: Report) -> Result<Transferred> {
 pub struct Done {
     pub sent: Transferred,
     pub received: Transferred,
-    /// The account of the back that served its end.
+    /// The report of the back that served the transfer until its end.
     pub switched: Switched,
 }
 
 impl Done {
-    /// Bytes, time and sum in a line.
+    /// Formats the bytes, the time and the checksum as a line.
     pub fn summary(&self) -> String {
         format!(
             "{} bytes in {:.2} s, {} Gbit/s; sum {:016x} at both ends: equal",
@@ -148,12 +148,12 @@ impl Done {
         )
     }
 
-    /// Frames sent and received at both guests' vifs.
+    /// Returns the number of frames that both guests' vifs sent and received.
     pub fn frames(&self) -> u64 {
         self.sent.frames.iter().chain(&self.received.frames).sum()
     }
 
-    /// Number of these frames that used staging buffers.
+    /// Returns the number of these frames that used staging buffers.
     pub fn staged(&self) -> u64 {
         self.sent.staged.iter().chain(&self.received.staged).sum()
     }

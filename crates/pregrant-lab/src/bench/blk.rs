@@ -112,7 +112,7 @@ fn align(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// The common part of all repeats of one row.
+/// A row of the table, with the settings that all its repeats share.
 pub struct Row {
     plan: Plan,
     dir: Dir,
@@ -120,11 +120,11 @@ pub struct Row {
     size: usize,
     /// Requests begin at multiples of this number of bytes.
     align: usize,
-    /// Requests in flight, of each guest.
+    /// Number of requests that each guest keeps in flight.
     depth: usize,
     /// Length of the last guest's requests, if it is greedy: then only the others are counted.
     greedy: Option<usize>,
-    /// Whether this is the greedy guest's row, or the one compared with it.
+    /// True if this is the greedy guest's row, or the row that it is compared with.
     is_compared: bool,
     records: Repeats,
 }
@@ -175,17 +175,18 @@ impl Row {
         greedy.max(self.depth * self.size)
     }
 
-    /// Bytes of the longest request.
+    /// Returns the number of bytes of the longest request.
     fn longest(&self) -> usize {
         self.greedy.unwrap_or(0).max(self.size)
     }
 
-    /// The work apart from path, guests and workers.
+    /// Returns the settings that a row shares with rows of other paths and of other numbers of
+    /// guests and workers.
     fn work(&self) -> impl PartialEq + Copy + use<> {
         (self.dir, self.size, self.align, self.depth)
     }
 
-    /// Whether this is the row of `greedy`, but with no one greedy.
+    /// Returns true if this is the row without a greedy guest that `greedy` must be compared with.
     fn is_equal_load_of(&self, greedy: &Row) -> bool {
         self.greedy.is_none() && self.plan == greedy.plan && self.work() == greedy.work()
     }

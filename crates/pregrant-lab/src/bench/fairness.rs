@@ -62,7 +62,7 @@ pub struct FairnessArgs {
 }
 
 named! {
-    /// Load of the last guest.
+    /// The behaviour of the last guest.
     pub enum Greed {
         /// The load of the others
         None = "none",
@@ -118,21 +118,21 @@ fn mean(others: &[f64]) -> f64 {
     others.iter().sum::<f64>() / others.len().max(1) as f64
 }
 
-/// Standard deviation divided by the mean.
+/// Returns the standard deviation divided by the mean.
 fn spread(others: &[f64]) -> f64 {
     let mean = mean(others);
     let squares: f64 = others.iter().map(|rate| (rate - mean).powi(2)).sum();
     (squares / others.len().max(1) as f64).sqrt() / mean.max(1e-9)
 }
 
-/// Largest number of less least, over mean.
+/// Returns the difference between the largest and the smallest rate, divided by the mean.
 fn width(others: &[f64]) -> f64 {
     let most = others.iter().copied().fold(f64::MIN, f64::max);
     let least = others.iter().copied().fold(f64::MAX, f64::min);
     (most - least) / mean(others).max(1e-9)
 }
 
-/// The sum over all guests.
+/// Returns the sum of the rates of all guests.
 fn sum(record: &Record) -> f64 {
     others(record).iter().sum::<f64>() + greedy(record).unwrap_or(0.0)
 }

@@ -1,8 +1,8 @@
 //! `pregrant-lab bench hook`: what a frame hook saves a guest that drops frames, and one that sends
 //! them back.
 //!
-//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
-//! vif of its own, as in `bench net`.
+//! A guest and a backend process are each pinned to a core of its own. Each repeat of each row uses
+//! a new vif, as in `bench net`.
 
 use super::Result;
 use super::net::{Row, data_len, in_poll_mode, platform, queues};

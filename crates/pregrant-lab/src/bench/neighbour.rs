@@ -73,7 +73,7 @@ struct Row {
     nuisance: Nuisance,
     /// The guest's load as a part of its rate without a neighbour; None: full load.
     paced: Option<f64>,
-    /// Worker threads of the backend.
+    /// Number of worker threads of the backend.
     workers: usize,
     records: Repeats,
 }

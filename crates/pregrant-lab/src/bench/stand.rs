@@ -19,12 +19,12 @@ pub struct Stand {
     ends: Ends,
     vifs: u32,
     neighbours: u16,
-    /// The guest yields its core when it has nothing to do.
+    /// True if the guest yields its core when it has nothing to do.
     pub gives_way: bool,
 }
 
 impl Stand {
-    /// Starts both processes; the backend's has one thread.
+    /// Starts both processes, with a backend of one thread.
     pub fn start() -> Result<Self> {
         Self::with_workers(0, Mode::Poll, Placement::Balanced)
     }
@@ -34,8 +34,8 @@ impl Stand {
         Self::on(Testbed::start()?, CorePlacement::of(workers)?, mode, place)
     }
 
-    /// A stand whose broker and xenstored are threads of this process on the guest's core, which
-    /// yield to it.
+    /// Creates a stand whose broker and xenstored run in this process on the guest's core, and
+    /// yield to the guest.
     pub fn that_gives_way(workers: usize) -> Result<Self> {
         let core_placement = CorePlacement::of(workers)?;
         let guests = core_placement.guest;
@@ -56,7 +56,7 @@ impl Stand {
         Ok(Self { core_placement, ends, vifs: 0, neighbours: 0, gives_way: false })
     }
 
-    /// The core of each thread.
+    /// Returns the core of each thread.
     pub fn core_placement(&self) -> &CorePlacement {
         &self.core_placement
     }
@@ -85,7 +85,7 @@ impl Stand {
     }
 }
 
-/// Starts a neighbour, and waits until it does what it should.
+/// Starts a neighbour, and waits until it behaves as it should.
 fn begin(
     ends: &mut Ends,
     nuisance: Nuisance,

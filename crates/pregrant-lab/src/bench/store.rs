@@ -65,7 +65,7 @@ pub struct StoreArgs {
     pub lines: Lines,
 }
 
-/// A server in a thread and on a processor of its own.
+/// A server in a thread that is pinned to a processor of its own.
 struct Running {
     handle: Handle,
     thread: JoinHandle<ThreadResult>,
@@ -136,7 +136,7 @@ fn furniture() -> (Vec<Vec<u8>>, usize) {
     (chunks, OTHERS + 2 * OTHERS_WATCHES)
 }
 
-/// One measurement of a row.
+/// The result of measuring a row once.
 struct Measured {
     ops: u64,
     seconds: f64,
@@ -182,7 +182,7 @@ fn rounds<W: Way>(
     Ok(Measured { ops, seconds, client_cpu_ns, server_cpu_ns })
 }
 
-/// The store as it is before a row, reached without sockets.
+/// Creates the store as it is before a row is measured, reached without sockets.
 fn core(connections: u16) -> Result<Core> {
     let mut server = Server::new(limits());
     let dom0 = server.connect(DomId(0));
@@ -199,7 +199,8 @@ fn core(connections: u16) -> Result<Core> {
     Ok(Core { server, conns })
 }
 
-/// Connections over sockets; the last one is domain 0's, whose watches stay.
+/// Connects to the server by sockets. The second value is domain 0's connection, which has the
+/// watches that stay.
 fn sockets(running: &Running, connections: u16) -> Result<(Sockets, UnixStream)> {
     let dom0 = running.connect(DomId(0))?;
     let mut way = Sockets(vec![dom0]);
@@ -217,7 +218,7 @@ fn sockets(running: &Running, connections: u16) -> Result<(Sockets, UnixStream)>
     Ok((way, dom0))
 }
 
-/// A row: what is asked, and whether through sockets.
+/// A row of the table: the requests, and whether they go through sockets.
 struct Row {
     op: Op,
     depth: u32,

@@ -38,10 +38,10 @@ const COUNTS: u32 = 100;
 
 pub struct Restarted {
     done: Done,
-    /// Duration of the same transfer without a kill.
+    /// Duration in seconds of the same transfer without a kill.
     undisturbed_s: f64,
     pause: Pause,
-    /// The process that was killed, and its successor.
+    /// The process ids of the backend that was killed and of its successor.
     pids: [u32; 2],
     /// Grants before the kill, under the new process, and when the vifs are closed.
     grants: [Grants; 3],

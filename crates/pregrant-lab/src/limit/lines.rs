@@ -35,26 +35,26 @@ pub const MAX_BATCH: u32 = 64;
 
 type Line = [u64; LINE / 8];
 
-/// Whether the lines are copied from and to private memory.
+/// Chooses whether the lines are copied from and to private memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copies {
-    /// Written from registers, read into registers.
+    /// Lines are not copied: they are written from registers and read into registers.
     None,
     /// The sender copies lines into the ring, and the receiver copies them out.
     Both,
 }
 
-/// An index alone in its pair of lines (the prefetcher fetches pairs).
+/// A ring's index. It is alone in its pair of cache lines, since the prefetcher fetches pairs.
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct Index(pub(super) AtomicU32);
 
-/// The slots, in memory of their own, page aligned.
+/// The slots of the ring, in page-aligned memory of their own.
 pub(super) struct Slots {
     base: NonNull<u8>,
     bytes: usize,
     pub(super) stride: usize,
-    /// Number of slots: a power of two.
+    /// Number of slots, a power of two.
     pub(super) count: u32,
 }
 

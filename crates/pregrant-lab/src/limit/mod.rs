@@ -24,7 +24,7 @@ pub mod remote;
 pub mod wake;
 mod window;
 
-/// The counts of a run.
+/// The numbers that were counted in the measured time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measured {
     /// Number of lines, copies, fragments or round trips.
@@ -34,7 +34,7 @@ pub struct Measured {
     pub giver_cpu_ns: u64,
     /// CPU time of the receiving thread.
     pub taker_cpu_ns: u64,
-    /// System calls of both ends in the measured loop.
+    /// Number of system calls that both ends made in the measured loop.
     pub syscalls: u64,
 }
 

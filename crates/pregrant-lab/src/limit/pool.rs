@@ -32,9 +32,9 @@ use crate::cpu_time;
 pub const BUFFERS_MAX: u32 = 32768;
 /// Largest number of multiplications for each frame.
 pub const WORK_MAX: u32 = 4096;
-/// An odd factor: products never become 0.
+/// The factor of the multiplications. It is odd, so that products never become 0.
 const MIXES: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Private buffers of each end.
+/// Number of private buffers of each end.
 const PRIVATE: usize = 128;
 
 /// Distance of buffers in bytes, for frames of `size` bytes.
@@ -67,7 +67,7 @@ impl Pool {
         &self.ids[(index & (SLOTS - 1)) as usize]
     }
 
-    /// The work of an end for a batch before it copies.
+    /// Does the work that an end does for a batch before it copies.
     #[inline(always)]
     fn work(&self, batch: u32) {
         let mut product = black_box(MIXES);
@@ -149,7 +149,7 @@ impl Pool {
     }
 }
 
-/// The private buffer of a frame.
+/// Returns the private buffer for a frame.
 #[inline(always)]
 fn private_at(all: &mut [u8], number: u64, size: usize) -> &mut [u8] {
     let at = number as usize % PRIVATE * size.next_multiple_of(LINE);

@@ -28,7 +28,7 @@ fn wait(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Counts round trips between a thread on `cores[0]` and one on `cores[1]`.
+/// Counts the round trips between a thread on `cores[0]` and one on `cores[1]`.
 pub fn round_trips(cores: [usize; 2], run_for: Duration) -> io::Result<Measured> {
     let there = eventfd(0, EventfdFlags::CLOEXEC)?;
     let back = eventfd(0, EventfdFlags::CLOEXEC)?;

@@ -25,10 +25,10 @@ use pregrant_loopback::{Loopback, Persistent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Name under which the broker keeps the memory.
+/// The name under which the broker keeps the account's memory.
 const NAME: &str = "pregrant/switch-account";
 
-/// A count's place in the memory.
+/// The place of a count in the account's memory.
 #[derive(Clone, Copy)]
 enum Count {
     Repeated,
@@ -47,7 +47,7 @@ fn guest_of(frame: &[u8]) -> usize {
     usize::from(frame.get(10).copied().unwrap_or(0)) % GUESTS
 }
 
-/// The last bytes of frame `i`, wherever they are.
+/// Returns the last bytes of frame `i`, which may be in its head or in its payload.
 fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
     let mut tail = [0; frame_number::LEN];
     let first = frames.len_of(i).saturating_sub(tail.len());
@@ -70,7 +70,7 @@ fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
 /// The counts of all ports together. One process at a time counts.
 pub struct Account {
     kept: Mutex<Persistent>,
-    /// When the first frame reached this process; 0: none has.
+    /// Time at which the first frame reached this process; 0: none has.
     first_frame_at_ns: AtomicU64,
 }
 
@@ -87,7 +87,7 @@ impl Account {
         Ok(account)
     }
 
-    /// Does something with a count.
+    /// Calls `act` with a word of the account's memory.
     fn with<R>(&self, word: usize, act: impl FnOnce(&AtomicU32) -> R) -> R {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         act(kept.word(word * 4).expect("a page has room for a dozen counts"))
@@ -119,7 +119,7 @@ impl Account {
         }
     }
 
-    /// When this process saw its first frame; 0: it has seen none.
+    /// Returns the time at which this process saw its first frame; 0: it has seen none.
     pub fn first_frame_at_ns(&self) -> u64 {
         self.first_frame_at_ns.load(Ordering::Relaxed)
     }
@@ -139,7 +139,7 @@ impl Account {
     }
 }
 
-/// A switch's port that keeps the account.
+/// A port of the switch whose frames are counted in the account.
 pub struct CountedPort {
     port: SwitchPort,
     account: Arc<Account>,

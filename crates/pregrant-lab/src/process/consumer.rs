@@ -22,14 +22,14 @@ pub struct Consumer {
     diverted: Diverted,
     numbers: [(Number, usize); BURST_FRAMES],
     stack: GuestStack,
-    /// Frames that a network stack would have queued.
+    /// Frames that the guest's network stack would have queued.
     backlog: Vec<Box<[u8]>>,
 }
 
 type Number = std::result::Result<u64, Wrong>;
 
 impl Consumer {
-    /// A consumer that has received no frame.
+    /// Creates a consumer that has received no frame.
     pub fn new() -> Self {
         let config = StackConfig::new(MacAddr([2, 0, 0, 0, 0, 5]), Ipv4Addr::new(10, 0, 0, 5));
         Self {
@@ -114,7 +114,7 @@ impl Consumer {
     }
 }
 
-/// Sends all frames back.
+/// Sends all frames of the arena back.
 fn send_back(
     guest: &mut Guest,
     i: usize,

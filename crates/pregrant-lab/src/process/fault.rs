@@ -39,7 +39,7 @@ impl Fault {
         burst.bytes_mut()[(frame.at + frame.len) as usize - 1] ^= 0x10;
     }
 
-    /// Number of times frame number `n` is echoed.
+    /// Returns how often frame number `n` is sent back.
     pub fn echoes(self, n: u64) -> usize {
         match n {
             LOST if self.lose => 0,

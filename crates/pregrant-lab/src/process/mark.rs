@@ -15,7 +15,7 @@ pub fn mark() -> [u8; 60] {
     frame
 }
 
-/// Whether a burst is a mark.
+/// Returns true if a burst is a mark.
 #[inline(always)]
 pub fn is_mark(burst: &Burst<'_>) -> bool {
     burst.frames.len() == 1 && burst.frame(0).get(12..14) == Some(&MARK_ETHERTYPE)

@@ -17,20 +17,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Which ports the next vif gets that connects.
+/// The ports that the next vif gets when it connects.
 pub enum PortPlan {
     Nothing,
     Case(Case, Arc<Signals>),
-    /// This guest's vif plays the case; any other gets frames without end, if that is wanted.
+    /// The vif of the guest `front` plays the case. Any other vif gets frames without end if `feed`
+    /// is set.
     Beside {
         front: DomId,
         case: Box<PortPlan>,
         feed: Option<usize>,
-        /// Counts the other guests' frames.
+        /// The counts of the other guests' frames.
         others: Arc<Signals>,
     },
     Switch(Stations, Arc<Account>),
-    /// Each vif's port checks numbers, or sends frames back.
+    /// The port of each vif checks numbers, or sends frames back.
     Crowd(Arc<Hall>),
 }
 
@@ -74,7 +75,7 @@ impl PortPlan {
     }
 }
 
-/// The ports as the last command asked for them.
+/// Provides the ports that the last command asked for.
 pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for PlannedPorts {

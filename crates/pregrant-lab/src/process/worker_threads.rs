@@ -28,14 +28,14 @@ use std::sync::{Arc, Mutex};
 pub struct WorkerThreads {
     waker: OwnedFd,
     threads: Mutex<Vec<Option<Pid>>>,
-    /// Why a worker is not on its core, or its CPU time cannot be measured.
+    /// The reason why a worker is not on its core, or why its CPU time cannot be measured.
     astray: Mutex<Option<String>>,
     /// The switch, to which the workers report the time.
     switch: Mutex<Switch>,
 }
 
 impl WorkerThreads {
-    /// Starts the backend's workers. Call it before its first device.
+    /// Starts the backend's workers. It must be called before the backend has a device.
     pub fn start(backend: &mut LoopbackBackend, worker_setup: &WorkerSetup) -> Result<Arc<Self>> {
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         backend.platform().events().also_wake_on(waker.as_fd())?;
@@ -69,17 +69,18 @@ impl WorkerThreads {
         Ok(worker_threads)
     }
 
-    /// From now on the workers set the time of this switch.
+    /// Makes the workers set the time of this switch from now on.
     pub fn serve(&self, switch: &Switch) {
         *locked(&self.switch) = switch.clone();
     }
 
-    /// Clears the wake-up of the control thread. Call it before checking what the wake-up was for.
+    /// Clears the wake-up of the control thread. It must be called before checking what the wake-up
+    /// was for.
     pub fn awake(&self) {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]); // no one rang: that is fine, too
     }
 
-    /// Checks that each worker is on its core.
+    /// Returns an error if a worker is not on its core.
     pub fn in_place(&self) -> Result<()> {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
@@ -92,7 +93,7 @@ impl WorkerThreads {
     }
 }
 
-/// Reads what the process has used, on any thread.
+/// Reads on any thread the resources that the process has used.
 #[derive(Clone)]
 pub struct Meter {
     totals: Totals,
@@ -100,7 +101,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter for this backend with these workers.
+    /// Creates a meter for this backend and these workers.
     pub fn new(backend: &LoopbackBackend, worker_threads: Option<&Arc<WorkerThreads>>) -> Self {
         Self { totals: backend.platform().totals(), worker_threads: worker_threads.cloned() }
     }

@@ -9,9 +9,9 @@ use pregrant_cli::table::figure;
 /// The fate of the frames in a published figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Frames from the guest, received by domain 0.
+    /// Frames that the guest sent were counted when domain 0 received them.
     Back,
-    /// Frames to the guest, whose network stack received and dropped them.
+    /// Frames for the guest were counted when its network stack received and dropped them.
     Stack,
     /// Frames to the guest that an XDP program dropped before any stack.
     Xdp,
@@ -21,16 +21,16 @@ pub enum End {
 pub const THROUGH_STACK: &str = "* In the published figure a Linux guest's network stack took the frames, and dropped them. The guests of these \
     rows have no stack: they copy a frame, and read its number. `pregrant-lab bench hook` has rows with a stack.";
 
-/// One published figure: frames per second, with one queue unless stated.
+/// A published rate of frames per second, with one queue unless `queues` says more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// Our path that does the same as the measured scheme.
+    /// The path of ours that works as the measured scheme does.
     pub path: &'static str,
     /// `tx` or `rx`, as the guest sees it.
     pub dir: &'static str,
     /// Length of a frame in bytes.
     pub size_bytes: u64,
-    /// Queues, each with its own virtual CPU.
+    /// Number of queues, each with its own virtual CPU.
     pub queues: u32,
     /// Frames per second.
     pub frames_per_s: f64,
@@ -38,17 +38,17 @@ pub struct Published {
     pub source: &'static str,
 }
 
-/// Guest and dom0 on one host.
+/// A source whose guest and dom0 ran on one host.
 const S2: &str = "staging grants RFC, 2016";
-/// pktgen against netback.
+/// A source that measured pktgen against netback.
 const S0: &str = "persistent grants RFC, 2015";
 /// The document of the gref mappings that Xen accepted.
 const DOC: &str = "netif-staging-grants rev. 4, 2017";
 
-/// Disks of 15 guests.
+/// A source that measured the disks of 15 guests.
 const XBD: &str = "xbd persistent grants, 2012";
 
-/// A source with author, place and machine.
+/// Describes a source with its author, place and machine.
 pub fn in_full(source: &str) -> Option<&'static str> {
     match source {
         S2 => Some(
@@ -109,12 +109,12 @@ pub fn find_width(place: &str, guests: u16) -> Option<f64> {
 /// A published sum of requests per second, of many guests with a disk each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublishedDisks {
-    /// Our path that does the same as the measured scheme.
+    /// The path of ours that works as the measured scheme does.
     pub path: &'static str,
     /// Length of a request in bytes.
     pub size_bytes: u64,
     pub guests: u32,
-    /// Requests per second of all guests.
+    /// Requests per second, of all guests together.
     pub requests_per_s: f64,
     pub source: &'static str,
 }
@@ -132,7 +132,7 @@ pub const PUBLISHED_DISKS: &[PublishedDisks] = &[
     },
 ];
 
-/// The published sum for a row of ours.
+/// Returns the published figure for a row of ours: the sum over all guests.
 pub fn find_disks(path: &str, size_bytes: u64, guests: u32) -> Option<&'static PublishedDisks> {
     PUBLISHED_DISKS.iter().find(|p| (p.path, p.size_bytes, p.guests) == (path, size_bytes, guests))
 }
@@ -176,8 +176,8 @@ pub const PUBLISHED: &[Published] = &[
     rx("gref-mapping", 64, 4, 9_920_000.0, DOC),
 ];
 
-/// Whether two sizes are so close that their figures can be compared: an Ethernet frame is given as
-/// 1496, 1500 or 1514.
+/// Returns true if two sizes are so close that their figures can be compared: an Ethernet frame is
+/// given as 1496, 1500 or 1514.
 fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)
 }

@@ -1,4 +1,5 @@
-//! The records of one row, in the order of its repeats, and what they come to.
+//! The records of one row in the order of its repeats, with the rates and ratios that follow from
+//! them.
 
 use super::Record;
 use super::stats::Summary;
@@ -44,7 +45,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Summary::of(&self.iter().filter_map(of).map(|n| n as f64).collect::<Vec<_>>())
     }
 
-    /// Frames per second.
+    /// Returns the median and the range of the frames per second.
     pub fn rate(&self) -> Option<Summary> {
         self.summary(|r| r.frames_per_s)
     }
@@ -56,7 +57,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
     }
 
-    /// The rate divided by the median rate of `bound`, its upper bound.
+    /// Returns the rate divided by the median rate of `bound`, which is its upper bound.
     pub fn part_of(&self, bound: &Self) -> Option<Summary> {
         let part = self.rate()?.per(bound.rate()?.median);
         Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })
@@ -76,7 +77,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         others > all * COMPARED_MOST
     }
 
-    /// The ratio of the rate to another row's.
+    /// Returns the ratio of the rate to another row's rate.
     pub fn ratio(&self, base: &Self) -> Option<Summary> {
         self.ratio_of(base, |r| r.frames_per_s)
     }

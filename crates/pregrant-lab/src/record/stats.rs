@@ -3,7 +3,7 @@
 use pregrant_cli::table::figure;
 use std::fmt;
 
-/// The median and the extremes of some figures.
+/// The median, the smallest and the largest of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// The middle; the mean of the middle two when their number is even.
@@ -54,7 +54,7 @@ impl Summary {
     }
 }
 
-/// `2.25 (1.58..2.60)`
+/// Formats the summary, for example as `2.25 (1.58..2.60)`.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_loaded {

@@ -23,15 +23,15 @@ use maud::{Markup, html};
 pub struct Bar {
     pub name: String,
     pub figure: String,
-    /// Length, and range of the repeats.
+    /// The length of the bar, and the range of the repeats.
     pub value: Summary,
     pub series: usize,
-    /// A published figure and its source.
+    /// A published figure that is drawn beside the bar, and its source.
     pub published: Option<(f64, String)>,
 }
 
 impl Bar {
-    /// Height with its texts and the gap to the next bar.
+    /// Returns the height of the bar with its texts and the gap to the next bar.
     fn height(&self) -> f64 {
         NAME + BAR + GAP + if self.published.is_some() { PUBLISHED } else { 0.0 }
     }
@@ -39,9 +39,9 @@ impl Bar {
 
 pub struct Panel {
     pub id: String,
-    /// For screen readers: the title of the drawing.
+    /// The title of the drawing, for screen readers.
     pub title: String,
-    /// For screen readers: the figures in words.
+    /// The figures in words, for screen readers.
     pub about: String,
     pub bars: Vec<Bar>,
     /// Values with a name that are drawn as lines through all bars, if they fit the axis.

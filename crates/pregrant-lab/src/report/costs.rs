@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use pregrant_cli::table::Table;
 use std::collections::BTreeSet;
 
-/// A table of one count for each frame, in one direction.
+/// Formats a table of one count for each frame, in one direction.
 fn matrix(d: &Digest, dir: &str, what: &str, count: fn(&Record) -> u64) -> Option<Markup> {
     let rows: Vec<&Row> = d.net.iter().filter(|row| row.first().dir == dir).collect();
     let sizes: BTreeSet<u64> = rows.iter().map(|row| row.first().size_bytes).collect();
@@ -52,7 +52,7 @@ fn matrix(d: &Digest, dir: &str, what: &str, count: fn(&Record) -> u64) -> Optio
     })
 }
 
-/// The section's content; None without `bench net`.
+/// Returns the section's content; None if the run has no `bench net`.
 pub fn section(d: &Digest) -> Option<Markup> {
     let silent = d.net.iter().all(|row| row.sum(|r| r.notifications) == 0);
     let grants = ["tx", "rx"].map(|dir| matrix(d, dir, "grant operations", Record::grant_ops));

@@ -15,7 +15,7 @@ pub struct Curve {
     pub published: Vec<(u64, f64)>,
 }
 
-/// Ethernet lines, in Gbit/s, with their names.
+/// The rates of Ethernet lines in Gbit/s, with their names.
 pub const LINES: [(f64, &str); 3] =
     [(10.0, "10 Gbit/s line"), (40.0, "40 Gbit/s line"), (100.0, "100 Gbit/s line")];
 
@@ -24,7 +24,7 @@ const BOTTOM: f64 = HEIGHT - 36.0;
 /// Ticks nearer than this, in percent, would print over each other.
 const APART: f64 = 9.0;
 
-/// The drawing; None where all frames have one size.
+/// Draws the curves; None if all frames have one size.
 pub fn draw(id: &str, title: &str, about: &str, curves: &[Curve]) -> Option<Markup> {
     let all = || curves.iter().flat_map(|c| c.points.iter().chain(&c.published).copied());
     let points = curves.iter().flat_map(|c| &c.points);

@@ -12,9 +12,10 @@ use pregrant_cli::table::figure;
 pub struct Row<'a> {
     /// The records of the row, at least one, in the order of the run.
     pub records: Repeats<&'a Record>,
-    /// Frames per second.
+    /// The summary of the frames per second.
     pub rate: Summary,
-    /// The path, with its data length and anything else in which rows differ: `staging 256`.
+    /// The name of the path, with its data length and other settings in which rows differ, for
+    /// example `staging 256`.
     pub name: String,
 }
 
@@ -26,12 +27,12 @@ impl<'a> std::ops::Deref for Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The common part of all of its records.
+    /// Returns the first record of the row, for what all its records have in common.
     pub fn first(&self) -> &'a Record {
         self.records.0[0]
     }
 
-    /// Number of grant operations of both ends.
+    /// Returns the number of grant operations of both ends.
     pub fn grant_ops(&self) -> u64 {
         self.sum(Record::grant_ops)
     }
@@ -41,12 +42,12 @@ impl<'a> Row<'a> {
         per_frame(self.sum(count), self.sum(|r| r.frames))
     }
 
-    /// The middle of the repeats' bits per second.
+    /// Returns the median of the repeats' bits per second.
     pub fn bits(&self) -> f64 {
         self.summary(|r| r.bits_per_s).map_or(0.0, |s| s.median)
     }
 
-    /// All repeats' frames per second, in units of `unit`.
+    /// Lists all repeats' frames per second, in units of `unit`.
     pub fn each_rate(&self, unit: f64) -> String {
         self.iter().map(|r| figure(r.frames_per_s / unit)).collect::<Vec<_>>().join(" ")
     }
@@ -54,22 +55,22 @@ impl<'a> Row<'a> {
 
 /// The headline of `bench limit`: single lines handed over.
 pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None, work: None };
-/// Bytes of the shortest frames.
+/// The number of bytes of the shortest frames.
 pub const SHORT: u64 = 64;
 
 /// All records of a report, sorted by kind.
 #[derive(Debug, Default)]
 pub struct Digest<'a> {
-    /// `bench net` and `bench peers`.
+    /// The rows of `bench net` and `bench peers`.
     pub net: Vec<Row<'a>>,
-    /// `bench blk`, and disks of `bench peers`.
+    /// The rows of `bench blk`, and those of the disks of `bench peers`.
     pub blk: Vec<Row<'a>>,
-    /// `bench latency`.
+    /// The rows of `bench latency`.
     pub latency: Vec<Row<'a>>,
-    /// `bench limit`.
+    /// The rows of `bench limit`.
     pub limit: Vec<Row<'a>>,
     pub restarts: Vec<&'a Record>,
-    /// Restarts of backends of disks.
+    /// The restarts of backends of disks.
     pub disk_restarts: Vec<&'a Record>,
     /// A record of a kind that this page does not know.
     pub others: Vec<Row<'a>>,
@@ -105,12 +106,12 @@ impl<'a> Digest<'a> {
         digest
     }
 
-    /// The place of a name.
+    /// Returns the index of a name among the series.
     pub fn series_of(&self, name: &str) -> usize {
         self.series.iter().position(|s| s == name).unwrap_or(0)
     }
 
-    /// The row of plain `copy` that did the same work as `row`.
+    /// Returns the row of plain `copy` that did the same work as `row`.
     pub fn baseline(&self, row: &Row) -> Option<&Row<'a>> {
         let r = row.first();
         self.net.iter().find(|c| {
@@ -158,18 +159,18 @@ impl<'a> Digest<'a> {
     }
 }
 
-/// Number of its staging buffers, if there are more than slots.
+/// Returns the number of a record's staging buffers, if there are more than slots.
 fn buffers(r: &Record) -> Option<u32> {
     r.net()?.staging_buffers
 }
 
-/// The work apart from the path.
+/// Returns the settings of a record besides its path.
 fn shape(r: &Record) -> impl PartialEq + '_ {
     let net = r.net().map(|net| (net.redo, net.look, &net.rx));
     (r.size_bytes, r.queues, r.workers, &*r.mode, &*r.platform, net)
 }
 
-/// Whether two records are repeats of one measurement.
+/// Returns true if two records are repeats of one measurement.
 fn same(a: &Record, b: &Record) -> bool {
     fn ends(r: &Record) -> impl PartialEq + '_ {
         let disk = r.of.disk().map(|disk| (disk.guests, disk.align, &disk.medium, disk.own_pages));

@@ -1,5 +1,5 @@
-//! Requests to a disk: for each kind of request bars by path and number of guests, then the numbers
-//! with every repeat, what each request costs among them.
+//! Shows requests to a disk: for each kind of request, bars by path and number of guests; then a
+//! table with every repeat, and a table of what each request costs.
 
 use super::bars::{Bar, Panel};
 use super::costs;
@@ -38,7 +38,7 @@ fn kind<'a>(row: &Row<'a>) -> Kind<'a> {
     (&r.dir, r.size_bytes, align(r), r.depth)
 }
 
-/// The section's content; None without `bench blk`.
+/// Returns the section's content; None if the run has no `bench blk`.
 pub fn section(d: &Digest) -> Option<Markup> {
     // Another program's file is asked for at multiples of a request's length.
     let kinds = distinct(d.blk.iter().map(kind).filter(|kind| kind.2.is_some()));
@@ -128,7 +128,7 @@ fn series(row: &Row) -> usize {
     paths.iter().position(|path| *path == row.first().path).unwrap_or(paths.len())
 }
 
-/// The key of a row among those of its kind.
+/// Returns the text that identifies a row among those of its kind.
 fn name(row: &Row) -> String {
     let r = row.first();
     let parts = [

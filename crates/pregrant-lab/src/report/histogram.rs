@@ -6,20 +6,20 @@ use super::quantity::{duration, duration_tick};
 use super::scale::{Percent, Scale};
 use maud::{Markup, html};
 
-/// The latencies of one path.
+/// The latencies of one path, as a strip of the drawing.
 pub struct Strip {
     pub name: String,
     pub series: usize,
-    /// Median, ns.
+    /// The median in ns.
     pub p50: f64,
-    /// 99th percentile, ns.
+    /// The 99th percentile in ns.
     pub p99: f64,
     /// Upper bounds, ns, and how many; bounds rising. Empty where it was not recorded.
     pub buckets: Vec<(u64, u64)>,
 }
 
 impl Strip {
-    /// Number of frames of the histogram.
+    /// Returns the number of frames of the histogram.
     fn frames(&self) -> u64 {
         self.buckets.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
@@ -35,8 +35,8 @@ impl Strip {
         found.map(|(bound, _)| *bound as f64)
     }
 
-    /// From the first thousandth to the last: what is outside is given in words, and would
-    /// squeeze the rest.
+    /// Returns the range of latencies from the first thousandth to the last one. Latencies outside
+    /// of it are given in words, since they would squeeze the others.
     fn span(&self) -> [f64; 2] {
         let (low, high) = (self.below(0.001), self.below(0.999));
         [low.unwrap_or(self.p50).min(self.p50), high.unwrap_or(self.p99).max(self.p99)]
@@ -76,7 +76,7 @@ const STRIP: f64 = 46.0;
 const GAP: f64 = 14.0;
 const AXIS: f64 = 22.0;
 
-/// The drawing of some paths' latencies in one direction and mode.
+/// Draws the latencies of some paths in one direction and mode.
 pub fn draw(id: &str, title: &str, about: &str, strips: &[Strip]) -> Option<Markup> {
     let scale = Scale::log_over(strips.iter().flat_map(Strip::span), 1.15)?;
     let bottom = strips.len() as f64 * (NAME + STRIP + GAP);

@@ -14,7 +14,7 @@ use crate::record::{Pause, Record, published};
 use pregrant_cli::table::{Table, figure};
 use std::fmt::Write;
 
-/// The text; None without rates.
+/// Returns the text; None if there are no rates.
 pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
     if d.net.is_empty() {
         return None;

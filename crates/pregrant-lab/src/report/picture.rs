@@ -1,7 +1,7 @@
-//! Pictures for a README: some of the page's plots, each as one SVG that stands alone, in light and
-//! dark.
+//! Draws pictures for a README: some of the page's plots, each as an SVG of its own, in light and
+//! dark colours.
 //!
-//! Each has a ground of its own, so it can be read on a page of any colour.
+//! Each picture has its own background, so that it can be read on a page of any colour.
 
 use super::digest::Digest;
 use super::quantity::{duration, duration_tick};
@@ -14,9 +14,9 @@ const WIDTH: f64 = 720.0;
 const MARGIN: f64 = 20.0;
 const HEADING: f64 = 24.0;
 const GAP: f64 = 14.0;
-/// A line of small text.
+/// The height of a line of small text.
 const LINE: f64 = 18.0;
-/// Left of a timeline, for the figures of its axis.
+/// The space to the left of a timeline, for the figures of its axis.
 const AXIS: f64 = 46.0;
 /// The time that a picture shows around a backend's death; more, where the silence is longer.
 const BEFORE_NS: u64 = 20_000_000;

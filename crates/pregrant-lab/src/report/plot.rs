@@ -12,7 +12,7 @@ use pregrant_cli::table::{Align, Table};
 
 const COLOURS: usize = 8;
 
-/// The class of a series' colour.
+/// Returns the CSS class of a series' colour.
 pub fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
@@ -29,14 +29,14 @@ pub fn drawing(id: &str, title: &str, about: &str, height: u32, inner: Markup) -
     }
 }
 
-/// The mark of a series, with its middle at a point.
+/// Draws the mark of a series, with its middle at a point.
 pub fn mark(series: usize, x: Percent, y: f64) -> Markup {
     html! {
         svg x=(x) y=(format!("{y:.1}")) class={ "mark " (colour(series)) } { (shape(series)) }
     }
 }
 
-/// Four shapes, filled and then hollow.
+/// Draws one of eight marks: four shapes that are filled, and then the same shapes hollow.
 fn shape(series: usize) -> Markup {
     let class = if series % 8 < 4 { "solid" } else { "hollow" };
     html! {
@@ -83,7 +83,7 @@ pub fn numbers(table: &Table, caption: &str) -> Markup {
     }
 }
 
-/// A table that is collapsed below a plot.
+/// Formats a table that is collapsed below a plot.
 pub fn folded(table: &Table, caption: &str) -> Markup {
     html! {
         details { summary { "Numbers: " (caption) } (numbers(table, caption)) }

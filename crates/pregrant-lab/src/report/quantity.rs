@@ -32,7 +32,7 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// A tick of an axis of times.
+/// Formats the label of a tick on an axis of times.
 pub fn duration_tick(ns: f64) -> String {
     let text = duration(ns);
     match text.split_once(' ') {
@@ -52,7 +52,7 @@ pub fn per_frame(count: u64, frames: u64) -> String {
     if count == 0 { "0".into() } else { small(count as f64 / frames.max(1) as f64) }
 }
 
-/// A number that may be much below 1, never rounded to nothing.
+/// Formats a number that may be much below 1, without rounding it to 0.
 pub fn small(value: f64) -> String {
     match value {
         0.0 => "0".into(),
@@ -69,7 +69,7 @@ pub fn some(n: impl Into<u64>, what: &str) -> String {
     }
 }
 
-/// Each value once, in order of its first occurrence.
+/// Returns each value once, in the order of first occurrence.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     values.into_iter().fold(Vec::new(), |mut all, value| {
         if !all.contains(&value) {
@@ -79,7 +79,7 @@ pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// A count with separated thousands.
+/// Formats a count with separated thousands.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// A position along an axis, written as SVG wants it.
+/// A position along an axis, in the percentages that SVG accepts.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Percent(pub f64);
 
@@ -33,7 +33,7 @@ pub enum Scale {
         low: f64,
         high: f64,
     },
-    /// From `low` (above 0) to `high`, each decade as long as the next.
+    /// The axis is logarithmic: from `low` (above 0) to `high`, with decades of equal length.
     Log {
         low: f64,
         high: f64,
@@ -41,7 +41,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// From 0 to `high`; to 1 where nothing is there to be shown.
+    /// Creates an axis from 0 to `high`, or to 1 if there is nothing to show.
     pub fn from_zero(high: f64) -> Self {
         Self::Linear { low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
@@ -63,13 +63,13 @@ impl Scale {
         Percent(if share.is_nan() { 0.0 } else { 100.0 * share.clamp(0.0, 1.0) })
     }
 
-    /// Whether `value` is not above the axis.
+    /// Returns true if `value` is not above the end of the axis.
     pub fn holds(&self, value: f64) -> bool {
         let (Self::Linear { high, .. } | Self::Log { high, .. }) = *self;
         value <= high
     }
 
-    /// Some three to six round values within the axis.
+    /// Returns about three to six round values within the axis.
     pub fn ticks(&self) -> Vec<f64> {
         match *self {
             Self::Linear { low, high } => {

@@ -6,7 +6,7 @@ use crate::record::Record;
 use crate::record::published::line_rate;
 use pregrant_cli::table::figure;
 
-/// A large figure with what it is.
+/// A large figure, with a text that says what it means.
 #[derive(Debug, PartialEq)]
 pub struct Tile {
     /// The figure with its unit.
@@ -39,7 +39,7 @@ fn hero<'d, 'a>(d: &'d Digest<'a>) -> Option<&'d Row<'a>> {
     d.net.iter().min_by_key(|row| rank(row))
 }
 
-/// The sentences. Empty when there is nothing to tell.
+/// Returns the sentences about the run; empty if there is nothing to tell.
 pub fn sentences(d: &Digest) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(row) = hero(d) {

@@ -407,7 +407,7 @@ fn pictures_stand_alone_too() {
     assert!(picture::rates(&nothing).is_none() && picture::restart(&nothing).is_none());
 }
 
-/// However slow the machine was, the picture shows what follows the silence.
+/// The picture of a restart shows what follows the silence, however slow the machine was.
 #[test]
 fn the_picture_shows_the_end_of_a_long_silence() {
     let mut record = restart();
@@ -419,7 +419,7 @@ fn the_picture_shows_the_end_of_a_long_silence() {
     assert_eq!(drawn.matches("class=\"moved\"").count(), 61);
 }
 
-/// Of several restarts the median one is shown, not the best.
+/// Of several restarts, the picture shows the one with the median silence, not the shortest.
 #[test]
 fn the_death_in_the_picture_is_the_middle_one() {
     let mut records: Vec<Record> = Vec::new();

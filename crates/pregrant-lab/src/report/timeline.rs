@@ -30,7 +30,7 @@ pub fn near(pause: &Pause, before_ns: u64, after_ns: u64) -> Pause {
     }
 }
 
-/// The drawing itself. Its axis has text to the left of it.
+/// Draws the timeline itself. The labels of its axis are to the left of it.
 pub fn plot(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup> {
     let width = pause.bucket_ns as f64;
     if pause.frames.is_empty() || width <= 0.0 {

@@ -45,7 +45,7 @@ pub struct StackConfig {
     pub socket_bytes: usize,
     /// The seed of sequence numbers and port numbers.
     pub seed: u64,
-    /// Whether each frame ends with a number (`frame_number`), which its receiver counts.
+    /// True if each frame ends with a number (`frame_number`), which its receiver counts.
     pub numbered: bool,
 }
 
@@ -56,7 +56,7 @@ impl StackConfig {
     }
 }
 
-/// The device between smoltcp and the bursts.
+/// The network device of smoltcp, which exchanges its frames as bursts.
 #[derive(Debug)]
 struct FrameDevice {
     incoming: FrameQueue,
@@ -186,7 +186,7 @@ impl GuestStack {
         self.device.outgoing.burst().skip(self.sent)
     }
 
-    /// The first `n` frames of [`GuestStack::outgoing`] were sent.
+    /// Called when the first `n` frames of [`GuestStack::outgoing`] were sent.
     pub fn sent(&mut self, n: usize) {
         self.sent += n;
         if self.sent >= self.device.outgoing.len() {
@@ -200,12 +200,12 @@ impl GuestStack {
         self.overflow
     }
 
-    /// The account of numbered frames, where they are.
+    /// Returns the counts of numbered frames, if frames are numbered.
     pub fn numbers(&self) -> Option<&Numbers> {
         self.device.numbers.as_ref()
     }
 
-    /// A new TCP socket, closed.
+    /// Adds a TCP socket, which is closed at first.
     pub(crate) fn add_socket(&mut self) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; self.socket_bytes]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
@@ -237,7 +237,7 @@ impl GuestStack {
     }
 }
 
-/// Whether this is the first segment of a TCP connection to `port`.
+/// Returns true if the frame is the first segment of a TCP connection to `port`.
 pub fn asks_to_connect(frame: &[u8], port: u16) -> bool {
     let asks = || {
         let frame = EthernetFrame::new_checked(frame).ok()?;
@@ -259,7 +259,7 @@ fn instant(now_ns: u64) -> Instant {
 pub(crate) mod tests {
     use super::*;
 
-    /// Two stacks on one network.
+    /// Creates two stacks on one network.
     pub(crate) fn pair(mtu: usize) -> (GuestStack, GuestStack) {
         let stack = |n: u8| {
             let mac = MacAddr([2, 0, 0, 0, 0, n]);
@@ -271,7 +271,7 @@ pub(crate) mod tests {
         (stack(1), stack(2))
     }
 
-    /// Moves what `from` has to send to `to`; returns the frames.
+    /// Moves the frames that `from` has to send to `to`, and returns their number.
     pub(crate) fn carry(from: &mut GuestStack, to: &mut GuestStack) -> usize {
         let burst = from.outgoing();
         let n = burst.frames.len();

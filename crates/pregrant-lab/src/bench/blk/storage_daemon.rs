@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 /// Length of a file in bytes.
 pub const FILE_BYTES: usize = 256 << 20;
-/// How long the daemon may take to create its socket.
+/// The time that the daemon may need to create its socket.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRAM: &str = "qemu-storage-daemon";
 
 /// A folder for files and sockets, in memory if possible; removed on drop.
 pub struct Folder {
     pub dir: PathBuf,
-    /// Whether the folder is in memory (tmpfs).
+    /// True if the folder is in memory (tmpfs).
     pub in_memory: bool,
 }
 
@@ -59,18 +59,18 @@ impl Drop for Folder {
     }
 }
 
-/// How a file is served.
+/// The protocol by which a file is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Export {
     Nbd,
-    /// A ring in shared memory.
+    /// The file is served by a ring in shared memory.
     VhostUser,
 }
 
 pub struct StorageDaemon(Child);
 
 impl StorageDaemon {
-    /// Serves `file` on `socket`. `Err`: why it does not.
+    /// Starts to serve `file` on `socket`. `Err`: the reason why it cannot be served.
     pub fn start(export: Export, file: &Path, socket: &Path) -> std::result::Result<Self, String> {
         if !is_there(PROGRAM) {
             return Err(format!("{PROGRAM} is not installed (Debian: apt install qemu-system-common)"));

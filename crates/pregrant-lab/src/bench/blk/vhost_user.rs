@@ -27,16 +27,16 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long the server may take to answer.
+/// The time that the server may need to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long requests are in flight before they are counted.
+/// The time that requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Length in bytes of the requests that first write the disk.
 const FIRST_BYTES: usize = 64 * 1024;
 /// The writer's number, which the contents of the sectors name.
 const WRITER: u32 = 1;
 
-/// Memory that the server has mapped.
+/// Memory for requests' data that the server has mapped.
 struct Memory(MemoryRegion);
 
 // SAFETY: blkio maps `len` bytes, readable and writable, at a page's beginning, and unmaps them
@@ -60,7 +60,7 @@ pub struct VhostUserDisk {
     each: usize,
     contents: Contents,
     completions: Vec<MaybeUninit<Completion>>,
-    /// Bytes that were read, in private memory.
+    /// A copy in private memory of the bytes that a request read.
     taken: Vec<u8>,
     _device: Blkio,
 }
@@ -223,7 +223,7 @@ impl VhostUserDisk {
     }
 }
 
-/// An error if this time has passed.
+/// Returns an error if this time has passed.
 fn in_time(until: Instant) -> Result<()> {
     match Instant::now() < until {
         true => Ok(()),

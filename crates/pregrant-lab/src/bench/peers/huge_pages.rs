@@ -1,5 +1,5 @@
-//! Huge pages, which DPDK takes its memory from: how many are free, and what to do where there are
-//! too few.
+//! Checks how many huge pages are free, from which DPDK gets its memory, and what to do if there
+//! are too few.
 
 use std::fs;
 

@@ -16,7 +16,7 @@ use pregrant_host::ports::sequence::Head;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a handshake, or for answers.
+/// The longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of rounds over all sending guests between two checks for a command.
 const ROUNDS_TO_CHECK: u32 = 16;
@@ -101,7 +101,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// A burst on each queue of one member. True: something was sent.
+    /// Sends a burst on each queue of one of the guests. Returns true if anything was sent.
     fn fill(&mut self, load: Load) -> Result<bool> {
         let Self { members, scratch, head } = self;
         let member = members.get_mut(load.member).ok_or("no such member of the crowd")?;

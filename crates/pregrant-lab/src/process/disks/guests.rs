@@ -126,7 +126,7 @@ impl Guests {
         self.rested()
     }
 
-    /// The sum of the guests' messages.
+    /// Adds up the messages of the guests.
     fn rested(&mut self) -> Result<Report> {
         let mut sum = Rested::default();
         let mut buckets = BTreeMap::new();

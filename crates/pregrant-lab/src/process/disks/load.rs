@@ -16,28 +16,29 @@ pub const WHOLE_EACH: u64 = 64;
 /// Number of bytes at the beginning of a sector that differ between sectors.
 const HEAD: usize = 16;
 
-/// The request of a place.
+/// The request that occupies a place among those in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// A read, or a write.
+    /// True if the request is a read, false if it is a write.
     pub reads: bool,
     pub sector: u64,
 }
 
-/// The disk's contents, as the guest wrote them, and the next requests.
+/// The contents that the guest wrote to the disk, from which reads are checked, and the choice of
+/// the next requests.
 pub struct Contents {
     guest: u32,
     generations: Vec<u32>,
-    /// The data of one request, except for the sectors' heads.
+    /// The data of one request, except for the first bytes of its sectors.
     filled: Vec<u8>,
     random: u64,
     reads: u64,
     pub damaged: u64,
-    /// Reads that were checked whole.
+    /// Number of reads whose every byte was checked.
     pub checked: u64,
 }
 
-/// The beginning of a sector.
+/// Returns the first bytes of a sector, which tell its number, its generation and its guest.
 fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&number.to_le_bytes());
@@ -62,12 +63,13 @@ impl Contents {
         }
     }
 
-    /// Number of sectors of the disk.
+    /// Returns the number of sectors of the disk.
     pub fn sectors(&self) -> u64 {
         self.generations.len() as u64
     }
 
-    /// xorshift64*: which sector is next must cost next to nothing.
+    /// Returns a random number by xorshift64*, since the choice of the next sector must cost next
+    /// to nothing.
     fn random(&mut self) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -75,7 +77,7 @@ impl Contents {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
-    /// The next request of place `place`.
+    /// Chooses the next request of place `place`.
     pub fn next(&mut self, place: usize, load: &Load) -> Asked {
         let part = self.sectors() / load.depth.max(1) as u64;
         let (size, align) = ((load.size / SECTOR_BYTES) as u64, (load.align / SECTOR_BYTES) as u64);
@@ -149,8 +151,8 @@ impl Contents {
         self.damaged += u64::from(!is_right);
     }
 
-    /// True if these sectors contain what was last written to them; checks their heads, or with
-    /// `whole` everything.
+    /// Returns true if these sectors contain what was last written to them. Checks the first bytes
+    /// of each sector, or with `whole` all bytes.
     pub fn is_right(&self, sector: u64, bytes: &[u8], whole: bool) -> bool {
         let (sectors, rest) = bytes.as_chunks::<SECTOR_BYTES>();
         let (filling, _) = self.filled.as_chunks::<SECTOR_BYTES>();
