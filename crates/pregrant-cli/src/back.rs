@@ -209,7 +209,7 @@ const PATHS: &[(Fallback, &str)] = &[
     ),
 ];
 
-/// The path for frames, or rests of frames, that no other path serves.
+/// The path for frames that no other path moves, or for the rest of frames.
 #[derive(Clone, Copy, Debug)]
 struct Fallback {
     of: PathName,
@@ -419,8 +419,8 @@ fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
     Ok(args.capture.iter().map(open).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The remote side, with captures where they are requested. This process is the domain's only
-/// backend: files of captures are its own.
+/// Wraps the remote side in captures where they are requested. This process is the domain's only
+/// backend, so it may write the captures' files.
 fn captured(
     provider: Box<dyn PortProvider>,
     files: Vec<CaptureFile>,

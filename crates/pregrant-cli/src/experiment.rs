@@ -15,7 +15,7 @@ use std::ffi::OsString;
 /// The heading under which the help lists experiments.
 pub const HEADING: &str = "Experiments";
 
-/// The value that switches a key without values on.
+/// The value that switches on a key that has no other values.
 const ON: &str = "on";
 
 /// The option `--experiment`, for commands that have experiments.
@@ -73,8 +73,9 @@ pub fn is_given_as_key(arg: &Arg, matches: &ArgMatches) -> bool {
     is_experiment(arg) || values.any(|value| hidden(arg).any(|one| value == one.get_name()))
 }
 
-/// A text of the parser's, which names experiments as the options that they are for it, with the
-/// keys that a command line has: `--experiment hook=ACTION` for `--hook <ACTION>`.
+/// Rewrites a text of the parser, which shows experiments as the options that they are for the
+/// parser. The result shows them as the user types them: `--experiment hook=ACTION` instead of
+/// `--hook <ACTION>`.
 pub fn as_written(command: &Command, text: &str) -> String {
     let mut written = text.to_string();
     for arg in command.get_arguments().filter(|arg| is_experiment(arg)) {
@@ -88,7 +89,7 @@ pub fn as_written(command: &Command, text: &str) -> String {
     command.get_subcommands().fold(written, |written, below| as_written(below, &written))
 }
 
-/// The key of an experiment that the user wrote as an option of its own.
+/// Returns the key of an experiment that the user wrote as an option of its own.
 fn written_as_option<'a>(command: &'a Command, text: &str) -> Option<&'a str> {
     let name = text.strip_prefix("--")?.split('=').next()?;
     command
@@ -102,7 +103,8 @@ fn is_switch(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::SetTrue)
 }
 
-/// The values of an ordinary option that are experiments, which its help does not list.
+/// Returns the values of an ordinary option that are experiments, which the option's help does not
+/// list.
 fn hidden(arg: &Arg) -> impl Iterator<Item = PossibleValue> {
     arg.get_possible_values().into_iter().filter(PossibleValue::is_hide_set)
 }
@@ -126,7 +128,7 @@ fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     }
 }
 
-/// The error for a key that the command does not have, with those that it has.
+/// Formats the error for a key that the command does not have, with the keys that it has.
 fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
     let has_keys = |arg: &&Arg| is_experiment(arg) || hidden(arg).next().is_some();
     let mut keys: Vec<&str> = command.get_arguments().filter(has_keys).filter_map(Arg::get_long).collect();
@@ -140,7 +142,7 @@ fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
     }
 }
 
-/// Number of letters by which two words differ (Levenshtein distance).
+/// Returns the number of letters by which two words differ (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -170,7 +172,7 @@ mod tests {
         ]
     }
 
-    /// The rows of docs/strategies.md: the experiments of these commands.
+    /// Formats the rows of docs/strategies.md that list the experiments of these commands.
     fn rows(commands: &[Command]) -> String {
         let mut rows = String::from("|command|key|value|\n|---|---|---|\n");
         for command in commands {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// Name of the kernel's driver that has the device, such as `vif-0` or `vbd-51712`.
+/// Returns the name of the kernel's driver that has the device, such as `vif-0` or `vbd-51712`.
 pub fn of(sysfs: &Path, device: &str) -> Option<String> {
     let link = sysfs.join(format!("bus/xen/devices/{device}/driver"));
     let driver = std::fs::read_link(link).ok()?;

@@ -39,7 +39,7 @@ pub struct Wanted<'a> {
     pub class: Class,
 }
 
-/// Connects as the only front of the guest's device that `which` finds in xenstore; `made` makes
+/// Connects as the only front of the guest's device that `which` finds in xenstore. `made` creates
 /// the result from the attachment.
 pub fn join<G>(
     wanted: Wanted<'_>,
@@ -107,7 +107,7 @@ fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
     }
 }
 
-/// Waits until the toolstack has made a device that may be meant.
+/// Waits until the toolstack has created a device that the command may mean.
 fn await_handle(
     xs: &mut Client<UnixTransport>,
     which: &mut impl FnMut(&mut Client<UnixTransport>) -> Result<u32>,
@@ -122,8 +122,8 @@ fn await_handle(
     }
 }
 
-/// Waits until the toolstack has made the device. The guest exists before that; if this process,
-/// its only one, detached now, the guest would end.
+/// Waits until the toolstack has created the device. The guest exists before that. This process is
+/// its only one, so that the guest would end if the process detached now.
 fn await_device(
     xs: &mut Client<UnixTransport>,
     Wanted { domid, class, .. }: Wanted<'_>,

@@ -39,8 +39,8 @@ impl std::fmt::Display for MachineEnded {
 
 impl Error for MachineEnded {}
 
-/// The error of a process on the machine in `dir`. If the machine is gone, that is a better
-/// explanation than the error that followed from it.
+/// Returns the error of a process on the machine in `dir`. If the machine is gone, the error says
+/// so, since that explains more than the error that followed from it.
 pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     // Its owner closes one before the other.
     let store = UnixTransport::connect(store_socket(dir));
@@ -50,7 +50,7 @@ pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     why
 }
 
-/// A path quoted as a word of a shell command.
+/// Quotes a path as a word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let shown = path.display().to_string();
     match shlex::try_quote(&shown) {
@@ -73,7 +73,7 @@ pub fn store_socket(dir: &Path) -> PathBuf {
     dir.join("xenstored.sock")
 }
 
-/// The xenstore connection that an attachment brought along; once.
+/// Returns the xenstore connection that belongs to an attachment. It is there only once.
 pub fn store_of(platform: &Loopback) -> Result<Client<UnixTransport>> {
     let fd = platform.take_store_fd().ok_or("the broker has no xenstore")?;
     Ok(Client::new(UnixTransport::new(fd)?))
@@ -112,7 +112,7 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
-/// Argument of [`only_ours`] for a process that runs hotplug scripts.
+/// The argument of [`only_ours`] for a process that runs hotplug scripts.
 pub const RUN_PROGRAMS: &str = "run programs";
 
 /// Refuses a machine's directory that does not belong to this user, or in which others may put
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Cases: a directory that may not be entered, one that does not exist, and one without a
+    /// Tests a directory that may not be entered, one that does not exist, and one without a
     /// machine.
     #[test]
     fn a_machine_that_may_not_be_used_is_no_absent_one() {

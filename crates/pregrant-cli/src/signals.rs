@@ -16,7 +16,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Sets mask and dispositions; to be called before the first thread, which inherits the mask.
+/// Sets the mask and the dispositions of signals. It must be called before the first thread starts,
+/// since threads inherit the mask.
 ///
 /// # Errors
 /// The kernel refuses.

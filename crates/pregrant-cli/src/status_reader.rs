@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Largest size of a status document in bytes.
 const DOCUMENT_MAX: usize = 16 << 20;
 
-/// The remedy if this user may not use a socket, or its directory.
+/// The remedy if this user may not access a socket, or the socket's directory.
 pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it is";
 
 /// The reason why there is no status.
@@ -162,7 +162,7 @@ fn ask(sockets: &[PathBuf]) -> Vec<Result<BackStatus, NoStatus>> {
     all.into_iter().map(over).collect()
 }
 
-/// Process id of the process that listens at the other end.
+/// Returns the process id of the process that listens at the other end.
 fn listener_of(fd: &OwnedFd) -> Option<u32> {
     let pid = rustix::net::sockopt::socket_peercred(fd).ok()?.pid;
     u32::try_from(pid.as_raw_nonzero().get()).ok()
@@ -184,7 +184,8 @@ fn begin(socket: &Path) -> Asked {
     }
 }
 
-/// The result for a socket that could not be reached: whether the backend runs is unknown.
+/// Returns the result for a socket that could not be reached, so that it is unknown whether the
+/// backend runs.
 fn not_reached(socket: &Path, e: Errno) -> Result<BackStatus, NoStatus> {
     match e {
         Errno::ACCESS | Errno::PERM => {

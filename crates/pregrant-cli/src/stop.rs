@@ -1,4 +1,5 @@
-//! SIGTERM, SIGINT and SIGHUP as something that a loop checks, and that ends its sleep.
+//! Turns SIGTERM, SIGINT and SIGHUP into a flag that a loop checks, and a descriptor that ends the
+//! loop's sleep.
 
 use crate::signals;
 use std::io;

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The backlog of listen().
+/// The number of connections that may wait for accept().
 const BACKLOG: i32 = 64;
 
 /// The reason why a server cannot listen at a path.

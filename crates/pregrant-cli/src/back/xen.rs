@@ -90,7 +90,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     give_back(domid, &mut Client::new(UnixTransport::find()?), &args.give_back)
 }
 
-/// A remote side whose vifs the kernel's netback serves until the last moment.
+/// A remote side for vifs that the kernel's netback serves until the last moment.
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
@@ -241,7 +241,7 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoic
     failed.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// The error that none of the named devices exists, with those that do.
+/// Formats the error that none of the named devices exists, with the devices that do exist.
 fn missing(there: &[DeviceId], domid: DomId) -> String {
     let there: Vec<_> = there.iter().map(|id| format!("{}.{}", id.front.0, id.handle)).collect();
     match &there[..] {

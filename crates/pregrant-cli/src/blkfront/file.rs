@@ -36,7 +36,7 @@ pub(super) const NAME: &str = "disk";
 pub(super) const FUSE_THREADS: usize = 2;
 
 const DISK: u64 = 2;
-/// Flags of a synchronous write. O_SYNC includes the bit of O_DSYNC.
+/// The flag of a synchronous write. O_SYNC includes the bit of O_DSYNC.
 const DSYNC: u32 = OFlags::DSYNC.bits();
 
 pub(super) struct DiskFile {
@@ -71,7 +71,7 @@ impl DiskFile {
         Attr { node, kind, bytes, permissions, time: self.began }
     }
 
-    /// The part of `len` bytes at `offset` that is on the disk.
+    /// Returns how many of the `len` bytes at `offset` are on the disk.
     fn cut(&self, offset: u64, len: u64) -> u64 {
         len.min(self.disk.len().saturating_sub(offset))
     }
@@ -96,8 +96,8 @@ impl DiskFile {
         }
     }
 
-    /// Executes an operation. `answer` gets the reply and the data, unless its program did not wait
-    /// for it.
+    /// Executes an operation. `answer` gets the reply and the data, unless the program does not
+    /// wait for them any more.
     fn put(&self, op: DiskOp, caller: Caller, answer: impl FnOnce(Reply, &[u8]) + Send + 'static) {
         let Some((unique, interrupt)) = self.waiting.begin(caller) else { return };
         self.disk.put_until(op, &interrupt, self.done(unique, answer));
@@ -131,8 +131,8 @@ impl DiskFile {
         self.put_write(offset, &data[..len], flags & DSYNC != 0, caller);
     }
 
-    /// Writes, and answers with the number of bytes; if the data must be durable then, after a
-    /// flush.
+    /// Writes the data, and answers with the number of bytes. If the data must be durable by then,
+    /// a flush comes before the answer.
     fn put_write(&self, at: u64, data: &[u8], durable: bool, caller: Caller) {
         let (written, bytes) = (data.len() as u32, data.to_vec());
         let write = DiskOp::Write { at, bytes };

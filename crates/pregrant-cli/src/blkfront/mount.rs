@@ -60,7 +60,8 @@ pub(super) struct Mounted<'a, P: Platform, T: Transport> {
     /// True once the kernel has released the mount.
     ended: Arc<AtomicBool>,
     stop: &'a Stop,
-    /// Index of the signal among what ends a sleep; None: the signal was handled.
+    /// The index of the signal's descriptor among those that end a sleep; None: the signal was
+    /// handled.
     signal: Option<usize>,
 }
 
@@ -120,8 +121,8 @@ where
         }
     }
 
-    /// Called after the loop: if that ended `well`, waits for FUSE's threads; otherwise programs
-    /// get errors.
+    /// Called after the loop. If `well` is true, the loop ended without an error, and the call
+    /// waits for FUSE's threads; otherwise programs get errors.
     pub(super) fn end(self, well: bool) -> (BlkFrontend<P, T>, Result<()>) {
         let Self { mut front, mount, session, .. } = self;
         if well {

@@ -32,11 +32,11 @@ const KILL: u64 = bit(9);
 /// SIGURG, SIGWINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
 /// Flags of a thread in `/proc/TID/stat`: PF_EXITING, and PF_POSTCOREDUMP (Linux 5.16), which is
-/// set while it waits for its io_uring requests.
+/// set while the thread waits for its io_uring requests.
 const EXITING: u64 = 4 | 8;
 
-/// Processes that threads belong to: read once for many requests, and again now and then, for
-/// numbers are given again.
+/// Maps threads to the processes that they belong to. An entry is read once and used for many
+/// requests. It is read again now and then, since the kernel reuses the numbers of threads.
 #[derive(Debug)]
 pub(super) struct Processes {
     of: HashMap<u32, Option<u32>>,

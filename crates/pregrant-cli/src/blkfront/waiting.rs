@@ -38,7 +38,7 @@ const CHECK: Duration = Duration::from_millis(250);
 /// disk. So nothing is written after its program has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The program that waits for a request, and how it gets the answer.
+/// The program that waits for a request, with the reply for it.
 pub(super) struct Caller {
     pub reply: Reply,
     /// The number of the program's thread; 0: it is unknown.
@@ -66,7 +66,7 @@ struct State {
     closed: bool,
     /// A back has answered a request since the last check.
     answered: bool,
-    /// The last check at which a back had answered a request.
+    /// Time of the last check that found that a back had answered a request.
     answered_at: Option<Instant>,
     /// Time since which no back answers, without the time in which no program waited. `overdue` has
     /// what was logged about it.
@@ -87,7 +87,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Starts a thread that watches the requests until this is closed.
+    /// Starts a thread that checks the requests until they are closed.
     pub(super) fn watched(
         id: String,
         disk: &Arc<SharedDisk>,
@@ -221,8 +221,8 @@ impl Waiting {
         }
     }
 
-    /// Logs again and again that no back answers, and when one does again. `oldest` is the time
-    /// since which a request waits.
+    /// Logs again and again that no back answers, and later that a back answers again. `oldest` is
+    /// the time since which a request waits.
     fn note_silence(&self, state: &mut State, oldest: Instant, now: Instant) {
         let age = |since: Instant| now.saturating_duration_since(since);
         let (id, waiting) = (&self.id, state.waiting.len());
@@ -269,7 +269,7 @@ mod tests {
         (reader, move || replies.pop_front().expect("there is one more"))
     }
 
-    /// Error and number of each answer, read after the last one was written.
+    /// Returns the error and the number of each answer, after the last answer was written.
     fn answers(mut reader: PipeReader) -> Vec<(i32, u64)> {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();

@@ -132,7 +132,7 @@ fn make_private(dir: &Path) -> Result<()> {
     Ok(made.map_err(|e| format!("{}: {e}; is its folder writable for this user?", dir.display()))?)
 }
 
-/// The choices in `chosen` that match none of these devices.
+/// Returns the choices in `chosen` that match none of these devices.
 fn absent(chosen: &[DeviceChoice], there: &[DeviceId]) -> Vec<DeviceChoice> {
     let is_there = |c: &DeviceChoice| there.iter().any(|id| c.names(id.front.0, id.handle));
     chosen.iter().filter(|c| !is_there(c)).copied().collect()
@@ -208,7 +208,8 @@ mod tests {
         assert!(removes_directories(driver_domain, false), "no one else would");
     }
 
-    /// A backend started by hand has no folder yet, and each kind of backend has one of its own.
+    /// A backend that is started by hand creates its own folder, and each kind of backend has
+    /// another one.
     #[test]
     fn a_backend_makes_the_folder_that_is_its_own() {
         use std::os::unix::fs::PermissionsExt;

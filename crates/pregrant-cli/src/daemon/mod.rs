@@ -160,7 +160,7 @@ pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     Ok(DeviceChoice { front, handle })
 }
 
-/// Number of worker threads of a backend on Xen, unless the operator sets it.
+/// Returns the number of worker threads of a backend on Xen, unless the operator sets another.
 fn workers_on_xen() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }

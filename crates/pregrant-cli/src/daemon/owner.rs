@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 /// The time that a predecessor that was just killed may need to disappear.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Makes this process the loopback domain's only backend of its kind. None: it was asked to stop
-/// while it waited.
+/// Makes this process the loopback domain's only backend of its kind. None: the process was asked
+/// to stop while it waited.
 pub fn own_loopback(
     platform: &Loopback,
     dir: &Path,
@@ -65,7 +65,8 @@ fn owner(dir: &Path, serves: Serves) -> String {
 
 /// The lock that makes this process the domain's only backend of its kind.
 pub struct XenOwner {
-    /// Undoes the steps that this process made while it waited. Must be dropped before the lock.
+    /// Undoes on drop the steps that this process made while it waited. It must be dropped before
+    /// the lock.
     heir: Option<Heir>,
     _lock: Lock,
 }
@@ -79,8 +80,8 @@ impl XenOwner {
     }
 }
 
-/// Makes this process the domain's only backend of its kind on Xen. None: it was asked to stop
-/// while it waited.
+/// Makes this process the domain's only backend of its kind on Xen. None: the process was asked to
+/// stop while it waited.
 pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<XenOwner>> {
     let path = lock_path(Path::new(RUN_DIR), serves);
     let mut heir: Option<Heir> = None;

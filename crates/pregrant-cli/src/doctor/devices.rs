@@ -29,7 +29,7 @@ pub struct Words {
     pub correct: &'static str,
 }
 
-/// The place where a backend is expected, and the result.
+/// The directory in which a backend is expected, and the status that was read there.
 pub struct Place<'a> {
     /// The directory with the backend's locks.
     pub run_dir: &'a Path,
@@ -135,7 +135,8 @@ impl Words {
         Ok(ids)
     }
 
-    /// Devices whose fronts are in this domain. Invalid directories are reported as findings.
+    /// Returns the devices whose fronts are in this domain. Invalid directories are reported as
+    /// findings.
     pub fn fronts<T: Transport>(&self, xs: &mut Client<T>, found: &mut Vec<Finding>) -> Result<Vec<Device>> {
         let mut devices = Vec::new();
         for handle in names(xs, &format!("device/{}", self.class.name()))? {

@@ -73,7 +73,7 @@ fn said(status: &BackStatus, (front, handle): (u16, u32)) -> Said {
     }
 }
 
-/// The whole of a text that a backend has shortened already, without control characters.
+/// Returns all of a text that a backend has already shortened, without control characters.
 fn plain_whole(text: &str) -> String {
     text.as_bytes().chunks(100).map(plain).collect()
 }

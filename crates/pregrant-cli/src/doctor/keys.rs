@@ -1,4 +1,5 @@
-//! A device's keys in xenstore, as they are shown: its owner, and the features of its peer.
+//! Reads a device's keys in xenstore as they are shown: the owner of the device, and the features
+//! of its peer.
 
 use super::Result;
 use super::finding::plain;
@@ -6,8 +7,8 @@ use pregrant::DomId;
 use pregrant::xenbus::Device;
 use pregrant::xenstore::{Client, Transport};
 
-/// A guest's name, in brackets; empty if this domain may not read a name; "gone" if xenstore does
-/// not know the domain.
+/// Returns a guest's name in brackets. It is empty if this domain may not read the name, and "gone"
+/// if xenstore does not know the domain.
 pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
     match xs.read(&format!("/local/domain/{}/name", guest.0)) {
         Ok(name) if !name.is_empty() => format!(" ({})", plain(&name)),
@@ -60,7 +61,7 @@ impl Ability {
     }
 }
 
-/// The peer's abilities, by key, and those that it lacks, with an explanation.
+/// Describes the peer's abilities, by key, and those that it lacks, with an explanation.
 pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Ability]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
     for Ability { key, words, says } in all {
@@ -159,8 +160,8 @@ pub mod complete {
     use super::Ability;
     use pregrant::xenbus::key_source::Pairs;
 
-    /// Keys that are addresses of one connection, or belong to the handshake itself: they announce
-    /// no feature.
+    /// Keys that announce no feature, since they are addresses of one connection, or belong to the
+    /// handshake itself.
     const ADDRESSES: [&str; 10] = [
         "tx-ring-",
         "rx-ring-",
@@ -174,8 +175,7 @@ pub mod complete {
         "protocol",
     ];
 
-    /// Panics if `written`, from the one place that writes keys, contains a key that `table` does
-    /// not know.
+    /// Panics if a key that the code writes (`written`) is not in the table.
     pub fn check(table: &[Ability], written: &[Pairs]) {
         let mut known = 0;
         for (key, _) in written.iter().flatten() {

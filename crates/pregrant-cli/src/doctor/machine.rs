@@ -1,4 +1,4 @@
-//! The machine: Xen, its device nodes, the kernel's own drivers. Read from /sys and /dev.
+//! Checks the machine from /sys and /dev: Xen, its device nodes, and the kernel's own drivers.
 
 use super::finding::{Finding, Rank};
 use pregrant::xenbus::Class;
@@ -6,8 +6,8 @@ use pregrant_host::linux::{KernelBack, NODES};
 use std::fs;
 use std::path::Path;
 
-/// Limit of gntalloc that is enough for two queues: a page for each staging buffer in both
-/// directions, and their rings.
+/// The limit of gntalloc that is enough for two queues: a page for each staging buffer in both
+/// directions, and the pages of their rings.
 const PAGES_FOR_TWO_QUEUES: u32 = 2 * (2 * 256 + 2) + 4;
 
 /// Returns the findings about this machine.
@@ -64,7 +64,7 @@ fn nodes() -> Vec<Finding> {
     NODES.iter().map(node).collect()
 }
 
-/// The pages that a front in this domain may grant.
+/// Reports how many pages a front in this domain may grant.
 fn gntalloc_limit(limit: Option<&str>) -> Option<Finding> {
     let limit: u32 = limit?.trim().parse().ok()?;
     let text = format!("gntalloc grants at most {limit} pages");

@@ -219,8 +219,8 @@ mod tests {
     use pregrant_host::drivers::status::OLDEST_NS;
     use pregrant_xenstored::LocalStore;
 
-    /// The findings for vbd 5.51712, with these keys in its back's directory (those that begin with
-    /// `/` in the front's).
+    /// Returns the findings for vbd 5.51712 with these keys in its back's directory; a key that
+    /// begins with `/` is in the front's directory.
     fn said(keys: &[(&str, &str)]) -> (Vec<Finding>, Vec<Finding>) {
         let store = LocalStore::new();
         let mut xs = store.client(DomId(0));

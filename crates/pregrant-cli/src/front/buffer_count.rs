@@ -15,8 +15,9 @@ pub(super) enum BufferCount {
 }
 
 impl BufferCount {
-    /// Number of buffers of this length for rings of 2^`ring_order` pages; 0: one per slot. There
-    /// are `lists` lists, in a domain that may grant `grants` pages (None: unknown).
+    /// Returns the number of buffers of this length for rings of 2^`ring_order` pages; 0: one for
+    /// each slot. There are `lists` lists, in a domain that may grant `grants` pages (None:
+    /// unknown).
     pub(super) fn of(self, len: DataLen, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
         self.or(ring_order, || buffer_pool::buffers(len, lists, grantable))
     }

@@ -44,13 +44,13 @@ pub struct FrameHook<P: Platform, T: Transport> {
 }
 
 impl<P: Platform, T: Transport> FrameHook<P, T> {
-    /// A hook of a vif with this address; redirected frames leave by `exit`.
+    /// Creates the hook of a vif with this address. Redirected frames leave by `exit`.
     pub fn new(mac: MacAddr, matching: Matching, action: HookAction, exit: Option<Exit<P, T>>) -> Self {
         Self { mac, matching, action, diverted: Diverted::new(), exit }
     }
 
-    /// Receives a burst of queue `i`: frames that pass are added to `out`. Returns how many there
-    /// were.
+    /// Receives a burst of queue `i`, and adds the frames that pass to `out`. Returns how many
+    /// there were.
     pub fn recv(
         &mut self,
         guest: &mut Frontend<P, T>,
@@ -127,7 +127,7 @@ pub struct Exit<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     mac: MacAddr,
     came: Arena,
-    /// Number of frames that were dropped for lack of room or of a back.
+    /// Number of frames that were dropped because there was no room, or no back.
     unsent: u64,
 }
 

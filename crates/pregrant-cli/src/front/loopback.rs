@@ -1,4 +1,4 @@
-//! `pregrant front --loopback DIR`: a guest of a software Xen.
+//! `pregrant front --loopback DIR`: serves a vif of a guest of a software Xen.
 
 use super::frame_hook::Matching;
 use super::{Result, VifArgs, VifUser, exit_config, joined};

@@ -62,8 +62,8 @@ impl OwnBuffers {
         Ok(sent > 0)
     }
 
-    /// True if answers from the back would make room, for frames that were read or for the next
-    /// ones.
+    /// Returns true if an answer from the back would make room for frames that were read, or for
+    /// the next frames.
     pub(super) fn waits(&self) -> bool {
         self.circles.iter().any(|circle| circle.is_full || !circle.unsent().is_empty())
     }

@@ -87,10 +87,10 @@ enum Operand {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Constant(u32),
-    /// A number of bytes of the head, from an offset on.
+    /// A number of bytes of the frame's head, from an offset on.
     Head(u8, u32),
     Indexed(u8, u32),
-    /// Four times the lower half of a byte: an IPv4 header's length.
+    /// Four times the lower half of the byte at an offset, which is the length of an IPv4 header.
     HeaderLength(u32),
     Word(u8),
     Length,
@@ -145,7 +145,7 @@ impl PacketFilter {
         Self::parse(&bytes)
     }
 
-    /// A program as text or in binary, which is verified.
+    /// Parses a program, as text or in binary, and verifies it.
     ///
     /// # Errors
     /// The program is of neither form, or is not allowed.
@@ -251,7 +251,7 @@ impl PacketFilter {
     }
 }
 
-/// `size` bytes of the head at `at`, in network order.
+/// Loads `size` bytes of the head from `at` on, in network order. None: the head ends before.
 fn load(head: &[u8], at: u32, size: u8) -> Option<u32> {
     let bytes = head.get(at as usize..)?.get(..usize::from(size))?;
     Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
@@ -273,7 +273,7 @@ fn compute(op: Alu, a: u32, with: u32) -> Option<u32> {
     })
 }
 
-/// Parses a count, followed by that many lines of four numbers.
+/// Parses a count, and this number of lines with four numbers each.
 fn instructions_of_text(bytes: &[u8]) -> Result<Vec<Instruction>, FilterError> {
     let form = |why: String| FilterError::Form(why);
     let text = String::from_utf8_lossy(bytes);

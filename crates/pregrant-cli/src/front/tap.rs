@@ -37,15 +37,15 @@ use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Interval of checks of a port that had no room.
+/// Interval at which a port that had no room is tried again.
 const STANDS: Duration = Duration::from_millis(1);
 /// Interval at which the interface's state is checked.
 const CHECK: Duration = Duration::from_secs(1);
-/// Times of announcements after a new connection: a backend's kernel checks its links once a
-/// second, and its bridge does not forward before.
+/// The times after a new connection at which the addresses are announced. A backend's kernel checks
+/// its links once a second, and its bridge does not forward before that.
 const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1500)];
 
-/// The vif as an interface of the guest's kernel.
+/// The options of a vif that is an interface of the guest's kernel.
 pub struct Tap<'a> {
     /// The interface's name.
     pub name: &'a str,
@@ -161,9 +161,9 @@ struct Uplink<'a, P: Platform, T: Transport> {
     hook: Option<FrameHook<P, T>>,
     /// One port for each queue; none while the vif is not connected.
     ports: Vec<TapPort>,
-    /// Offload work that the back accepts, in the kernel's terms.
+    /// The offload work that the back accepts, as the kernel names it.
     takes: Offloads,
-    /// A port had no room in the last round.
+    /// True if a port had no room in the last round.
     stands: bool,
     /// For each queue, the frames that wait for room on the ring.
     waiting: Vec<Waiting>,
@@ -173,7 +173,7 @@ struct Uplink<'a, P: Platform, T: Transport> {
     lends: bool,
     lent: Lent,
     referred: u64,
-    /// Frames of the kernel in pages of the guest's own.
+    /// The guest's own pages, to which frames of the kernel are read, if they are used.
     own: Option<OwnBuffers>,
     /// Frames that were lost between the kernel and the vif.
     drops: Drops,
@@ -324,13 +324,14 @@ where
         self.hook.as_mut()?.exit()
     }
 
-    /// True if frames wait for room on a ring; only then TX answers matter. Asked after the last
-    /// round, which may have read frames from the tap and found no room.
+    /// True if frames wait for room on a ring. Only then do TX answers matter. It is checked after
+    /// the last round, which may have read frames from the tap and found no room.
     fn is_full(&self) -> bool {
         self.waiting.iter().any(|w| !w.is_empty()) || self.own.as_ref().is_some_and(OwnBuffers::waits)
     }
 
-    /// Prints how many frames of this connection went by reference, if that was asked for.
+    /// Prints how many frames of this connection were sent by reference, if an option asks for
+    /// that.
     fn print_references(&self, name: &str) -> std::io::Result<()> {
         let vif = self.guest.vif();
         let stats = (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(|queue| queue.stats());
@@ -385,7 +386,7 @@ where
         Ok(())
     }
 
-    /// Checks whether the interface still exists, and creates one that was removed again.
+    /// Checks whether the interface still exists, and creates it again if it was removed.
     fn check_interface(&mut self) {
         self.check.at = Some(Instant::now());
         let now = self.tap.whereabouts();
@@ -452,7 +453,7 @@ where
     }
 
     /// Announces the interface's addresses to the network, if that is due. If there is no room,
-    /// nothing is sent: the kernel's own frames are ahead, and tell others the address.
+    /// nothing is sent, since the kernel's own frames are ahead and announce the address as well.
     fn announce(&mut self) -> Result<()> {
         let Some(at) = self.announces_at.iter_mut().find(|at| at.is_some_and(|at| at <= Instant::now()))
         else {
@@ -468,7 +469,7 @@ where
         Ok(())
     }
 
-    /// A back of one slot a frame gets no longer packets from the kernel.
+    /// Limits the MTU of the interface if the back accepts only one slot for a frame.
     fn limit_mtu(&mut self) {
         let vif = self.guest.vif();
         let buffers = vif.queue(0).and_then(|queue| queue.staging_lens().0);

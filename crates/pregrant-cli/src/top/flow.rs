@@ -22,23 +22,25 @@ pub struct Flow {
     pub queues: usize,
     /// `tx`: frames from the guest; `rx`: frames to the guest.
     pub dir: &'static str,
-    /// The paths that move the bytes; several, with `/` between them, where queues differ.
+    /// The paths that move the bytes. If queues differ, there are several, with `/` between them.
     pub path: String,
     /// All paths that are asked to move a frame, in order. If queues differ, there is one list for
     /// each of them.
     pub chains: Vec<Vec<String>>,
-    /// Bytes of a frame that fit a staging buffer; several where queues differ.
+    /// Number of bytes of a frame that fit a staging buffer; several numbers if queues differ.
     pub data_lens: Vec<u32>,
     /// Number of staging buffers of each queue.
     pub buffers: Vec<u32>,
-    /// Pages that stay mapped after they were seen, of all queues together; null if there are none.
+    /// Counts of the pages that stay mapped after they were seen, for all queues together; null if
+    /// there are none.
     pub store: Option<StoreStatus>,
-    /// Tables of pages that the guest asked to map, of all queues and both directions together;
-    /// null if there are none.
+    /// Counts of the pages that the guest asked to map, for all queues and both directions
+    /// together; null if there are none.
     pub gref_table: Option<StoreStatus>,
     /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: u64,
-    /// Number of these pages that are mapped in any case.
+    /// Number of the guest's pages that the vif has mapped or may map at any moment, apart from pages
+    /// that are kept.
     pub pages_needed: u64,
     /// Number of pages that the vif may keep mapped.
     pub pages_allowed: u64,
@@ -98,7 +100,7 @@ counts! { |queue|
     staged: queue.staged,
     /// Number of frames whose pages were mapped before the frames arrived.
     persistent: queue.persistent,
-    /// Frames in pages that the guest asked to map.
+    /// Number of frames that were in pages that the guest asked to map.
     gref_mapped: queue.gref_mapped,
     /// Number of frames that were moved by the data ring.
     data_ring: queue.data_ring,

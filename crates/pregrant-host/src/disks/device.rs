@@ -30,7 +30,7 @@ pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     of_queue(number, "logical_block_size").filter(|bytes| bytes.is_power_of_two())
 }
 
-/// The device's discard limits. None: it cannot discard.
+/// Returns the device's discard limits. None: the device cannot discard.
 pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     let device = device.as_fd();
     if !knows(device, false) {
@@ -85,8 +85,8 @@ pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     Some(version[0] as u32)
 }
 
-/// Whether the device supports this kind of discard. It is asked to discard an empty range: a
-/// device that does not support the request refuses it before it checks the range, so nothing is
+/// Returns true if the device supports this kind of discard. It is asked to discard an empty range:
+/// a device that does not support the request refuses it before it checks the range, so nothing is
 /// discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)

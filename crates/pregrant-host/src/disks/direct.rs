@@ -89,7 +89,7 @@ const DIRECT: u8 = 0;
 const DRAINING: u8 = 1;
 const CACHED: u8 = 2;
 
-/// Whether the transfers of an open file are direct. All its queues share this.
+/// The state of direct I/O on an open file, which all queues of the file share.
 pub(super) struct Direct {
     mode: AtomicU8,
     /// The flags that the file was opened with, without `O_DIRECT`.

@@ -336,7 +336,7 @@ fn measure(file: &OpenFile, sector_size: u32, medium: Option<String>) -> Result<
     Ok(Measured { length, is_another })
 }
 
-/// Reads the current length.
+/// Reads the current length of the image.
 fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
     let bytes = seek(fd, SeekFrom::End(0))?;
     let tail = bytes % u64::from(sector_size);

@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, fstat, major, minor};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Why an image cannot be locked.
+/// The reason why an image cannot be locked.
 #[derive(Debug)]
 pub(super) enum LockError {
     /// Another process has the lock; the text describes that process.

@@ -60,7 +60,7 @@ named! {
 pub struct DiskConfig {
     /// The method of transfers to and from a file.
     pub io: IoWay,
-    /// Whether to use direct I/O, if the file allows it.
+    /// True to use direct I/O, if the file allows it.
     pub direct: bool,
 }
 

@@ -121,29 +121,29 @@ impl OpenFile {
         self.direct.is_on()
     }
 
-    /// See [`Direct::submitter`].
+    /// Creates a submitter; see [`Direct::submitter`].
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         self.direct.submitter(wake)
     }
 
-    /// See [`Direct::may_begin`].
+    /// Checks whether a submitter may submit; see [`Direct::may_begin`].
     #[inline]
     pub(super) fn may_begin(&self, submitter: &Submitter) -> bool {
         self.direct.may_begin(self.fd(), submitter)
     }
 
-    /// See [`Direct::wait_to_begin`].
+    /// Blocks until a submitter may submit; see [`Direct::wait_to_begin`].
     pub(super) fn wait_to_begin(&self, submitter: &Submitter) {
         self.direct.wait_to_begin(self.fd(), submitter);
     }
 
-    /// See [`Direct::idle`].
+    /// Reports a submitter as idle; see [`Direct::idle`].
     #[inline]
     pub(super) fn idle(&self, submitter: &Submitter) {
         self.direct.idle(self.fd(), submitter);
     }
 
-    /// See [`Writeback::flushed`].
+    /// Records the outcome of a flush; see [`Writeback::flushed`].
     pub(super) fn flushed(&self, outcome: Result<(), Errno>) -> Result<(), Errno> {
         self.writeback.flushed(outcome)
     }
@@ -163,7 +163,8 @@ impl OpenFile {
         refused != Refused::Cached
     }
 
-    /// Whether a transfer of this kind uses a bounce buffer; see [`transfer`](super::transfer).
+    /// Returns true if a transfer of this kind uses a bounce buffer; see
+    /// [`transfer`](super::transfer).
     pub(super) fn bounces(&self, op: IoOp) -> bool {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
     }

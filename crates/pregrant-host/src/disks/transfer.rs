@@ -181,9 +181,9 @@ impl Transfer {
             .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 
-    /// Whether io_uring itself keeps failing, without reaching the storage, so that a system call
-    /// must do the transfer. If the error was the storage's after all, that system call returns it
-    /// again.
+    /// Returns true if io_uring itself keeps failing, without reaching the storage, so that a
+    /// system call must do the transfer. If the error was the storage's after all, that system call
+    /// returns it again.
     pub(super) fn is_not_carried_out(&mut self, e: Errno) -> bool {
         // A failed flush is not retried, since the second one would succeed.
         let moves = matches!(self.io.op, IoOp::Read | IoOp::Write);

@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How a guest uses an image.
+/// The use that a guest makes of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Purpose {
     pub guest: DomId,
@@ -222,7 +222,7 @@ fn number(text: &str) -> Option<u64> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// An entry of mountinfo.
+/// An entry of `/proc/self/mountinfo`.
 #[derive(PartialEq, Eq, Debug)]
 struct Mount {
     number: u64,

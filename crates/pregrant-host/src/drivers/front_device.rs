@@ -23,7 +23,7 @@ pub(super) const RETRY: Duration = Duration::from_millis(100);
 /// Interval of retries while this end closes.
 pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);
 
-/// Why a guest's device cannot go on.
+/// The reason why a guest's device cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
     /// The connection to xenstore has ended, or xenstore refused a request.
@@ -37,7 +37,7 @@ pub enum FrontendError {
     Connect {
         /// The device, as log lines name it.
         device: String,
-        /// The reason.
+        /// The reason why the handshake failed.
         what: String,
     },
     #[error("{0}")]
@@ -47,7 +47,7 @@ pub enum FrontendError {
     Fault {
         /// The device, as log lines name it.
         device: String,
-        /// What the back did wrong.
+        /// The violation that the back committed.
         fault: PeerFault,
     },
     /// The toolstack has not created this device.

@@ -95,7 +95,7 @@ impl DomCtl {
     }
 }
 
-/// One piece of a grant copy: `struct gntdev_grant_copy_segment`. 24 bytes.
+/// One segment of a grant copy: `struct gntdev_grant_copy_segment`. 24 bytes.
 ///
 /// ```text
 /// | 0 .. 7 source | 8 .. 15 dest | 16 17 len | 18 19 flags | 20 21 status (out) | 22 23 pad |

@@ -27,7 +27,7 @@ pub struct SinkReport {
     pub frames: u64,
     /// Number of bytes of these frames.
     pub bytes: u64,
-    /// One more than the highest number received.
+    /// The highest number received, plus 1.
     pub next: u64,
     /// Numbers below `next` that were not received.
     pub lost: u64,

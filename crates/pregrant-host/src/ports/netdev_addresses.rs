@@ -51,7 +51,7 @@ const ROOM: usize = 32 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Netdev {
     pub name: String,
-    /// Whether the interface is administratively up.
+    /// True if the interface is administratively up.
     pub is_up: bool,
     pub mac: MacAddr,
     /// The index of the bridge that it is a port of.

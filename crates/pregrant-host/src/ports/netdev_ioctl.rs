@@ -78,7 +78,7 @@ impl Interface {
         Ok(Self { name: text(&request.name), ..numbered })
     }
 
-    /// Another interface by the same socket. `absent` is the error with which each call fails if
+    /// Returns another interface that uses the same socket. `absent` is the error of each call if
     /// the name must not be used any more.
     pub fn called(&self, name: &str, absent: Option<&'static str>) -> Self {
         Self { name: name.into(), socket: Arc::clone(&self.socket), absent }

@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// The result of `stat` for a file. Root owns it, and all of its times are one.
+/// The result of `stat` for a file. Root owns the file, and all of its times are equal.
 pub(in crate::blkfront) struct Attr {
     pub node: u64,
     pub kind: Kind,
@@ -118,7 +118,7 @@ impl Reply {
         self.send(0, &Words::default().u64s(&[0]).u32s(&[0, 0]).attr(attr).0);
     }
 
-    /// A file is open, and has no page cache; or a directory.
+    /// Answers that a file is open and has no page cache, or that a directory is open.
     pub(in crate::blkfront) fn opened(mut self, kind: Kind) {
         let flags = if kind == Kind::File { OPEN_FLAGS } else { 0 };
         self.send(0, &Words::default().u64s(&[0]).u32s(&[flags, 0]).0);

@@ -10,10 +10,10 @@ pub(in crate::blkfront) enum Op<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// The kernel forgets a file; this is not answered.
+    /// The kernel forgets a file. This request is not answered.
     Forget,
     GetAttr,
-    /// `owner`: the request changes the mode or the owner.
+    /// Attributes are changed; `owner` is true if the mode or the owner is among them.
     SetAttr {
         size: Option<u64>,
         owner: bool,
@@ -44,7 +44,7 @@ pub(in crate::blkfront) enum Op<'a> {
         len: u64,
         mode: u32,
     },
-    /// The program that waits for another request got a signal; this is not answered.
+    /// The program that waits for another request got a signal. This request is not answered.
     Interrupt {
         of: u64,
     },
@@ -57,7 +57,7 @@ pub(in crate::blkfront) struct Request<'a> {
     pub unique: u64,
     /// The number of the file that the request is about.
     pub node: u64,
-    /// The thread that sent the request; 0: it is not in this process's namespace.
+    /// The number of the thread that sent the request; 0: it is not in this process's namespace.
     pub thread: u32,
     pub op: Op<'a>,
 }

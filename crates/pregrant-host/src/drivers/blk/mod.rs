@@ -30,7 +30,7 @@ pub struct BlkConfig {
     pub vbd: VbdConfig,
     /// The configuration of the vbds' images.
     pub disk: DiskConfig,
-    /// Whether a vbd with a script is connected only when the toolstack has run it
+    /// True if a vbd with a script is connected only after the toolstack has run the script
     /// (`hotplug-status`).
     pub awaits_scripts: bool,
     /// Serve only these vbds; empty: all. Must be set before the first vbd is found.

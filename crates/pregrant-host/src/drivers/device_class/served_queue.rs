@@ -17,7 +17,7 @@ use std::any::Any;
 pub struct RingFault {
     /// The front's key that names the ring, below its directory.
     pub key: String,
-    /// What the front did wrong.
+    /// The violation that the front committed.
     pub fault: PeerFault,
 }
 

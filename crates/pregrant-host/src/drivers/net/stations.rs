@@ -130,8 +130,8 @@ impl PortProvider for Stations {
         Ok(Notes::new())
     }
 
-    /// If the address is invalid, or the switch is full, nothing is reserved: the connect reports
-    /// it.
+    /// Reserves the vif's port. If the address is invalid, or the switch is full, nothing is
+    /// reserved, and the connect reports that.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         let Ok(mac) = mac_of(place) else { return };
         let key = (id.front.0, id.handle);

@@ -7,7 +7,8 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What the domain's backend directory holds: devices that are served, held by others, or ignored.
+/// The devices that are in the domain's backend directory: devices that are served, held by others,
+/// or ignored.
 pub(super) struct Directory<P: Platform, T: Transport + 'static> {
     /// A device's directory may have appeared that was not checked.
     pub(super) rescan: bool,

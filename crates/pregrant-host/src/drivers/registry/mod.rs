@@ -102,7 +102,7 @@ pub enum BackendError {
 pub struct BackendConfig<P> {
     /// Lets devices outlive this process, and takes over those that outlived a predecessor.
     pub recovery: Option<Box<dyn Recovery<P>>>,
-    /// Whether this process removes the directories of devices that have ended. (The toolstack does
+    /// True if this process removes the directories of devices that have ended. (The toolstack does
     /// so only for its own domain.)
     pub removes: bool,
     /// Returns another driver that has the device and keeps it, as text with a remedy; None: there

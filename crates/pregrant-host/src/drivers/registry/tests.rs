@@ -355,8 +355,8 @@ impl Recovery<LocalDomain> for Memory {
     }
 }
 
-/// If a record has an unknown version, the vif is left connected with all kept memory; a backend
-/// that knows the version continues with it.
+/// If a record has an unknown version, the vif stays connected with all kept memory, and a backend
+/// that knows the version continues to serve it.
 #[test]
 fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
     let (xen, store, memory) = (LocalXen::new(), LocalStore::new(), Memory::default());
@@ -507,8 +507,8 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     assert_eq!(served(&stage).len(), 4, "what is served here is not asked about again");
 }
 
-/// After `xl network-detach` of a vif whose front reconnects (as ours and firmware do), the
-/// toolstack finds state 6, whenever it looks.
+/// After `xl network-detach` of a vif whose front reconnects (as ours and firmware's do), the
+/// toolstack finds state 6 whenever it reads the state.
 #[test]
 fn a_vif_that_is_to_go_is_not_offered_again() {
     for removes in [false, true] {

@@ -202,7 +202,8 @@ mod tests {
         assert!(waits_ms(&patience, &mut now, &mut taken, BYTES_PER_MS) > 10_000);
     }
 
-    /// While its worker does not run, a sender cannot see whether the guest takes frames.
+    /// A sender's time does not count while its worker does not run, since the worker then cannot
+    /// see whether the guest takes frames.
     #[test]
     fn time_in_which_the_sender_s_worker_did_not_run_does_not_count() {
         let (patience, mut now) = (Patience::default(), Instant::now());

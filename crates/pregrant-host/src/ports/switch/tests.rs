@@ -284,8 +284,8 @@ fn large_segments_do_not_go_to_groups() {
     assert_eq!(p[0].stats().gso_to_group, 2);
 }
 
-/// One frame has several receivers, two of which need it segmented: segmenting it once is enough,
-/// and later frames stay behind it.
+/// If two of a frame's receivers need it segmented, it is segmented only once, and later frames
+/// stay behind it.
 #[test]
 fn a_large_segment_is_cut_in_its_sender_s_memory_and_keeps_its_place() {
     let switch = Switch::new();

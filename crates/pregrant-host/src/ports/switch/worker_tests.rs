@@ -133,7 +133,7 @@ fn a_small_batch_is_copied_once() {
     assert_eq!(into.fits(1), BURST_FRAMES);
 }
 
-/// After the memory of large batches was handed over, mail for small batches is small.
+/// After the memory of large batches was handed over, mails for small batches use little memory.
 #[test]
 fn small_batches_between_moved_ones_take_little_room() {
     let switch = Switch::new();

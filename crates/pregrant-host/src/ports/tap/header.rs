@@ -302,7 +302,7 @@ mod tests {
     }
 
     /// In a fragment, with too many extension headers, and with a protocol that netif does not
-    /// know, only the kernel's header says where the checksum is.
+    /// know, only the kernel's header tells where the checksum is.
     #[test]
     fn a_blank_checksum_of_anything_else_is_finished_where_it_is() {
         let [mut fragment, _] = packet(0, false, 0, false, &[]);

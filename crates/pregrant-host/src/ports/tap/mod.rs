@@ -101,7 +101,7 @@ const TAKES_UNCUT: usize = 0x02 | 0x04;
 /// [persistent](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
-    /// The interface under its last known name.
+    /// The interface, under its last known name.
     interface: RefCell<Interface>,
     /// The last known location of the interface.
     seen: RefCell<Whereabouts>,
@@ -267,7 +267,7 @@ impl Tap {
         Ok(())
     }
 
-    /// The last known name.
+    /// Returns the last known name of the interface.
     pub fn name(&self) -> String {
         self.interface.borrow().name().into()
     }

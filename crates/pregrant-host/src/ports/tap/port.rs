@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// Number of frames read to their final place.
+        /// Number of frames that were read to their final place.
         pub(super) static IN_PLACE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 

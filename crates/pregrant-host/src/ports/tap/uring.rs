@@ -130,7 +130,8 @@ impl Ring {
         &self.done
     }
 
-    /// One system call for all requests, DEPTH at most; more only where it is interrupted.
+    /// Executes all requests, at most DEPTH, by one system call. Only if the call is interrupted
+    /// are there more.
     ///
     /// # Safety
     /// The memory of the requests stays, and no one else has it (or changes it, where they read it

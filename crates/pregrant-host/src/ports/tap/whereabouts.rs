@@ -23,7 +23,7 @@ const GET_OWN_NAMESPACE: Opcode = 0x894C;
 pub(super) const ELSEWHERE: &str = "it is in another network namespace now";
 pub(super) const GONE: &str = "it was removed";
 
-/// `struct ifreq` as a tap's descriptor takes it.
+/// `struct ifreq` with the fields that a tap's descriptor uses.
 #[repr(C)]
 pub(super) struct IfReq {
     pub(super) name: [u8; 16],

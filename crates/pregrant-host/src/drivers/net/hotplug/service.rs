@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval of checks of the script.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The given descriptor is not a socket, or the socket failed.
