@@ -1,5 +1,6 @@
-//! Locks of a range of a file's bytes that belong to the open file and end with it (`F_OFD_SETLK`).
-//! A query for a lock finds the first byte of one and takes none itself.
+//! Locks of a range of a file's bytes. A lock belongs to the open file and ends with it
+//! (`F_OFD_SETLK`). A query finds the first byte that another open file has locked, and locks
+//! nothing itself.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use std::io;

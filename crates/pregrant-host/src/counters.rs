@@ -18,16 +18,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A snapshot of the counters. No counter ever decreases.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counters {
-    /// Grant copy operations: single ones, not batches.
+    /// Number of grant copy operations. A batch counts as many as it has.
     pub grant_copies: u64,
-    /// Bytes that these operations copied.
+    /// Number of bytes that these operations copied.
     #[serde(default)]
     pub grant_copy_bytes: u64,
     pub grant_maps: u64,
     pub grant_unmaps: u64,
     /// System calls on behalf of copy, map, unmap, notify and wait.
     pub syscalls: u64,
-    /// Events sent to a bound end.
+    /// Number of events that were sent to a bound end.
     pub notifications: u64,
     /// Notifications that had to wake a sleeping receiver, which takes a system call each. Real Xen
     /// does not report this.
@@ -35,7 +35,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The difference to an earlier snapshot.
+    /// Returns the difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -144,7 +144,7 @@ pub struct Totals(Arc<Mutex<Sum>>);
 
 #[derive(Default, Debug)]
 struct Sum {
-    /// Sum of the handles that are gone, and of what they handed out.
+    /// The sum of the handles that were dropped, and of the counts that they passed on.
     gone: Counters,
     tallies: Vec<Arc<Tally>>,
 }

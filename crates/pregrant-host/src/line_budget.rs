@@ -18,7 +18,7 @@ use std::fmt::Arguments;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A limit for log lines.
+/// The rate to which log lines are limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LineRate {
     /// Lines that may be written at once after a long silence.
@@ -64,7 +64,7 @@ pub const KIND: LineRate = LineRate { burst: 16, each: Duration::from_secs(60) }
 #[derive(Debug)]
 struct Kind {
     lines: Lines,
-    /// Lines left out since the last one that was written.
+    /// Number of lines that were left out since the last written one.
     left_out: u64,
 }
 

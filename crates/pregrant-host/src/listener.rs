@@ -97,7 +97,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Removes a socket on which no one listens any more.
+/// Removes a socket on which no process listens any more.
 fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
     let refused =
         |what| move |errno| ListenError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };

@@ -21,10 +21,10 @@ pub enum TransportError {
     /// The server closed the connection.
     #[error("xenstore closed the connection")]
     Closed,
-    /// A send or receive failed.
+    /// A send or a receive failed.
     #[error("the connection to xenstore failed: {0}")]
     Failed(Errno),
-    /// The connection could not be made.
+    /// The connection could not be established.
     #[error("{path}: cannot connect to xenstore: {errno}; {}", remedy(*errno))]
     Connect { path: PathBuf, errno: Errno },
     /// None of the paths at which xenstore's socket normally is exists.

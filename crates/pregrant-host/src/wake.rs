@@ -10,8 +10,8 @@ use std::time::Duration;
 /// The number of descriptors that [`WakeOn::also_wake_on`] accepts at most.
 pub const EXTRAS_MAX: usize = 16;
 
-/// Event channels whose `wait` also ends when a descriptor is readable. A real Xen and
-/// the loopback implement it.
+/// Event channels whose `wait` also ends when a descriptor is readable. The platforms of a real Xen
+/// and of the loopback implement it.
 pub trait WakeOn {
     fn extras(&self) -> &Extras;
     /// Polls the descriptors without sleeping, in one system call.

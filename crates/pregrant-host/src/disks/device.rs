@@ -13,7 +13,7 @@ const BLKSECDISCARD: Opcode = opcode::none(0x12, 125);
 /// FS_IOC_GETVERSION. Its number names a long, but file systems write an int.
 const GETVERSION: Opcode = opcode::read::<core::ffi::c_long>(b'v', 1);
 
-/// Bytes of the device's logical and physical sectors.
+/// Returns the sizes in bytes of the device's logical and physical sectors.
 pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     let logical = ioctl_blksszget(&device)?;
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
@@ -102,7 +102,7 @@ pub(super) fn of_disk(number: u64, name: &str) -> Option<String> {
     sysfs_value(number, name).or_else(|| sysfs_value(number, &format!("../{name}")))
 }
 
-/// A numeric attribute of a device in sysfs.
+/// Reads a numeric attribute of a device in sysfs.
 fn sysfs(number: u64, name: &str) -> Option<u32> {
     sysfs_value(number, name)?.parse().ok()
 }

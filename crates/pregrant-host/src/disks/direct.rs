@@ -82,7 +82,8 @@ fn reads(fd: BorrowedFd<'_>, sector_size: u32) -> bool {
     pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
-/// Interval of a draining thread's checks. Normally a notification wakes it earlier.
+/// Interval at which a draining thread checks whether transfers are left. Normally a notification
+/// wakes it earlier.
 const DRAINS: Duration = Duration::from_secs(1);
 
 const DIRECT: u8 = 0;
@@ -117,8 +118,8 @@ impl Direct {
         self.mode.load(Ordering::Relaxed) == DIRECT
     }
 
-    /// Creates a submitter with nothing in flight. `wake` is notified when it may submit what it
-    /// had to hold back.
+    /// Creates a submitter with nothing in flight. `wake` is notified when the submitter may submit
+    /// transfers that it had to hold back.
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         let submitter = Arc::new(Submitter { busy: AtomicBool::new(false), wake });
         let mut submitters = self.submitters();
@@ -158,7 +159,7 @@ impl Direct {
         }
     }
 
-    /// Blocks until a thread's submitter may submit.
+    /// Blocks until the submitter of a thread may submit.
     pub(super) fn wait_to_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) {
         while !self.may_begin(fd, submitter) {
             submitter.wake.wait(Instant::now() + DRAINS);
@@ -207,8 +208,8 @@ pub(super) enum Refused {
     /// The transfer was direct and the first to be refused. From now on all transfers use the page
     /// cache, and this one must be submitted again.
     First,
-    /// The transfer was direct: it must be submitted again.
+    /// The transfer was direct, so it must be submitted again.
     Direct,
-    /// The transfer used the page cache: it has failed.
+    /// The transfer used the page cache, so it has failed.
     Cached,
 }

@@ -53,12 +53,12 @@ pub struct FileImage {
     path: PathBuf,
     config: DiskConfig,
     open: Option<Opened>,
-    /// The image's thread; it starts at the first use.
+    /// The thread for the image's blocking calls. It starts when it is first used.
     thread: Option<BlockingCalls>,
     /// The `open` in flight and its purpose; there is one at a time. Perhaps no one waits for it
     /// any more.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
-    /// The request for the length, while it is in flight.
+    /// The query of the image's length, while the image's thread works on it.
     measuring: Option<Answer<Result<Measured, Errno>>>,
     /// The bytes after the last whole sector that were logged last.
     tail_said: u64,
@@ -87,7 +87,7 @@ struct Opened {
     medium: Option<String>,
     /// The image format that the content looks like. It is served as raw nevertheless.
     format: Option<&'static str>,
-    /// The file is on tmpfs: workers do its transfers themselves.
+    /// True if the file is on tmpfs, so that workers do its transfers themselves.
     in_memory: bool,
     /// The thread pool, made with the first queue if threads are configured or the kernel has no
     /// io_uring.
@@ -117,7 +117,7 @@ impl FileImage {
         }
     }
 
-    /// Describes how the image is open. None: it is not.
+    /// Describes how the image is open. None: the image is not open.
     pub fn describe(&self) -> Option<String> {
         let Opened { file, figures, tail, in_memory, pool, .. } = self.open.as_ref()?;
         let how = match in_memory {
@@ -157,7 +157,7 @@ impl FileImage {
         }
     }
 
-    /// Returns the image's thread, and None if it cannot be created.
+    /// Returns the image's thread. None: it cannot be created.
     fn thread(&mut self) -> Option<&BlockingCalls> {
         if self.thread.is_none() {
             self.thread = BlockingCalls::start().ok();
@@ -178,7 +178,7 @@ impl FileImage {
         }
     }
 
-    /// Remembers that the file is still being opened.
+    /// Remembers that the file is still being opened by the image's thread.
     #[cold]
     fn keep_opening(&mut self, how: How, answer: Answer<Result<Opened, OpenError>>) -> OpenError {
         self.opening = Some((how, answer));
@@ -317,14 +317,14 @@ impl Image for FileImage {
 struct Length {
     /// Number of whole logical sectors, in units of 512 bytes.
     sectors: u64,
-    /// Bytes after the last whole sector.
+    /// Number of bytes after the last whole sector.
     tail: u64,
 }
 
 /// Properties of an open image that may change.
 struct Measured {
     length: Length,
-    /// The drive contains another medium than the one that was opened.
+    /// True if the drive contains another medium than the one that was opened.
     is_another: bool,
 }
 
@@ -488,7 +488,7 @@ fn is_device(stat: &Stat) -> Option<bool> {
     }
 }
 
-/// Describes who uses a block device that could not be opened exclusively.
+/// Describes which processes use a block device that could not be opened exclusively.
 #[cold]
 fn who_has(path: &Path) -> String {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;

@@ -36,9 +36,9 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     Some(text)
 }
 
-/// The kernel's count of media in a drive whose medium may change while it is open: a removable
-/// device or a loop device. None: it is no such drive, or the kernel does not tell. For other
-/// devices (ZFS) the count may also change with the length.
+/// Returns the kernel's count of media in a drive whose medium may change while it is open: a
+/// removable device or a loop device. None: the device is not such a drive, or the kernel does not
+/// report the count. For other devices (ZFS) the count may also change with the length.
 pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
     let number = fstat(fd).ok()?.st_rdev;
     let is_removable = || device::of_disk(number, "removable").is_some_and(|removable| removable == "1");

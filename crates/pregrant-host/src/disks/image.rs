@@ -52,7 +52,7 @@ enum Kind {
 /// The image that a disk's keys name.
 pub struct NamedImage {
     config: DiskConfig,
-    /// The image that was opened last.
+    /// The image that was opened last, and the specification that names it.
     named: Option<(ImageSpec, Kind)>,
     face: ImageFace,
 }

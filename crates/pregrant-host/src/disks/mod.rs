@@ -48,10 +48,10 @@ use std::time::Duration;
 named! {
     /// The method of transfers to and from a file.
     IoWay, "a way" {
-        /// io_uring, or threads if the kernel has none.
+        /// io_uring is used, or threads if the kernel does not have it.
         #[default]
         Uring = "uring",
-        /// A thread pool per image.
+        /// Each image has a pool of threads.
         Threads = "threads",
     }
 }

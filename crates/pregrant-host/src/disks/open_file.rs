@@ -60,7 +60,7 @@ pub(super) struct OpenFile {
     path: PathBuf,
     /// Bytes of a block device's own logical sectors. None: it is a file.
     device_sectors: Option<u32>,
-    /// Others may have the image open, too.
+    /// True if other processes may have the image open, too.
     is_shared: bool,
     direct: Direct,
     /// The drive now contains another medium than the one that was opened.
@@ -97,7 +97,7 @@ impl OpenFile {
         }
     }
 
-    /// Called when the image is closed.
+    /// Called when the image is closed while transfers may be in flight.
     pub(super) fn leave_behind(self: &Arc<Self>) {
         let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
         left.push((self.number, Arc::downgrade(self)));
@@ -111,7 +111,7 @@ impl OpenFile {
         self.device_sectors.is_some()
     }
 
-    /// Bytes of the device's own logical sectors.
+    /// Returns the size in bytes of the device's own logical sectors.
     pub(super) fn sector_size(&self) -> u32 {
         self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
     }

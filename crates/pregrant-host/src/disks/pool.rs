@@ -179,7 +179,7 @@ pub(super) struct PoolQueue {
     pool: Arc<Pool>,
     lane: Arc<Lane>,
     in_flight: usize,
-    /// Completed transfers that have not been fetched.
+    /// Completed transfers that the queue's owner has not fetched.
     here: Vec<Done>,
 }
 
@@ -191,7 +191,7 @@ impl PoolQueue {
         self.pool.0.notify();
     }
 
-    /// Number of transfers that have not completed.
+    /// Returns the number of transfers that have not completed.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }

@@ -34,7 +34,7 @@ struct Memory {
 /// An image in the memory of the backend's process.
 pub struct RamImage {
     bytes: u64,
-    /// Allocated at the first use.
+    /// The image's memory, which is allocated when it is first used.
     memory: Option<Arc<Memory>>,
 }
 

@@ -14,16 +14,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The image that `params` names.
+/// The image that the key `params` names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageSpec {
-    /// A raw file or a block device, which its type decides.
+    /// The image is a raw file or a block device; the file's type decides which.
     Path(PathBuf),
-    /// Memory of this many bytes.
+    /// The image is this number of bytes of memory.
     Ram(u64),
 }
 
-/// The text names no image.
+/// The text does not name an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownImage(String);
 

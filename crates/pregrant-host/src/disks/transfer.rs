@@ -34,16 +34,16 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{fallocate, fdatasync};
 use rustix::io::Errno;
 
-/// Largest number of fragments of one request: the kernel's IOV_MAX.
+/// Largest number of fragments of one system call: the kernel's IOV_MAX.
 const PIECES_MOST: usize = 1024;
-/// Largest number of bytes of a discard in one call.
+/// Largest number of bytes that one call discards.
 const DISCARD_PIECE: u64 = 256 << 20;
 /// Number of times a request that made no progress is retried.
 const TRIES: u8 = 100;
 /// Number of times io_uring gets a request again that it failed to carry out.
 const URING_TRIES: u8 = 3;
 
-/// The state of a transfer after a request.
+/// The state of a transfer after one of its system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     /// The rest of the transfer must be submitted again.
@@ -123,8 +123,8 @@ impl Transfer {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
 
-    /// The request for io_uring for what is left. The submitter must keep the transfer untouched
-    /// until the kernel has [ended](Self::ended) it.
+    /// Returns the io_uring request for the bytes that are not transferred yet. The submitter must
+    /// keep the transfer untouched until the kernel has [ended](Self::ended) the request.
     pub(super) fn request(&self, file: &OpenFile) -> squeue::Entry {
         let fd = types::Fd(file.fd().as_raw_fd());
         let pieces = &self.pieces.0[self.first..];

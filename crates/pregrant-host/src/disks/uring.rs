@@ -64,23 +64,23 @@ struct Ring {
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
-    /// Slots that were not submitted.
+    /// Slots whose requests were not submitted yet.
     waiting: VecDeque<usize>,
     /// Slots in the submission ring that the kernel has not read, oldest first.
     unread: VecDeque<usize>,
     /// Number of requests that the kernel has accepted and not completed.
     in_kernel: usize,
-    /// The kernel accepts no more requests; those in flight will end.
+    /// The kernel accepts no more requests; those in flight will complete.
     refused: bool,
     /// The kernel failed to execute a request, so no more are submitted.
     fails: bool,
-    /// A pool queue for what io_uring does not support.
+    /// A queue of the thread pool for requests that io_uring does not support.
     discards: Option<PoolQueue>,
     /// A pool queue for all transfers, once io_uring is not used any more.
     others: Option<PoolQueue>,
     done: Vec<Done>,
     ended: Vec<(usize, i32)>,
-    /// Empty lists of fragments, for reuse.
+    /// Empty lists of fragments that are kept for reuse.
     spare: Vec<Pieces>,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Purpose {
     pub is_live: bool,
 }
 
-/// qemu's locks are the bytes from here on.
+/// The offset from which on qemu locks bytes of a file.
 const FIRST_BYTE: i64 = 100;
 /// A lock of the first byte means: this user writes. A lock of the second: no one else may write.
 const WRITES: i64 = 101;
@@ -125,7 +125,7 @@ struct Image {
     number: ImageNumber,
     /// The numbers of a device and of its partitions.
     devices: Vec<u64>,
-    /// The path that its descriptor in `/proc` leads to.
+    /// The path to which the descriptor in `/proc` of the open image leads.
     path: Option<PathBuf>,
 }
 
@@ -156,7 +156,7 @@ impl Image {
     }
 }
 
-/// The numbers of a block device and of its partitions.
+/// Returns the numbers of a block device and of its partitions.
 fn numbers_of(device: u64) -> Vec<u64> {
     let at = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     [vec![device], numbers_at(Path::new(&at))].concat()

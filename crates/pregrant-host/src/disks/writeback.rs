@@ -27,12 +27,12 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Writeback {
     /// A second open file of the image. None: there is no cache, or the image is only read.
     second: Option<OwnedFd>,
-    /// The reported error, once writes were lost.
+    /// The error that was reported when writes were lost.
     lost: Mutex<Option<Errno>>,
 }
 
 impl Writeback {
-    /// The check of an image that is not cached, or only read: it reports nothing.
+    /// Creates the check for an image that is not cached, or only read. It reports no errors.
     pub(super) fn none() -> Self {
         Self { second: None, lost: Mutex::default() }
     }

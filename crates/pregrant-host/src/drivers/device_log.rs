@@ -47,11 +47,11 @@ impl<B> ByKind<B> {
     }
 }
 
-/// Budget of one device for one kind of lines.
+/// The budget of one device for one kind of line.
 #[derive(Default, Debug)]
 struct Budget {
     lines: Lines,
-    /// Time of the last line.
+    /// The time at which the last line was written.
     last: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ pub struct DeviceLogs(Rc<Shared>);
 
 struct Shared {
     lines: RefCell<ByKind<Lines>>,
-    /// A clock with any start.
+    /// A clock that may start at any time.
     now: Box<dyn Fn() -> Duration>,
 }
 
@@ -163,7 +163,7 @@ impl DeviceLog {
         None
     }
 
-    /// True if another line of its kind may follow at once.
+    /// True if another line of the same kind may follow at once.
     fn has_more(&self, level: Level) -> bool {
         let now = (self.all.0.now)();
         self.own.budgets.borrow_mut().of(level).lines.has_room(ONE_DEVICE, now)
@@ -174,12 +174,12 @@ impl DeviceLog {
         outcome.inspect_err(|why| self.say(level, why)).ok()
     }
 
-    /// Number of lines that were not written.
+    /// Returns the number of lines that were not written.
     pub fn left_out(&self) -> u64 {
         self.own.left_out.get()
     }
 
-    /// Number of lines that were written.
+    /// Returns the number of lines that were written.
     #[cfg(test)]
     pub(super) fn written(&self) -> u64 {
         self.own.written.get()

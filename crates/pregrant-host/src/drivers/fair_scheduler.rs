@@ -47,7 +47,7 @@ struct Price {
 }
 
 impl Price {
-    /// A full turn moves the price by 1/64.
+    /// The divisor of the price's step: a full turn moves the price by 1/64.
     const STEP: u64 = 64;
     /// Requests of a turn that make a whole step.
     const FULL_TURN: u64 = 64;
@@ -65,7 +65,7 @@ impl Price {
         }
     }
 
-    /// Cost of `requests` requests at this price.
+    /// Returns the cost of `requests` requests at this price.
     #[inline]
     fn of(&self, requests: u64) -> u64 {
         self.charged.saturating_mul(requests)
@@ -99,7 +99,7 @@ impl Paid {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     spent_ns: u64,
-    /// The vif had work, at most `PATIENCE_NS` ago.
+    /// True if the vif had work at most `PATIENCE_NS` ago.
     busy: bool,
     /// The time that the vifs that are ahead have waited for this vif since it became idle.
     idle_ns: u64,
@@ -113,7 +113,7 @@ pub struct Turn {
 pub struct FairScheduler {
     /// Least worker time among busy vifs, as of the last round.
     floor_ns: u64,
-    /// Like `floor_ns`, for the current round so far.
+    /// The value of `floor_ns` for the current round so far.
     next_floor_ns: u64,
     /// Worker time of the vif that has used most.
     top_ns: u64,
@@ -121,7 +121,7 @@ pub struct FairScheduler {
     began_ns: u64,
     /// Duration of the last round if no vif had work in it, else 0.
     waited_ns: u64,
-    /// Somebody was served in this round.
+    /// True if a vif was served in this round.
     worked: bool,
     price: Price,
 }
@@ -142,7 +142,7 @@ impl Default for FairScheduler {
 }
 
 impl FairScheduler {
-    /// A new round begins now.
+    /// Begins a new round.
     #[inline]
     pub fn begin(&mut self, now_ns: u64) {
         self.price.charged = self.price.now;
@@ -214,8 +214,9 @@ mod tests {
     /// The cost of a round in which no queue has work.
     const CHECK_NS: u64 = 50;
 
-    /// Plays vifs: for each, how long a batch takes, and how long after the batch's end the next
-    /// one is there. Returns the part of `total` that each vif got.
+    /// Simulates vifs. For each vif, the two values are the time that a batch takes, and the time
+    /// after the batch's end at which the next one is there. Returns the part of `total` that each
+    /// vif got.
     fn shares(vifs: &[(u64, u64)], total: u64) -> Vec<u64> {
         let (mut turns, mut now) = (FairScheduler::default(), 0);
         let mut state = vec![(Turn::default(), 0u64, 0u64); vifs.len()];

@@ -64,7 +64,7 @@ where
     ]
 }
 
-/// The functions of a guest's vif.
+/// Returns the functions of a guest's vif.
 fn front<P: Platform>() -> Functions
 where
     P::Events: WakeOn,
@@ -84,7 +84,7 @@ where
     ]
 }
 
-/// The functions of a guest's disk.
+/// Returns the functions of a guest's disk.
 fn disk_front<P: Platform>() -> Functions
 where
     P::Events: WakeOn,

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-/// Age from which a request is overdue.
+/// The age from which on a request is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(5);
 /// Ages at which a line is logged, once each.
 const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_secs(120)];

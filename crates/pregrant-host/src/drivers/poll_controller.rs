@@ -20,7 +20,7 @@ named! {
     Mode, "a polling mode" {
         /// The worker never sleeps.
         Poll = "poll",
-        /// Sleep as soon as there is no work.
+        /// The worker sleeps as soon as there is no work.
         Event = "event",
         /// Poll up to [`SPIN`] if that found work recently, then sleep.
         #[default]
@@ -40,7 +40,7 @@ const VAIN_MOST: u32 = 6;
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
 /// The longest time that a loop that moves frames may run without a control turn.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
-/// Rounds with frames after which it checks the clock.
+/// Number of rounds with frames after which a loop checks the clock.
 const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 
 /// The step after a round.
@@ -62,9 +62,9 @@ pub struct PollController {
     busy: u32,
     /// Time at which the current polling began; None while the loop does not poll.
     since: Option<Instant>,
-    /// Number of polls in vain since one found work.
+    /// Number of polls that found no work since a poll found some.
     vain: u32,
-    /// Number of sleeps that remain without polling before them.
+    /// Number of sleeps that remain to be done without polling before them.
     unspun: u32,
     /// Time at which the first frames after the last control turn moved, or some rounds later.
     controlled: Option<Instant>,
@@ -76,13 +76,13 @@ impl PollController {
         Self { mode, idle: 0, busy: 0, since: None, vain: 0, unspun: 0, controlled: None }
     }
 
-    /// The next step after a round; `moved`: frames moved in it.
+    /// Returns the next step after a round; `moved` is true if frames moved in the round.
     #[inline]
     pub fn after(&mut self, moved: bool) -> Next {
         self.after_at(moved, Instant::now)
     }
 
-    /// Like [`after`](Self::after), with a clock of the caller.
+    /// Returns the next step as [`after`](Self::after) does, with a clock of the caller.
     #[inline]
     fn after_at(&mut self, moved: bool, now: impl Fn() -> Instant) -> Next {
         if moved {

@@ -16,7 +16,7 @@ use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
 use crate::clock::coarse;
 use std::time::Duration;
 
-/// A worker's step between rounds.
+/// The calls of a worker between rounds.
 pub trait Rest {
     /// The error that ends the loop.
     type Error;
@@ -41,7 +41,7 @@ pub trait Rest {
     }
 }
 
-/// The calls of a worker.
+/// All calls of a worker.
 pub trait Work: Rest {
     /// Runs one batch of everything that there is. Returns true if something moved.
     ///
@@ -52,7 +52,7 @@ pub trait Work: Rest {
     fn is_live(&self) -> bool {
         true
     }
-    /// True ends [`PollLoop::run`]; called before each round.
+    /// Returns true to end [`PollLoop::run`]. It is called before each round.
     fn is_over(&mut self) -> bool {
         false
     }

@@ -25,7 +25,7 @@ use std::ops::Deref;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The document's format; a reader refuses others.
+/// The format of the document; a reader refuses other formats.
 pub const FORMAT: u32 = 1;
 
 /// Longest text from elsewhere that is shown; then only the number of further characters is.
@@ -34,13 +34,13 @@ pub const TEXT_MAX: usize = 400;
 /// Names of a domain's backends in the names of their sockets, before the domain's number: one
 /// serves vifs, the other vbds.
 const DAEMONS: [&str; 2] = ["back", "blkback"];
-/// End of the names of status sockets.
+/// The end of the names of status sockets.
 const SUFFIX: &str = ".status";
 
 /// The status of one backend process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BackStatus {
-    /// Version of this format, [`FORMAT`].
+    /// The version of this format, which is [`FORMAT`].
     pub format: u32,
     /// Domain id of the driver domain.
     pub domain: u16,
@@ -81,12 +81,12 @@ fn yes() -> bool {
     true
 }
 
-/// The figures that all devices have.
+/// The figures that devices of all classes have.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AnyDeviceStatus {
     /// Domain id of the guest.
     pub front: u16,
-    /// The guest's number of the device.
+    /// The number that the guest's device has.
     pub handle: u32,
     /// The back's xenbus state, by name.
     pub state: String,
@@ -138,7 +138,7 @@ impl From<&DeviceReport> for AnyDeviceStatus {
 pub struct DeviceStatus {
     /// The device's class, as xenstore paths name it.
     pub class: String,
-    /// Status that devices of all classes have.
+    /// The status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
     /// The reason why the backing is unavailable (the process that has it, or what is missing), if
@@ -148,7 +148,7 @@ pub struct DeviceStatus {
     /// True if the backing was tried; false: it is unknown whether it is available.
     #[serde(default = "yes")]
     pub is_tried: bool,
-    /// Kind of the backing and how it is served, as text.
+    /// A text with the backing's kind and the way in which it is served.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
     /// The values of the counters of the device's class, since the device connected.
@@ -170,14 +170,14 @@ pub struct OperationStatus {
     pub bytes: u64,
     /// Sum of the times from taking a request to answering it, including failed ones, ns.
     pub latency_sum_ns: u64,
-    /// Numbers of requests by duration, shortest first.
+    /// The numbers of requests by duration, shortest first.
     pub latency: Vec<LatencyBucket>,
 }
 
 /// Number of requests that took longer than the previous bucket's bound, and at most this bucket's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LatencyBucket {
-    /// Upper bound in nanoseconds; null: no bound.
+    /// The upper bound in nanoseconds; null: there is no bound.
     pub most_ns: Option<u64>,
     /// Number of requests.
     pub requests: u64,
@@ -211,7 +211,7 @@ impl DeviceStatus {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
     }
 
-    /// Combines the figures of all devices with those of its class.
+    /// Combines the figures that devices of all classes have with those of the device's class.
     pub fn new(report: DeviceReport, figures: Figures) -> Self {
         let Figures { description, counters, gauges, operations } = figures;
         let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
@@ -264,7 +264,7 @@ pub struct ProcessStatus {
 /// The status of one vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct VifStatus {
-    /// Status that devices of all classes have.
+    /// The status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
     /// True if the guest receives frames.
@@ -319,7 +319,7 @@ pub struct StoreStatus {
     pub pages: u64,
     /// Largest number of pages that were mapped at the same time.
     pub most: u64,
-    /// Largest number of pages that are kept mapped.
+    /// Largest number of pages that may be kept mapped.
     pub limit: u64,
     /// Number of times there was no room for a page.
     pub overflows: u64,
@@ -346,7 +346,7 @@ pub struct DirStatus {
     /// Number of staging buffers; null: there are none.
     #[serde(default)]
     pub buffers: Option<u32>,
-    /// Pages that stay mapped after they were seen; null: there are none.
+    /// Counts of the pages that stay mapped after they were seen; null: there are none.
     #[serde(default)]
     pub store: Option<StoreStatus>,
     /// Number of frames that were passed on.
@@ -361,7 +361,7 @@ pub struct DirStatus {
     /// Number of frames in pages that the guest asked to map.
     #[serde(default)]
     pub gref_mapped: u64,
-    /// Frames through the data ring.
+    /// Number of frames that were moved by the data ring.
     #[serde(default)]
     pub data_ring: u64,
     /// RX: number of frames that found no room in the data ring.
@@ -382,7 +382,7 @@ pub struct DirStatus {
     pub lent: u64,
     /// Number of batches.
     pub batches: u64,
-    /// Events sent to the guest.
+    /// Number of events that were sent to the guest.
     pub notifications: u64,
     /// Number of fragments of these frames that were copied by grant copy.
     pub grant_copies: u64,
@@ -443,7 +443,7 @@ impl DirStatus {
         }
     }
 
-    /// Sum of copies, maps and unmaps.
+    /// Returns the sum of copies, maps and unmaps.
     pub fn grant_ops(&self) -> u64 {
         self.grant_copies + self.grant_maps + self.grant_unmaps
     }
@@ -536,8 +536,8 @@ pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     DAEMONS.into_iter().find_map(of)
 }
 
-/// The status sockets in `dir`, in the order of their names: what is a socket and [named
-/// so](daemon_of), for the directory may be the user's own.
+/// Returns the status sockets in `dir`, in the order of their names. Only sockets with [such a
+/// name](daemon_of) count, since the directory may be the user's own.
 ///
 /// # Errors
 /// The directory cannot be read.

@@ -28,7 +28,7 @@ pub const READERS_MAX: usize = 16;
 /// The time that a reader may take to read the status.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Interval of checks of the socket.
+/// Interval at which the socket is checked.
 const CHECK: Duration = Duration::from_millis(10);
 /// Interval of retries while the process has no file descriptor for a reader.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ const FRESH: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct StatusSocket {
     listener: Listener,
-    /// Readable once for each reader that connects.
+    /// Reports each reader that connects, once.
     comes: PortReadiness,
     /// A spare descriptor, which is closed when the process has none left.
     spare: Option<OwnedFd>,
@@ -164,7 +164,7 @@ impl StatusSocket {
 }
 
 impl AsFd for StatusSocket {
-    /// Becomes readable once for each reader that connects.
+    /// Returns a descriptor that becomes readable once for each reader that connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.comes.as_fd()
     }

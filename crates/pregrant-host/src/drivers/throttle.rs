@@ -23,7 +23,7 @@ use std::time::Duration;
 const PER_STEP: Duration = Duration::from_millis(250);
 /// Number of steps that a guest can save up.
 const STEPS: u32 = 32;
-/// The steps of one guest may use 1/50 of the worker's time.
+/// The divisor of a guest's part of the worker's time: the steps of one guest may use 1/50 of it.
 const SHARE: u32 = 50;
 /// Control thread time that a guest can save up.
 const TIME: Duration = Duration::from_millis(20);
@@ -31,12 +31,12 @@ const TIME: Duration = Duration::from_millis(20);
 /// is detached, is served.
 pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 
-/// The accounts of one guest's use of the control thread.
+/// The accounts of the control thread's time and work that one guest has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throttle {
     /// Time at which the last step ended, by any clock.
     at: Duration,
-    /// The used part of each account, as the time that it takes to fill it again.
+    /// The used part of each account, given as the time that it takes to refill it.
     steps: Duration,
     time: Duration,
     asked: Duration,

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Environment variable that lifts the bound if its value is `unbounded`.
+/// The environment variable that lifts the bound if its value is `unbounded`.
 pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 
 /// A wait ends after this time, and the worker checks for work even without an event.
@@ -70,14 +70,14 @@ impl Waiter {
         self.missed_wakeups
     }
 
-    /// The event channels that ended the last sleep.
+    /// Returns the event channels that ended the last sleep.
     pub fn ready(&self) -> &ReadySet {
         &self.ready
     }
 
     /// Sleeps until an event or a descriptor ends it, or until `due`. `driver` is armed and has no
-    /// work; `pending` checks whether it has some, without arming anything. `what` describes what
-    /// is waited for.
+    /// work; `pending` checks whether `driver` has work, without arming anything. `what` describes
+    /// the awaited event for the log.
     pub fn sleep<D, E: Events + WakeOn>(
         &mut self,
         driver: &mut D,

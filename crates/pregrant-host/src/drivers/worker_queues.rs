@@ -86,19 +86,19 @@ struct Group {
     /// Worker time that the device used in all, for the status; other workers add theirs.
     worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
-    /// Indices of the active queues; the one that is polled first changes.
+    /// Indices of the active queues. The queue that is polled first changes from round to round.
     active: Vec<usize>,
     first: usize,
 }
 
 impl Group {
-    /// Adds the time to the reported counter.
+    /// Adds the measured time to the reported counter.
     fn publish_time(&mut self) {
         self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
     }
 }
 
-/// Doorbells that were rung during some queue's turn.
+/// Collects the doorbells that are rung during some queue's turn.
 struct Rung<'a, P> {
     waker: &'a Waker,
     slots: &'a mut [Option<Slot<P>>],
@@ -125,7 +125,7 @@ impl<P: Platform> Rung<'_, P> {
 pub struct WorkerQueues<P: Platform> {
     waker: Arc<Waker>,
     slots: Vec<Option<Slot<P>>>,
-    /// Number of groups that have a queue.
+    /// Number of queues in all groups.
     nr_queues: usize,
     groups: Vec<Option<Group>>,
     /// The groups that have active queues.
@@ -147,13 +147,13 @@ pub struct WorkerQueues<P: Platform> {
     counted_at: Instant,
     /// Time at which events were last polled.
     checked_at: Instant,
-    /// The thread arms queues and sleeps; false for one that only polls.
+    /// True if the thread arms queues and sleeps; false if it only polls.
     sleeps: bool,
     scratch: Arena,
     rx_context: RxContext,
     /// Queues that got a batch in another queue's turn, and become active.
     delivered: Vec<usize>,
-    /// Scratch memory: the active slots while they are gone through.
+    /// Scratch memory for the list of the active slots while they are visited.
     listed: Vec<usize>,
     ready: ReadySet,
     /// Channels that fired and belong to no queue of this thread; None: no one needs them.
@@ -310,7 +310,7 @@ impl<P: Platform> WorkerQueues<P> {
         queues
     }
 
-    /// Has all queues of a device polled.
+    /// Makes all queues of a device active, so that they are polled.
     pub fn wake_queues(&mut self, id: &DeviceId) {
         let is = |g: &&Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let slots = self.groups.iter().find(is).and_then(Option::as_ref).map(|g| g.slots.clone());
@@ -474,7 +474,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.poll_ports();
     }
 
-    /// Called with the event channels that fired.
+    /// Makes the queues active whose event channels fired.
     pub fn fired(&mut self, ready: &ReadySet) {
         if ready.others {
             (0..self.slots.len()).for_each(|slot| self.activate(slot));
@@ -504,7 +504,7 @@ impl<P: Platform> WorkerQueues<P> {
         waker.doorbell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
     }
 
-    /// Makes queues active for whose ports the kernel has frames.
+    /// Makes the queues active for whose ports the kernel has frames.
     pub fn poll_ports(&mut self) {
         if let Some(arrivals) = self.arrivals.clone() {
             arrivals.take(|slot| {
@@ -582,7 +582,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.turn_checked(p);
     }
 
-    /// Like [`turn`](Self::turn), right after events were polled.
+    /// Runs a turn as [`turn`](Self::turn) does, right after events were polled.
     pub fn turn_checked(&mut self, p: &P) {
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
@@ -633,7 +633,7 @@ impl<P: Platform> WorkerQueues<P> {
         found.is_some()
     }
 
-    /// Number of queues. Called in each round.
+    /// Returns the number of queues. It is called in each round.
     #[inline(always)]
     pub fn nr_queues(&self) -> usize {
         self.nr_queues
@@ -643,7 +643,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.active().count()
     }
 
-    /// Queues that were returned since the last call.
+    /// Returns the queues that were given back since the last call.
     pub fn take_returned(&mut self) -> Vec<Returned<P>> {
         std::mem::take(&mut self.returned)
     }
@@ -659,7 +659,7 @@ impl<P: Platform> WorkerQueues<P> {
         !self.returned.is_empty() || !self.changed.is_empty()
     }
 
-    /// The waker by which others reach this worker.
+    /// Returns the waker by which other threads reach this worker.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }

@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 /// Pages per handle: enough for a batch of 64 frames of 1500 bytes.
 const PAGES: usize = 32;
-/// Largest number of bytes of a short segment; a memcpy of them costs a quarter of what it saves.
+/// Largest number of bytes of a short segment. Copying that many with memcpy costs a quarter of
+/// what it saves.
 const SHORT: usize = 2048;
 
 /// The bounce pages of one handle.

@@ -28,7 +28,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 /// The file that names the type of this domain.
 const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
 
-/// Pages that this domain granted to itself.
+/// Pages that this domain has granted to itself.
 #[derive(Debug)]
 pub(super) struct OwnPages {
     own: DomId,
@@ -60,7 +60,7 @@ impl OwnPages {
     }
 }
 
-/// A buffer while it exists, its first byte's address, and its length.
+/// A buffer that exists: a weak reference to it, the address of its first byte, and its length.
 struct Known {
     buffer: Weak<OwnPages>,
     start: usize,

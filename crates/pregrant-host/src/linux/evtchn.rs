@@ -39,11 +39,11 @@ pub struct Evtchn {
     tally: Arc<Tally>,
     extras: Extras,
     masked: RefCell<Masked>,
-    /// The read buffer, which is zeroed only once.
+    /// The read buffer, which is kept so that it is zeroed only once.
     taken: RefCell<Box<[u8; PORTS_A_READ * 4]>>,
 }
 
-/// Ports that fired and are masked: one bit per local port number.
+/// The ports that fired and are masked, with one bit for each local port number.
 #[derive(Default, Debug)]
 struct Masked {
     bits: Vec<u64>,

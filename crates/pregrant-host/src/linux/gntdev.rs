@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// is kept free for an operation that crosses a page boundary.
 const SEGMENTS: usize = 1024;
 
-/// The segments of the next call, and what each belongs to.
+/// The segments of the next call, and the operation to which each belongs.
 #[derive(Debug)]
 struct Tried {
     segments: Vec<Segment>,

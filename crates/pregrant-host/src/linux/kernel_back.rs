@@ -38,7 +38,7 @@ fn device(id: &DeviceId) -> String {
 }
 
 impl KernelBack {
-    /// The driver for this class.
+    /// Returns the driver for this class.
     pub fn of(class: Class) -> Self {
         Self::on_bus("/sys/bus/xen-backend", class)
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use pregrant::DomId;
 
-    /// A directory that imitates the bus of sysfs.
+    /// A directory that imitates the bus of sysfs, for tests.
     struct Bus(KernelBack);
 
     impl Bus {

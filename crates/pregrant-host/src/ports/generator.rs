@@ -74,7 +74,7 @@ impl Generator {
         }
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     pub fn control(&self) -> Arc<GeneratorControl> {
         Arc::clone(&self.control)
     }
@@ -104,7 +104,7 @@ impl Generator {
         self.next - first
     }
 
-    /// Frames from the guest that were dropped.
+    /// Returns the number of frames from the guest that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

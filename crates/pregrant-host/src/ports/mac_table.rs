@@ -28,7 +28,7 @@ pub const AGE_NS: u64 = 300_000_000_000;
 pub const ADDRESSES_PER_PORT: u16 = 64;
 /// Largest number of ports in the table.
 pub const MAX_PORTS: usize = 256;
-/// Interval between sweeps of aged addresses.
+/// The interval between two sweeps that remove aged addresses.
 const SWEEP_NS: u64 = 10_000_000_000;
 /// About twice the number of entries that all ports may have, each with a pinned address, so that
 /// runs of used slots stay short.
@@ -88,7 +88,7 @@ pub enum Source {
 #[derive(Debug)]
 pub struct MacTable {
     secret: RandomState,
-    /// Written only under the lock.
+    /// The entries of the table, which are written only under the lock.
     entries: Box<[AtomicU64]>,
     /// For each address, the time at which a frame with it as its source was last seen. The
     /// address's port also writes this value, without the lock.
@@ -220,7 +220,8 @@ impl MacTable {
         }
     }
 
-    /// Removes addresses not seen for [`AGE_NS`]. Does nothing if it ran a short while ago.
+    /// Removes addresses that were not seen for [`AGE_NS`]. Does nothing if the last sweep was a
+    /// short while ago.
     pub fn sweep(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.swept_ns.load(Ordering::Relaxed)) < SWEEP_NS {
             return;

@@ -19,7 +19,7 @@ use std::io;
 /// The state of the limit on one interface.
 #[derive(Debug, Default)]
 pub struct MtuLimit {
-    /// The MTU that it had before, and the lower one set instead.
+    /// The interface's former MTU, and the lower one that was set instead.
     lowered: Option<(u32, u32)>,
 }
 

@@ -21,7 +21,7 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
-/// `NLM_F_ROOT | NLM_F_MATCH`: request all objects.
+/// `NLM_F_ROOT | NLM_F_MATCH`, which requests all objects.
 const DUMP: u16 = 0x300;
 
 /// `struct nlmsghdr`.
@@ -54,7 +54,7 @@ pub struct Netdev {
     /// True if the interface is administratively up.
     pub is_up: bool,
     pub mac: MacAddr,
-    /// The index of the bridge that it is a port of.
+    /// The index of the bridge of which the interface is a port.
     pub bridge: Option<u32>,
     /// The interface's usable IP addresses.
     pub ips: Vec<IpAddr>,

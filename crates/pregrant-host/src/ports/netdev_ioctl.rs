@@ -88,7 +88,7 @@ impl Interface {
         &self.name
     }
 
-    /// Makes one call; `value` is written to the union, which is returned.
+    /// Makes one ioctl call. `value` is written to the union, and the union is returned.
     fn call<const OPCODE: Opcode>(&self, what: &str, value: &[u8]) -> io::Result<[u8; 24]> {
         if let Some(why) = self.absent {
             let text = format!("network interface {}: cannot {what}: {why}", self.name);

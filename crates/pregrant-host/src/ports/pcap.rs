@@ -68,7 +68,7 @@ struct Shared<W: Write> {
     file: Option<io::BufWriter<W>>,
     ended: Option<End>,
     snap_len: u32,
-    /// The size limit of the file, and its size including what is buffered.
+    /// The size limit of the file; `size` is its size with the bytes that are buffered.
     limit: u64,
     len: u64,
     written: u64,
@@ -109,7 +109,7 @@ impl<W: Write> Capture<W> {
         self.lock().attempt(|file| file.flush().map(|()| None));
     }
 
-    /// Returns once why the capture has ended, if it has.
+    /// Returns why the capture has ended, once, if it has ended.
     pub fn ended(&self) -> Option<End> {
         self.lock().ended.take()
     }
@@ -329,7 +329,7 @@ mod tests {
         let started = Capture::new(Full(23), WHOLE_FRAMES, u64::MAX).map(|_| ());
         assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "at once");
     }
-    /// The file reaches its limit with complete frames, and the traffic continues.
+    /// At the limit the file ends with a complete frame, and the traffic continues.
     #[test]
     fn a_capture_ends_at_its_limit() {
         // Room for two frames of 100 bytes and most of a third.

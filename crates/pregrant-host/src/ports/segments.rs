@@ -14,7 +14,7 @@ use pregrant::net::gso::Segments;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::Offload;
 
-/// The frames of a segment.
+/// The frames into which a large segment was cut.
 #[derive(Debug, Default)]
 pub struct CutFrame {
     bytes: Vec<u8>,

@@ -24,7 +24,7 @@ pub const SOURCE: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x01]);
 /// The default destination address.
 pub const DESTINATION: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x02]);
 
-/// EtherType and magic, as in bytes 12..16.
+/// The EtherType and the magic number in bytes 12..16 of a numbered frame.
 const MARK: [u8; 4] = [(ETHERTYPE >> 8) as u8, ETHERTYPE as u8, b'P', b'G'];
 /// Odd constants without structure (the fractions of the golden ratio and of e).
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -39,7 +39,7 @@ pub enum Wrong {
     Damaged,
 }
 
-/// The constant part of a frame, computed once.
+/// The first bytes of a frame, which are the same in all frames and computed once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head([[u8; 8]; 2]);
 
@@ -147,7 +147,7 @@ impl Head {
     }
 }
 
-/// Makes `frame` number `seq`, with the usual addresses.
+/// Writes frame number `seq`, with the default addresses, to `frame`.
 pub fn fill(frame: &mut [u8], seq: u64) {
     Head::default().fill(frame, seq);
 }
@@ -257,17 +257,17 @@ impl Tracker {
         self.gaps.insert(at, gap);
     }
 
-    /// The number expected next: one more than the highest received.
+    /// Returns the number that is expected next: the highest received number, plus 1.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Numbers below [`Tracker::next`] that were not received.
+    /// Returns how many numbers below [`Tracker::next`] were not received.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Numbers of `sent` that were not received, including those at the end.
+    /// Returns how many of the first `sent` numbers were not received, including those at the end.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.lost + sent.saturating_sub(self.next)
     }
@@ -277,7 +277,8 @@ impl Tracker {
         self.reordered
     }
 
-    /// Frames received before, or so late that their gap is forgotten.
+    /// Returns the number of frames that were received before, or so late that their gap is
+    /// forgotten.
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }

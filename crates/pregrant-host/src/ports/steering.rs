@@ -31,7 +31,7 @@ struct Shared {
     queues: Vec<FrameQueue>,
     /// For each queue, the waker of the worker that has the queue's port.
     wakers: Vec<Option<Arc<dyn QueueWaker>>>,
-    /// Frames dropped because a queue was full.
+    /// Number of frames that were dropped because a queue was full.
     overflow: u64,
 }
 
@@ -63,7 +63,7 @@ impl<P: FramePort> Steered<P> {
     }
 }
 
-/// Frames dropped by the inner ports, and by the queues between them.
+/// Counts the frames that the inner ports dropped, and those that the queues of this port dropped.
 struct SteeredDrops {
     inner: Option<Arc<dyn DropCounts>>,
     shared: Arc<Mutex<Shared>>,
@@ -150,7 +150,8 @@ impl<P: FramePort> FramePort for Steered<P> {
         self.inner.held() + self.shared().queues.get(self.queue).map_or(0, FrameQueue::len)
     }
 
-    /// Frames that were moved already stay in their queue.
+    /// Sets the guest's rule for the distribution of frames. Frames that were moved already stay in
+    /// their queue.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         let nr_queues = self.nr_queues;
         let mut shared = self.shared();

@@ -140,7 +140,7 @@ impl Switch {
         self.shared.lend_above.store(bytes, Ordering::Relaxed);
     }
 
-    /// Number of known addresses, including pinned ones.
+    /// Returns the number of known addresses, including pinned ones.
     pub fn known_addresses(&self) -> usize {
         self.shared.fabric.macs.len()
     }
@@ -155,7 +155,7 @@ pub struct SwitchPort {
     counters: Arc<Counters>,
     /// The outbox of the worker that has this queue.
     outbox: Arc<Mutex<Outbox>>,
-    /// The segments of the current frame.
+    /// Scratch memory for the segments of the current frame.
     cut: CutFrame,
     lends: Arc<Lends>,
     /// The completions as the trait object that the queue needs.

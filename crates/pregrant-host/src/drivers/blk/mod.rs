@@ -26,7 +26,7 @@ use vbd::VbdInstance;
 /// The configuration of vbds that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct BlkConfig {
-    /// The features offered, and how bytes move.
+    /// The features that are offered, and the methods by which bytes move.
     pub vbd: VbdConfig,
     /// The configuration of the vbds' images.
     pub disk: DiskConfig,

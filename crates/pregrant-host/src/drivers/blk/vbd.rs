@@ -37,7 +37,7 @@ use std::time::Duration;
 /// The time that a disk that is being closed waits for requests in its image. After that the guest
 /// sees state Closed, but its pages stay mapped until the image answers.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
-/// The toolstack's key that names a script.
+/// The key in which the toolstack names the disk's script.
 const SCRIPT: &str = "script";
 
 /// A disk with its image and its queues.
@@ -86,7 +86,7 @@ impl<P: Platform> VbdInstance<P> {
         }
     }
 
-    /// Counters of all queues since the connect.
+    /// Returns the counters of all queues since the connect.
     fn counts(&self) -> Vec<Counts> {
         self.vbd.shares().iter().map(|share| share.counters.read()).collect()
     }
@@ -268,7 +268,7 @@ impl<P: Platform, T: Transport + 'static> PeriodicCheck<T> for VbdInstance<P> {
     }
 }
 
-/// A disk's size: `64 MiB`, `700 KiB`.
+/// Formats the size of a disk, such as `64 MiB` or `700 KiB`.
 fn size(sectors: u64) -> String {
     let kib = sectors / 2;
     match kib {

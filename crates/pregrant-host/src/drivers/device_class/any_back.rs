@@ -15,7 +15,7 @@ use pregrant::xenstore::Transport;
 pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// Returns the rules of the device's class.
     fn rules(&self) -> ClassRules;
-    /// The xenbus state of the back.
+    /// Returns the xenbus state of the back.
     fn state(&self) -> XenbusState;
     /// Reports whether the front is connected, and whether the device or a worker has its queues
     /// ([`BackDevice::connection`]).
@@ -66,7 +66,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
-    /// Ignores the front's state while `paused`; see [`Back::pause`].
+    /// While `paused` is true, ignores the front's state; see [`Back::pause`].
     fn pause(&mut self, paused: bool);
     /// Sets how many pages later connections may map ([`Back::limit_pages`]), and how many of these
     /// may stay mapped until the device closes ([`Back::limit_lasting`]).

@@ -15,7 +15,7 @@ use std::any::Any;
 /// A ring of a device broke its protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingFault {
-    /// The front's key that names the ring, below its directory.
+    /// The front's key that names the ring, relative to the front's directory.
     pub key: String,
     /// The violation that the front committed.
     pub fault: PeerFault,
@@ -27,7 +27,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// Index of the queue in its device.
     fn number(&self) -> usize;
     /// Serves one batch in both directions. Returns true if there may be more work. `scratch` is
-    /// memory for the batch, of which nothing is kept between calls.
+    /// memory for the batch, whose contents are not kept between calls.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
@@ -64,14 +64,15 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// As for [`poll`](Self::poll).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// True if the guest has published work; an event has reported it, or will. Arms nothing.
+    /// True if the guest has published work. An event has reported that work, or will. The call
+    /// arms nothing.
     fn is_pending(&mut self) -> bool;
     /// Time, by the platform's clock, at which the queue needs a poll even if the guest sends
     /// nothing. None: never.
     fn deadline_ns(&self) -> Option<u64> {
         None
     }
-    /// The queue's event channels, as this platform handle knows them.
+    /// Returns the queue's event channels, as this platform handle names them.
     fn channels(&self, p: &P) -> Vec<EvtchnPort>;
     /// Binds its event channels to this handle.
     ///

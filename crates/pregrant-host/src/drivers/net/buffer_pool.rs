@@ -25,7 +25,7 @@ pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
     within(pool_bytes(), len, lists, grantable)
 }
 
-/// Number that [`buffers`] gives a vif of one queue with our back.
+/// Returns the number that [`buffers`] gives a vif of one queue with our back.
 pub fn offered(len: DataLen) -> u32 {
     buffers(len, 2, None).min(len.buffers_within(MAX_PAGES_OFFERED, 2))
 }
@@ -35,7 +35,7 @@ pub fn allowed_pages() -> u32 {
     PathConfig::default().mapped_pages() / 2
 }
 
-/// Bytes of the buffers of a direction.
+/// Returns the number of bytes of one direction's buffers.
 pub fn pool_bytes() -> u64 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
     text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache)

@@ -24,7 +24,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// An open capture file, whose content is not overwritten yet.
+/// An open capture file whose old content is not overwritten yet.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The guest's domain id and the number of its vif.

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 /// The time that a new connection waits for the back to announce which pages it keeps mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Interval of checks for the back's answers.
+/// Interval at which the back's answers are checked for.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// Mask of the source address in bytes 4 to 12 of a frame, read as one word: the last six of these
@@ -57,18 +57,18 @@ pub struct Frontend<P: Platform, T: Transport> {
     vif: FrontVif<P>,
     waiter: Waiter,
     coalescing: RxCoalescing,
-    /// Number of received frames at the last sleep.
+    /// Number of frames that had been received at the last sleep.
     came: u64,
     defaults: Defaults,
     /// The address from the toolstack; None if the key is missing or invalid.
     mac: Option<MacAddr>,
     /// Number of frames that were sent with another source address.
     forged_source: u64,
-    /// The log line about the paths is still to come: the back has not said which pages it keeps
-    /// mapped.
+    /// True while the log line about the paths is not written, because the back has not announced
+    /// which pages it keeps mapped.
     is_path_due: bool,
     silent_back: SilentBack,
-    /// Budget for log lines about the backs.
+    /// The budget of log lines about the vif's backs.
     lines: LineBudget,
 }
 
@@ -140,7 +140,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.end.platform
     }
 
-    /// The driver's end of the vif.
+    /// Returns the driver's end of the vif.
     pub fn vif(&self) -> &FrontVif<P> {
         &self.vif
     }
@@ -154,7 +154,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.end.device
     }
 
-    /// The own domain's xenstore connection.
+    /// Returns the connection to this domain's xenstore.
     pub fn xs(&mut self) -> &mut Client<T> {
         &mut self.end.xs
     }
@@ -239,8 +239,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.end.until(self.vif.begins_at_ns())
     }
 
-    /// Waits at most `most` until frames can travel. Returns false on timeout. Then also waits a
-    /// short time until the back has said which pages it keeps mapped; frames travel meanwhile.
+    /// Waits at most `most` until frames can travel. Returns false on timeout. After that it waits
+    /// for a short time until the back has announced which pages it keeps mapped; frames travel
+    /// meanwhile.
     #[inline(never)]
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let mut until = Instant::now() + most;
@@ -435,7 +436,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.end.fault(fault)
     }
 
-    /// Our state and the back's.
+    /// Returns our xenbus state and the back's.
     pub fn states(&mut self) -> Result<(XenbusState, XenbusState), FrontendError> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
@@ -480,7 +481,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// Logs the paths, once the back has said which pages it keeps mapped.
+    /// Logs the paths, once the back has announced which pages it keeps mapped.
     fn log_path(&mut self) {
         self.is_path_due = false;
         let (id, pages, path) = (self.end.device.id(), self.vif.gref_pages(0), self.path_in_words());
@@ -533,7 +534,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 /// The parts of a front's configuration that are defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defaults {
-    /// Staging, and the length of staging buffers.
+    /// Staging, and the length of staging buffers, are defaults.
     pub staging: bool,
     /// The number of queues is a default.
     pub queues: bool,

@@ -47,7 +47,7 @@ pub const CONTROL_PAGE: &str = "control";
 /// The configuration of vifs that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct NetConfig {
-    /// The features offered, and how frames move.
+    /// The features that are offered, and the methods by which frames move.
     pub vif: VifConfig,
     /// The process that runs the vifs' hotplug scripts.
     pub hotplug: Hotplug,

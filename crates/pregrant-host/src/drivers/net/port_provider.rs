@@ -33,11 +33,11 @@ pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 /// The toolstack's settings of a vif's remote side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HotplugConfig {
-    /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
+    /// The interface's name: the key `vifname`, or else `vif<domid>.<handle>`.
     pub name: String,
     /// Key `bridge`: the bridge that the interface joins.
     pub bridge: Option<String>,
-    /// Key `script`: run when the interface exists.
+    /// Key `script`: the script that is run when the interface exists.
     pub script: Option<String>,
     /// Key `mtu`: the interface's MTU. An impossible value counts as absent.
     pub mtu: Option<u32>,
@@ -45,7 +45,7 @@ pub struct HotplugConfig {
     pub mac: Option<String>,
     /// [`INTERFACE`]: the number of the interface that a predecessor made.
     pub interface: Option<u32>,
-    /// The back's directory, which the script gets.
+    /// The back's directory in xenstore, which the script gets.
     pub dir: String,
 }
 
@@ -121,7 +121,8 @@ pub use crate::drivers::device_class::Notes;
 /// Makes the ports of vifs: taps, ports of the switch, or others. An implementation writes no log
 /// lines; it returns failures to the backend, which logs them within the vif's budget.
 pub trait PortProvider: RemoteSide {
-    /// Like [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
+    /// Returns what [`inner_remote`](RemoteSide::inner_remote) returns, for the calls of this
+    /// trait.
     fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         None
     }
@@ -129,9 +130,9 @@ pub trait PortProvider: RemoteSide {
     fn is_kernels(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.is_kernels(id))
     }
-    /// Called when a vif was found: makes its interface. The front knows nothing of it yet, unless
-    /// `live`: then the vif is about to be taken over, with a predecessor's interface, or one that
-    /// must be made like it at once. Can be called again.
+    /// Called when a vif was found: creates the vif's interface. The front does not see the vif
+    /// yet, unless `live` is true. Then the vif is about to be taken over, with a predecessor's
+    /// interface, or with a new one like it that must be created at once. The call may be repeated.
     ///
     /// # Errors
     /// The reason, in words for the log and the store. The vif is not served.
@@ -140,8 +141,8 @@ pub trait PortProvider: RemoteSide {
     }
     /// Called when a vif that a predecessor left connected is about to be taken over, at once or
     /// when its last owner is gone: frames for its guest are queued from now on. `queues` and
-    /// `front` are the likely arguments of [`connected`](Self::connected). The vif is not this
-    /// process's yet.
+    /// `front` are the likely arguments of [`connected`](Self::connected). The vif does not belong
+    /// to this process yet.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         if let Some(inner) = self.inner_provider() {
             inner.reserve(id, place, queues, front);
@@ -280,7 +281,7 @@ impl HotplugState {
         Ok((if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done }, notes))
     }
 
-    /// Asks the provider again. Returns the result once it is known.
+    /// Calls the provider again. Returns the result once it is known.
     pub(super) fn turn(&mut self, provider: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,
@@ -305,7 +306,7 @@ impl HotplugState {
         matches!(self, Self::Undone)
     }
 
-    /// True if the provider must be asked again.
+    /// True if the provider must be called again.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)
     }

@@ -16,7 +16,7 @@ use std::ops::Deref;
 /// The state of one vif, for tests and tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VifReport {
-    /// The report that devices of all classes have.
+    /// The report that devices of all classes have, for this vif.
     pub device: DeviceReport,
     /// For each queue: the path and the counters of TX, then those of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
@@ -33,9 +33,9 @@ pub struct VifReport {
     pub rate: Option<Rate>,
     /// Number of times frames had to wait for the rate limit since the connect.
     pub credit_waits: u64,
-    /// Staging lists that were refused: queue, direction, why.
+    /// The staging lists that were refused, each with its queue, its direction and the reason.
     pub refused: Vec<(usize, &'static str, String)>,
-    /// Frames that the vif's ports dropped.
+    /// The numbers of frames that the vif's ports dropped.
     pub port_drops: Vec<PortDrop>,
 }
 
@@ -60,7 +60,7 @@ impl Deref for VifReport {
 }
 
 impl VifReport {
-    /// The report of this device, if it is a vif.
+    /// Returns the report of this device, if it is a vif.
     fn of<P: Platform, T: Transport + 'static>(
         device: DeviceReport,
         served: &dyn ServedDevice<P, T>,

@@ -41,7 +41,8 @@ impl SilentBack {
         self.checked.is_none_or(|at| now.saturating_duration_since(at) >= EACH)
     }
 
-    /// The vif's traffic is this now; None: it is not connected.
+    /// Records the vif's current traffic, and checks whether the back answers. None: the vif is not
+    /// connected.
     pub(super) fn check(&mut self, now: Instant, traffic: Option<Traffic>) -> Option<News> {
         let Some(traffic) = traffic else {
             *self = Self { checked: Some(now), ..Self::default() };

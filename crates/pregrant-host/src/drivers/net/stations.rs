@@ -22,8 +22,8 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::{DeviceId, KeyValue};
 use std::collections::BTreeMap;
 
-/// A guest whose vifs, or one vif, may send with source addresses that are not its own; None: all
-/// guests.
+/// A guest that may send with source addresses other than its own, on all of its vifs or on one;
+/// None: all guests.
 pub type Spoofing = Option<DeviceChoice>;
 
 /// Ports of the built-in switch, one for each vif.
@@ -48,7 +48,7 @@ struct Reserved {
     sources: Sources,
 }
 
-/// The address in a vif's `mac`.
+/// Parses the address in a vif's key `mac`.
 fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
     let Some(text) = &place.mac else { return Ok(None) };
     let mac = <[u8; 6]>::parse(text.trim_end_matches('\0')).map(MacAddr);
@@ -62,7 +62,7 @@ fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
 }
 
 impl Stations {
-    /// Makes ports at this switch.
+    /// Creates a provider of ports at this switch.
     pub fn at(switch: &Switch) -> Self {
         Self { switch: switch.clone(), ..Self::default() }
     }

@@ -33,8 +33,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The address that Linux's netback gives its interfaces. It is the highest, so that no bridge
-/// takes it as its own.
+/// The address that Linux's netback gives its interfaces. It is the highest one, so that no bridge
+/// uses it as its own address.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
 /// Interval of checks of the scripts of vifs that are gone.
@@ -51,14 +51,14 @@ pub struct Taps {
     patience: Duration,
     /// Scripts of vifs that are gone, in the order in which the vifs went.
     ending: Vec<Ending>,
-    /// Hotplugs that failed since the last call.
+    /// Hotplugs that have failed since the last call.
     failures: Vec<(DeviceId, String)>,
     /// Time at which the hotplug service last refused a connection.
     refused: Option<Instant>,
     way: TransportKind,
     /// The process that connects vifs to the network.
     hotplug: Hotplug,
-    /// Socket of the process that runs scripts; None: this process runs them.
+    /// The socket of the process that runs scripts; None: this process runs them.
     scripts: Option<PathBuf>,
 }
 
@@ -66,11 +66,11 @@ struct Placed {
     tap: Tap,
     place: HotplugConfig,
     script: Option<Run>,
-    /// Descriptors of ports that were just made.
+    /// Descriptors of ports that were just created. A worker polls them.
     readable: Vec<OwnedFd>,
     /// A script connected the vif to the network, and must be run again to undo that.
     scripted: bool,
-    /// The vif is a predecessor's, which may have run its script.
+    /// True if a predecessor created the vif, and may have run its script.
     reattached: bool,
     /// The MTU that the interface had before it was lowered for the guest.
     mtu_limit: MtuLimit,
@@ -84,7 +84,7 @@ struct Placed {
     failed: Option<String>,
 }
 
-/// A vif that is gone, whose script must still run, or runs.
+/// A vif that was removed, and whose script must still be run or is running.
 struct Ending {
     id: DeviceId,
     name: String,
@@ -113,7 +113,7 @@ impl Placed {
         Ok(note.into_iter().collect())
     }
 
-    /// Checks the interface; returns what changed since the last call.
+    /// Checks the interface, and returns what has changed since the last call.
     fn check(&mut self, hotplug: Hotplug) -> Notes {
         let now = self.tap.whereabouts();
         if now == Whereabouts::Gone {
@@ -190,8 +190,8 @@ impl Placed {
         vec![(log::Level::Warn, text)]
     }
 
-    /// The script that undoes what an earlier script did, if there was one. Returns it at most
-    /// once.
+    /// Returns the script that undoes what an earlier script did, if there was one. It is returned
+    /// at most once.
     fn undo(&mut self, scripts: Option<&PathBuf>) -> Option<Run> {
         if let Some(run) = self.script.as_mut().filter(|run| run.what() != What::Offline) {
             run.end();
@@ -228,7 +228,7 @@ impl Taps {
         self.way = way;
     }
 
-    /// Sets who connects vifs to the network; the default is this process.
+    /// Sets the process that connects vifs to the network; the default is this process.
     pub fn set_hotplug(&mut self, hotplug: Hotplug) {
         self.hotplug = hotplug;
     }
@@ -238,7 +238,7 @@ impl Taps {
         self.scripts = Some(socket);
     }
 
-    /// Number of scripts that run.
+    /// Returns the number of scripts that are running.
     fn nr_runs(&self) -> usize {
         let placed = self.taps.values().filter_map(|placed| placed.script.as_ref());
         placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_started()).count()
@@ -293,8 +293,8 @@ impl Taps {
     }
 
     /// Waits until the bridges forward for all taps whose links came up. Frames that guests sent
-    /// meanwhile are in their rings; they would be lost at a port that does not forward yet, their
-    /// own or another's.
+    /// meanwhile are in their rings; the frames would be lost at a port that does not forward yet,
+    /// whether it is their sender's or their receiver's.
     fn settle(&mut self) {
         let began = Instant::now();
         let mut settling: Vec<_> = self.taps.values_mut().filter(|placed| placed.settling).collect();

@@ -58,7 +58,7 @@ pub(super) struct VifInstance<P: Platform> {
     has_interface: bool,
     /// The number in xenstore may not be the interface's any more.
     renumbered: bool,
-    /// The rate limit as last logged.
+    /// The rate limit that was logged last.
     said_rate: Option<Rate>,
     /// Number of frames that were too long for the guest when the interface's MTU was last set.
     too_long: u64,
@@ -148,12 +148,12 @@ impl<P: Platform> VifInstance<P> {
         self.seen_grefs = pages;
     }
 
-    /// Frames that the vif's ports dropped.
+    /// Returns the numbers of frames that the vif's ports dropped.
     pub(super) fn port_drops(&self) -> Vec<PortDrop> {
         self.drops.as_ref().map_or_else(Vec::new, |drops| drops.read())
     }
 
-    /// Closes the vif because its control ring violated the protocol.
+    /// Creates the fault that closes the vif because its control ring violated the protocol.
     #[cold]
     fn fault(fault: PeerFault) -> RingFault {
         RingFault { key: front_key(0, 1, "ctrl", "ring-ref"), fault }

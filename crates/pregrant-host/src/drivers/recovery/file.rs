@@ -54,12 +54,12 @@ pub enum LockError {
     /// Another process has the lock.
     #[error("process {owner} has {path}; stop that process first")]
     Held {
-        /// Path of the lock file.
+        /// The path of the lock file.
         path: PathBuf,
-        /// The owner, as it wrote itself into the file.
+        /// The owner's description of itself, as it is in the file.
         owner: String,
     },
-    /// The file cannot be made or locked.
+    /// The file cannot be created or locked.
     #[error("{path}: {source}; is the directory writable for this user?")]
     Failed {
         /// Path of the lock file.
@@ -113,7 +113,7 @@ impl Lock {
     }
 }
 
-/// The owner's text in a lock file.
+/// Reads the owner's description in a lock file.
 fn owner_in(file: &mut File) -> String {
     let mut owner = String::new();
     let _ = file.take(16).read_to_string(&mut owner);
@@ -135,7 +135,7 @@ impl FileRecovery {
         Self { dir: dir.into() }
     }
 
-    /// Path of a device's lock file.
+    /// Returns the path of a device's lock file.
     pub fn lock_of(&self, id: &DeviceId) -> PathBuf {
         self.dir.join(device_name(id)).join(LOCK)
     }

@@ -39,7 +39,7 @@ pub trait Recovery<P> {
     /// There is no memory to be had, in words for the log: the device works but does not survive a
     /// crash.
     fn page(&mut self, p: &P, id: &DeviceId, name: &str, bytes: usize) -> Result<Option<KeptBytes>, String>;
-    /// Called when the device is gone for good: forgets its memory.
+    /// Called when the device was removed for good: forgets the device's memory.
     fn forget(&mut self, p: &P, id: &DeviceId);
     /// The domain's devices of this class for which something is kept, whether they exist or not.
     /// `own` is the domain.

@@ -14,7 +14,7 @@
 use super::retry_interval::retry_interval;
 use std::time::{Duration, Instant};
 
-/// Pause after the first failed try.
+/// The pause after the first failed try.
 const PAUSE_LEAST: Duration = Duration::from_millis(500);
 /// Longest pause: a repair is noticed within this time.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
@@ -28,14 +28,14 @@ pub(super) struct BackingState {
     known: Known,
     /// Time of the first failed try since the device last connected.
     failing_since: Option<Instant>,
-    /// The reason that was logged.
+    /// The reason that was logged last.
     logged: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 enum Known {
-    /// The backing was not tried, or no try was conclusive. The time says when it is tried without
-    /// a front; None: it is not.
+    /// The backing was not tried, or no try was conclusive. The time is that of the next try
+    /// without a front; None: there will be none.
     Untried(Option<Instant>),
     /// The backing was available when it was last tried or used.
     #[default]
@@ -49,7 +49,7 @@ enum Known {
         until: Instant,
         /// Time of the next try without a front; None while a front waits.
         next: Option<Instant>,
-        /// False: another process has the backing, so it may exist.
+        /// False if another process has the backing, so that it may exist.
         is_certain: bool,
     },
 }
@@ -57,7 +57,7 @@ enum Known {
 /// The decision for a front that is about to connect while another process has the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Busy {
-    /// The front waits, from now on.
+    /// The front must wait from now on.
     Begins,
     /// The front, which waits already, must wait longer.
     GoesOn,
@@ -94,8 +94,8 @@ impl BackingState {
         matches!(self.known, Known::Missing { until, .. } if now < until)
     }
 
-    /// Called when the toolstack has named another backing: forgets what was known, and tries it at
-    /// once.
+    /// Called when the toolstack has named another backing: forgets what was known about the old
+    /// one, and tries the new one at once.
     pub(super) fn changed(&mut self, now: Instant) {
         *self = Self { logged: self.logged.take(), ..Self::found(now) };
     }
@@ -135,7 +135,7 @@ impl BackingState {
         busy
     }
 
-    /// The front that waited is gone.
+    /// Called when the front that waited is gone.
     pub(super) fn end_busy(&mut self) {
         if let Known::Busy { was_tried, .. } = self.known {
             self.known = if was_tried { Known::Present } else { Known::Untried(None) };

@@ -106,7 +106,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         due.map(|served| served.device.id()).collect()
     }
 
-    /// Time until the next check is due.
+    /// Returns the time until the next check is due.
     pub(super) fn check_due(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let checks =

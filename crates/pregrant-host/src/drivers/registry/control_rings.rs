@@ -99,7 +99,7 @@ impl ControlRings {
         });
     }
 
-    /// Does not serve the ring for this long.
+    /// Stops serving the ring for this long.
     pub(super) fn pause(&mut self, id: DeviceId, pause: Duration) {
         self.active.remove(&id);
         self.paused.insert(id, Instant::now() + pause);
@@ -110,7 +110,7 @@ impl ControlRings {
         self.by_port.is_empty()
     }
 
-    /// Time until the first pause is over.
+    /// Returns the time until the first pause is over.
     pub(super) fn due(&self) -> Option<Duration> {
         let first = self.paused.values().min()?;
         Some(first.saturating_duration_since(Instant::now()))

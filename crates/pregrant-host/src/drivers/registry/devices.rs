@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The state of one device of any class, for the status and for tests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Class, guest and number of the device.
+    /// The class, the guest and the number of the device.
     pub id: DeviceId,
     /// The back's xenbus state.
     pub state: XenbusState,
@@ -43,7 +43,7 @@ pub struct DeviceReport {
     pub worker_ns: u64,
     /// True if the rings were taken over from a predecessor.
     pub reattached: bool,
-    /// Time since its queues became live; None: they are not.
+    /// The time since the device's queues became live; None: they are not live.
     pub connected: Option<Duration>,
     /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
     /// from kept pages.
@@ -92,7 +92,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
 pub(super) struct History {
     /// Number of times this end closed the device.
     pub(super) failures: u64,
-    /// The reason of the last of these.
+    /// The reason of the last of these failures.
     pub(super) last_failure: Option<String>,
     /// True if the rings were taken over from a predecessor.
     pub(super) reattached: bool,
@@ -132,7 +132,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.is_connected() == (self.served.back().connection() != Connection::None)
     }
 
-    /// Keys of the front that may change while it is connected.
+    /// Returns the keys of the front that may change while it is connected.
     fn front_keys(&self) -> &'static [&'static str] {
         self.served.back().rules().front_keys
     }

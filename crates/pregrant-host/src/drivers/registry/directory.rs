@@ -26,17 +26,17 @@ impl<P: Platform, T: Transport + 'static> Default for Directory<P, T> {
     }
 }
 
-/// A device that its last owner has not released yet, or whose backing it has not released.
+/// A device that its last owner has not released yet, or whose backing is not released.
 pub(super) struct Held<P: Platform, T: Transport + 'static> {
     /// Time of the first try.
     pub(super) since: Instant,
-    /// The owner of the device, or what is missing.
+    /// The owner of the device, or a text that says what is missing.
     pub(super) why: String,
     /// Time of the next try; None: it is given up until the directory changes.
     pub(super) next: Option<Instant>,
-    /// True if this was logged.
+    /// True if the reason was logged.
     pub(super) is_logged: bool,
-    /// The device as it was made, if it waits for its backing.
+    /// The device as it was created, if it waits for its backing.
     pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
 }
 

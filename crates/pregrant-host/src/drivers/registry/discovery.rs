@@ -377,7 +377,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Tries again what a dying process still had. True: check again soon.
+    /// Tries again to open devices that a dying process still had. Returns true if they must be
+    /// checked again soon.
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
         let is_due = |held: &Held<P, T>| held.next.is_some_and(|at| at <= now);

@@ -221,7 +221,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// The toolstack changed one of the class's own keys.
+    /// Called when the toolstack has changed one of the class's own keys.
     pub(super) fn own_key_changed(&mut self, id: &DeviceId, key: &str) {
         let Some(served) = self.devices.get_mut(id) else { return };
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };

@@ -100,7 +100,7 @@ pub enum BackendError {
 
 /// The configuration of a backend, for devices of all classes.
 pub struct BackendConfig<P> {
-    /// Lets devices outlive this process, and takes over those that outlived a predecessor.
+    /// Lets devices outlive this process, and takes over devices that outlived a predecessor.
     pub recovery: Option<Box<dyn Recovery<P>>>,
     /// True if this process removes the directories of devices that have ended. (The toolstack does
     /// so only for its own domain.)
@@ -133,7 +133,7 @@ impl<P> Default for BackendConfig<P> {
 
 /// The worker threads of a backend.
 pub struct WorkerConfig {
-    /// Number of workers, if each serves several devices.
+    /// Number of workers, unless each device has its own.
     pub workers: usize,
     /// Chooses the worker that gets a queue.
     pub place: Placement,
@@ -141,9 +141,9 @@ pub struct WorkerConfig {
     pub rx_context: RxContext,
     /// The workers' behaviour when they find no work.
     pub mode: Mode,
-    /// Called first in each worker thread.
+    /// A function that each worker thread calls first.
     pub each_start: EachStart,
-    /// A periodic call of each, between batches.
+    /// A function that each worker thread calls periodically, between batches.
     pub each_turn: EachTurn,
 }
 
@@ -227,12 +227,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// The platform of the devices.
+    /// Returns the platform of the devices.
     pub fn platform(&self) -> &P {
         &self.platform
     }
 
-    /// The configuration, to be changed for what happens from now on.
+    /// Returns the configuration, so that it can be changed for the future.
     pub fn config_mut(&mut self) -> &mut BackendConfig<P> {
         &mut self.config
     }
@@ -303,7 +303,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(held || events > 0 || woke || asked || came || news || self.directory.rescan)
     }
 
-    /// True if one of the classes serves this device, if it exists.
+    /// True if one of the classes serves this device in case it exists.
     fn serves(&self, id: &DeviceId) -> bool {
         self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }

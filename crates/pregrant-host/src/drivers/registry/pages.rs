@@ -28,8 +28,8 @@ const SPARE: usize = 16;
 pub(super) struct PageBudget {
     /// Number of pages that the guest's other devices do not need.
     pub(super) limit: usize,
-    /// Number of these pages that may stay mapped until the device closes, beyond what it cannot
-    /// work without.
+    /// Number of these pages that may stay mapped until the device closes, in addition to those
+    /// that the device cannot work without.
     pub(super) lasting: usize,
 }
 
@@ -41,8 +41,8 @@ pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usiz
     PageBudget { limit: limit.saturating_sub(least), lasting }
 }
 
-/// Number of pages that each device may still keep until it closes, among devices with these
-/// `requests` and `waiting` devices whose requests are not known yet.
+/// Returns the number of pages that each device may still keep until it closes. There are devices
+/// with these `requests`, and `waiting` devices whose requests are not known yet.
 pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Vec<usize> {
     let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
     shares(left, &[requests, &vec![usize::MAX; waiting]].concat())

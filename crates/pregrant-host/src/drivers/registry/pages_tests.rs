@@ -20,7 +20,7 @@ struct Device {
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     rings: usize,
-    /// Pages of lists and the like.
+    /// Number of pages for lists and the like.
     lasting: usize,
     kept: usize,
 }
@@ -31,7 +31,7 @@ enum Event {
     /// The backing is checked; the front has not come.
     Check,
     Connect(Wants),
-    /// The device keeps as many pages of its share as it may.
+    /// The device keeps as many pages of its share as are allowed.
     Fill,
     Close,
     Remove,

@@ -1,4 +1,4 @@
-//! The control thread's polls of all devices, for what no event reports.
+//! Tracks when the control thread last polled the things that no event reports, for all devices.
 
 use std::time::Instant;
 

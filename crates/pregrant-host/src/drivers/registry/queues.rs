@@ -28,7 +28,7 @@ pub(super) enum Then {
     Fail(Level, String),
     /// Closes the device because of a fault in its ring.
     Fault(RingFault),
-    /// The device's directory is gone.
+    /// Removes the device, whose directory is gone.
     Remove,
 }
 
@@ -44,18 +44,18 @@ impl Then {
 enum Place<P: Platform> {
     /// The control thread has the queues.
     Here,
-    /// Workers have them, or they are on their way: how many there are, and those that have
-    /// returned.
+    /// Workers have the queues, or the queues are on their way. The fields are the number of
+    /// queues, and those that have returned.
     HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
     /// The control thread has them. The device is about to be closed, while its backing works on
     /// requests.
     Draining { since: Instant, next: Instant },
-    /// The control thread has them. The device may be closed: no request is under way, or it has
-    /// waited for long enough.
+    /// The control thread has the queues. The device may be closed: no request is under way, or the
+    /// device has waited for long enough.
     Drained,
 }
 
-/// The queues of a connected device: with workers, on their way back, or here.
+/// The queues of a connected device, which are with workers, on their way back, or here.
 pub(super) struct DeviceQueues<P: Platform> {
     place: Place<P>,
     then: Vec<Then>,
@@ -68,7 +68,7 @@ impl<P: Platform> Default for DeviceQueues<P> {
 }
 
 impl<P: Platform> DeviceQueues<P> {
-    /// Notes that `queues` queues went to workers.
+    /// Records that `queues` queues were given to workers.
     pub(super) fn hand_out(&mut self, queues: usize) {
         self.place = match queues {
             0 => Place::Here,
@@ -103,7 +103,8 @@ impl<P: Platform> DeviceQueues<P> {
         matches!(self.place, Place::HandedOut { .. })
     }
 
-    /// True if workers have all queues, and nothing waits for them: they may move to other workers.
+    /// True if workers have all queues and no step waits for them, so that they may move to other
+    /// workers.
     pub(super) fn may_move(&self) -> bool {
         matches!(&self.place, Place::HandedOut { returned, .. } if returned.is_empty())
             && self.then.is_empty()
@@ -141,8 +142,9 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// True if a device whose queues are here may be closed: no request is `under_way`, or it has
-    /// waited for as long as that says. It stays true until the queues are handed out again.
+    /// True if a device whose queues are here may be closed: no request is under way, or the device
+    /// has waited for them for the time that `under_way` returns. The result stays true until the
+    /// queues are handed out again.
     pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
         let now = Instant::now();
         let since = match self.place {

@@ -218,7 +218,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Reclaims all queues, when the backend ends.
+    /// Reclaims all queues, because the backend ends.
     pub(super) fn reclaim_all(&mut self) {
         let handed_out: Vec<_> =
             self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();

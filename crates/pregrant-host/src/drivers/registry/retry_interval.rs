@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Shortest interval between two checks of something that another process has.
 pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
-/// Longest interval between two tries.
+/// The longest interval between two tries.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
 
 /// The retry interval for something that another process has held since `since`: an eighth of that

@@ -28,7 +28,7 @@ use pregrant::xenstore::Transport;
 const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The pages that a device may map if it connects now.
+    /// Returns the pages that a device may map if it connects now.
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);

@@ -33,9 +33,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Closes all connected devices in good order: drains them as [`detach`](Self::detach) does,
-    /// sets state 5, waits for their fronts (a second at most), sets state 6. Other devices stay as
-    /// they are, and so does a disk whose front does not follow: it is in use, and its guest would
-    /// lose data.
+    /// sets state 5, waits for their fronts (a second at most), sets state 6. Other devices are not
+    /// changed. A disk whose front does not follow is not changed either: it is in use, and its
+    /// guest would lose data.
     #[inline(never)]
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();

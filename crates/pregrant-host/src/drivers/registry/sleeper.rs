@@ -6,7 +6,7 @@ use crate::drivers::wait::Waiter;
 #[derive(Default)]
 pub(super) struct Sleeper {
     pub(super) waiter: Waiter,
-    /// The number of the descriptor of its ports among what wakes this thread, where this thread
-    /// serves queues.
+    /// The index of the descriptor of the queues' ports among those that wake this thread, if this
+    /// thread serves queues.
     pub(super) arrivals: Option<usize>,
 }

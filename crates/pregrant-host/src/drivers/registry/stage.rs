@@ -37,7 +37,7 @@ pub(super) enum Stage<P: Platform> {
     Connected(Connected<P>),
     /// This end closed the device.
     Failed {
-        /// The reason, as written to xenstore.
+        /// The reason, as it was written to xenstore.
         why: String,
         backing: BackingState,
     },
@@ -99,7 +99,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// The queues of a connected device.
+    /// Returns the queues of a connected device.
     pub(super) fn queues(&self) -> Option<&DeviceQueues<P>> {
         Some(&self.connected()?.queues)
     }

@@ -28,7 +28,7 @@ impl Default for Throttles {
 }
 
 impl Throttles {
-    /// A guest's account, and the current time.
+    /// Returns a guest's account, and the current time.
     pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
         (self.by_guest.entry(guest).or_default(), self.began.elapsed())
     }
@@ -51,7 +51,7 @@ pub(super) struct DeviceThrottle {
 }
 
 impl DeviceThrottle {
-    /// Number of times the device reached a bound.
+    /// Returns the number of times the device reached a bound.
     pub(super) fn times(&self) -> u64 {
         self.steps.times + self.ring.times
     }
@@ -65,7 +65,7 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// Counts one more time. Returns true if it must be logged.
+    /// Counts one more time. Returns true if this time must be logged.
     pub(super) fn again(&mut self, now: Instant) -> bool {
         self.times += 1;
         let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);

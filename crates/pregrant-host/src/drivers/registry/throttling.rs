@@ -56,8 +56,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.wake_those_until(Instant::now() + LONGEST_THROTTLE);
     }
 
-    /// Watches the fronts of devices again whose throttling is over. Returns true if there are any;
-    /// events that they missed may have arrived already.
+    /// Watches the fronts of devices again whose throttling is over. Returns true if there are any.
+    /// Events that they missed may have arrived already.
     pub(super) fn wake_throttled(&mut self) -> bool {
         self.wake_those_until(Instant::now())
     }

@@ -23,7 +23,8 @@ pub(super) enum Changed {
     Toolstack(DeviceId),
     /// A key of one device changed that is among the class's own keys (`ClassRules`).
     Own(DeviceId, &'static str),
-    /// A key that nothing here depends on: we, or the toolstack, write it for others.
+    /// A key changed that this backend does not depend on: we, or the toolstack, write it for
+    /// others.
     Nothing,
 }
 

@@ -38,15 +38,15 @@ use waker::Waker;
 pub enum WorkerCommand<P> {
     /// Serve this queue, and add the worker time that its device uses to this counter.
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
-    /// Return the device's queues, if there are any.
+    /// Makes the worker return the device's queues, if it has any.
     GiveBack(DeviceId),
     /// Makes the worker poll the device's queues.
     WakeQueues(DeviceId),
-    /// Stop: no more commands follow.
+    /// Ends the worker: no more commands follow.
     Stop,
 }
 
-/// Messages to the control thread.
+/// Messages of a worker to the control thread.
 pub enum WorkerEvent<P> {
     /// The worker of this number returns queues.
     Returned(usize, Returned<P>),
@@ -84,7 +84,7 @@ pub struct WorkerContext<P> {
     pub events: Sender<WorkerEvent<P>>,
     /// The control thread's waker, to be called after sending a message.
     pub control: Arc<Waker>,
-    /// Counter of events that the worker lost.
+    /// The counter of events that the worker lost.
     pub missed_wakeups: Arc<AtomicU64>,
 }
 
@@ -96,7 +96,7 @@ pub struct Threads<P> {
     events: (Sender<WorkerEvent<P>>, Receiver<WorkerEvent<P>>),
     /// The control thread's waker.
     waker: Arc<Waker>,
-    /// Lost events of workers that have ended.
+    /// Number of events lost by workers that have ended.
     missed_before: u64,
     /// Threads that were asked to stop; they are joined only at the end.
     leaving: Vec<JoinHandle<()>>,
@@ -111,7 +111,7 @@ pub enum WorkerPool<P: Platform> {
 }
 
 impl<P: Platform> WorkerPool<P> {
-    /// A pool without worker threads.
+    /// Creates a pool without worker threads.
     pub fn inline() -> Self {
         Self::Inline(Box::new(WorkerQueues::new(Waker::inline()).keeping_unknown()))
     }
@@ -172,7 +172,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// A device whose queues should move, because devices were added or removed.
+    /// Returns a device whose queues should move, because devices were added or removed.
     pub fn uneven(&self) -> Option<DeviceId> {
         match self {
             Self::Threads(threads) if threads.place == Placement::Balanced => {
@@ -191,7 +191,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Number of events that worker threads lost.
+    /// Returns the number of events that worker threads lost.
     pub fn missed_wakeups(&self) -> u64 {
         let Self::Threads(threads) = self else { return 0 };
         let each = threads.handles.iter().flatten().map(|s| s.missed_wakeups.load(Ordering::Relaxed));
@@ -324,7 +324,7 @@ impl<P> Threads<P> {
         (returned, changed)
     }
 
-    /// A worker without queues ends.
+    /// Ends a worker that has no queues.
     fn stop_worker(&mut self, at: usize) {
         let Some(mut handle) = self.handles[at].take() else { return };
         handle.send(WorkerCommand::Stop);

@@ -12,12 +12,12 @@ use pregrant::xenbus::DeviceId;
 named! {
     /// The rule by which a device's queue gets its worker.
     Placement, "a placement" {
-        /// Chosen by the guest's domain id.
+        /// The guest's domain id determines the worker.
         Fixed = "fixed",
-        /// The worker with the fewest queues.
+        /// The queue goes to the worker with the fewest queues.
         #[default]
         Balanced = "balanced",
-        /// A thread for each device.
+        /// Each device has a thread of its own.
         Own = "own",
     }
 }
@@ -30,7 +30,7 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Number of queues of all devices.
+    /// Returns the number of queues of all devices.
     pub fn total(&self) -> usize {
         self.queues.iter().map(|(_, n)| n).sum()
     }
@@ -63,8 +63,8 @@ pub fn least<'a>(workers: impl Iterator<Item = (usize, &'a Carried)>, id: &Devic
     workers.min_by_key(|(at, carried)| (carried.total(), carried.of(id), *at)).map(|(at, _)| at)
 }
 
-/// The device, if any, whose queues should move to another worker because that makes the numbers of
-/// queues more equal. If there are several, the smallest one.
+/// Returns the device, if any, whose queues should move to another worker because that makes the
+/// numbers of queues more equal. If there are several such devices, the smallest one is returned.
 pub fn uneven(workers: &[Carried]) -> Option<DeviceId> {
     let most = workers.iter().max_by_key(|carried| carried.total())?;
     let fewest = workers.iter().map(Carried::total).min()?;

@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// Called by each worker now and then, between batches: what its ports want, such as the time.
+/// A function that each worker calls now and then, between batches, for things that its ports need,
+/// such as the time.
 pub type EachTurn = Arc<dyn Fn() + Send + Sync>;
 
 /// A function that each worker calls with its number before it does anything else.
@@ -42,13 +43,13 @@ struct Thread<P: Platform> {
     doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
-    /// The thread has slept, and seen all events, since it last did anything else.
+    /// True if the thread has done nothing since it last slept and so saw all events.
     checked: bool,
     over: bool,
 }
 
-/// Ends the process if a worker panics: the worker's queues are lost, and only a successor can take
-/// them over.
+/// Ends the process if a worker panics, since the worker's queues are lost then, and only a
+/// successor can take them over.
 struct WholeProcess;
 
 impl Drop for WholeProcess {

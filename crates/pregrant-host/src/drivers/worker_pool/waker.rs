@@ -11,10 +11,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
 
-/// Words of a doorbell: 1024 queues have a bit of their own.
+/// Number of words of a doorbell, which suffice for 1024 queues with a bit each.
 const WORDS: usize = 16;
 
-/// Wakes a worker from other threads: says which of its queues have work.
+/// Wakes a worker from other threads, and tells it which of its queues have work.
 #[derive(Debug)]
 pub struct Waker {
     /// The number of the worker that is woken.
@@ -63,7 +63,7 @@ impl Waker {
         }
     }
 
-    /// Ends a sleep, where others ring.
+    /// Returns the descriptor that ends the worker's sleep, if other threads wake the worker.
     pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
         self.wake.as_ref().map(AsFd::as_fd)
     }
@@ -74,7 +74,7 @@ impl Waker {
 pub struct QueueDoorbell {
     /// The worker that serves the queue.
     pub waker: Arc<Waker>,
-    /// The queue's index at that worker.
+    /// The index of the queue among the worker's queues.
     pub slot: usize,
 }
 

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A queue with more bytes than this makes its senders wait.
+/// If more bytes than this wait in a queue, its senders wait.
 const FULL_BYTES: usize = 512 * 1024;
 /// Waiting senders continue when the queue holds no more than this.
 const LOW_BYTES: usize = FULL_BYTES / 2;
@@ -66,9 +66,9 @@ pub struct Inbox {
     is_closed: AtomicBool,
     /// Number of bytes that the reader has taken so far. Only the reader writes this.
     taken: AtomicU64,
-    /// The senders that wait for room.
+    /// The senders that wait for room, and how long they may wait.
     patience: Patience,
-    /// Set while the reader copies zero-copy payload soon.
+    /// True while the reader may get zero-copy payload, since it will soon copy it.
     takes_lent: AtomicBool,
     /// Mailboxes that the reader has not seen yet, and the number of all mailboxes.
     new: Mutex<Vec<Letterbox>>,
@@ -204,9 +204,10 @@ pub struct Incoming {
     boxes: Vec<Letterbox>,
     /// Mail that the arena took only a part of, and the index of its mailbox.
     current: Option<(usize, Box<Mail>)>,
-    /// Mail whose memory is in the arena, and the index of its mailbox.
+    /// The mail whose memory is in the arena, and the index of the mail's mailbox.
     moved: Option<(usize, Box<Mail>)>,
-    /// Mail that was taken early to copy its payload, and the index of its mailbox; oldest first.
+    /// Mails that were taken early so that their payload could be copied, each with the index of
+    /// its mailbox; the oldest is first.
     early: VecDeque<(usize, Box<Mail>)>,
     /// Number of bursts taken since the guest last stalled.
     taken: u32,
@@ -226,7 +227,7 @@ impl Incoming {
         }
     }
 
-    /// The part that senders share.
+    /// Returns the part of the queue that senders share.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }

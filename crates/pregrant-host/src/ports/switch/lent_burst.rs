@@ -55,11 +55,11 @@ impl Doorbell {
     }
 }
 
-/// The payload of a burst: its fragments, and where each belongs.
+/// The payload of a burst: its fragments, and for each of them its frame and its place there.
 #[derive(Default)]
 struct Payload {
     pieces: Vec<LentPiece<'static>>,
-    /// The copy that replaces the pages: all fragments, one after another.
+    /// The copy that replaces the sender's pages: all fragments, one after another.
     kept: Option<Box<[u8]>>,
     tokens: Vec<Token>,
 }
@@ -67,7 +67,7 @@ struct Payload {
 pub struct LentBurst {
     doorbell: Arc<Doorbell>,
     payload: Mutex<Payload>,
-    /// The sender's pages are not read any more.
+    /// True once the sender's pages are not read any more.
     is_done: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl Bursts {
     }
 }
 
-/// The zero-copy bursts of one queue's guest, as its queue sees them.
+/// The zero-copy bursts from the guest of one queue.
 #[derive(Default)]
 pub struct Lends {
     doorbell: Arc<Doorbell>,
@@ -193,7 +193,7 @@ impl Lends {
         true
     }
 
-    /// Creates the reader's handle of a burst. Call it once per burst.
+    /// Creates the reader's handle of a burst. It must be called once for each burst.
     pub fn lend(&self, burst: &Arc<LentBurst>) -> Loan {
         lock(&self.bursts).lent.push_back(Arc::clone(burst));
         Loan::new(Arc::clone(burst) as Arc<dyn Lender>)

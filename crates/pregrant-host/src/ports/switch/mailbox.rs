@@ -24,7 +24,7 @@ use super::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence
 
 struct Shared<T> {
     slots: Box<[Mutex<Option<T>>]>,
-    /// Number of mails posted and not recalled.
+    /// Number of mails that were posted and not recalled.
     posted: AtomicU32,
     /// Number of mails that the reader has taken.
     taken: AtomicU32,
@@ -88,8 +88,8 @@ impl<T> Writer<T> {
         Ok(())
     }
 
-    /// Takes the newest mail back, to add to it; it is posted again in the same slot. None: the
-    /// reader has taken all.
+    /// Takes back the newest mail, so that frames can be added to it; it is posted again in the
+    /// same slot. None: the reader has taken all mails.
     pub fn recall(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -148,7 +148,7 @@ impl Waiting {
         true
     }
 
-    /// The reader found mail without being woken.
+    /// Called when the reader found mail without being woken.
     pub fn end(&self) {
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);

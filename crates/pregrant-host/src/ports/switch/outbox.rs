@@ -70,7 +70,7 @@ struct Share {
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     of: [Option<Share>; SHARES],
-    /// The bytes that go to all ports.
+    /// Number of bytes that go to all ports.
     all: usize,
 }
 
@@ -92,16 +92,16 @@ impl Shares {
     }
 }
 
-/// A vif as a receiver.
+/// A vif as the receiver of frames.
 struct To {
     vif: Arc<Vif>,
     /// One entry for each queue, created with the first frame for the queue.
     queues: Vec<Option<Out>>,
-    /// Counts of the current burst.
+    /// The counts of the current burst.
     stats: SwitchStats,
 }
 
-/// A queue as a receiver.
+/// A queue as the receiver of frames.
 struct Out {
     mail: Writer<Box<Mail>>,
     spent: Reader<Box<Mail>>,
@@ -112,7 +112,7 @@ struct Out {
     counted: usize,
     /// The largest frame that still fitted the newest mail when it was posted. 0: none.
     room: usize,
-    /// Least size of the next mail, if the newest one still waits.
+    /// Smallest size of the next mail, if the newest one still waits.
     next_size: usize,
     touched: bool,
     /// The zero-copy part of the current burst for this queue.
@@ -142,7 +142,7 @@ impl Out {
         Self { mail, spent, inbox, open: None, counted: 0, room: 0, next_size: 0, touched: false, lent: None }
     }
 
-    /// Collects mail that was read.
+    /// Collects the mails that were read.
     fn collect(&mut self, pool: &mut Pool) {
         while let Some(mail) = self.spent.take() {
             pool.put(mail);
@@ -196,7 +196,7 @@ impl Out {
         Ok(self.open.insert(mail))
     }
 
-    /// Posts the mail that is open.
+    /// Posts the mail that is being filled.
     fn post(&mut self, pool: &mut Pool) {
         let Some(mail) = self.open.take() else { return };
         if mail.len() == 0 {
@@ -291,7 +291,7 @@ impl Outbox {
         self.view = view;
     }
 
-    /// Memory for a batch of this many bytes.
+    /// Returns memory for a batch of this number of bytes.
     pub fn room(&mut self, bytes: usize) -> Box<[u8]> {
         let size = size_for(bytes);
         if !self.pool.has(size)
@@ -304,8 +304,8 @@ impl Outbox {
         self.pool.get_bytes(size)
     }
 
-    /// Call when a port joins or leaves this worker: nothing is added to mail that waits. So the
-    /// frames of a port that joins are in mail with higher numbers than those that it sent
+    /// Called when a port joins or leaves this worker: no more frames are added to mail that waits.
+    /// So the frames of a port that joins are in mail with higher numbers than those that it sent
     /// elsewhere, and the frames of a port that left are never recalled.
     pub fn seal(&mut self) {
         let outs = self.to.iter_mut().flatten().flat_map(|to| to.queues.iter_mut().flatten());
@@ -528,8 +528,9 @@ impl Outbox {
         }
     }
 
-    /// The queue that gets memory of `size` bytes: its frames take at least half of the burst,
-    /// including gaps, and a quarter of the memory, and all can go there unchanged.
+    /// Returns the queue that gets memory of `size` bytes. The frames for that queue have at least
+    /// half of the burst's bytes, including gaps, and a quarter of the memory's; and all of them
+    /// can be received unchanged.
     fn winner(
         &self,
         size: usize,
@@ -563,7 +564,7 @@ impl Outbox {
         (inbox.takes_lent() && lends.has_room()).then_some(vif.caps)
     }
 
-    /// Copies a frame to some queues.
+    /// Copies a frame to several queues.
     #[inline(always)]
     fn copy(
         &mut self,
@@ -682,7 +683,7 @@ impl Outbox {
     }
 }
 
-/// The port that a burst comes from.
+/// The port from which a burst comes.
 pub struct Sender<'a> {
     /// The index of the sending port.
     pub port: u16,
@@ -692,7 +693,7 @@ pub struct Sender<'a> {
     pub cut: &'a mut CutFrame,
 }
 
-/// The common parameters of a burst's copies.
+/// The parameters that all copies of a burst share.
 struct Copied<'a> {
     from: u16,
     bytes: &'a [u8],

@@ -32,11 +32,12 @@ use std::time::{Duration, Instant};
 /// The upper bound of a queue's patience. A guest that lost its CPU to others normally gets it back
 /// sooner. (netback keeps frames for a stalled guest for 10 s.)
 pub const MOST: Duration = Duration::from_millis(200);
-/// Bytes that a guest must take to earn a millisecond: at 16 MiB/s its senders wait without a
-/// limit.
+/// Number of bytes that a guest must receive to earn a millisecond. At 16 MiB/s its senders wait
+/// without a limit.
 pub const BYTES_PER_MS: u64 = 16 * 1024;
 /// Patience of a new queue: a millisecond per [`BYTES_PER_MS`] that it holds when it is full. So a
-/// guest that reconnects again and again delays its senders no more than one that takes little.
+/// guest that reconnects again and again delays its senders no more than a guest that receives
+/// little.
 pub const FIRST: Duration = Duration::from_millis(32);
 /// Longest time after which a waiting sender checks again.
 pub const STEP: Duration = Duration::from_millis(10);
@@ -51,7 +52,7 @@ struct State {
     is_over: bool,
     /// The time of the last accounting. None: no sender waits.
     since: Option<Instant>,
-    /// Bytes that the guest had taken at that time.
+    /// Number of bytes that the guest had received at that time.
     taken: u64,
     waiting: Vec<Arc<dyn QueueWaker>>,
 }
@@ -75,7 +76,7 @@ impl State {
 /// The time that senders may still wait for one queue, and the senders that wait.
 pub struct Patience {
     is_waited_for: Waiting,
-    /// Number of ends; written under the lock.
+    /// Number of waits that have ended; written under the lock.
     ends: AtomicU64,
     state: Mutex<State>,
 }
@@ -163,8 +164,8 @@ mod tests {
         }
     }
 
-    /// Simulates a sender that checks every step; returns for how many milliseconds it waits if the
-    /// guest takes `bytes` in each.
+    /// Simulates a sender that checks in every step. Returns for how many milliseconds the sender
+    /// waits if the guest receives `bytes` in each millisecond.
     fn waits_ms(patience: &Patience, now: &mut Instant, taken: &mut u64, bytes_per_ms: u64) -> u64 {
         let (mut by, doorbell) = (Registered::default(), Arc::<Doorbell>::default() as Arc<dyn QueueWaker>);
         let mut ms = 0;

@@ -36,7 +36,7 @@ impl Sources {
     }
 }
 
-/// The switch has no room for another port.
+/// The error that the switch has no room for another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the switch has {MAX_PORTS} ports already; give this vif another switch (another bridge)")]
 pub struct SwitchFull;
@@ -62,7 +62,7 @@ pub struct Vif {
 pub type View = Vec<Option<Arc<Vif>>>;
 
 impl Vif {
-    /// The queue for a frame to the guest.
+    /// Returns the index of the queue for a frame to the guest.
     #[inline(always)]
     pub fn queue_of(&self, frame: &[u8]) -> u16 {
         let queue = match (self.inboxes.len(), &self.steering) {

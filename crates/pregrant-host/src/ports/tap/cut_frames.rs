@@ -9,14 +9,14 @@ use crate::ports::segments::CutFrame;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::{Arena, Offload};
 
-/// A segmented frame needs no further work.
+/// The offload of a segmented frame, which needs no further work.
 pub const FINISHED: Offload = Offload { csum_blank: false, csum_ok: true, gso_type: 0, gso_size: 0 };
 
 /// The frames into which one large segment was cut.
 #[derive(Debug, Default)]
 pub struct CutFrames {
     frames: CutFrame,
-    /// The oldest frame that waits.
+    /// The index of the oldest frame that waits.
     next: usize,
 }
 

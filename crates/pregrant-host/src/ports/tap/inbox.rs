@@ -30,7 +30,7 @@ const ALONE: usize = 2;
 /// Number of frames that the first such call asks for.
 const FIRST: usize = 4;
 
-/// The frames read from one queue of a tap.
+/// Frames that were read from one queue of a tap and wait for the guest.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
@@ -42,7 +42,7 @@ pub struct Inbox {
     many: usize,
     /// Length of the longest frame of the last call.
     longest: usize,
-    /// Single frames since the last pause.
+    /// Number of calls since the last pause that got a single frame.
     alone: usize,
     /// The last burst ended because the arena was full.
     more: bool,
@@ -106,7 +106,7 @@ impl Inbox {
         &mut self.bytes[..n * STRIDE]
     }
 
-    /// Notes that a frame was read to `slot`.
+    /// Records that a frame was read to `slot`.
     pub fn put(&mut self, slot: usize, len: usize) {
         if self.filled < SLOTS {
             self.came[self.filled] = (slot, len);

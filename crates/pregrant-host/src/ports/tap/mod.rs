@@ -92,7 +92,7 @@ const SET_OFFLOAD: Opcode = 0x4004_54D0;
 /// `TUNSETCARRIER`.
 const SET_CARRIER: Opcode = 0x4004_54E2;
 
-/// `TUN_F_CSUM`: the kernel may leave checksums blank.
+/// `TUN_F_CSUM`, which allows the kernel to leave checksums blank.
 const TAKES_BLANK: usize = 0x01;
 /// `TUN_F_TSO4 | TUN_F_TSO6`: the kernel may leave TCP segments uncut.
 const TAKES_UNCUT: usize = 0x02 | 0x04;
@@ -220,7 +220,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Creates an interface of the same name for its queues if the old one is
+    /// Creates an interface of the same name for the tap's queues if the old one is
     /// [gone](Whereabouts::Gone). Its ports continue with the new one, which is down.
     ///
     /// # Errors

@@ -16,23 +16,23 @@ use super::header::HEADER;
 use super::uring::DEPTH;
 use pregrant::port::Piece;
 
-/// Largest number of bytes of a copied frame, with its header.
+/// Largest number of bytes of a frame that is copied, including its header.
 const SHORT: usize = 2048;
 
 /// Capacity for vectors: as many as a batch of a guest's slots needs, with each frame's own bytes.
 const VECTORS: usize = DEPTH + 256;
 
-/// The place of a frame.
+/// The place of a frame in the outbox.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     at: usize,
     len: usize,
-    /// The first of its vectors, if it has several.
+    /// The index of the frame's first vector, if it has several.
     first: usize,
     vectors: usize,
 }
 
-/// The frames to be written.
+/// Frames that will be written to the tap together.
 #[derive(Debug)]
 pub struct Outbox {
     bytes: Box<[u8]>,

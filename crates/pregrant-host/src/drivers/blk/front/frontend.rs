@@ -44,7 +44,7 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     waiter: Waiter,
     disk: Arc<SharedDisk>,
     schedule: Schedule,
-    /// Index of the shared disk's descriptor among those that end a sleep.
+    /// The index of the shared disk's descriptor among those that end a sleep.
     wake: usize,
     new: Vec<DiskRequest>,
     /// The queue that gets the next part of a request.
@@ -55,7 +55,7 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     closing: bool,
     /// The toolstack removes the disk, and the flush before that was sent.
     last_flush: bool,
-    /// Budget for log lines about the backs.
+    /// The budget of log lines about the disk's backs.
     lines: LineBudget,
     /// The last log line about the back having closed the disk.
     closed: Option<String>,
@@ -104,7 +104,7 @@ where
         self.default_segments = true;
     }
 
-    /// The disk, for threads that read and write it.
+    /// Returns the disk, for threads that read and write it.
     pub fn disk(&self) -> &Arc<SharedDisk> {
         &self.disk
     }
@@ -113,7 +113,7 @@ where
         &self.end.platform
     }
 
-    /// The driver's end of the disk.
+    /// Returns the driver's end of the disk.
     pub fn vbd(&self) -> &FrontVbd<P> {
         &self.vbd
     }
@@ -122,7 +122,7 @@ where
         &self.end.device
     }
 
-    /// The own domain's xenstore connection.
+    /// Returns the connection to this domain's xenstore.
     pub fn xs(&mut self) -> &mut Client<T> {
         &mut self.end.xs
     }
@@ -357,7 +357,8 @@ where
     }
 
     /// Finishes all requests, and a flush after them if one is due. No new request may arrive
-    /// meanwhile. Returns false if that takes longer than `most`; the remaining requests fail.
+    /// meanwhile. Returns false if that takes longer than `most`; the requests that remain then
+    /// fail.
     #[inline(never)]
     pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;

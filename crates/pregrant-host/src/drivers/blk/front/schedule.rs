@@ -72,7 +72,7 @@ enum PieceOp {
 struct Piece {
     place: usize,
     op: PieceOp,
-    /// Bytes of the disk, whole sectors.
+    /// The bytes of the disk, which are whole sectors.
     bytes: Range<u64>,
 }
 
@@ -88,10 +88,10 @@ enum Stage {
 
 /// A request that is not finished.
 struct InHand {
-    /// Numbers requests in the order in which they arrived.
+    /// The number of the request, in the order in which requests arrived.
     number: u64,
     done: Done,
-    /// Number and weight of the requests that are settled with this one.
+    /// The number and the weight of the requests that are settled together with this one.
     share: (usize, usize),
     /// The first stage of the request.
     first: Stage,
@@ -105,9 +105,9 @@ struct InHand {
     /// Whole sectors; `buffer_at` is the offset on the disk of the first.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// The bytes of a write that does not fill its sectors.
+    /// The bytes of a write that does not fill whole sectors.
     patch: Vec<u8>,
-    /// Flush: the count of changes that it must make durable.
+    /// For a flush: the number of changes that it must make durable.
     covers: u64,
     interrupt: Interrupt,
     zeroes: Option<Zeroes>,
@@ -137,7 +137,7 @@ impl Zeroes {
         ])
     }
 
-    /// Cuts the next part from the range.
+    /// Removes the next part from the range, and returns it.
     fn next(&mut self, figures: &DiskFigures, parts: &Parts) -> Option<(PieceOp, Range<u64>)> {
         while self.rest.front().is_some_and(|(_, bytes)| bytes.is_empty()) {
             self.rest.pop_front();
@@ -166,7 +166,7 @@ fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     })
 }
 
-/// Number of bytes that the disk discards together.
+/// Returns the number of bytes that the disk discards as a unit.
 fn unit(figures: &DiskFigures, discard: &Discard) -> u64 {
     u64::from(discard.granularity.max(figures.sector_size))
 }
@@ -226,16 +226,17 @@ pub(super) struct Schedule {
     /// durable.
     changed: u64,
     flushed: u64,
-    /// Requests that were done, and their weight, since the last [`settled`](Self::settled).
+    /// The number of requests that were done since the last [`settled`](Self::settled), and their
+    /// weight.
     settled: (usize, usize),
     figures: Option<DiskFigures>,
     parts: Parts,
-    /// Zero bytes for one write; allocated when first needed.
+    /// Zeroes for one write. They are allocated when they are first needed.
     zeroes: Vec<u8>,
 }
 
 impl Schedule {
-    /// The disk's figures from now on.
+    /// Sets the disk's figures, which hold from now on.
     pub(super) fn set_figures(&mut self, figures: DiskFigures) {
         if self.figures.is_some_and(|before| before.units() != figures.units()) {
             self.fail_all();
@@ -297,7 +298,7 @@ impl Schedule {
         !self.ready.is_empty()
     }
 
-    /// Requests that were done since the last call, and their weight.
+    /// Returns the number of requests that were done since the last call, and their weight.
     pub(super) fn settled(&mut self) -> (usize, usize) {
         std::mem::take(&mut self.settled)
     }
@@ -354,7 +355,7 @@ impl Schedule {
         }
     }
 
-    /// Like [`add`](Self::add), when the disk's figures are known.
+    /// Adds a request as [`add`](Self::add) does, once the disk's figures are known.
     fn take(
         &mut self,
         bytes: Range<u64>,
@@ -425,7 +426,7 @@ impl Schedule {
         }
     }
 
-    /// The request's first parts can be sent.
+    /// Called when the first parts of the request can be sent.
     fn begin(&mut self, place: usize) {
         let Some(request) = &mut self.places[place] else { return };
         request.covers = self.changed;

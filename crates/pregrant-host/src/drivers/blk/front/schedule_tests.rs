@@ -133,7 +133,7 @@ struct Way {
     op: Op,
     bytes: Range<usize>,
     fate: Fate,
-    /// Read: for each byte the values that it may have.
+    /// For a read: the values that each byte may have.
     may_be: Vec<Vec<u8>>,
     /// Zeroes: later writes that are done, in order. The parts of a range of zeroes can be done
     /// long before its last one.
@@ -344,7 +344,7 @@ impl World {
     }
 }
 
-/// The bytes of a read may also be those of a change.
+/// A read may also return the bytes of a change that is under way.
 fn add_values(may_be: &mut [Vec<u8>], read: &Range<usize>, change: &Op, changed: &Range<usize>) {
     for at in read.start.max(changed.start)..read.end.min(changed.end) {
         match change {
@@ -375,7 +375,7 @@ proptest! {
     }
 }
 
-/// The result of a single request.
+/// Adds a request, and returns its result once there is one.
 fn fate_of(schedule: &mut Schedule, op: DiskOp) -> Fate {
     fate_until(schedule, op, &Interrupt::default())
 }
@@ -444,7 +444,7 @@ fn long_disk(zeroes: bool) -> Schedule {
     schedule
 }
 
-/// However long it takes, other requests do not wait for all of it.
+/// Other requests do not wait until all of a long range is done.
 #[test]
 fn a_hole_of_terabytes_is_a_few_requests_at_a_time_and_nothing_is_read() {
     let mut schedule = long_disk(true);

@@ -32,7 +32,7 @@ const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 pub enum DiskOp {
     /// Reads bytes.
     Read {
-        /// Offset of the first byte.
+        /// The offset of the first byte.
         at: u64,
         /// Number of bytes.
         len: usize,
@@ -117,7 +117,7 @@ pub struct DiskRequest {
     pub op: DiskOp,
     /// Raising this interrupt ends the request early.
     pub interrupt: Interrupt,
-    /// The receiver of the result.
+    /// The function that receives the result.
     pub done: Done,
 }
 
@@ -261,13 +261,13 @@ impl SharedDisk {
         self.state().figures = Some(figures);
     }
 
-    /// Fails all requests from now on, also those that wait for room.
+    /// Fails all requests from now on, including those that wait for room.
     pub(super) fn end(&self) {
         self.state().ended = true;
         self.room.notify_all();
     }
 
-    /// Like [`end`](Self::end), with this request after all others.
+    /// Ends the disk as [`end`](Self::end) does, and adds this request behind all others.
     pub(super) fn end_with(&self, op: DiskOp, done: Done) {
         self.put_at_once(op, done);
         self.end();
@@ -281,12 +281,12 @@ impl SharedDisk {
         state.new.push_back(DiskRequest { op, interrupt: Interrupt::default(), done });
     }
 
-    /// Descriptor that ends the loop's sleep.
+    /// Returns the descriptor that ends the loop's sleep.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
-    /// Called before the loop's last check before it sleeps.
+    /// Called by the loop for a last check before it sleeps.
     pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }

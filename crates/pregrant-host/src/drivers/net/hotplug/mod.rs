@@ -61,9 +61,9 @@ enum How {
 pub enum Capacity {
     /// Another script may start.
     Free,
-    /// The largest number of scripts ([`RUNS_MAX`]) is running.
+    /// No script may start, since the largest number ([`RUNS_MAX`]) is running.
     None,
-    /// The service refused a connection a moment ago.
+    /// No script may start, since the service refused a connection a moment ago.
     Refused,
 }
 
@@ -86,8 +86,9 @@ impl Run {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// Continues the script. One that has not started does so if there is [room](Capacity). One
-    /// that takes too long is killed; one that the service does not accept in time fails.
+    /// Continues the script. A script that has not started is started if there is [room](Capacity).
+    /// A script that takes too long is killed; a script that the service does not accept in time
+    /// fails.
     pub fn turn(&mut self, room: Capacity) -> Plugged {
         if let How::Waits(since) = self.how {
             match (room, self.begin(room)) {

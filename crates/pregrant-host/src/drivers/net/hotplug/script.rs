@@ -32,7 +32,8 @@ impl Script {
         Ok(Self { child, began: Instant::now() })
     }
 
-    /// Returns the script's result; None: it still runs. A script that takes too long is killed.
+    /// Returns the script's result. None: the script still runs. A script that takes too long is
+    /// killed.
     pub fn turn(&mut self) -> Option<Result<(), String>> {
         match self.child.try_wait() {
             Ok(None) if self.began.elapsed() < SCRIPT => None,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The time that a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval of checks of the script.
+/// Interval at which the script is checked.
 const CHECK: Duration = Duration::from_millis(50);
 
 /// The reason why a request failed.

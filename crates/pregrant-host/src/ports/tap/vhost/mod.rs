@@ -73,7 +73,7 @@ use virtqueue::Virtqueue;
 pub use shared::SharedVhost;
 pub use virtqueue::Buffer;
 
-/// Descriptors of the ring of buffers for frames.
+/// Number of descriptors of the ring of buffers for received frames.
 pub const SIZE: u16 = 256;
 /// Descriptors of the sending ring: one for each slot of a guest's ring with zero-copy payload, and
 /// one for each frame.
@@ -81,7 +81,7 @@ const TX_SIZE: u16 = 512;
 /// While the worker sleeps, up to this many frames are written by a system call each, since waking
 /// the worker costs as much.
 pub const FEW: usize = 3;
-/// Longest time without progress of the worker before it is stopped.
+/// The longest time that the worker may make no progress before it is stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of a ring, and the offsets of all parts.
@@ -133,7 +133,7 @@ pub struct Vhost<D: Worker = Device> {
     lines: Arc<TapLines>,
     tx_doors: Doors,
     rx_doors: Doors,
-    /// The time of the last stop.
+    /// Time at which the worker was last stopped.
     stopped: Option<Instant>,
     patience: Duration,
 }
@@ -182,7 +182,7 @@ impl<D: Worker> Vhost<D> {
         Ok(this)
     }
 
-    /// Starts the worker on both rings, which no one uses.
+    /// Starts the worker on both rings, which neither side uses yet.
     fn begin(&mut self, device: D) -> io::Result<()> {
         let _ = self.rx.ring.publish();
         // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped
@@ -197,7 +197,7 @@ impl<D: Worker> Vhost<D> {
         Ok(())
     }
 
-    /// Starts the worker on the sending ring, which no one uses.
+    /// Starts the worker on the sending ring, which neither side uses yet.
     fn begin_sending(&mut self, device: &D) -> io::Result<()> {
         // In normal operation completions need no calls.
         self.tx.ring.disarm();
@@ -230,8 +230,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Stops the worker, writes the frames that it did not take, and restarts it. Returns how many
-    /// frames were refused.
+    /// Stops the worker, writes the frames that the worker has not taken, and restarts it. Returns
+    /// how many frames were refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
         self.lines.warn(format_args!("restarting the vhost-net rings: {why}"));
@@ -240,8 +240,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Stops the worker. Frames that it did not take are written by a call each, in order. Returns
-    /// how many were refused.
+    /// Stops the worker. Frames that it has not taken are written by a system call each, in order.
+    /// Returns how many frames were refused.
     fn stop(&mut self) -> usize {
         self.waits = None;
         if let Some(device) = self.device.take() {
@@ -252,8 +252,9 @@ impl<D: Worker> Vhost<D> {
         self.write_left()
     }
 
-    /// Writes the frames that the worker, which has no sending ring any more, did not take, then
-    /// those kept back, in order. Returns how many were refused.
+    /// Writes the frames that the worker has not taken, and then the frames that were kept back, in
+    /// order. The worker does not have the sending ring any more. Returns how many frames were
+    /// refused.
     fn write_left(&mut self) -> usize {
         let _ = self.tx.reclaim(); // after a violation the rest stays as it is
         let mut refused = 0;
@@ -394,8 +395,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Like [`send`](Self::send), of a frame whose bytes behind the head are in `pieces`. The token
-    /// is [completed](Self::complete) once no one reads it any more.
+    /// Sends a frame as [`send`](Self::send) does, with the bytes behind its head in `pieces`. Its
+    /// token is [completed](Self::complete) once the pieces are not read any more.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until then.
@@ -481,8 +482,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Takes the sending ring from the worker, writes the frames that it did not take, and restarts
-    /// that ring; the other one continues. Returns how many frames were refused.
+    /// Takes the sending ring from the worker, writes the frames that the worker has not taken, and
+    /// restarts that ring. The receiving ring continues. Returns how many frames were refused.
     fn take_back(&mut self) -> usize {
         let Some(device) = self.device.take() else { return self.write_left() };
         if let Err(e) = device.detach(Which::Tx) {

@@ -19,13 +19,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of memory for frames in flight.
+/// Number of bytes of memory for frames in flight.
 pub const AREA: usize = 512 * 1024;
 
 /// A frame that the worker has and has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// The token of a zero-copy frame.
+    /// The token of the frame, if it is zero-copy.
     token: Option<Token>,
     at: u32,
     len: u32,
@@ -42,9 +42,9 @@ pub struct Sender {
     memory: Arc<Mapping>,
     area: Range<usize>,
     next: usize,
-    /// Frames in flight, oldest first.
+    /// The frames in flight; the oldest is first.
     sent: VecDeque<Sent>,
-    /// The fragments of the zero-copy frames among them, in the same order.
+    /// The fragments of those of these frames that are zero-copy, in the same order.
     pieces: VecDeque<Vector>,
     /// Number of zero-copy frames in flight.
     in_flight: usize,
@@ -54,7 +54,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A ring whose frames are put into these bytes of `memory`.
+    /// Creates a ring whose frames are put into these bytes of `memory`.
     pub fn new(ring: Virtqueue, memory: Arc<Mapping>, area: Range<usize>) -> Self {
         let most = ring.nr_free();
         Self {
@@ -70,7 +70,7 @@ impl Sender {
         }
     }
 
-    /// The offset of `len` free bytes.
+    /// Returns the offset of `len` free bytes.
     #[inline(always)]
     fn room(&self, len: usize) -> Option<usize> {
         let Some(oldest) = self.sent.front().map(|sent| sent.at as usize) else {
@@ -118,7 +118,7 @@ impl Sender {
         true
     }
 
-    /// Like [`put`](Self::put), of a frame whose `pieces` follow its head.
+    /// Puts a frame as [`put`](Self::put) does, with `pieces` that follow its head.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until the token is [completed](Self::completed).
@@ -188,7 +188,7 @@ impl Sender {
         self.nr_back
     }
 
-    /// Number of zero-copy frames in flight.
+    /// Returns the number of zero-copy frames in flight.
     pub fn nr_in_flight(&self) -> usize {
         self.in_flight
     }
@@ -198,7 +198,7 @@ impl Sender {
         &mut self.completed
     }
 
-    /// Number of frames in flight.
+    /// Returns the number of frames in flight.
     pub fn len(&self) -> usize {
         self.sent.len()
     }
