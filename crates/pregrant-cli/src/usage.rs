@@ -10,12 +10,12 @@ use clap::{Arg, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-/// An error in the use of the command line: exit code 2, as for any wrong usage.
+/// An error in the use of the command line. Its exit code is 2, as for any wrong usage.
 #[derive(Debug)]
 pub struct Usage(String);
 
 impl Usage {
-    /// A usage error; the text says what is wrong and what to do.
+    /// Creates a usage error; the text says what is wrong and what to do.
     pub fn new(text: impl Display) -> Self {
         Self(text.to_string())
     }

@@ -14,13 +14,13 @@ pub fn of_this_thread() -> u64 {
     ns(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of all threads of this process in ns.
+/// Returns the CPU time of all threads of this process in ns.
 pub fn of_process() -> u64 {
     ns(ClockId::ProcessCPUTime)
 }
 
-/// CPU time of one thread of this process in ns, as of its last tick or sleep, which is at most
-/// some milliseconds ago.
+/// Returns the CPU time of one thread of this process in ns, as it was at the thread's last tick or
+/// sleep. That is at most some milliseconds ago.
 ///
 /// # Errors
 ///

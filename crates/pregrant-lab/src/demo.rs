@@ -299,8 +299,8 @@ fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
     crate::bench::none_went_wrong(rows.chain(latencies.iter().flatten()))
 }
 
-/// The time of `done` repeats, as a part of that of one repeat more: one is started only if there
-/// is time for the whole of it.
+/// Returns the time of `done` repeats, divided by that of one repeat more. A repeat is started only
+/// if there is time for all of it.
 fn repeats_ratio(done: u32) -> f64 {
     f64::from(done) / f64::from(done + 1)
 }

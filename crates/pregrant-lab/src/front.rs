@@ -158,10 +158,10 @@ impl VifUser for FrontArgs {
     }
 }
 
-/// An answer that has not arrived after this time counts as lost.
+/// The time after which an answer that has not arrived counts as lost.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
 
-/// Echo requests until a signal, or as many as were asked for.
+/// Sends echo requests until a signal, or as many as were asked for.
 fn ping<P: Platform, T: Transport>(
     station: &mut Station<P, T>,
     to: Ipv4Addr,

@@ -16,8 +16,8 @@ use std::time::Duration;
 /// The largest share of the CPU time that other programs may use before the machine counts as
 /// loaded. `cargo xtask figures` does not measure on a loaded machine.
 pub const BUSY_MOST: f64 = 0.05;
-/// Above this share, while they were measured, figures are not compared: twice as much, since ticks
-/// of short rows scatter.
+/// Figures are not compared if other programs used more than this share while they were measured.
+/// It is twice as much, since ticks of short rows scatter.
 pub const COMPARED_MOST: f64 = 2.0 * BUSY_MOST;
 
 /// The time that the machine is watched before anything is measured.
@@ -70,7 +70,7 @@ impl Load {
         Some(Self { all, busy: all - idle, own: of_own })
     }
 
-    /// The share that others used since `before`, from 0 to 1.
+    /// Returns the share of the CPU time that other programs used since `before`, from 0 to 1.
     pub fn others_since(&self, before: &Self) -> f64 {
         let [all, busy, own] = [|l: &Self| l.all, |l: &Self| l.busy, |l: &Self| l.own]
             .map(|of| of(self).saturating_sub(of(before)));
@@ -114,8 +114,8 @@ pub fn check() -> Option<String> {
     })
 }
 
-/// The share of CPU time that other programs used since the last call, or since the [check]: while
-/// the last row was measured. None: the kernel does not report it.
+/// Returns the share of CPU time that other programs used since the last call, or since the
+/// [check], so while the last row was measured. None: the kernel does not report it.
 pub fn since_last() -> Option<f64> {
     let mut last = lock();
     let now = Load::now()?;

@@ -279,8 +279,8 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
 }
 
 /// Guests that have ended and will be created again, as with `on_crash = "restart"` on real Xen. A
-/// backend that does not close their vifs (because it is stopped) delays each by one patience, not
-/// by the sum.
+/// backend that does not close their vifs (because it is stopped) delays each guest by one timeout,
+/// and not by the sum of all.
 #[derive(Default)]
 struct Ended(Vec<(DomId, Removal)>);
 
@@ -441,7 +441,7 @@ fn domains(xs: &mut Client<UnixTransport>) -> String {
     format!("domains {}", known.join(", "))
 }
 
-/// The machine's directory; gone with the machine if it was made for it.
+/// The machine's directory. If it was created for the machine, it is removed with the machine.
 struct MachineDir {
     path: PathBuf,
     made: bool,
@@ -485,8 +485,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Refused: a directory that others may write, one of another user, and one behind a link; by
-    /// `serve` too.
+    /// A directory is refused if others may write to it, if it belongs to another user, or if it is
+    /// behind a link. `serve` refuses it as well.
     #[test]
     fn a_directory_that_others_may_change_is_refused() {
         let dir = std::env::temp_dir().join(format!("pregrant-only-ours-{}", std::process::id()));

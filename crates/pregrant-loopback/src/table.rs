@@ -141,8 +141,8 @@ impl<'a> Table<'a> {
 
     // Xen's part.
 
-    /// Checks in version 2 whether the entry as it is now allows this use, before it is claimed: the
-    /// claim itself counts as a use, so a user without a grant must not make it.
+    /// Checks in version 2 whether the entry as it is now allows this use, before it is claimed.
+    /// The claim itself counts as a use, so a user without a grant must not make it.
     #[inline(always)]
     pub(super) fn allows(&self, gref: u32, user: DomId, write: bool) -> Result<(), GrantStatus> {
         match self.version() {

@@ -39,8 +39,8 @@ pub struct Flow {
     pub gref_table: Option<StoreStatus>,
     /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: u64,
-    /// Number of the guest's pages that the vif has mapped or may map at any moment, apart from pages
-    /// that are kept.
+    /// Number of the guest's pages that the vif has mapped or may map at any moment, apart from
+    /// pages that are kept.
     pub pages_needed: u64,
     /// Number of pages that the vif may keep mapped.
     pub pages_allowed: u64,
@@ -123,11 +123,11 @@ counts! { |queue|
 pub struct Rate {
     pub seconds: Option<f64>,
     pub frames_per_s: Option<f64>,
-    /// Bits of the frames, without the preamble and the FCS.
+    /// Bits per second of the frames, without the preamble and the FCS.
     pub bits_per_s: Option<f64>,
     pub grant_ops_per_frame: Option<f64>,
     pub notifications_per_frame: Option<f64>,
-    /// Frames dropped in this time, by reason, without reasons that did not occur.
+    /// Number of frames dropped in this time by reason, without reasons that did not occur.
     pub dropped: BTreeMap<String, u64>,
 }
 

@@ -39,7 +39,7 @@ pub struct Load {
 pub struct Rate {
     pub requests_per_s: f64,
     pub bytes_per_s: f64,
-    /// Mean latency, seconds; null if no request was answered.
+    /// The mean latency in seconds; null if no request was answered.
     pub latency_s: Option<f64>,
 }
 

@@ -133,8 +133,8 @@ fn no_backend(dir: &Path) -> String {
     format!("no backend runs on the machine in {}; {}", dir.display(), start(dir))
 }
 
-/// The backends in `dir`; an error when none answers. Those that do not are reported on standard
-/// error.
+/// Returns the backends in `dir`, or an error if none of them answers. Those that do not answer are
+/// reported on standard error.
 fn some(dir: &Path) -> Result<Vec<Daemon>> {
     let daemons = read(dir)?;
     if daemons.iter().any(|daemon| daemon.answer().is_some()) {
@@ -199,7 +199,7 @@ fn show(dir: &Path, args: &TopArgs, stop: &Stop) -> Result<()> {
     }
 }
 
-/// The view on a terminal of the present size.
+/// Formats the view for a terminal of the present size.
 fn picture(before: &[Daemon], now: &[Daemon]) -> Vec<String> {
     let (columns, rows) = Terminal::size();
     table::render(&Rates::between(before, now), columns, rows)

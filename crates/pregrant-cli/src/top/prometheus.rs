@@ -69,7 +69,7 @@ impl Metric {
     }
 }
 
-/// A label's value: backslash, quote and line feed are what the format escapes.
+/// Escapes a label's value: the format escapes backslash, quote and line feed.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(text(&[]), "");
     }
 
-    /// The names of the metrics in a text, without the suffixes of a histogram's series.
+    /// Returns the names of the metrics in a text, without the suffixes of a histogram's series.
     fn named(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
         words.filter(|word| word.starts_with("pregrant_")).collect()

@@ -12,8 +12,8 @@ use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::OLDEST_NS;
 use std::collections::BTreeMap;
 
-/// A column: heading, alignment, how early it is left out on a narrow terminal (0: never), and its
-/// cell.
+/// A column of the table: its heading, its alignment, how early it is left out on a narrow terminal
+/// (0: never), and its cell.
 struct Column {
     name: &'static str,
     align: Align,
@@ -48,7 +48,7 @@ const COLUMNS: [Column; 11] = [
 /// Heading of the last column, which may be long and is cut at the terminal's edge.
 const DROPS: &str = "dropped/s";
 
-/// Lines above, in and below the tables; no line is longer than `columns`.
+/// Formats the lines above, in and below the tables. No line is longer than `columns`.
 pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<String> {
     let Rates { daemons, flows, loads } = rates;
     let backs: Vec<&BackStatus> = daemons.iter().filter_map(Daemon::answer).collect();
@@ -141,7 +141,7 @@ fn serves(back: &BackStatus) -> String {
     each.join(", ")
 }
 
-/// The load of each worker, where there are several.
+/// Describes the load of each worker, if there are several.
 fn carried(workers: &[usize]) -> String {
     match workers {
         [] | [_] => String::new(),
@@ -152,7 +152,8 @@ fn carried(workers: &[usize]) -> String {
     }
 }
 
-/// Lines for devices that are not vifs: disks, and others with the counters of their class.
+/// Formats the lines for devices that are not vifs: disks, and other devices with the counters of
+/// their class.
 fn others(loads: &[Load]) -> Vec<String> {
     let mut table = Table::new(&[
         ("device", Align::Left),
@@ -246,7 +247,7 @@ fn path(flow: &Flow) -> String {
     plain(&flow.chains.iter().map(chain).collect::<Vec<_>>().join(" / "))
 }
 
-/// Number of the guest's pages that the vif has mapped; they belong to no direction.
+/// Returns the number of the guest's pages that the vif has mapped. They belong to no direction.
 fn pages(flow: &Flow) -> String {
     if flow.dir == "tx" { flow.mapped_pages.to_string() } else { String::new() }
 }
@@ -277,7 +278,7 @@ fn or_dash(value: Option<f64>) -> String {
     value.map_or("-".into(), figure)
 }
 
-/// Three digits and a decimal prefix: `950`, `12.3k`, `4.56G`.
+/// Formats a value with three digits and a decimal prefix: `950`, `12.3k`, `4.56G`.
 pub fn si(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".into() };
     match value {
@@ -305,10 +306,10 @@ fn shorten(lines: &mut Vec<String>, most: usize) {
     lines.push(format!("... {} more line(s)", left_out + 1));
 }
 
-/// End of a line that was cut because it is longer than the terminal is wide.
+/// The end of a line that was cut because it is longer than the terminal is wide.
 const CUT: &str = "...";
 
-/// The part of a line that fits on the terminal.
+/// Returns the part of a line that fits on the terminal.
 fn cut(line: &str, columns: usize) -> String {
     let line = line.trim_end();
     if width(line) <= columns {
@@ -470,7 +471,7 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
         assert_eq!(render(&Rates::between(&[], &[]), 80, 24), ["no backend is running"]);
     }
 
-    /// Heads from staging buffers, and several paths in a row, are displayed.
+    /// The table shows heads from staging buffers, and several paths in a row.
     #[test]
     fn a_chain_is_shown_in_its_order() {
         let of = |chain: &[&str], len: Option<u32>| {

@@ -1,4 +1,4 @@
-//! The reader's terminal: its size, keys without Enter, a picture that is replaced without flicker.
+//! Reads the size of the terminal and keys without Enter, and replaces a picture without flicker.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;

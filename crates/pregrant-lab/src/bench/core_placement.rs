@@ -24,7 +24,8 @@ pub struct CorePlacement {
 }
 
 impl CorePlacement {
-    /// The placement for a back with this many worker threads; 0: it serves the queues itself.
+    /// Returns the placement for a back with this many worker threads; 0: the back's only thread
+    /// serves the queues.
     pub fn of(workers: usize) -> io::Result<Self> {
         Ok(Self::on(&crate::limit::cores()?, workers))
     }

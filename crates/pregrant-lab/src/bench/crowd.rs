@@ -25,8 +25,8 @@ pub const DATA_LEN: u32 = 2048;
 const FIRST: u16 = 10;
 /// The time that rings are full before frames are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Descriptors of this process for each vif, as broker and xenstored: connections, memory, ledgers,
-/// what outlives a back.
+/// Number of descriptors that this process needs for each vif as broker and xenstored: connections,
+/// memory, ledgers, and memory that outlives a back.
 const DESCRIPTORS_A_VIF: u64 = 16;
 
 /// Settings of a testbed with many guests.
@@ -161,7 +161,7 @@ pub struct Echoes {
 }
 
 impl Echoes {
-    /// A share of each time that an event woke the backend.
+    /// Divides `of` by the number of times that an event woke the backend.
     pub fn a_wakeup(&self, of: u64) -> f64 {
         of as f64 / self.guest.spent.ops.wakeups.max(1) as f64
     }
@@ -204,12 +204,13 @@ impl Stand {
         Ok(Self { ends, wrong: Wrong::default() })
     }
 
-    /// The backend's use of the machine up to now.
+    /// Asks the backend for the resources that it has used up to now.
     pub fn spent(&mut self) -> Result<Spent> {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent))
     }
 
-    /// Bytes of memory of the backend's process: its own, and memory of guests that it has mapped.
+    /// Returns the number of bytes of the backend's own memory, and of guests' memory that it has
+    /// mapped.
     pub fn memory(&self) -> Result<[u64; 2]> {
         let path = format!("/proc/{}/status", self.ends.back.pid());
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;

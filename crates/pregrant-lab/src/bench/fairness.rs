@@ -93,8 +93,8 @@ struct Row {
     records: Repeats,
 }
 
-/// Frames per second in one repeat: of the guests that are not greedy, and of the greedy one, if
-/// there is one.
+/// Returns the frames per second of one repeat: of each guest that is not greedy, and of the greedy
+/// guest, if there is one.
 fn shares(window: &Window, guests: usize, greed: Greed) -> (Vec<f64>, Option<f64>) {
     let rates: Vec<f64> =
         window.frames.iter().map(|frames| *frames as f64 / window.seconds.max(1e-9)).collect();
@@ -203,7 +203,8 @@ pub fn measure(args: &FairnessArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, &cores))
 }
 
-/// The backend's workers: own ones of the guests once, whatever numbers there are.
+/// Returns the placements and numbers of the backend's workers. With a worker for each guest there
+/// is only one row, whatever numbers are given.
 fn teams(args: &FairnessArgs) -> Vec<(Placement, u16)> {
     let of = |place: &Placement| match place {
         Placement::Own => vec![(Placement::Own, 0)],

@@ -107,7 +107,7 @@ fn next<T>(from: &Receiver<T>, shared_core: bool) -> Option<T> {
     }
 }
 
-/// The backend's side: copies pages as asked, until the guest has finished.
+/// Runs the backend's side: copies pages as asked, until the guest has finished.
 fn copy_bursts(
     back: &Loopback,
     size: u16,
@@ -187,7 +187,7 @@ impl Row {
         })
     }
 
-    /// The guest's side: runs rounds of all operations until the time is over, at least one.
+    /// Runs the guest's side: rounds of all operations until the time is over, at least one round.
     fn rounds(
         &self,
         guest: &Loopback,

@@ -76,7 +76,7 @@ enum Row {
     Wake,
 }
 
-/// The rows but for pools, which follow the first.
+/// All rows except those for pools, which follow the first of these.
 const ROWS: [Row; 14] = [
     Row::Lines { stride: 256, copies: Copies::None },
     Row::Lines { stride: 64, copies: Copies::None },
@@ -235,8 +235,8 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// An error if the target was killed: a missing result is then a failure, not a property of the
-/// machine.
+/// Returns an error if the target was killed. A missing result is then a failure, and not a
+/// property of the machine.
 fn alive(target: &mut Option<Target>) -> Result<()> {
     match target.as_mut().map(Target::check_alive) {
         Some(Err(e)) => Err(format!("{e}; its rows would be missing or wrong, run bench limit again").into()),
@@ -244,15 +244,16 @@ fn alive(target: &mut Option<Target>) -> Result<()> {
     }
 }
 
-/// The two rows that others are shown against: lines handed over (the headline) and grant copy's
-/// system call at 64 B.
+/// The two rows with which others are compared: single lines handed over (the headline), and grant
+/// copy's system call at 64 B.
 pub struct Ceiling {
     pair: [usize; 2],
     target: Target,
 }
 
 impl Ceiling {
-    /// Lines passed on at a time, as in `bench limit` unless an option changes it.
+    /// Number of lines that are passed on at a time, as in `bench limit` unless an option changes
+    /// it.
     const BURST: u32 = 32;
 
     /// Starts the process whose memory is read. None: this process may use only one core.

@@ -135,7 +135,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
 ];
 
-/// The paths of a guest that only sends, to a backend shared with others: it maps no pages of
+/// The paths of a guest that only sends to a backend shared with other guests. It maps no pages of
 /// theirs, and exports pages for RX only.
 pub const SENDERS_PATHS: &[(PathName, &str)] = &[
     described(PathName::Copy),
@@ -182,7 +182,7 @@ impl NetPath {
         }
     }
 
-    /// RX: true if frames are in pages that the guest can read by reference.
+    /// True if received frames are in pages that the guest can read by reference.
     fn comes_in_pages(self) -> bool {
         ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path)
     }
@@ -234,8 +234,8 @@ named! {
     }
 }
 
-/// Largest number of workers: each is an attachment, of which a domain has 20, and the control
-/// thread uses two.
+/// Largest number of workers. Each worker is an attachment, of which a domain has 20, and the
+/// control thread uses two.
 const WORKERS_MOST: i64 = 16;
 
 /// Parses the number of bytes of a frame's head.
@@ -261,7 +261,7 @@ pub fn data_len(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Entries of a table for the pages of all ids of a queue: 256 of each direction.
+/// Number of table entries for the pages of all ids of a queue: 256 of each direction.
 pub const STATIC_POOL: usize = 512;
 /// Number of the guest's own pages that the table has room for, in addition.
 const OWN_PAGES: usize = RING_SLOTS as usize;
@@ -295,18 +295,18 @@ impl Row {
         Self { case, workers: 0, bench, records: Repeats::default(), platform: String::new() }
     }
 
-    /// A row for frames of `size` bytes, with buffers of this length if the path has some.
+    /// Creates a row for frames of `size` bytes, with buffers of this length if the path has some.
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
         Self::of("net", Case { size, data_len, ..Case::of(dir, path) })
     }
 
-    /// The path for the rests of frames whose heads come from staging buffers.
+    /// Returns the path for the rests of frames whose heads come from staging buffers.
     pub fn rest(&self) -> Option<PathName> {
         self.heads.then_some(self.case.rest)
     }
 
-    /// Number of entries in the back's table for the guest's own buffers.
+    /// Returns the number of entries in the back's table for the guest's own buffers.
     pub fn table(&self) -> usize {
         self.gref_pages.map_or(0, |pages| pages - STATIC_POOL)
     }
@@ -321,7 +321,7 @@ impl Row {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
 
-    /// Staging's data length of the other direction, if it is different; 0: no buffers.
+    /// Returns the data length of staging in the other direction, if it differs; 0: no buffers.
     fn other_data_len(&self) -> Option<u32> {
         let [tx, rx] = self.data_lens?;
         Some(if self.dir == Dir::Tx { rx } else { tx }.unwrap_or(0))
@@ -476,7 +476,8 @@ pub fn run(args: NetArgs, given: &Given) -> Result<()> {
     args.output.run(|run| measure(&args, run))
 }
 
-/// The ways in which a guest receives: by copy or reference, with which head and coalescing.
+/// Returns the ways in which a guest receives: by copy or by reference, with the lengths of heads
+/// and the coalescing.
 fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoalescing)> {
     let heads = if rx == RxWay::Reference { &args.rx_head[..] } else { &[RX_HEAD_BYTES as u32] };
     let coalescings = if dir == Dir::Rx { &args.rx_coalesce[..] } else { &[RxCoalescing::Off] };
@@ -484,7 +485,7 @@ fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoale
     all.collect()
 }
 
-/// The kinds of memory from which frames are sent.
+/// Returns the kinds of memory from which frames are sent.
 fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
     if dir != Dir::Tx || path != PathName::GrefMapping {
         return vec![None];

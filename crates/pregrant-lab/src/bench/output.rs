@@ -43,8 +43,8 @@ impl Output {
         run(self.lines.json.as_deref(), self.report.as_deref(), "", checked(measure))
     }
 
-    /// Like [`run`](Self::run), for a bench that reports its own failures; an empty line precedes
-    /// the name of the report.
+    /// Measures as [`run`](Self::run) does, for a bench that reports its own failures. An empty
+    /// line precedes the name of the report.
     pub fn run_all(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "\n", measure)
     }

@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Rows with the row that they are compared with, if there is one.
+/// Returns each row with the row that it is compared with, if there is one.
 fn paired(
     rows: &[Row],
     counterpart: impl Fn(&Row, Kind) -> Option<Kind>,

@@ -240,8 +240,8 @@ fn alike(a: &Record, b: &Record) -> bool {
     least > 0.0 && most <= least * (1.0 + ALIKE)
 }
 
-/// The ratio of one row to another, from repeats in the same phase of the machine, and the number
-/// of these.
+/// Describes the ratio of one row to another, from repeats in the same phase of the machine, and
+/// the number of these repeats.
 fn times(row: &Repeats, base: &Repeats) -> String {
     let repeats = row.iter().zip(base.iter());
     let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);

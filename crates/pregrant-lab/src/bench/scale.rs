@@ -67,12 +67,12 @@ pub struct ScaleArgs {
     pub lines: Lines,
 }
 
-/// Machines with the first number of vifs, at most.
+/// Largest number of machines with the first number of vifs.
 const MOST_BASES: u32 = 8;
 /// The time that backends may need to finish their work after connecting, before they are idle.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// A row: a number of vifs, a path, and a number of workers.
+/// A row of the table: a number of vifs, a path, and a number of workers.
 #[derive(Default)]
 struct Row {
     path: PathName,
@@ -94,7 +94,7 @@ struct Row {
 }
 
 impl Row {
-    /// A record with the fields that all records of the row share.
+    /// Creates a record with the fields that all records of the row share.
     fn record(&self, args: &ScaleArgs, dir: &str, busy: u16, syscalls_a_wakeup: Option<f64>) -> Record {
         let mut record = Record::new("scale", &self.path.to_string(), dir, args.size.into());
         record.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
@@ -231,7 +231,8 @@ fn bases(vifs: u16, repeats: u32) -> u32 {
     repeats.div_ceil(vifs.into()).clamp(1, MOST_BASES)
 }
 
-/// Nanoseconds of the backend's CPU time for each frame, without time that other programs used.
+/// Returns the nanoseconds of the backend's CPU time for each frame, without time that other
+/// programs used.
 fn cost(record: &Record) -> f64 {
     record.backend_cpu_ns as f64 / record.frames.max(1) as f64
 }

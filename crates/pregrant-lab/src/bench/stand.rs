@@ -1,5 +1,5 @@
-//! A machine with one guest and one backend, each on a core of its own; or one for each worker,
-//! while there are cores.
+//! A machine with one guest and one backend, each on a core of its own. With worker threads, each
+//! worker also has its own core while there are cores.
 
 use super::Result;
 use super::core_placement::CorePlacement;
@@ -8,9 +8,8 @@ use crate::process::report::Played;
 use crate::testbed::{Ends, Process, Testbed};
 use pregrant_host::drivers::{Mode, Placement};
 
-/// Domain id of the guest. Guests beside it have the next ones, each with a domain of its own. If
-/// guests are placed by their numbers, the guest gets the first of two workers, and those beside it
-/// the other.
+/// The domain id of the guest. Other guests have the next ids. If guests are placed by their ids,
+/// the guest gets the first of two workers, and the others get the second.
 const GUEST: u16 = 6;
 const FIRST_NEIGHBOUR: u16 = 101;
 
@@ -29,7 +28,8 @@ impl Stand {
         Self::with_workers(0, Mode::Poll, Placement::Balanced)
     }
 
-    /// A stand whose backend has this many worker threads, which wait in this way; 0: none.
+    /// Creates a stand whose backend has this number of worker threads (0: none), with this waiting
+    /// mode and placement.
     pub fn with_workers(workers: usize, mode: Mode, place: Placement) -> Result<Self> {
         Self::on(Testbed::start()?, CorePlacement::of(workers)?, mode, place)
     }
@@ -61,8 +61,8 @@ impl Stand {
         &self.core_placement
     }
 
-    /// Runs one case, with such a neighbour from before until after: the guest's account and the
-    /// backend's.
+    /// Runs one case. If it has a neighbour, that is active from before the case until after it.
+    /// Returns the guest's results and the backend's.
     pub fn play(&mut self, case: Case) -> Result<(Played, Played)> {
         let case = Case { front: GUEST, handle: self.vifs, ..case };
         self.vifs += 1;

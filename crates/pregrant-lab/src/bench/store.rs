@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 
 /// The guest of the first connection; the others follow.
 const FIRST_GUEST: u16 = 1;
-/// Number of nodes of others in the store, and of watches on them.
+/// Number of nodes of other guests in the store; the next constant is the number of watches on
+/// them.
 const OTHERS: usize = 10_000;
 const OTHERS_WATCHES: usize = 1000;
 const WARM_UP: Duration = Duration::from_millis(20);
@@ -95,8 +96,8 @@ impl Running {
         Ok(Self { handle, thread, server })
     }
 
-    /// Processor time of the server. It sleeps whenever this is asked, so the kernel's account is
-    /// complete.
+    /// Returns the processor time that the server has used. It is called while the server sleeps,
+    /// so the kernel's account is complete.
     fn cpu_ns(&self) -> Result<u64> {
         Ok(cpu_time::of_thread(self.server)?)
     }
@@ -113,7 +114,7 @@ impl Running {
     }
 }
 
-/// Xen's own quotas, but room for the deepest round.
+/// Returns Xen's own quotas, with more room where the deepest round needs it.
 fn limits() -> Limits {
     Limits { transactions: 256, ..Limits::default() }
 }

@@ -1,5 +1,5 @@
-//! The requests of `bench store`, byte by byte, and their target: sockets, or the server's core
-//! alone.
+//! Makes the requests of `bench store`, byte by byte, and sends them by sockets or to the server's
+//! core alone.
 
 use crate::named::named;
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
@@ -152,13 +152,14 @@ fn request(out: &mut Vec<u8>, kind: MsgType, tx: u32, slot: usize, payload: &[&[
     codec::encode(out, kind.raw(), slot as u32, tx, payload);
 }
 
-/// The node of an operation; each operation of a round has its own, so that they do not conflict.
+/// Returns the node of an operation. Each operation of a round has its own node, so that the
+/// operations do not conflict.
 fn node(slot: usize) -> String {
     format!("data/{slot}\0")
 }
 
 impl Load {
-    /// A load for a connection of a guest that owns its `data` node.
+    /// Creates a load for a connection of a guest that owns its `data` node.
     pub fn new(op: Op, depth: usize) -> Self {
         let mut requests = vec![];
         for slot in 0..depth {
@@ -223,7 +224,7 @@ impl Load {
         Ok(done)
     }
 
-    /// The requests, in the transactions that were just opened.
+    /// Returns the requests, in the transactions that were just opened.
     fn in_transactions(&self, opened: &Answers) -> io::Result<Vec<u8>> {
         let mut out = vec![];
         for (slot, (_, payload)) in opened.messages().enumerate() {

@@ -47,7 +47,7 @@ pub(super) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sum of bytes in which every bit, and every place, counts.
+/// Returns a sum of bytes in which every bit and every position counts.
 fn sum(parts: [&[u8]; 2]) -> u64 {
     let mut sum = parts.iter().map(|p| p.len() as u64).sum();
     for chunk in parts.iter().flat_map(|p| p.chunks(8)) {
@@ -119,8 +119,8 @@ pub(super) fn write_acks(run: u64, counters: &Counters, numbers: &[u64], into: &
     into[48..ACKS_HEADER].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Parses an acknowledgement of `run`: its counters and numbers. None: it is damaged, or of another
-/// run.
+/// Parses an acknowledgement of `run`: its counters and numbers. None: it is damaged, or belongs to
+/// another run.
 pub(super) fn read_acks(bytes: &[u8], run: u64) -> Option<(Counters, impl Iterator<Item = u64>)> {
     let (head, rest) = (bytes.get(..48)?, bytes.get(ACKS_HEADER..)?);
     let n = rest.len() / 8;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Largest number of senders at the same time; a new one replaces the one that was silent for
+/// Largest number of senders at the same time. A new sender replaces the one that was silent for
 /// longest.
 pub(super) const RUNS_MAX: usize = 16;
 /// Size of the receive buffer that is asked for.
@@ -90,7 +90,7 @@ impl Seen {
     }
 }
 
-/// Numbers may be ahead of the first missing one by at most this: more than any window.
+/// The largest distance of a number from the first missing one. It is more than any window.
 const AHEAD_MAX: u64 = 1 << 16;
 
 impl Receiver {

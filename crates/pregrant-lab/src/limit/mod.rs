@@ -38,7 +38,7 @@ pub struct Measured {
     pub syscalls: u64,
 }
 
-/// The cores that this process may use; measurements use the first two.
+/// Returns the cores that this process may use; measurements use the first two.
 pub fn cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
@@ -51,7 +51,8 @@ pub fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The result of a thread that was joined; a panic in it continues here.
+/// Returns the result of a thread that was joined. If the thread panicked, the panic continues
+/// here.
 pub fn joined<T>(result: std::thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

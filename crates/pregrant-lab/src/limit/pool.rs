@@ -37,7 +37,7 @@ const MIXES: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Number of private buffers of each end.
 const PRIVATE: usize = 128;
 
-/// Distance of buffers in bytes, for frames of `size` bytes.
+/// Returns the distance of buffers in bytes, for frames of `size` bytes.
 pub fn stride(size: usize) -> usize {
     if size <= 256 { 256 } else { 2048 }
 }
@@ -53,8 +53,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Address of a buffer's bytes. Small frames begin at one of four lines: with a constant stride
-    /// all buffers would use the same sets of the caches.
+    /// Returns the address of a buffer's bytes. Small frames begin at one of four lines, since with
+    /// a constant stride all buffers would use the same sets of the caches.
     #[inline(always)]
     fn at(&self, id: u32) -> *mut u8 {
         let line = (id & 3) as usize * LINE;
@@ -78,7 +78,8 @@ impl Pool {
         black_box(product);
     }
 
-    /// Writes batches until asked to stop; ends with everything published. Returns its CPU time.
+    /// Writes batches until it is asked to stop. It ends when all of them are published, and
+    /// returns its CPU time.
     fn give(&self, batch: u32) -> u64 {
         let before = cpu_time::of_this_thread();
         let mut free: VecDeque<u32> = (0..self.buffers.count).collect();

@@ -51,7 +51,7 @@ impl Drop for TargetMemory {
     }
 }
 
-/// The target's side: prints the address of its memory, and waits for `input` to end.
+/// Runs the target's side: prints the address of its memory, and waits for the end of `input`.
 pub fn serve_target(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
     let memory = TargetMemory::new()?;
     writeln!(output, "{}", memory.start())?;

@@ -1,4 +1,5 @@
-//! An eventfd there and back: what a notification costs when the other end sleeps.
+//! Measures an eventfd there and back, which shows what a notification costs when the other end
+//! sleeps.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -35,14 +35,15 @@ enum Count {
     Missing,
     Overflow,
     Left,
-    /// The first of [`GUESTS`]: the next number of each guest's.
+    /// The first of [`GUESTS`] counts: for each guest, the number that its next frame has.
     Next,
 }
 
 /// Number of guests that are distinguished, by domain id.
 const GUESTS: usize = 8;
 
-/// The guest that sent a frame, by the address that the testbed assigns: 00:16:3e:0:DOMAIN:0.
+/// Returns the guest that sent a frame, by the address that the testbed assigns:
+/// 00:16:3e:0:DOMAIN:0.
 fn guest_of(frame: &[u8]) -> usize {
     usize::from(frame.get(10).copied().unwrap_or(0)) % GUESTS
 }
@@ -67,7 +68,7 @@ fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
     tail
 }
 
-/// The counts of all ports together. One process at a time counts.
+/// The counts of all ports together. Only one process at a time updates them.
 pub struct Account {
     kept: Mutex<Persistent>,
     /// Time at which the first frame reached this process; 0: none has.
@@ -75,7 +76,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Opens the account; without `succeed` all counts start at 0.
+    /// Opens the account. Without `succeed` all counts start at 0.
     pub fn open(platform: &Loopback, succeed: bool) -> Result<Self> {
         let kept = Mutex::new(platform.persist(NAME, pregrant::PAGE_SIZE)?);
         let account = Self { kept, first_frame_at_ns: AtomicU64::new(0) };
@@ -93,7 +94,7 @@ impl Account {
         act(kept.word(word * 4).expect("a page has room for a dozen counts"))
     }
 
-    /// A guest sent a frame with these first and last bytes.
+    /// Called when a guest sent a frame with these first and last bytes.
     fn note(&self, head: &[u8], tail: &[u8]) {
         let Some(number) = frame_number::read(tail) else { return };
         let due = self.with(Count::Next as usize + guest_of(head), |next| {

@@ -79,7 +79,7 @@ struct Host {
     redo: Rc<Cell<bool>>,
     worker_threads: Option<Arc<WorkerThreads>>,
     attach_at_ns: u64,
-    /// The directory of the machine's sockets, and the number of this domain.
+    /// The directory of the machine's sockets; `domid` is the number of this domain.
     dir: PathBuf,
     domid: u16,
     /// The number of the descriptor for commands among the descriptors that wake this thread. None:
@@ -144,7 +144,8 @@ impl Host {
         })
     }
 
-    /// Executes a command, and answers it. `spent`: resources used before the answer was prepared.
+    /// Executes a command and answers it. `spent` are the resources that were used before the
+    /// answer was prepared.
     fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
         let done = match command {
             ProcessCommand::StartWorkers(worker_setup) => {
@@ -177,7 +178,7 @@ impl Host {
         send_report(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
     }
 
-    /// A crowd's devices, from now on, also between commands.
+    /// Serves a crowd's devices from now on, also between commands.
     fn serve(&mut self, worker_setup: &WorkerSetup, devices: Devices) -> Result<Report> {
         if let Devices::Vifs(path) = devices {
             *self.port_plan.borrow_mut() = PortPlan::Crowd(Arc::clone(&self.hall));
@@ -393,7 +394,7 @@ impl Host {
     }
 }
 
-/// The path that the case's vif runs in the case's direction.
+/// Returns the path that the case's vif uses in the case's direction.
 fn path_of(backend: &LoopbackBackend, case: &Case) -> String {
     let reports = backend.reports();
     let own = reports.iter().find(|r| (r.id.front.0, r.id.handle) == (case.front, case.handle));

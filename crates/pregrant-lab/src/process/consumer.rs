@@ -40,8 +40,8 @@ impl Consumer {
         }
     }
 
-    /// Handles frames of queue `i` by a hook that drops them, or sends them back, `slots` slots
-    /// each.
+    /// Handles frames of queue `i`, of `slots` slots each, by a hook that drops them or sends them
+    /// back.
     #[inline(always)]
     pub fn hook(
         &mut self,
@@ -85,7 +85,7 @@ impl Consumer {
         Ok(n)
     }
 
-    /// Frames of queue `i` that were copied to `arena`.
+    /// Handles frames of queue `i` that were copied to `arena`.
     #[inline(always)]
     pub fn consume(
         &mut self,

@@ -82,7 +82,7 @@ pub fn attach(broker: &Path, domid: u16, handle: u32, config: FrontConfig) -> Re
     Ok(Frontend::new(platform, xs, handle, config, false)?)
 }
 
-/// The error for a vif that did not connect in time.
+/// Creates the error for a vif that did not connect in time.
 pub fn not_connected(guest: &mut Guest, patience: Duration) -> Box<dyn Error> {
     let at = guest.device().id();
     match guest.states() {
@@ -98,7 +98,7 @@ pub fn connect(guest: &mut Guest) -> Result<()> {
     if guest.connect(PATIENCE)? { Ok(()) } else { Err(not_connected(guest, PATIENCE)) }
 }
 
-/// A guest's settings for frames that travel by this path.
+/// Returns a guest's settings for frames that use this path.
 pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig {
     let len = data_len.and_then(DataLen::new);
     FrontConfig {
@@ -175,7 +175,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// The resources that a guest with a thread of its own has used so far.
+/// Returns the resources that a guest with a thread of its own has used so far.
 pub fn spent(guest: &Guest) -> Spent {
     Spent {
         ops: guest.platform().counters(),
@@ -317,7 +317,7 @@ struct Sender<'a> {
     /// Largest number of frames that are sent per second.
     rate: Option<f64>,
     gives_way: bool,
-    /// Answers to wait for before the ring's lines are touched.
+    /// Number of answers to wait for before the ring's cache lines are touched.
     want: u32,
     /// The guest's own buffers for frames of one queue, if it has any.
     own: Option<OwnFrames>,

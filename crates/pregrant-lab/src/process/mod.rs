@@ -106,7 +106,7 @@ fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport
     Ok((platform, xs))
 }
 
-/// The next command; None at the end of the input.
+/// Reads the next command; None at the end of the input.
 fn next_command() -> Result<Option<ProcessCommand>> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {

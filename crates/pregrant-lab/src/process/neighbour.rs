@@ -2,7 +2,7 @@
 //! to another vif at the same backend.
 //!
 //! The guest yields on its own processor: it has the lowest priority, and yields after each act.
-//! What the measured guest loses is therefore lost at the backend.
+//! So the measured guest loses nothing on its processor: it loses time only at the backend.
 
 use super::process_command::Nuisance;
 use super::report::Report;

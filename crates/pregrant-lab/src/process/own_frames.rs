@@ -123,7 +123,7 @@ impl OwnFrames {
     }
 }
 
-/// Bytes of a frame of `size` that are written.
+/// Returns how many bytes of a frame of `size` are written.
 pub fn written(fill: Fill, size: usize) -> usize {
     match fill {
         Fill::Whole => size,

@@ -1,4 +1,4 @@
-//! The ports behind the vifs of the back's process, as the last command requested them.
+//! Chooses the ports of the vifs of the back's process, as the last command requested them.
 
 use super::account::{Account, CountedPort};
 use super::crowd::port::Hall;
@@ -36,7 +36,8 @@ pub enum PortPlan {
 }
 
 impl PortPlan {
-    /// The ports of a vif with `n` queues; `caps` is the offload work that the guest accepts to do.
+    /// Returns the ports of a vif with `n` queues; `caps` is the offload work that the guest
+    /// accepts to do.
     fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Ports {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.

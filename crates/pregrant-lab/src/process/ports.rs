@@ -52,7 +52,7 @@ impl Gaps {
 }
 
 impl SinkPort {
-    /// A port for a case; `gaps` records the time between bursts.
+    /// Creates a port for a case; with `gaps` it records the time between bursts.
     pub fn new(signals: Arc<Signals>, look: bool, gaps: bool) -> Self {
         let sink = CheckingSink::new(Check::Number);
         locked(&signals.sinks).push(sink.counters());
@@ -141,7 +141,7 @@ impl SourcePort {
 }
 
 impl SourcePort {
-    /// A port for a case, with frames of `size` bytes in bursts of `burst`.
+    /// Creates a port for a case, with frames of `size` bytes in bursts of `burst`.
     pub fn new(signals: Arc<Signals>, size: usize, burst: usize) -> Self {
         Self {
             generator: Generator::new(Head::default(), size),

@@ -79,7 +79,7 @@ pub struct Buffers {
     pub pages: usize,
     /// The order in which buffers are used.
     pub reuse: Reuse,
-    /// The bytes that the guest writes there before each frame is sent.
+    /// The bytes that the guest writes to a buffer before each frame is sent.
     pub fill: Fill,
 }
 
@@ -170,7 +170,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case with one queue and bursts of 64 frames of 64 bytes, without a duration and a vif.
+    /// Creates a case with one queue and bursts of 64 frames of 64 bytes, without a duration and a
+    /// vif.
     pub fn of(dir: Dir, path: PathName) -> Self {
         Self {
             front: 0,
@@ -324,8 +325,8 @@ pub enum ProcessCommand {
         /// Number of buffers per direction, if there are more than slots.
         buffers: u32,
     },
-    /// Guests: keep the rings of these full, in turn, until the next command. Answer: `Done`, once
-    /// all are full.
+    /// Guests: keep the rings of these guests full, in turn, until the next command. Answer:
+    /// `Done`, once all rings are full.
     Send(Vec<Load>),
     /// Guests: the first one sends one frame at a time, which come back. Answer: `Case`.
     Echo {
@@ -333,7 +334,7 @@ pub enum ProcessCommand {
         #[serde(with = "by_name")]
         mode: Mode,
     },
-    /// Guests: send no more, and wait until all is answered. Answer: `Sent`.
+    /// Guests: send no more, and wait until everything is answered. Answer: `Sent`.
     Rest,
     Disks(DisksCommand),
 }

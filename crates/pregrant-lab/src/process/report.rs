@@ -14,7 +14,7 @@ pub enum Report {
     Failed(String),
     /// The latest events as text, for the demo to display.
     Note(String),
-    /// A case is over, or single frames of a crowd's first guest are.
+    /// A case has ended, or the single frames of a crowd's first guest have.
     Case(Box<Played>),
     /// This many bytes of a transfer have arrived.
     Reached(u64),
@@ -30,7 +30,7 @@ pub enum Report {
     },
     /// A text that says how the platform copies and maps.
     Described(String),
-    /// The use of a crowd's backend up to now.
+    /// The resources that a crowd's backend has used up to now.
     Spent(Spent),
     /// The frames that have arrived so far.
     Seen {
@@ -58,7 +58,8 @@ pub struct Spent {
     pub devices_ns: Vec<(u16, u64)>,
     /// Counts of this end's platform operations.
     pub ops: Counters,
-    /// Sleeps that ended by timeout although work was pending: a wake-up was lost.
+    /// Number of sleeps that ended by timeout although work was pending, because a wake-up was
+    /// lost.
     pub missed_wakeups: u64,
 }
 
@@ -79,7 +80,7 @@ impl Spent {
         }
     }
 
-    /// The duration in seconds, for resources used in some time.
+    /// Returns the duration in seconds, for resources used in some time.
     pub fn seconds(&self) -> f64 {
         self.at_ns as f64 / 1e9
     }
@@ -96,7 +97,8 @@ pub struct Came {
     pub missing: u64,
     /// Number of frames that arrived twice, or late.
     pub wrong: u64,
-    /// Frames with a wrong byte: anywhere in the first burst, in the head of later frames.
+    /// Number of frames with a wrong byte: anywhere in the first burst, and in the head of later
+    /// frames.
     pub damaged: u64,
     /// Number of frames that other programs sent.
     pub foreign: u64,
@@ -115,7 +117,7 @@ impl Came {
         })
     }
 
-    /// Number of the `sent` frames that did not arrive.
+    /// Returns how many of the `sent` frames did not arrive.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.missing + sent.saturating_sub(self.next)
     }
@@ -179,7 +181,7 @@ pub struct Played {
     pub cache: Option<CachePlayed>,
 }
 
-/// Frames in a guest's own buffers, in the time that is counted.
+/// The results for frames in a guest's own buffers, in the measured time.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CachePlayed {
     /// Number of frames that were sent without a copy.
@@ -205,11 +207,11 @@ pub struct Latencies {
     pub histogram: Vec<(u64, u64)>,
 }
 
-/// Buckets of a histogram that a factor of two in time is cut into.
+/// Number of buckets of a histogram for each factor of two in time.
 const BUCKETS_PER_OCTAVE: f64 = 32.0;
 
 impl Latencies {
-    /// Percentiles, and the histogram in coarse buckets, without empty ones.
+    /// Computes the percentiles, and the histogram in coarse buckets without empty ones.
     pub fn of(times: &Histogram<u64>) -> Self {
         let mut histogram: Vec<(u64, u64)> = Vec::new();
         for value in times.iter_recorded() {
@@ -225,7 +227,8 @@ impl Latencies {
         Self { p50_ns, p99_ns, most_ns: times.max(), histogram }
     }
 
-    /// The sum of several histograms in coarse buckets: percentiles are bucket bounds, 2 % apart.
+    /// Computes the percentiles from the sum of several histograms in coarse buckets. They are
+    /// bounds of buckets, which are 2 % apart.
     pub fn of_buckets(histogram: Vec<(u64, u64)>) -> Self {
         let all: u64 = histogram.iter().map(|(_, n)| n).sum();
         let at = |part: f64| {

@@ -81,8 +81,8 @@ impl Signals {
         self.meter.wake();
     }
 
-    /// Resources that were used, and frames of other guests, in the measured time; None: it is not
-    /// over.
+    /// Returns the resources that were used, and the frames of other guests, in the measured time;
+    /// None: that is not over.
     pub fn counted(&self) -> Option<(Spent, u64)> {
         let [begin, end] = std::mem::take(&mut *locked(&self.stamps));
         let ((begin, before), (end, after)) = begin.zip(end)?;

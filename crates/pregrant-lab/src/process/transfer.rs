@@ -1,4 +1,4 @@
-//! A guest's part in a TCP transfer: smoltcp over the vif.
+//! Runs a guest's part in a TCP transfer, by smoltcp over the vif.
 
 use super::guest::{attach, config, connect};
 use super::process_command::Transfer;

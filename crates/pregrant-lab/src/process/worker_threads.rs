@@ -85,7 +85,7 @@ impl WorkerThreads {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// CPU time of each worker; 0 for one that has not started yet, or has ended.
+    /// Returns the CPU time of each worker; 0 for a worker that has not started yet, or has ended.
     fn cpu(&self) -> Vec<u64> {
         let of =
             |thread: &Option<Pid>| thread.and_then(|thread| cpu_time::of_thread(thread).ok()).unwrap_or(0);
@@ -106,7 +106,7 @@ impl Meter {
         Self { totals: backend.platform().totals(), worker_threads: worker_threads.cloned() }
     }
 
-    /// The sum over all handles and threads of the backend.
+    /// Returns the sum over all handles and threads of the backend.
     pub fn read(&self) -> Spent {
         Spent {
             at_ns: MonotonicClock.now_ns(),

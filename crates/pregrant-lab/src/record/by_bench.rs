@@ -1,4 +1,4 @@
-//! The fields of a record that not all benches have: those of one bench, and times.
+//! The fields of a record that not all benches have: the fields of one bench, and times.
 
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ kinds! {
         busy: u32,
         /// The way in which the last guest is greedy.
         neighbour: String,
-        /// Frames a second of each guest that is not.
+        /// Frames per second of each guest that is not greedy.
         guests_frames_per_s: Vec<f64>,
         /// Standard deviation of the rates divided by their mean.
         spread: f64,

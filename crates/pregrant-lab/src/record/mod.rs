@@ -64,9 +64,9 @@ part! {
         /// Number of frames that arrived.
         frames: u64,
         frames_per_s: f64,
-        /// Bits of frames per second, headers included, no preamble.
+        /// Bits per second of the frames, with their headers and without the preamble.
         bits_per_s: f64,
-        /// Sent minus received, by sequence number at the consumer.
+        /// Number of sent frames minus received frames, by their numbers at the consumer.
         lost: u64,
         /// Number of grant copy operations.
         grant_copies: u64,
@@ -82,8 +82,8 @@ part! {
         frontend_cpu_ns: u64,
         /// CPU time of the backend, or of the receiving thread.
         backend_cpu_ns: u64,
-        /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the
-        /// store.
+        /// The platform: `loopback`, `xen` or `local`; `host` for the machine itself; `socket` and
+        /// `core` for the store.
         platform: String,
         /// The waiting mode: `poll`, `event` or `adaptive`.
         mode: String,

@@ -131,7 +131,7 @@ impl Reader {
     }
 }
 
-/// A value in a syntax that Go's parser accepts, and no other than we write.
+/// Parses a value in a syntax that Go's parser accepts; it accepts only the syntax that we write.
 fn number(text: &str) -> Option<f64> {
     let legal = text.bytes().all(|b| b.is_ascii_digit() || b"+-.e".contains(&b));
     match text {

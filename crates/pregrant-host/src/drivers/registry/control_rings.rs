@@ -32,8 +32,8 @@ pub(super) struct ControlRings {
     paused: BTreeMap<DeviceId, Instant>,
     /// The index at which the next check for lost events starts.
     checked: usize,
-    /// True if this thread has neither slept nor polled since its last control turn, so that the next
-    /// one must poll the platform for events.
+    /// True if this thread has neither slept nor polled since its last control turn, so that the
+    /// next one must poll the platform for events.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }

@@ -35,8 +35,8 @@ use std::any::Any;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// The time for which opening a device is tried again whose last owner is dying (docs/protocol
-/// 1.1). Other devices are served meanwhile.
+/// The time for which opening a device is tried again whose last owner is dying
+/// (docs/protocol 1.1). Other devices are served meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Gives a device its kept memory. If that fails, it is logged for the device.

@@ -92,8 +92,8 @@ pub struct Played {
 }
 
 impl VhostUser {
-    /// Starts on a file of its own, for `depth` requests of `size` bytes in flight. `Err`: the
-    /// reason why it cannot.
+    /// Starts a server on a file of its own, for `depth` requests of `size` bytes in flight. `Err`:
+    /// the reason why it cannot be started.
     pub fn start(folder: &Folder, depth: usize, size: usize) -> std::result::Result<Self, String> {
         let start = || -> Result<_> {
             let (file, socket) = (folder.file("vhost-user")?, folder.dir.join("vhost-user.sock"));
@@ -270,7 +270,8 @@ impl Anchors {
         Ok(())
     }
 
-    /// A table of the anchors' results, with one guest's `persistent` relative to them.
+    /// Formats a table of the anchors' results, with the rate of one guest's `persistent` relative
+    /// to each.
     pub fn table(&self, rows: &[Row]) -> String {
         let gain = |anchor: &Anchor| -> Option<Summary> {
             // A disk on a file too, where there is one.

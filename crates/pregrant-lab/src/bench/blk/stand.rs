@@ -24,9 +24,9 @@ use std::time::Duration;
 const FIRST: u16 = 10;
 /// The time that requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Bytes of all disks of a machine together, at least.
+/// Smallest number of bytes of all disks of a machine together.
 const DISKS_BYTES: u64 = 256 << 20;
-/// Bytes that a disk's length is a multiple of.
+/// The unit of a disk's length in bytes.
 const DISK_UNIT: u64 = 1 << 20;
 
 /// The settings for which a machine of its own is started.
@@ -41,8 +41,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Number of queues of each disk: each worker serves a part of one guest, and otherwise whole
-    /// guests.
+    /// Returns the number of queues of each disk: one for each worker if there are fewer guests than
+    /// workers, and otherwise one.
     pub fn queues(&self) -> u32 {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }
@@ -55,8 +55,8 @@ impl Plan {
         }
     }
 
-    /// True if many guests share a processor: then guests sleep when all their requests are in
-    /// flight, and so does the backend.
+    /// True if many guests share a processor. Guests and the backend then sleep while all requests
+    /// are in flight.
     pub fn sleeps(&self) -> bool {
         self.guests > 1
     }

@@ -30,7 +30,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes a folder of this process with this name.
+    /// Creates a folder of this name for this process.
     pub fn make(name: &str) -> Result<Self> {
         let memory = Path::new("/dev/shm");
         let in_memory = memory.is_dir();
@@ -41,7 +41,7 @@ impl Folder {
         Ok(Self { dir, in_memory })
     }
 
-    /// A file with real bytes: a hole is not read from anywhere.
+    /// Creates a file with real bytes, since a hole in a file is not read from anywhere.
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         let mut file = File::create(&path)?;

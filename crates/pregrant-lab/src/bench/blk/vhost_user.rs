@@ -52,11 +52,11 @@ unsafe impl SharedBytes for Memory {
     }
 }
 
-/// See the module. Fields are dropped in this order.
+/// A vhost-user-blk disk with the memory of its requests. The fields are dropped in this order.
 pub struct VhostUserDisk {
     queue: Blkioq,
     memory: Memory,
-    /// Distance in bytes between the memory of two places.
+    /// Distance in bytes between the memory of two requests.
     each: usize,
     contents: Contents,
     completions: Vec<MaybeUninit<Completion>>,
@@ -129,8 +129,8 @@ impl VhostUserDisk {
         }
     }
 
-    /// Notifies the server of new requests, and processes its completions: index, and whether the
-    /// request succeeded.
+    /// Notifies the server of new requests, and collects the completions: for each, its index, and
+    /// whether the request succeeded.
     fn take(&mut self, answers: &mut Vec<(usize, bool)>) -> Result<()> {
         let n = self.queue.do_io(&mut self.completions, 0, None, None)?;
         answers.extend(self.completions[..n].iter().map(|completion| {

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MEMORY_MIB: u64 = 64;
 /// The time that frames move before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// The folder with the pair's socket is named after this.
+/// The first part of the name of the folder with the two processes' socket.
 const FOLDER: &str = "pregrant-peers";
 
 pub struct Pair {
@@ -96,8 +96,8 @@ impl Pair {
     }
 }
 
-/// The devices of the guest and of the other end, as testpmd's `--vdev` options. None: the peer is
-/// a disk.
+/// Returns the devices of the guest and of the other end, as testpmd's `--vdev` options. None: the
+/// peer is a disk.
 fn devices(peer: Peer, socket: &Path) -> Option<[String; 2]> {
     let socket = socket.display();
     Some(match peer {
@@ -205,7 +205,7 @@ impl Testpmd {
     }
 }
 
-/// Frames that came, in a line of `show port stats`.
+/// Parses the number of received frames in a line of `show port stats`.
 fn received(line: &str) -> Option<u64> {
     line.trim_start().strip_prefix("RX-packets:")?.split_whitespace().next()?.parse().ok()
 }

@@ -23,8 +23,8 @@ const ROUNDS_TO_CHECK: u32 = 16;
 
 struct CrowdMember {
     guest: Guest,
-    /// Next frame number of each queue, since one that is sent on all queues has the same number on
-    /// each.
+    /// For each queue, the number of its next frame. A guest that sends on all queues uses the same
+    /// numbers on each.
     next: Vec<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Crowd {
         Ok(sent > 0)
     }
 
-    /// Waits for the answers to all that was sent.
+    /// Waits until everything that was sent is answered.
     pub fn rest(&mut self) -> Result<Report> {
         let until = Instant::now() + PATIENCE;
         for member in &mut self.members {

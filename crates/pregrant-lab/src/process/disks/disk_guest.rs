@@ -41,7 +41,7 @@ pub struct Hall {
     pub keeps_times: AtomicBool,
 }
 
-/// The part of a guest that the main thread sees.
+/// The counts of a guest that the main thread reads.
 #[derive(Default)]
 pub struct Count {
     /// Number of answered requests.
@@ -68,8 +68,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Call before sleeping: asks for an event for the next answers. Returns true if there are
-    /// some.
+    /// Called before sleeping: requests an event for the next answers. Returns true if there are
+    /// answers already.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         self.vbd.arm(&self.platform)
     }
@@ -81,7 +81,7 @@ pub struct DiskGuest {
     contents: Contents,
     /// A copy in private memory of the bytes that a request read.
     taken: Vec<u8>,
-    /// Distance in bytes between the buffers of two places, if they are the guest's own.
+    /// Distance in bytes between the buffers of two requests, if buffers are the guest's own.
     own: Option<usize>,
     waiter: Waiter,
 }

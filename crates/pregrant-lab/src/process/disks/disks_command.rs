@@ -104,9 +104,10 @@ pub enum DisksCommand {
     },
     /// Make all guests keep requests in flight from now on until they must stop. Answer: `Done`.
     Begin(Load),
-    /// Answer: `DisksSeen`. Latencies are recorded from the first of these on.
+    /// Report the counts. Answer: `DisksSeen`. Latencies are recorded from the first of these
+    /// commands on.
     Check,
-    /// Ask no more, and wait until all is answered. Answer: `Rested`.
+    /// Send no more requests, and wait until all are answered. Answer: `Rested`.
     Rest,
     /// Read all disks, and check every byte. Answer: `Rested`, whose `checked` counts sectors.
     Verify,
@@ -130,7 +131,7 @@ pub struct Rested {
     pub damaged: u64,
     /// Number of reads whose every byte was checked.
     pub checked: u64,
-    /// Sleeps that ended by timeout although an answer was there.
+    /// Number of sleeps that ended by timeout although an answer was there.
     pub missed_wakeups: u64,
     /// Times from writing a request to the ring until its answer was received.
     pub latency: Latencies,

@@ -48,8 +48,8 @@ fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
 }
 
 impl Contents {
-    /// Contents of a disk with this many sectors, none of them written yet, for requests of at most
-    /// `most` bytes.
+    /// Creates the contents of a disk with this number of sectors, none of which is written yet,
+    /// for requests of at most `most` bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
         let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
         Self {
@@ -95,7 +95,7 @@ impl Contents {
         Asked { reads, sector }
     }
 
-    /// The bytes of a write, with heads of the next generation.
+    /// Returns the bytes of a write, whose sectors begin with the next generation.
     pub fn write(&mut self, sector: u64, len: usize) -> &[u8] {
         let (filled, _) = self.filled[..len].as_chunks_mut::<SECTOR_BYTES>();
         for ((number, bytes), generation) in
@@ -107,8 +107,8 @@ impl Contents {
         &self.filled[..len]
     }
 
-    /// Like [`write`](Self::write), for a buffer that is filled already: `put` gets each head with
-    /// its offset.
+    /// Prepares a write as [`write`](Self::write) does, for a buffer that is filled already: `put`
+    /// gets the first bytes of each sector with their offset.
     pub fn write_heads(&mut self, sector: u64, len: usize, mut put: impl FnMut(usize, &[u8])) {
         let generations = &mut self.generations[sector as usize..][..len / SECTOR_BYTES];
         for ((number, k), generation) in (sector..).zip(0..).zip(generations) {
@@ -117,12 +117,12 @@ impl Contents {
         }
     }
 
-    /// The bytes that fill a buffer, except for the heads.
+    /// Returns the bytes that fill a buffer, except for the first bytes of sectors.
     pub fn filling(&self) -> &[u8] {
         &self.filled
     }
 
-    /// True if this read is one that is not checked, for a guest that checks few.
+    /// True if this read is one that is not checked, for a guest that checks only few.
     pub fn passes_over(&mut self) -> bool {
         let passes = !(self.reads + 1).is_multiple_of(WHOLE_EACH);
         self.reads += u64::from(passes);
@@ -227,7 +227,8 @@ mod tests {
         assert!((1500..2500).contains(&reads), "{reads} reads of 4000");
     }
 
-    /// A filled buffer to which only heads are written equals that of a write, and reads as such.
+    /// A filled buffer to which only the first bytes of sectors are written equals that of a write,
+    /// and reads as such.
     #[test]
     fn a_buffer_that_is_filled_needs_heads_alone() {
         let (mut whole, mut heads) = (Contents::new(9, 64, 4096), Contents::new(9, 64, 4096));
