@@ -25,12 +25,12 @@ pub struct Counters {
     pub grant_copy_bytes: u64,
     pub grant_maps: u64,
     pub grant_unmaps: u64,
-    /// System calls on behalf of copy, map, unmap, notify and wait.
+    /// Number of system calls that were made to copy, map, unmap, notify and wait.
     pub syscalls: u64,
     /// Number of events that were sent to a bound end.
     pub notifications: u64,
-    /// Notifications that had to wake a sleeping receiver, which takes a system call each. Real Xen
-    /// does not report this.
+    /// Number of notifications that had to wake a sleeping receiver, by a system call each. Real
+    /// Xen does not report this.
     pub wakeups: u64,
 }
 
@@ -64,8 +64,8 @@ impl Counters {
     }
 }
 
-/// A counter that only the thread of its handle increments and any thread may read. So an increment
-/// is a load and a store, cheap enough for requests that make no system call.
+/// A counter that only the thread of its handle increments and any thread may read. An increment is
+/// therefore a load and a store, which is cheap enough for requests that make no system call.
 #[derive(Default, Debug)]
 pub struct Own(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! Two guests that talk TCP through a backend's switch, as often as is asked.
+//! Runs two guests that exchange TCP data through a backend's switch, as often as is asked.
 
 use crate::process::process_command::{ProcessCommand, Transfer, WorkerSetup};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
@@ -16,10 +16,10 @@ pub const SERVER: u16 = 6;
 pub const TRANSFER_BYTES: u64 = 64 << 20;
 /// Length of a packet in bytes.
 pub const MTU: usize = 1500;
-/// Staging's data length: a frame of 1514 bytes fits.
+/// The data length of staging, into which a frame of 1514 bytes fits.
 pub const DATA_LEN: u32 = 2048;
 
-/// Worker threads of the backend: as many as `pregrant back` has on the loopback by
+/// Number of worker threads of the backend, as many as `pregrant back` has on the loopback by
 /// default.
 pub const WORKERS: usize = 1;
 
@@ -48,7 +48,8 @@ impl Stage {
         Self::start_with(RxContext::default())
     }
 
-    /// Like [`start`](Self::start), with a backend that delivers frames in this context.
+    /// Starts the processes as [`start`](Self::start) does, with a backend that delivers frames in
+    /// this context.
     pub fn start_with(rx_context: RxContext) -> Result<Self> {
         let testbed = Testbed::start()?;
         testbed.guest_domain(CLIENT)?;
@@ -86,7 +87,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The server's next report except for progress, which is displayed.
+    /// Returns the server's next report. Reports of progress are displayed and not returned.
     pub fn server_report(&mut self) -> Result<Report> {
         loop {
             match self.server.report(&mut [&mut self.back, &mut self.client])? {
@@ -180,7 +181,8 @@ impl Done {
         Ok((repeated, not_got.saturating_sub(overflow + left)))
     }
 
-    /// Sleeps of any process that ended by timeout although work was pending.
+    /// Returns the number of sleeps in all processes that ended by timeout although work was
+    /// pending.
     pub fn missed_wakeups(&self) -> u64 {
         self.sent.missed_wakeups + self.received.missed_wakeups + self.switched.missed_wakeups
     }
@@ -190,7 +192,7 @@ impl Done {
 mod tests {
     use super::*;
 
-    /// A transfer in which the client sent 10 frames and the server 5.
+    /// Creates the result of a transfer in which the client sent 10 frames and the server 5.
     fn done(to_server: Numbered, frames: SwitchFrames) -> Done {
         let client = Numbered { sent: 10, next: 5, ..Numbered::default() };
         let of = |numbers| Transferred { numbers, ..Transferred::default() };

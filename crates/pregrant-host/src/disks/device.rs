@@ -1,5 +1,5 @@
-//! A block device's properties and its discards, by ioctls of the kernel's block layer and by
-//! sysfs; and a file's generation, by an ioctl.
+//! Reads a block device's properties and discards its sectors, by ioctls of the kernel's block
+//! layer and by sysfs. Also reads a file's generation, by an ioctl.
 #![expect(unsafe_code, reason = "ioctls on a block device, and on a file for its generation")]
 
 use pregrant::blk::disk::Discard;
@@ -19,8 +19,8 @@ pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
 }
 
-/// Bytes of the logical sectors of the device that holds an open file, or that it is. None: it is
-/// on no device, or on several.
+/// Returns the length of the logical sectors of the device that holds an open file, or that it is.
+/// None: the file is on no device, or on several.
 pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     let stat = fstat(fd).ok()?;
     let number = match FileType::from_raw_mode(stat.st_mode) {
@@ -75,8 +75,8 @@ fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Err
     }
 }
 
-/// The inode's generation number, by which file systems tell its successive files apart. None:
-/// there is none.
+/// Returns the inode's generation number, by which file systems distinguish the successive files of
+/// an inode. None: there is none.
 pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     let mut version = [0i32; 2];
     // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of
@@ -92,12 +92,12 @@ fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }
 
-/// A numeric attribute of a device's queue in sysfs; a partition has those of its disk.
+/// Reads a numeric attribute of a device's queue in sysfs; a partition has those of its disk.
 fn of_queue(number: u64, name: &str) -> Option<u32> {
     of_disk(number, &format!("queue/{name}"))?.parse().ok()
 }
 
-/// An attribute of a disk in sysfs, also for a partition of it.
+/// Reads an attribute of a disk in sysfs, also for one of the disk's partitions.
 pub(super) fn of_disk(number: u64, name: &str) -> Option<String> {
     sysfs_value(number, name).or_else(|| sysfs_value(number, &format!("../{name}")))
 }
@@ -107,7 +107,7 @@ fn sysfs(number: u64, name: &str) -> Option<u32> {
     sysfs_value(number, name)?.parse().ok()
 }
 
-/// An attribute in sysfs of the block device of this number.
+/// Reads an attribute in sysfs of the block device of this number.
 pub(super) fn sysfs_value(number: u64, name: &str) -> Option<String> {
     let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
     Some(std::fs::read_to_string(at).ok()?.trim().into())

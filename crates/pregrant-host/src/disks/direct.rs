@@ -36,8 +36,8 @@ enum Wants {
 }
 
 /// Switches an open file to direct I/O if every request that a guest with such sectors can make is
-/// possible so: whole sectors, at any multiple of 512 bytes in memory. False: it is not, or the
-/// kernel does not tell.
+/// possible so: whole sectors, at any multiple of 512 bytes in memory. Returns false if such I/O is
+/// not possible, or the kernel does not tell.
 pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
     let fits = |offset: u32| sector_size.is_multiple_of(offset);
     let may = match wants(fd) {
@@ -48,8 +48,8 @@ pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) ->
     may && fcntl_setfl(fd, access | OFlags::DIRECT).is_ok() && reads(fd, sector_size)
 }
 
-/// The smallest write to an open file that needs no read of the bytes around it, as the system
-/// reports it: 512 to 4096 bytes.
+/// Returns the length of the smallest write to an open file that needs no read of the bytes around
+/// it, as the system reports it: 512 to 4096 bytes.
 pub(super) fn physical_sector_size(fd: BorrowedFd<'_>) -> u32 {
     let offset = match wants(fd) {
         Wants::Aligned { offset, .. } => Some(offset),
@@ -96,13 +96,13 @@ pub(super) struct Direct {
     /// The flags that the file was opened with, without `O_DIRECT`.
     access: OFlags,
     submitters: Mutex<Vec<Weak<Submitter>>>,
-    /// Direct I/O of this image was refused once. This survives a close of the image.
+    /// True if direct I/O of this image was refused once. This value survives a close of the image.
     refused: Arc<AtomicBool>,
 }
 
 /// A queue or thread that submits an image's transfers to the kernel.
 pub(super) struct Submitter {
-    /// Direct transfers of this submitter may be in flight.
+    /// True while direct transfers of this submitter may be in flight.
     busy: AtomicBool,
     wake: Arc<WakeFd>,
 }

@@ -55,14 +55,14 @@ pub struct FileImage {
     open: Option<Opened>,
     /// The thread for the image's blocking calls. It starts when it is first used.
     thread: Option<BlockingCalls>,
-    /// The `open` in flight and its purpose; there is one at a time. Perhaps no one waits for it
-    /// any more.
+    /// The opening that is in flight, with its purpose. There is one at a time, and perhaps its
+    /// result is not wanted any more.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// The query of the image's length, while the image's thread works on it.
     measuring: Option<Answer<Result<Measured, Errno>>>,
-    /// The bytes after the last whole sector that were logged last.
+    /// Number of bytes after the last whole sector that was logged last.
     tail_said: u64,
-    /// Direct I/O of this image was refused; it is not tried again at the next open.
+    /// True if direct I/O of this image was refused. It is then not tried again at the next open.
     refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 }
@@ -85,7 +85,7 @@ struct Opened {
     identity: Option<String>,
     /// The kernel's count of media changes of the device's drive.
     medium: Option<String>,
-    /// The image format that the content looks like. It is served as raw nevertheless.
+    /// The image format that the content looks like. The image is served as raw nevertheless.
     format: Option<&'static str>,
     /// True if the file is on tmpfs, so that workers do its transfers themselves.
     in_memory: bool,
@@ -95,14 +95,15 @@ struct Opened {
 }
 
 impl Opened {
-    /// Wraps `others`, which can do any transfer, with the in-place disk if the file is in memory.
+    /// Puts a disk that works in place in front of `others`, which can do any transfer, if the file
+    /// is in memory.
     fn way_of(&self, others: Box<dyn Disk>) -> Box<dyn Disk> {
         if self.in_memory { Box::new(InPlaceDisk::new(Arc::clone(&self.file), others)) } else { others }
     }
 }
 
 impl FileImage {
-    /// The file at `path`, which is not opened yet.
+    /// Creates the image at `path`, which is not opened yet.
     pub fn new(path: impl Into<PathBuf>, config: DiskConfig) -> Self {
         Self {
             path: path.into(),
@@ -479,7 +480,7 @@ fn open(
     Ok(Opened { file: Arc::new(file), figures, tail, identity, medium, format, in_memory, pool: None })
 }
 
-/// True for a block device, false for a regular file. None: it is neither.
+/// Returns true for a block device, and false for a regular file. None: it is neither.
 fn is_device(stat: &Stat) -> Option<bool> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(false),

@@ -24,7 +24,7 @@ const VHD_END: &[u8] = b"conectix";
 /// Number of bytes to read, aligned for direct I/O.
 const READ: usize = Buffer::ALIGNMENT;
 
-/// The format that an open image looks like. None: it looks raw, or cannot be read.
+/// Returns the format that an open image looks like. None: it looks raw, or cannot be read.
 pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
     let first = bytes_at(fd, 0)?;
     let is_marked = |(_, at, mark): &&(&str, usize, &[u8])| {

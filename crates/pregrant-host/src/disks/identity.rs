@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, fstatvfs, major, minor, st
 /// The major number of loop devices.
 const LOOP: u32 = 7;
 
-/// The identity of an open file or block device. None: the kernel does not tell.
+/// Returns the identity of an open file or block device. None: the kernel does not tell.
 pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     let stat = fstat(fd).ok()?;
     if is_device {
@@ -76,7 +76,8 @@ mod tests {
     use rustix::fd::AsFd;
     use std::fs::{self, File};
 
-    /// tmpfs has no device, so its device number must not count where the file system id does.
+    /// tmpfs has no device, so its device number must not be part of the identity if there is a
+    /// file system id.
     #[test]
     fn a_device_number_that_is_another_at_each_mount_does_not_count() {
         let of_shm = file_system(File::open("/dev/shm").unwrap().as_fd(), 7);

@@ -31,7 +31,7 @@ impl ImageFace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Describes the open image and how it is opened. Empty: none is open.
+    /// Describes the open image and how it is opened. The text is empty if no image is open.
     pub fn describe(&self) -> String {
         self.inside().text.clone()
     }

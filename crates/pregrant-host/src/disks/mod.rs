@@ -70,7 +70,7 @@ impl Default for DiskConfig {
     }
 }
 
-/// Threads of an image that does all transfers by threads.
+/// Number of threads of an image that does all transfers by threads.
 const THREADS: usize = 4;
 /// The time that an orderly shutdown waits for a disk that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);

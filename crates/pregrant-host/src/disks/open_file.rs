@@ -31,7 +31,7 @@ impl ImageNumber {
         Self::from_parts(stat.st_mode, stat.st_rdev, (stat.st_dev, stat.st_ino))
     }
 
-    /// Built from a device's number, or from a file's file system and inode.
+    /// Builds the number from a device's number, or from a file's file system and inode.
     pub(super) fn from_parts(mode: RawMode, device: u64, (file_system, inode): (u64, u64)) -> Self {
         match FileType::from_raw_mode(mode) {
             FileType::BlockDevice => Self(device, 0),
@@ -52,20 +52,20 @@ pub(super) fn is_left_behind(number: ImageNumber) -> bool {
 
 /// The open file of an image.
 pub(super) struct OpenFile {
-    /// The first field, so that it is closed first: the next owner of the lock may want the device
-    /// exclusively.
+    /// The check for lost writes. It is the first field so that it is closed first: the next owner
+    /// of the lock may want the device exclusively.
     writeback: Writeback,
     fd: OwnedFd,
     number: ImageNumber,
     path: PathBuf,
-    /// Bytes of a block device's own logical sectors. None: it is a file.
+    /// The length of a block device's own logical sectors in bytes. None: the image is a file.
     device_sectors: Option<u32>,
     /// True if other processes may have the image open, too.
     is_shared: bool,
     direct: Direct,
     /// The drive now contains another medium than the one that was opened.
     is_replaced: AtomicBool,
-    /// The kernel could not access a guest's mapped pages.
+    /// True if the kernel could not access a guest's mapped pages.
     cannot_reach: AtomicBool,
     /// The budget of log lines for the image, which survives a close.
     lines: Arc<LineBudget>,
@@ -148,8 +148,8 @@ impl OpenFile {
         self.writeback.flushed(outcome)
     }
 
-    /// Handles a transfer that the kernel refused. True: it was direct and must be submitted again;
-    /// this image does no more direct transfers.
+    /// Handles a transfer that the kernel refused. Returns true if it was direct. It must then be
+    /// submitted again, and this image does no more direct transfers.
     #[cold]
     pub(super) fn goes_another_way(&self, what: Arguments<'_>) -> bool {
         let refused = self.direct.refused();

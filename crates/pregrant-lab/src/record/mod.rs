@@ -110,10 +110,10 @@ part! {
         /// Number of frames that arrived with a wrong byte: in the head, or anywhere in the first
         /// burst, which is not measured.
         damaged: u64,
-        /// Frames of the untimed burst, with every byte checked.
+        /// Number of frames of the untimed burst, every byte of which was checked.
         checked: u64,
-        /// The share of the processors that other programs and the host used since the row before,
-        /// from 0 to 1.
+        /// The share of the processors that other programs and the host used since the previous
+        /// row, from 0 to 1.
         others: f64,
     }
 }
@@ -134,7 +134,7 @@ impl Record {
         }
     }
 
-    /// The measurement of a record of `bench limit`, in words.
+    /// Describes what a record of `bench limit` measured.
     pub fn ceiling(&self) -> String {
         let stride = self.of.limit().and_then(|limit| limit.stride).unwrap_or(0);
         match &*self.path {
@@ -155,12 +155,13 @@ impl Record {
         }
     }
 
-    /// The fields of `bench net`, for its rows and those that are measured like them.
+    /// Returns the fields of `bench net`, for its rows and for rows that are measured in the same
+    /// way.
     pub fn net(&self) -> Option<&Net> {
         self.of.net().or_else(|| self.of.peers()?.ours.as_ref())
     }
 
-    /// Number of bytes that were copied by grant copies, if that was counted.
+    /// Returns the number of bytes that were copied by grant copies, if they were counted.
     pub fn grant_copy_bytes(&self) -> u64 {
         self.net().map_or(0, |net| net.grant_copy_bytes)
     }
@@ -185,7 +186,7 @@ impl Record {
         self.took.as_ref().map(|took| took.latency_p50_ns)
     }
 
-    /// The 99th percentile of times of frames or requests.
+    /// Returns the 99th percentile of the times of frames or requests.
     pub fn p99(&self) -> Option<u64> {
         self.took.as_ref().map(|took| took.latency_p99_ns)
     }
@@ -243,8 +244,8 @@ impl Record {
     }
 }
 
-/// The destination of JSON lines: a file, standard output for `-`, or nowhere. Records are kept for
-/// a report.
+/// Writes JSON lines to a file, or to standard output for `-`, or to nowhere. Records are also kept
+/// for a report.
 pub struct RecordWriter {
     out: Option<Box<dyn Write>>,
     path: PathBuf,

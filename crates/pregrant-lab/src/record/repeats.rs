@@ -22,7 +22,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.0.iter().map(Borrow::borrow)
     }
 
-    /// The first record, for fields that all repeats share. There is always one.
+    /// Returns the first record, for fields that all repeats share. There is always one.
     pub fn first(&self) -> &Record {
         self.0[0].borrow()
     }
@@ -31,7 +31,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.iter().map(count).fold(0, u64::saturating_add)
     }
 
-    /// A count for each frame or request, over all repeats.
+    /// Returns a count divided by the number of frames or requests, over all repeats.
     pub fn each(&self, count: impl Fn(&Record) -> u64) -> f64 {
         self.sum(count) as f64 / self.sum(|r| r.frames).max(1) as f64
     }
@@ -40,7 +40,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         Summary::of(&self.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// The median of a figure that not every record has.
+    /// Returns the median of a figure that not every record has.
     pub fn middle(&self, of: impl Fn(&Record) -> Option<u64>) -> Option<Summary> {
         Summary::of(&self.iter().filter_map(of).map(|n| n as f64).collect::<Vec<_>>())
     }
@@ -50,8 +50,9 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.summary(|r| r.frames_per_s)
     }
 
-    /// The ratio of a figure to that of the same repeat of another row, since these ran on the
-    /// machine in the same state. Marked as unusable if others used too much of the machine.
+    /// Returns the ratio of a figure to that of the same repeat of another row, since the two ran
+    /// on the machine in the same state. It is marked as unusable if other programs used too much
+    /// of the machine.
     pub fn ratio_of(&self, base: &Self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
         let ratios = Summary::of_ratios(self.iter().zip(base.iter()).map(|(a, b)| (of(a), of(b))))?;
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
@@ -63,7 +64,8 @@ impl<R: Borrow<Record>> Repeats<R> {
         Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })
     }
 
-    /// True if others used too much of the machine, while both were measured, to compare the two.
+    /// True if other programs used too much of the machine to compare the two rows, while either
+    /// was measured.
     pub fn is_loaded_with(&self, other: &Self) -> bool {
         let (mut all, mut others) = (0.0, 0.0);
         for record in self.iter().chain(other.iter()) {

@@ -48,7 +48,7 @@ pub struct Panel {
     pub lines: Vec<(f64, &'static str)>,
 }
 
-/// A line is shown if it stretches the axis by no more than this factor.
+/// The largest factor by which a line may stretch the axis and still be shown.
 const STRETCH: f64 = 2.0;
 
 const LINE_NAMES: f64 = 22.0;
@@ -57,11 +57,11 @@ const BAR: f64 = 14.0;
 const PUBLISHED: f64 = 18.0;
 const GAP: f64 = 9.0;
 const AXIS: f64 = 22.0;
-/// Nearer to the ends than this text stays within the drawing.
+/// The two positions beyond which a text is aligned so that it stays within the drawing.
 const ENDS: [f64; 2] = [4.0, 92.0];
 
 impl Panel {
-    /// The greatest value that must be on the axis.
+    /// Returns the greatest value that must be on the axis.
     fn longest(&self) -> f64 {
         let values = self.bars.iter().flat_map(|b| [Some(b.value.max), b.published.as_ref().map(|p| p.0)]);
         values.flatten().fold(0.0, f64::max)

@@ -1,5 +1,5 @@
-//! The cost of a frame beside time: grant operations and notifications, as a table of paths by
-//! sizes with a small bar in each cell, and all counts behind it.
+//! Shows what a frame costs besides time: grant operations and notifications, as a table of paths
+//! by sizes with a small bar in each cell, and behind it a table of all counts.
 
 use super::digest::{Digest, Row};
 use super::plot::{colour, folded};
@@ -68,7 +68,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
-/// Columns with the cost of each frame or request.
+/// Adds columns with the cost of each frame or request.
 pub fn each<'a, 'r>(columns: Columns<'a, Row<'r>>) -> Columns<'a, Row<'r>> {
     columns
         .right("grant copies", |row| row.shown_each(|r| r.grant_copies))

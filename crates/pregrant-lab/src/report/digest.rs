@@ -1,5 +1,5 @@
-//! Records to rows: the repeats of one measurement together, with a name that tells it from the
-//! others.
+//! Turns records into rows: the repeats of one measurement are put together, with a name that
+//! distinguishes it from the others.
 
 use super::quantity::{distinct, per_frame, some};
 use crate::record::repeats::Repeats;
@@ -10,7 +10,7 @@ use pregrant_cli::table::figure;
 /// The repeats of one measurement.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// The records of the row, at least one, in the order of the run.
+    /// The records of the row in the order of the run; there is at least one.
     pub records: Repeats<&'a Record>,
     /// The summary of the frames per second.
     pub rate: Summary,
@@ -37,7 +37,7 @@ impl<'a> Row<'a> {
         self.sum(Record::grant_ops)
     }
 
-    /// A count for each frame, over all repeats, as text.
+    /// Formats a count for each frame, over all repeats.
     pub fn shown_each(&self, count: impl Fn(&Record) -> u64) -> String {
         per_frame(self.sum(count), self.sum(|r| r.frames))
     }
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The headline of `bench limit`: single lines handed over.
+/// The setting of `bench limit` for the headline: single lines handed over.
 pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None, work: None };
 /// The number of bytes of the shortest frames.
 pub const SHORT: u64 = 64;
@@ -72,15 +72,15 @@ pub struct Digest<'a> {
     pub restarts: Vec<&'a Record>,
     /// The restarts of backends of disks.
     pub disk_restarts: Vec<&'a Record>,
-    /// A record of a kind that this page does not know.
+    /// The rows of benches that this page does not know.
     pub others: Vec<Row<'a>>,
-    /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and
-    /// its mark.
+    /// The names in `net` and `latency`, each once, with `copy` first. The index of a name selects
+    /// its colour and its mark.
     pub series: Vec<String>,
 }
 
 impl<'a> Digest<'a> {
-    /// The digest of `records`, in the order of the run.
+    /// Creates the digest of `records`, in the order of the run.
     pub fn of(records: &'a [Record]) -> Self {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let on_disk = |r: &&Record| r.of.disk().is_some();
@@ -120,17 +120,19 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The ratio of the rate to that of `copy`: the median of the repeats' ratios.
+    /// Returns the ratio of the rate to that of `copy`: the median of the repeats' ratios.
     pub fn gain(&self, row: &Row) -> Option<f64> {
         self.gains(row).filter(|s| !s.is_loaded).map(|s| s.median)
     }
 
-    /// Like [`gain`](Self::gain), with the least and the greatest ratio.
+    /// Returns the ratio as [`gain`](Self::gain) does, together with the least and the greatest
+    /// ratio.
     pub fn gains(&self, row: &Row) -> Option<Summary> {
         row.ratio(self.baseline(row)?)
     }
 
-    /// The row of a path that the ceilings bound: the shortest frames, from the guest.
+    /// Returns the row of a path to which the ceilings apply: the one with the shortest frames,
+    /// from the guest.
     pub fn bound(&self, path: &str) -> Option<&Row<'a>> {
         self.net.iter().find(|row| {
             let r = row.first();
@@ -138,7 +140,7 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The ceiling that bounds staged short frames: single lines handed over (`bench limit`'s
+    /// Returns the ceiling for staged short frames: single lines handed over (`bench limit`'s
     /// headline).
     pub fn lines(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| {
@@ -147,12 +149,13 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The upper bound of `copy`: its system call alone, for fragments of 64 bytes.
+    /// Returns the upper bound of `copy`: its system call alone, for fragments of 64 bytes.
     pub fn remote(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| (&*row.first().path, row.first().size_bytes) == ("process-vm-readv", 64))
     }
 
-    /// Frames that were lost where none may be: paths and round trips.
+    /// Returns the number of frames that were lost in rows of paths and of round trips, where none
+    /// may be lost.
     pub fn lost(&self) -> u64 {
         let round_trips = self.latency.iter().filter(|row| row.first().dir == "tx"); // both directions' lines have it
         self.net.iter().chain(round_trips).map(|row| row.sum(|r| r.lost)).fold(0, u64::saturating_add)
@@ -194,7 +197,7 @@ fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
     groups.into_iter().filter_map(row).collect()
 }
 
-/// A property in which rows may differ, in words; the mode is between the two.
+/// A function that describes a property in which rows may differ.
 type Part = fn(&Record) -> String;
 const AHEAD: [Part; 3] = [
     |r| some(r.queues, "queue"),
@@ -213,7 +216,7 @@ const BEHIND: [Part; 5] = [
     |r| r.platform.clone(),
 ];
 
-/// Names rows by path and data length, and by whatever else differs between them.
+/// Names rows by path and data length, and by every other property in which they differ.
 fn name_by(rows: &mut [Row], by_mode: bool) {
     let Some(first) = rows.first().map(Row::first) else { return };
     let mode = by_mode.then_some(&MODE);

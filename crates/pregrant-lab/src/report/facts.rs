@@ -57,7 +57,7 @@ impl Facts {
         }
     }
 
-    /// A warning if other programs used too much CPU time, in words.
+    /// Returns a warning if other programs used too much CPU time.
     pub fn loaded(&self) -> Option<String> {
         let share = self.others.filter(|share| *share > BUSY_MOST)?;
         Some(format!(
@@ -67,7 +67,7 @@ impl Facts {
     }
 }
 
-/// The value of the first line with that name in `/proc/cpuinfo`.
+/// Returns the value of the first line with this name in `/proc/cpuinfo`.
 fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     let pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)

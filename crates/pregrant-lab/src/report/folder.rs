@@ -60,7 +60,7 @@ impl Folder {
 mod tests {
     use super::*;
 
-    /// A path of this test's own, gone at the end.
+    /// A directory of this test's own, which is removed at the end.
     struct Place(PathBuf);
 
     impl Place {

@@ -1,5 +1,6 @@
-//! Latencies: one strip for each path, all on one logarithmic axis of time. A strip is a histogram
-//! where the records have one, and else the span from the median to the 99th percentile.
+//! Draws latencies: one strip for each path, all on one logarithmic axis of time. A strip is a
+//! histogram if the records have one, and otherwise the span from the median to the 99th
+//! percentile.
 
 use super::plot::{colour, drawing};
 use super::quantity::{duration, duration_tick};
@@ -14,7 +15,8 @@ pub struct Strip {
     pub p50: f64,
     /// The 99th percentile in ns.
     pub p99: f64,
-    /// Upper bounds, ns, and how many; bounds rising. Empty where it was not recorded.
+    /// For each bucket of the histogram, its upper bound in ns and its number of frames, by rising
+    /// bounds. The list is empty if no histogram was recorded.
     pub buckets: Vec<(u64, u64)>,
 }
 
@@ -24,7 +26,7 @@ impl Strip {
         self.buckets.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
 
-    /// The bound below which a share of the frames is.
+    /// Returns the latency below which this share of the frames is.
     fn below(&self, share: f64) -> Option<f64> {
         let wanted = share * self.frames() as f64;
         let mut seen = 0.0;
@@ -42,9 +44,9 @@ impl Strip {
         [low.unwrap_or(self.p50).min(self.p50), high.unwrap_or(self.p99).max(self.p99)]
     }
 
-    /// Number of frames in each of [`BINS`] equal parts of the axis, and beyond it. A bucket is
-    /// spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's coarse
-    /// steps should not show as gaps.
+    /// Returns the number of frames in each of [`BINS`] equal parts of the axis, and beyond it. The
+    /// frames of a bucket are spread over its width, but at most over [`WIDEST`] of its bound, so
+    /// that coarse steps of a clock are not drawn as gaps.
     fn bins(&self, scale: &Scale) -> ([f64; BINS], u64) {
         let mut bins = [0.0; BINS];
         let mut beyond = 0;

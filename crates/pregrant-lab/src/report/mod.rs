@@ -55,7 +55,7 @@ const MARKDOWN: &str = "figures.md";
 const RECORDS: &str = "records.jsonl";
 const FACTS: &str = "machine.json";
 
-/// A report that a command writes when it has measured, if the user asked for one.
+/// The report that a command writes after its measurements, if the user asked for one.
 pub struct Report {
     folder: Option<Folder>,
     facts: Facts,

@@ -235,7 +235,7 @@ fn settings(rows: &[Row]) -> Option<String> {
     ))
 }
 
-/// Records without characters that no page can hold: they may come out of any file.
+/// Removes characters that no page can contain from the records, which may come from any file.
 pub fn printable(records: &[Record]) -> Vec<Record> {
     let mut records = records.to_vec();
     for r in &mut records {

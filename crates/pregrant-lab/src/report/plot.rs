@@ -17,8 +17,8 @@ pub fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 
-/// The frame of a plot. `id` is unique in the page; screen readers read `title` and `about` in
-/// place of the drawing.
+/// Draws the frame of a plot. `id` is unique in the page. Screen readers read `title` and `about`
+/// in place of the drawing.
 pub fn drawing(id: &str, title: &str, about: &str, height: u32, inner: Markup) -> Markup {
     html! {
         svg role="img" aria-labelledby={ (id) "-t " (id) "-d" } width="100%" height=(height) {
@@ -62,7 +62,7 @@ pub fn legend(names: &[(usize, &str)]) -> Markup {
     }
 }
 
-/// A table of numbers, which scrolls in its box where it is too wide.
+/// Formats a table of numbers, which scrolls in its box if it is too wide.
 pub fn numbers(table: &Table, caption: &str) -> Markup {
     let class = |column: usize| match table.columns().get(column) {
         Some((_, Align::Right)) => "n",

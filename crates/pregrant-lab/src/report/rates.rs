@@ -1,4 +1,4 @@
-//! Frames a second: all sizes in one picture, then size by size as bars, then the numbers with
+//! Shows frames per second: all sizes in one picture, then each size as bars, then a table with
 //! every repeat.
 
 use super::bars::{Bar, Panel};

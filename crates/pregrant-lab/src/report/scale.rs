@@ -16,8 +16,8 @@ impl fmt::Display for Percent {
 }
 
 impl Percent {
-    /// The alignment of a text at a position: near the `ends` of an axis it stays within the
-    /// drawing.
+    /// Returns the alignment of a text at a position. Near the `ends` of an axis the text then
+    /// stays within the drawing.
     pub fn anchor(self, ends: [f64; 2]) -> &'static str {
         match self.0 {
             x if x < ends[0] => "start",
@@ -46,15 +46,15 @@ impl Scale {
         Self::Linear { low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
 
-    /// A logarithmic scale over all `values` above 0, with `margin` (a factor above 1) at both
-    /// ends. None if there are none.
+    /// Creates a logarithmic scale over all `values` above 0, with `margin` (a factor above 1) at
+    /// both ends. None if there are no such values.
     pub fn log_over(values: impl IntoIterator<Item = f64>, margin: f64) -> Option<Self> {
         let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
         let (low, high) = positive.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
         (high > 0.0).then_some(Self::Log { low: low / margin, high: high * margin })
     }
 
-    /// The position of `value` on the axis; values outside are placed at the nearer end.
+    /// Returns the position of `value` on the axis. Values outside are placed at the nearer end.
     pub fn at(&self, value: f64) -> Percent {
         let share = match *self {
             Self::Linear { low, high } => (value - low) / (high - low),

@@ -1,4 +1,5 @@
-//! The report in a few sentences and a few large figures, made of nothing but what was measured.
+//! Tells the report in a few sentences and a few large figures, which contain nothing but measured
+//! results.
 
 use super::digest::{Digest, Row};
 use super::quantity::{duration, gbit, si};
@@ -14,7 +15,7 @@ pub struct Tile {
     pub of: String,
 }
 
-/// The direction in the page's words, such as `from the guest`.
+/// Returns the direction in the page's words, such as `from the guest`.
 pub fn direction(dir: &str) -> &str {
     match dir {
         "tx" => "from the guest",
@@ -23,8 +24,8 @@ pub fn direction(dir: &str) -> &str {
     }
 }
 
-/// The row that the story is about: the shortest frames, from the guest if that was measured; by
-/// staging if possible, else by another path than `copy`.
+/// Returns the row that the story is about: one with the shortest frames, from the guest if that
+/// was measured; by staging if possible, and otherwise by another path than `copy`.
 fn hero<'d, 'a>(d: &'d Digest<'a>) -> Option<&'d Row<'a>> {
     let rank = |row: &Row| {
         let r = row.first();

@@ -7,7 +7,8 @@ pub const SHEET: &str = include_str!("style.css");
 mod tests {
     use super::*;
 
-    /// The colours of the `nth` set of names: light, then dark.
+    /// Returns the colour of this name in set `nth`: the first set is for light backgrounds, the
+    /// second for dark ones.
     fn colour(name: &str, nth: usize) -> [f64; 3] {
         let key = format!("--{name}: #");
         let (at, _) =

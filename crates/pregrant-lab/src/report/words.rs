@@ -1,6 +1,6 @@
 //! Texts of the page that do not depend on figures.
 
-/// The work of a path for a frame, in a sentence.
+/// Describes in a sentence the work of a path for a frame.
 pub fn path(name: &str) -> Option<&'static str> {
     PATHS.iter().find(|(path, _)| *path == name).map(|(_, text)| *text)
 }

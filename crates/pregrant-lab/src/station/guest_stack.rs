@@ -28,7 +28,7 @@ use smoltcp::wire::{
 
 /// Largest number of bytes that may wait to be received.
 const RECEIVE_QUEUE_BYTES: usize = 512 * 1024;
-/// Bytes of an Ethernet header, which smoltcp counts into the MTU.
+/// Number of bytes of an Ethernet header, which smoltcp includes in the MTU.
 const ETHERNET_LEN: usize = 14;
 
 /// Settings of a guest's TCP/IP stack.
@@ -37,11 +37,12 @@ pub struct StackConfig {
     /// The station's hardware address; a group address is changed to a unicast one.
     pub mac: MacAddr,
     pub address: Ipv4Addr,
-    /// Leading bits of the address that name the network.
+    /// Number of leading bits of the address that name the network.
     pub prefix_len: u8,
-    /// Bytes of the largest IP packet (without the Ethernet header, as Linux counts), 576 to 65521.
+    /// Length in bytes of the largest IP packet, from 576 to 65521. The Ethernet header is not
+    /// included, as in Linux.
     pub mtu: usize,
-    /// Bytes that each socket may hold in either direction.
+    /// Number of bytes that each socket may hold in either direction.
     pub socket_bytes: usize,
     /// The seed of sequence numbers and port numbers.
     pub seed: u64,
@@ -50,7 +51,8 @@ pub struct StackConfig {
 }
 
 impl StackConfig {
-    /// A stack with an Ethernet's usual MTU, in a network of 256 addresses.
+    /// Creates the settings of a stack with the usual MTU of Ethernet, in a network of 256
+    /// addresses.
     pub fn new(mac: MacAddr, address: Ipv4Addr) -> Self {
         Self { mac, address, prefix_len: 24, mtu: 1500, socket_bytes: 256 * 1024, seed: 1, numbered: false }
     }

@@ -1,5 +1,5 @@
-//! A strict reader of Prometheus' text format, version 0.0.4, for the test of what we write: small,
-//! for the one crate that is as strict has the LGPL.
+//! A strict reader of Prometheus' text format, version 0.0.4, which tests the text that we write.
+//! It is small, and of our own, since the one crate that is as strict has the LGPL.
 //!
 //! ```text
 //!   # HELP name text      once for a family, before its samples, HELP and then TYPE

@@ -41,8 +41,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the number of queues of each disk: one for each worker if there are fewer guests than
-    /// workers, and otherwise one.
+    /// Returns the number of queues of each disk: one for each worker if there are fewer guests
+    /// than workers, and otherwise one.
     pub fn queues(&self) -> u32 {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }

@@ -533,8 +533,8 @@ impl Schedule {
         }
     }
 
-    /// Sends the next part, or as much of it as fits in a request: `most` bytes, whole pages. If it
-    /// cannot be sent it stays.
+    /// Sends the next part, or as much of it as fits in a request: `most` bytes, whole pages. A
+    /// part that cannot be sent stays.
     pub(super) fn ask_first(
         &mut self,
         most: usize,
