@@ -91,8 +91,8 @@ impl LineBudget {
         self.say(Level::Warn, text);
     }
 
-    /// Charges a line to the budget. Some(n): it must be written, and n lines were left out before
-    /// it.
+    /// Charges a line to the budget. Some(n): the line must be written, and n lines were left out
+    /// before it.
     pub(crate) fn take(&self, now: Duration) -> Option<u64> {
         let mut kind = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kind.lines.has_room(KIND, now) {

@@ -56,7 +56,7 @@ impl Mapping {
         Ok(Self { base: Base(NonNull::new(p.cast()).ok_or(Errno::NOMEM)?), len })
     }
 
-    /// Address of the first byte, which peers pass to `process_vm_readv`.
+    /// Returns the address of the first byte, which peers pass to `process_vm_readv`.
     pub fn address(&self) -> u64 {
         self.base.0.as_ptr() as u64
     }
@@ -104,7 +104,8 @@ impl Mapping {
         assert!(self.copy_out(at, bytes), "{n} bytes at {at} are outside of a mapping of {}", self.len);
     }
 
-    /// The byte at offset `byte`. An offset is never a peer's; one out of range panics.
+    /// Returns the byte at offset `byte`. An offset never comes from a peer; an offset out of range
+    /// panics.
     #[inline(always)]
     pub fn u8(&self, byte: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be

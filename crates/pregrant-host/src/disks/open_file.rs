@@ -72,8 +72,8 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// `fd` was opened at `path`. If it is a block device, `device_sectors` has the bytes of its
-    /// logical sectors.
+    /// Creates the open file of the image at `path`, whose descriptor is `fd`. If it is a block
+    /// device, `device_sectors` is the length of its logical sectors in bytes.
     pub(super) fn new(
         (fd, number): (OwnedFd, ImageNumber),
         path: &Path,
@@ -169,7 +169,7 @@ impl OpenFile {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
     }
 
-    /// Notes that the kernel cannot access guests' mapped pages for this process.
+    /// Records that the kernel cannot access guests' mapped pages for this process.
     #[cold]
     pub(super) fn cannot_reach_guests(&self) {
         if !self.cannot_reach.swap(true, Ordering::Relaxed) {

@@ -32,7 +32,7 @@ const TURN: Duration = Duration::from_millis(1);
 struct Lane {
     done: Mutex<Vec<Done>>,
     wake: Arc<WakeFd>,
-    /// The queue was dropped; written under the lock of the transfers.
+    /// True once the queue was dropped; written under the lock of the transfers.
     over: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ struct Shared {
     transfers: Mutex<TransferQueue>,
     more: Condvar,
     file: Arc<OpenFile>,
-    /// The image's thread, which does the transfers if there is no other.
+    /// The image's thread, which does the transfers if the pool has no thread of its own.
     one_by_one: Option<(BlockingCalls, Arc<Submitter>)>,
 }
 

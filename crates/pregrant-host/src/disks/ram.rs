@@ -39,7 +39,8 @@ pub struct RamImage {
 }
 
 impl RamImage {
-    /// An image of `bytes` bytes, which must be whole pages. Its memory is not allocated yet.
+    /// Creates an image of `bytes` bytes, which must be whole pages. Its memory is not allocated
+    /// yet.
     pub fn new(bytes: u64) -> Self {
         Self { bytes, memory: None }
     }
@@ -90,8 +91,8 @@ impl fmt::Debug for RamImage {
     }
 }
 
-/// A new identity, which no other RAM disk has while the machine runs, of any process in any
-/// namespace.
+/// Returns a new identity, which no other RAM disk of any process in any namespace has while the
+/// machine runs.
 fn identity() -> String {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let made = MADE.fetch_add(1, Ordering::Relaxed);

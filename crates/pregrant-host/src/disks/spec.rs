@@ -45,7 +45,7 @@ const RAW: [&str; 4] = ["aio", "raw", "file", "phy"];
 /// A limit for RAM disks that is more than the memory of any machine, and small enough for a file
 /// offset.
 const RAM_MOST: u64 = 1 << 46;
-/// The directory for a path that does not begin with `/`.
+/// The directory to which a path is relative that does not begin with `/`.
 const DEV: &str = "/dev";
 
 impl FromStr for ImageSpec {

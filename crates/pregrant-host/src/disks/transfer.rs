@@ -67,14 +67,14 @@ pub(super) struct Transfer {
     /// All fragments of the transfer; those before `first` are done.
     pieces: Pieces,
     first: usize,
-    /// The next byte on the disk, and the number of bytes left.
+    /// The next byte on the disk; `left` is the number of bytes that are left.
     at: u64,
     left: u64,
     tries: u8,
 }
 
 impl Transfer {
-    /// Wraps an I/O; `pieces` is an old list to be reused.
+    /// Creates the transfer of an I/O; `pieces` is an old list that is reused.
     pub(super) fn new(io: Io, file: &OpenFile, pieces: Pieces) -> Self {
         let (at, left) = (io.sector * SECTOR_BYTES as u64, io.sectors * SECTOR_BYTES as u64);
         let mut transfer = Self { io, bounce: None, pieces, first: 0, at, left, tries: 0 };
@@ -146,8 +146,8 @@ impl Transfer {
         }
     }
 
-    /// The size of the next part of a discard. A part ends at a multiple of the maximum, so that it
-    /// does not split a unit of the device.
+    /// Returns the size of the next part of a discard. A part ends at a multiple of the maximum, so
+    /// that it does not split a unit of the device.
     fn discard_piece(&self) -> u64 {
         self.left.min(DISCARD_PIECE - self.at % DISCARD_PIECE)
     }
@@ -295,8 +295,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// A discard is submitted in parts, one at a time. Each begins where the last one ended, mostly
-    /// at a multiple of the maximum.
+    /// A discard is submitted in parts, one at a time. Each part begins where the last one ended,
+    /// mostly at a multiple of the maximum.
     #[test]
     fn a_discard_is_done_in_pieces() {
         let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

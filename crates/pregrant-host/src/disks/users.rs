@@ -47,7 +47,8 @@ pub(super) struct Purpose {
 
 /// The offset from which on qemu locks bytes of a file.
 const FIRST_BYTE: i64 = 100;
-/// A lock of the first byte means: this user writes. A lock of the second: no one else may write.
+/// The byte that qemu locks if it writes to the file. The next constant is the byte that it locks
+/// if no other process may write.
 const WRITES: i64 = 101;
 const NO_OTHER_WRITES: i64 = 201;
 
@@ -88,8 +89,8 @@ pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: P
     None
 }
 
-/// Acquires the locks that qemu checks. A file system without them still has the other
-/// [`lock`](super::lock).
+/// Acquires the locks that qemu checks. On a file system without such locks there is still the
+/// other [`lock`](super::lock).
 pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
     for byte in [writable.then_some(WRITES), Some(NO_OTHER_WRITES)].into_iter().flatten() {
         let _ = byte_lock::take(fd, byte..byte + 1, byte_lock::Kind::Shared);
@@ -162,15 +163,16 @@ fn numbers_of(device: u64) -> Vec<u64> {
     [vec![device], numbers_at(Path::new(&at))].concat()
 }
 
-/// Device numbers of the device in this directory of sysfs, and of its partitions.
+/// Returns the device numbers of the device in this directory of sysfs, and of its partitions.
 fn numbers_at(at: &Path) -> Vec<u64> {
     let parts = fs::read_dir(at).into_iter().flatten().flatten().map(|part| part.path());
     let all = parts.chain([at.into()]);
     all.filter_map(|at| number(&fs::read_to_string(at.join("dev")).ok()?)).collect()
 }
 
-/// The inode at a path, from the kernel's cache: it is cached while it is open. A file system that
-/// hangs is not queried, so it does not block the images of others.
+/// Returns the number of the inode at a path, from the kernel's cache, in which an open file always
+/// is. A file system that hangs is not queried, so it does not block the images of other file
+/// systems.
 fn number_of(path: &Path) -> Result<ImageNumber, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {

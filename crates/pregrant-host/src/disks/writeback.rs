@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Detects writes that the page cache accepted and the storage lost.
 pub(super) struct Writeback {
-    /// A second open file of the image. None: there is no cache, or the image is only read.
+    /// A second open file of the image. None: writes are not cached, or the image is only read.
     second: Option<OwnedFd>,
     /// The error that was reported when writes were lost.
     lost: Mutex<Option<Errno>>,

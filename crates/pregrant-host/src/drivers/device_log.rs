@@ -30,8 +30,8 @@ pub const LINES_PER_DEVICE: u32 = 16;
 pub const NEXT_LINE: Duration = Duration::from_secs(60);
 /// The rate of lines for one device: the two bounds above.
 const ONE_DEVICE: LineRate = LineRate { burst: LINES_PER_DEVICE, each: NEXT_LINE };
-/// Bound for all devices together, of either kind. It is large, since a backend that starts logs
-/// two or three lines for each device.
+/// The rate of lines for all devices together, of either kind. It is large, since a backend that
+/// starts logs two or three lines for each device.
 pub const ALL_DEVICES: LineRate = LineRate { burst: 8192, each: Duration::from_millis(100) };
 
 /// Two values: one for lines about faults, and one for other lines.
@@ -86,7 +86,7 @@ impl DeviceLogs {
         Self(Rc::new(Shared { lines: RefCell::default(), now: Box::new(now) }))
     }
 
-    /// The log of a device that was just found.
+    /// Creates the log of a device that was just found.
     pub fn of(&self, id: DeviceId) -> DeviceLog {
         let (all, own) = (self.clone(), Rc::default());
         DeviceLog { id, all, own }

@@ -87,7 +87,8 @@ struct Paid {
 }
 
 impl Paid {
-    /// A mean of the last turns: each counts a sixteenth less than the next.
+    /// Adds a turn to a mean of the last turns, in which each counts a sixteenth less than the next
+    /// one.
     #[inline]
     fn add(&mut self, turn: Self) {
         self.time = self.time - self.time / 16 + turn.time * 16;
@@ -211,7 +212,7 @@ impl FairScheduler {
 mod tests {
     use super::*;
 
-    /// The cost of a round in which no queue has work.
+    /// The time of a round in which no queue has work.
     const CHECK_NS: u64 = 50;
 
     /// Simulates vifs. For each vif, the two values are the time that a batch takes, and the time
@@ -311,8 +312,9 @@ mod tests {
     }
 
     /// Simulates 400 ms of a worker that serves four guests: three with full rings, each with 64
-    /// requests of 31 ns in each turn, and a fourth whose time and requests `choose` decides,
-    /// knowing the scheduler's state. Returns the fourth's time in hundredths of a fair quarter.
+    /// requests of 31 ns in each turn, and a fourth guest, whose time and requests `choose` decides
+    /// from the scheduler's state. Returns the time of the fourth guest in hundredths of a fair
+    /// quarter.
     fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
         let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());

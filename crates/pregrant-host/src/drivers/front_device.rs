@@ -101,7 +101,7 @@ pub(super) struct FrontDevice<P, T> {
     pub xs: Client<T>,
 }
 
-/// The devices of a class that the toolstack has created for a domain.
+/// Returns the devices of a class that the toolstack has created for a domain.
 fn devices<T: Transport>(xs: &mut Client<T>, domid: DomId, class: Class) -> Result<Vec<u32>, XsError> {
     let names = match xs.directory(&format!("{}/device/{}", path::home(domid), class.name())) {
         Err(e) if e.is_not_found() => Vec::new(),
@@ -173,7 +173,7 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         FrontendError::Fault { device: self.device.id().to_string(), fault }
     }
 
-    /// The error for a device that the toolstack removed.
+    /// Creates the error for a device that the toolstack removed.
     pub fn removed(&self) -> FrontendError {
         FrontendError::Removed { device: self.device.id().to_string() }
     }

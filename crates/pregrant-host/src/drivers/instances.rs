@@ -43,7 +43,7 @@ where
     [backend::<P>(), front::<P>(), disk_front::<P>()].concat()
 }
 
-/// The functions that serve devices. A class's `make` leads to its devices and queues, and
+/// Returns the functions that serve devices. A class's `make` leads to its devices and queues, and
 /// `start_workers` to the loop of a worker thread.
 fn backend<P: Platform>() -> Functions
 where

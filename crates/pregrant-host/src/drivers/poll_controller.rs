@@ -22,7 +22,7 @@ named! {
         Poll = "poll",
         /// The worker sleeps as soon as there is no work.
         Event = "event",
-        /// Poll up to [`SPIN`] if that found work recently, then sleep.
+        /// The worker polls up to [`SPIN`] if that found work recently, and then sleeps.
         #[default]
         Adaptive = "adaptive",
     }
@@ -156,7 +156,8 @@ mod tests {
     }
     use std::cell::Cell;
 
-    /// Plays rounds of `round` each for a second; returns the longest time without a control turn.
+    /// Simulates rounds of `round` each for a second. Returns the longest time without a control
+    /// turn.
     fn longest(mode: Mode, round: Duration, moved: impl Fn(u32) -> bool) -> Duration {
         let (start, mut pace) = (Instant::now(), PollController::new(mode));
         let at = Cell::new(Duration::ZERO);
@@ -174,8 +175,8 @@ mod tests {
         longest.max(at.get() - last)
     }
 
-    /// Plays `n` pauses, each of which ends after `gap`, with rounds of a microsecond, and sleeps
-    /// that end at once. Returns how often it polled in vain, and how often it slept.
+    /// Simulates `n` pauses, each of which ends after `gap`, with rounds of a microsecond and
+    /// sleeps that end at once. Returns how often the loop polled in vain, and how often it slept.
     fn pauses(pace: &mut PollController, n: usize, gap: Duration) -> (usize, usize) {
         let start = Instant::now();
         let at = Cell::new(Duration::ZERO);

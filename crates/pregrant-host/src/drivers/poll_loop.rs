@@ -24,7 +24,7 @@ pub trait Rest {
     /// a control turn checks, and the next one is due in time.
     const CONTROL_AFTER_SLEEP: bool = true;
 
-    /// Follows xenstore, and watches what else is not of the data path.
+    /// Follows xenstore, and does all other work outside of the data path.
     ///
     /// # Errors
     /// The loop ends.
@@ -98,7 +98,8 @@ impl PollLoop {
         self.after(work, moved)
     }
 
-    /// The step after a round of the caller's own; `moved`: frames moved in it.
+    /// Does what follows a round that the caller has run itself; `moved` is true if frames moved in
+    /// it.
     ///
     /// # Errors
     /// As for [`run`](Self::run).

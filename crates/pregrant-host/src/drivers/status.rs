@@ -50,7 +50,7 @@ pub struct BackStatus {
     pub daemon: String,
     /// Process id.
     pub pid: u32,
-    /// The program's version; empty where a backend older than this field tells it.
+    /// The program's version; empty if the backend is older than this field.
     #[serde(default)]
     pub version: String,
     /// The commit that the program was built from; empty if it was not built in a git checkout.
@@ -76,7 +76,7 @@ pub struct BackStatus {
     pub devices: Vec<DeviceStatus>,
 }
 
-/// The value for a backend older than the field.
+/// Returns the value that is used for a backend older than the field.
 fn yes() -> bool {
     true
 }
@@ -200,8 +200,8 @@ impl From<Operation> for OperationStatus {
 }
 
 impl DeviceStatus {
-    /// Age of the oldest request that is not answered, seconds. None: there is none, or the backend
-    /// is older than this gauge.
+    /// Returns the age in seconds of the oldest request that is not answered. None: there is none,
+    /// or the backend is older than this gauge.
     pub fn oldest_s(&self) -> Option<f64> {
         self.gauges.get(OLDEST_NS).filter(|ns| **ns > 0).map(|ns| *ns as f64 / 1e9)
     }
@@ -255,8 +255,8 @@ pub struct ProcessStatus {
     pub syscalls: u64,
     /// Number of events that were sent.
     pub notifications: u64,
-    /// Sleeps that a tenth of a second ended, and no event, though a guest had shown work: 0, or
-    /// somebody does not notify.
+    /// Number of sleeps that the limit of a tenth of a second ended, and no event, although a guest
+    /// had published work. It is 0 unless a peer fails to notify.
     #[serde(default)]
     pub missed_wakeups: u64,
 }
@@ -367,7 +367,7 @@ pub struct DirStatus {
     /// RX: number of frames that found no room in the data ring.
     #[serde(default)]
     pub data_ring_full: u64,
-    /// RX: the most bytes of the data ring that were in use at a time.
+    /// RX: the largest number of bytes of the data ring that were in use at a time.
     #[serde(default)]
     pub data_ring_most: u64,
     /// Number of frames in pages that the guest named by frame number, with all of its memory
@@ -505,17 +505,18 @@ impl From<Counters> for ProcessStatus {
     }
 }
 
-/// A text from elsewhere, shortened and made fit to be shown.
+/// Shortens a text of another process or domain, and makes it fit to be shown.
 pub(super) fn short(text: &str) -> String {
     excerpt(text, TEXT_MAX)
 }
 
-/// Path of the status socket of domain `domid`'s backend for vifs; `dir` has all sockets.
+/// Returns the path of the status socket of domain `domid`'s backend for vifs; `dir` has all
+/// sockets.
 pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
     path_of(dir, DAEMONS[0], domid)
 }
 
-/// Path of the status socket of domain `domid`'s backend that serves only vbds.
+/// Returns the path of the status socket of domain `domid`'s backend that serves only vbds.
 pub fn blk_socket_path(dir: &Path, domid: u16) -> PathBuf {
     path_of(dir, DAEMONS[1], domid)
 }
@@ -524,8 +525,8 @@ fn path_of(dir: &Path, daemon: &str, domid: u16) -> PathBuf {
     dir.join(format!("{daemon}-{domid}{SUFFIX}"))
 }
 
-/// The kind of backend that a status socket of this name belongs to, and its domain; None: it is no
-/// status socket.
+/// Returns the kind and the domain of the backend to which a status socket of this name belongs;
+/// None: it is not a status socket.
 pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     let of = |daemon: &'static str| {
         let number =

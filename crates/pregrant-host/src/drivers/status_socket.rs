@@ -43,7 +43,7 @@ pub struct StatusSocket {
     comes: PortReadiness,
     /// A spare descriptor, which is closed when the process has none left.
     spare: Option<OwnedFd>,
-    /// A reader may wait that was not accepted: when to try again.
+    /// Time of the next attempt to accept a reader that may wait; None: no reader waits.
     left: Option<Instant>,
     readers: Vec<Reader>,
     last: Option<(Instant, Rc<[u8]>)>,

@@ -76,7 +76,7 @@ impl Throttle {
         }
     }
 
-    /// The used part of an account after a step of `took`.
+    /// Returns the used part of an account after a step of `took`.
     fn after(spent: Duration, took: Duration) -> Duration {
         spent.saturating_add(took.saturating_mul(SHARE)).min(TIME * SHARE + LONGEST_THROTTLE)
     }
@@ -88,8 +88,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Plays steps of `took` for a minute, as fast as allowed or one each `every`. Returns their
-    /// number, and their total time.
+    /// Simulates steps of `took` for a minute, as fast as allowed or one in each `every`. Returns
+    /// their number and their total time.
     fn minute(took: Duration, every: Duration) -> (u32, Duration) {
         let (mut throttle, mut now, mut steps) = (Throttle::default(), Duration::from_secs(7), 0);
         while now < Duration::from_secs(67) {

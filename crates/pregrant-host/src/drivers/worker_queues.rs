@@ -136,7 +136,7 @@ pub struct WorkerQueues<P: Platform> {
     timed: Vec<usize>,
     /// Readiness of ports that receive frames from the kernel.
     arrivals: Option<PortReadiness>,
-    /// The warning that there is no file descriptor for ports was logged.
+    /// True once the warning that there is no file descriptor for ports was logged.
     fd_error_logged: bool,
     turns: FairScheduler,
     began: Instant,
@@ -428,7 +428,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.returned.push(Returned { id, queues, why: fault.map(Why::Fault) });
     }
 
-    /// Done now and then: polls events of armed queues, and arms queues that were idle for long.
+    /// Called now and then: polls events of armed queues, and arms queues that were idle for long.
     #[cold]
     fn check_while_busy(&mut self, p: &P) {
         let rounds = std::mem::replace(&mut self.check_every, CHECK_EVERY);
@@ -488,7 +488,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Channels that fired since the last call and belong to no queue of this thread.
+    /// Returns the channels that fired since the last call and belong to no queue of this thread.
     pub fn take_unknown(&mut self, whose: impl FnOnce(&ReadySet)) {
         if let Some(unknown) = &mut self.unknown {
             whose(unknown);
@@ -516,7 +516,8 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Readable when the kernel has frames for one of the ports; None: there is no such port yet.
+    /// Returns a descriptor that is readable when the kernel has frames for one of the ports; None:
+    /// there is no such port yet.
     pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
         self.arrivals.as_ref().map(AsFd::as_fd)
     }
@@ -537,7 +538,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.busy.iter().filter_map(|at| self.groups[*at].as_ref()).flat_map(|g| g.active.iter().copied())
     }
 
-    /// The active queues, in a list that is reused because each wake-up needs one.
+    /// Returns the active queues, in a list that is reused because each wake-up needs one.
     fn list_active(&mut self) -> Vec<usize> {
         let mut list = std::mem::take(&mut self.listed);
         list.clear();
@@ -615,9 +616,9 @@ impl<P: Platform> WorkerQueues<P> {
         Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
     }
 
-    /// True if a guest has published work; an event has reported it, or will. Checks some queues in
-    /// each call, or with `all` all of them, and makes those with work active, whether their event
-    /// arrives or not.
+    /// True if a guest has published work. An event has reported that work, or will. Checks some
+    /// queues in each call, or with `all` all of them, and makes those with work active, whether
+    /// their event arrives or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
         let checks = if all { n } else { n.min(PENDING_CHECKS) };
@@ -648,7 +649,7 @@ impl<P: Platform> WorkerQueues<P> {
         std::mem::take(&mut self.returned)
     }
 
-    /// Devices that the control thread must check, since the last call.
+    /// Returns the devices that the control thread must check, since the last call.
     pub fn take_changed(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.changed)
     }
@@ -664,7 +665,7 @@ impl<P: Platform> WorkerQueues<P> {
         &self.waker
     }
 
-    /// Text for a test that waits for this worker in vain.
+    /// Describes the worker for a test that waits for it in vain.
     pub fn describe(&self) -> String {
         let active = self.nr_active();
         format!("frames or slots of {} queue(s), {active} of them active", self.nr_queues())

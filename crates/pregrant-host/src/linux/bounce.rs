@@ -74,7 +74,7 @@ impl Bounce {
         Some(at)
     }
 
-    /// A reserved range as the local side of a segment.
+    /// Returns a reserved range as the local side of a segment.
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         self.granted()?.side(at)
     }

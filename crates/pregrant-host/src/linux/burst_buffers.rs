@@ -52,7 +52,7 @@ impl OwnPages {
         Some(Self { own, region: region.ok()?, refs })
     }
 
-    /// Byte `at` as the local side of a segment.
+    /// Returns byte `at` as the local side of a segment.
     #[inline]
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         let gref = self.refs.get(at / PAGE_SIZE)?;
@@ -67,7 +67,8 @@ struct Known {
     len: usize,
 }
 
-/// Guests that connect again and again, each wanting a buffer, could repeat this line without end.
+/// Limits the log lines about missing buffers, which guests that connect again and again could
+/// repeat without end.
 static NONE: LineBudget = LineBudget::new();
 /// True once a buffer was registered. Before that, lookups need not lock the list.
 static ANY: AtomicBool = AtomicBool::new(false);

@@ -30,7 +30,7 @@ struct Hypercall {
     arg: [u64; 5],
 }
 
-/// The CPU time of `domid`, including Xen's own work on the domain's behalf.
+/// Returns the CPU time of `domid`, including Xen's own work on the domain's behalf.
 ///
 /// # Errors
 ///

@@ -47,7 +47,7 @@ pub struct Evtchn {
 #[derive(Default, Debug)]
 struct Masked {
     bits: Vec<u64>,
-    /// The kernel dropped events, so any port may be masked.
+    /// True if the kernel dropped events, so that any port may be masked.
     any: bool,
 }
 
@@ -149,8 +149,8 @@ impl Events for Evtchn {
         self.opened(near, Some((to, port)), "bind to the peer's event channel")
     }
 
-    /// Xen makes the peer's end unbound, and it then waits for this domain, with whichever handle
-    /// it binds.
+    /// Binds a channel to this handle. Xen makes the peer's end unbound, which then waits for this
+    /// domain, with whichever handle it binds.
     fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
         let offered = PlatformError {
             op: "take over an event channel's end that was offered, not bound",
@@ -221,7 +221,8 @@ impl WakeOn for Evtchn {
     }
 }
 
-/// Guests that send events and reconnect could repeat this line without end.
+/// Limits the log lines about dropped events, which guests that send events and reconnect could
+/// repeat without end.
 static DROPPED: LineBudget = LineBudget::new();
 static UNREAD: LineBudget = LineBudget::new();
 static UNCLOSED: LineBudget = LineBudget::new();

@@ -43,7 +43,7 @@ impl KernelBack {
         Self::on_bus("/sys/bus/xen-backend", class)
     }
 
-    /// The driver in another directory of the backend bus, for tests.
+    /// Returns the driver in another directory of the backend bus, for tests.
     pub fn on_bus(bus: impl Into<PathBuf>, class: Class) -> Self {
         Self { bus: bus.into(), class }
     }
@@ -63,7 +63,7 @@ impl KernelBack {
         self.driver_of(&device(id)).is_some()
     }
 
-    /// The name of the driver that is bound to a device.
+    /// Returns the name of the driver that is bound to a device.
     fn driver_of(&self, device: &str) -> Option<String> {
         let link = fs::read_link(self.bus.join("devices").join(device).join("driver")).ok()?;
         Some(link.file_name()?.to_string_lossy().into_owned())

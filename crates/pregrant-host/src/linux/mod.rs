@@ -108,8 +108,8 @@ impl Xen {
         self.grants.node().map(drop)
     }
 
-    /// Counts of the operations of this handle and of all made from it by
-    /// [`another`](Self::another), including those that are gone.
+    /// Returns the counts of the operations of this handle and of all handles made from it by
+    /// [`another`](Self::another), including those that were dropped.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }

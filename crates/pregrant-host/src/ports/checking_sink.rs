@@ -107,8 +107,8 @@ impl CheckingSink {
         }
     }
 
-    /// Like [`take`](Self::take) for zero-copy frames, whose payload is read only if every byte
-    /// must be checked.
+    /// Checks zero-copy frames as [`take`](Self::take) does. Their payload is read only if every
+    /// byte must be checked.
     pub fn take_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {

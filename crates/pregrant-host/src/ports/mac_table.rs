@@ -151,7 +151,7 @@ impl MacTable {
         entry.pinned || now_ns.saturating_sub(self.seen_ns[i].load(Ordering::Relaxed)) <= AGE_NS
     }
 
-    /// The result of `claim` for an address, if at most its time must be written.
+    /// Returns the result of `claim` for an address, if it changes nothing but the address's time.
     fn known(&self, mac: u64, port: u16, claim: Claim, now_ns: u64) -> Option<Source> {
         if let Found::At(i, entry) = self.search(mac) {
             if entry.port == port {

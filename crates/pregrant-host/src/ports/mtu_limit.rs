@@ -33,7 +33,7 @@ pub enum MtuChange {
 }
 
 impl MtuLimit {
-    /// The MTU that the administrator set, given that the current one is `mtu`.
+    /// Returns the MTU that the administrator set, given that the current one is `mtu`.
     fn before(&self, mtu: u32) -> u32 {
         self.lowered.filter(|(_, bound)| mtu == *bound).map_or(mtu, |(before, _)| before)
     }

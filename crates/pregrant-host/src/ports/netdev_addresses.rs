@@ -142,7 +142,7 @@ impl Kernel {
     }
 }
 
-/// The usable address in `answer`, if that is about interface `index`.
+/// Returns the usable address in `answer`, if the answer is about interface `index`.
 fn address_of(index: u32, answer: &[u8]) -> Option<IpAddr> {
     if u32_at(answer, 4)? != index {
         return None;

@@ -117,7 +117,7 @@ impl Interface {
         })
     }
 
-    /// The interface's index.
+    /// Returns the interface's index.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Interface {
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// The MTU in bytes, which excludes the Ethernet header.
+    /// Returns the MTU in bytes, which excludes the Ethernet header.
     ///
     /// # Errors
     ///

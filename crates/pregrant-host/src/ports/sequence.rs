@@ -158,7 +158,7 @@ pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     number_of(frame, frame.len())
 }
 
-/// The number of a frame of `len` bytes, of which `frame` has the first ones.
+/// Returns the number of a frame of `len` bytes, of which `frame` has the first ones.
 #[inline(always)]
 pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     let Some(head) = frame.first_chunk::<MIN_LEN>() else { return Err(Wrong::Foreign) };

@@ -134,7 +134,7 @@ impl Switch {
         Ok((0..queues).map(|queue| SwitchPort::new(&self.shared, port, queue, &vif)).collect())
     }
 
-    /// Frames of more than `bytes` bytes stay in their sender's pages, if these are mapped, until
+    /// Sets the length above which frames stay in their sender's pages, if these are mapped, until
     /// they are copied to their receiver. [`MAX_FRAME`](pregrant::port::MAX_FRAME) disables this.
     pub fn lend_above(&self, bytes: u32) {
         self.shared.lend_above.store(bytes, Ordering::Relaxed);
@@ -237,8 +237,8 @@ impl DropCounts for Counters {
 }
 
 impl FramePort for SwitchPort {
-    /// The port accepts all offloads, since the switch completes frames for receivers that do not
-    /// support them.
+    /// Returns all offloads, since the switch completes frames for receivers that do not support
+    /// them.
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
@@ -252,7 +252,7 @@ impl FramePort for SwitchPort {
         }
     }
 
-    /// Accepts all frames; those that a slow receiver has no room for are counted at its port.
+    /// Accepts all frames. Frames for which a slow receiver has no room are counted at its port.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let sender = Sender { port: self.port, recent: &mut self.recent, cut: &mut self.cut };
         lock(&self.outbox).forward(&self.shared.fabric, sender, frames, None);
@@ -271,7 +271,8 @@ impl FramePort for SwitchPort {
         arena.len()
     }
 
-    /// Private copies if nothing could be zero-copy lately, since copying at once is cheaper then.
+    /// Asks for private copies if nothing could be zero-copy lately, since copying at once is
+    /// cheaper then.
     fn payload(&self) -> Payload {
         if self.not_lent > 0 {
             return Payload::Private;
@@ -314,8 +315,8 @@ impl FramePort for SwitchPort {
         self.shared.fabric.change(self.port, |vif| vif.steering = by);
     }
 
-    /// Frames that it sent through another worker arrive before those that it sends through this
-    /// one.
+    /// Moves the port to another worker. Frames that it sent through its old worker arrive before
+    /// those that it sends through the new one.
     fn owned_by(&mut self, owner: &PortOwner) {
         // The old worker also must not recall mail that contains frames of this port: then later
         // mail could become the oldest.

@@ -33,7 +33,7 @@ pub struct BlkConfig {
     /// True if a vbd with a script is connected only after the toolstack has run the script
     /// (`hotplug-status`).
     pub awaits_scripts: bool,
-    /// Serve only these vbds; empty: all. Must be set before the first vbd is found.
+    /// The only vbds that are served; empty: all are. It must be set before the first vbd is found.
     pub chosen: Vec<DeviceChoice>,
 }
 

@@ -58,8 +58,8 @@ impl<P: Platform> VbdInstance<P> {
         Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default() }
     }
 
-    /// Age of the oldest request that is not answered; None: there is none. All platforms of this
-    /// crate have this clock.
+    /// Returns the age of the oldest request that is not answered; None: there is none. All
+    /// platforms of this crate have this clock.
     fn oldest(&self) -> Option<Duration> {
         let taken_ns = self.vbd.oldest_ns()?;
         Some(Duration::from_nanos(MonotonicClock.now_ns().saturating_sub(taken_ns)))
@@ -91,7 +91,7 @@ impl<P: Platform> VbdInstance<P> {
         self.vbd.shares().iter().map(|share| share.counters.read()).collect()
     }
 
-    /// Text for the status: the image and how it is served; empty if the disk is not connected.
+    /// Describes for the status the image and how it is served; empty if the disk is not connected.
     fn words(&self) -> String {
         let (Some(figures), [first, ..]) = (self.vbd.figures(), self.vbd.shares()) else {
             return String::new();

@@ -1,5 +1,5 @@
-//! The handshake of a device of any class, over a connection to xenstore: [`Back`] behind a table,
-//! so that the registry needs no type for each class.
+//! The handshake of a device of any class, over a connection to xenstore: [`Back`] as a trait
+//! object, so that the registry needs no type for each class.
 //!
 //! What a front may do: see [`Back`].
 
@@ -71,7 +71,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// Sets how many pages later connections may map ([`Back::limit_pages`]), and how many of these
     /// may stay mapped until the device closes ([`Back::limit_lasting`]).
     fn limit_pages(&mut self, pages: usize, lasting: usize);
-    /// The guest's pages that the device has mapped, or may map.
+    /// Returns the guest's pages that the device has mapped, or may map.
     fn pages(&self) -> PageUse;
     /// Sets the device's share of its guest's pages ([`BackDevice::allow_pages`]).
     fn allow_pages(&mut self, p: &P, share: PageShare);

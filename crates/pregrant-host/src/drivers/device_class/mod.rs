@@ -38,7 +38,7 @@ pub type Notes = Vec<(log::Level, String)>;
 
 /// A class of devices (vif, vbd) that a backend serves.
 pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
-    /// The class's name, the keys that may change, and when its devices connect and close.
+    /// Returns the class's name, the keys that may change, and when its devices connect and close.
     fn rules(&self) -> ClassRules;
     /// Returns true if this device must be served in case it exists.
     fn serves(&self, front: u16, handle: u32) -> bool {
@@ -47,7 +47,7 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     }
     /// Makes a device that was found. `kept` is the device's memory that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
-    /// The remote side of the class's devices, which outlives them; None: there is none.
+    /// Returns the remote side of the class's devices, which outlives them; None: there is none.
     fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
         None
     }
@@ -67,18 +67,19 @@ pub trait Takeover<T: Transport + 'static> {
     /// taken over. The class must queue traffic for the device's guest from now on. The device is
     /// not this process's yet; errors are reported when its port is made.
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>);
-    /// Called when the device is connected, or was not taken over after all: drops what was
-    /// [reserved](Self::reserve) and is not used. Returns how many queued frames are lost by that.
+    /// Called when the device is connected, or was not taken over after all: drops the
+    /// [reserved](Self::reserve) resources that are not used. Returns how many queued frames are
+    /// lost by that.
     fn release(&mut self, id: &DeviceId) -> usize;
 }
 
 /// The part of a class that acts on the remote side of its devices (taps, running scripts), also
-/// for devices that are gone. An implementation that wraps another returns that from
-/// [`inner_remote`](Self::inner_remote); calls that the wrapper does not implement go to the inner
-/// one.
+/// for devices that are gone. An implementation that wraps another one returns it from
+/// [`inner_remote`](Self::inner_remote). The wrapped one then gets the calls that the wrapper does
+/// not implement.
 pub trait RemoteSide {
-    /// The remote side that this one wraps, and that answers the calls which this one does not
-    /// implement.
+    /// Returns the remote side that this one wraps, and that answers the calls which this one does
+    /// not implement.
     fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         None
     }
@@ -95,8 +96,8 @@ pub trait RemoteSide {
     fn is_ending(&mut self, id: &DeviceId) -> bool {
         self.inner_remote().is_some_and(|inner| inner.is_ending(id))
     }
-    /// Failures since the last call, for the log, of existing devices and of those that are
-    /// [ending](Self::is_ending).
+    /// Returns the failures since the last call, for the log: those of existing devices and of
+    /// devices that are [ending](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         self.inner_remote().map_or_else(Vec::new, |inner| inner.failures())
     }
@@ -172,7 +173,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// Returns the part of the device's status that depends on its class.
     fn figures(&self) -> Figures;
 
-    /// The device's control ring, which belongs to no queue.
+    /// Returns the device's control ring, which belongs to no queue.
     fn control_ring(&mut self) -> Option<&mut dyn ControlRing<P>> {
         None
     }
@@ -201,18 +202,19 @@ pub fn log_reattached(log: &DeviceLog, unfinished: &str) {
 /// A part of a device: a ring that belongs to no queue, which the control thread serves in control
 /// turns.
 pub trait ControlRing<P: Platform> {
-    /// The control ring's event channel, as this platform handle knows it, from the time of the
-    /// connect. None: the front has no control ring.
+    /// Returns the control ring's event channel, as this platform handle names it, from the time of
+    /// the connect. None: the front has no control ring.
     fn channel(&self, p: &P) -> Option<EvtchnPort>;
-    /// A control turn, while the device is connected: called while the ring is active or a queue
-    /// requests it. True: there was something to do that the queues must know of.
+    /// Serves the ring in a control turn. It is called while the device is connected and the ring
+    /// is active or a queue requests it. Returns true if there was something to do that the queues
+    /// must know of.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault>;
-    /// The part, in thousandths, of the last [`turn`](Self::turn)'s work that each connection
-    /// brings once. It is not charged to the guest's account of control requests, since an honest
-    /// guest makes them, too.
+    /// Returns the part, in thousandths, of the last [`turn`](Self::turn)'s work that each
+    /// connection brings once. It is not charged to the guest's account of control requests, since
+    /// an honest guest makes them, too.
     fn part_of_connecting(&self) -> u32;
     /// Called before sleeping: arms the ring. Returns true if there is work.
     ///
@@ -239,7 +241,8 @@ pub trait HotplugScript {
 
 /// The result of a hotplug step.
 pub enum HotplugStep {
-    /// The hotplug was done: the text for `hotplug-status`, and why it failed, if it did.
+    /// The hotplug was done. The first text is for `hotplug-status`; the second says why it failed,
+    /// if it did.
     In(&'static str, Option<String>),
     /// The hotplug was undone. The text says why that failed, if it did.
     Out(Option<String>),
@@ -253,16 +256,17 @@ pub trait DeviceBacking<P: Platform, T: Transport + 'static> {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError>;
-    /// The device has all its queues and is about to be closed: returns how long the close may wait
-    /// for requests that the backing still works on. None: there are none. It is called again
-    /// meanwhile, and no new request starts.
+    /// Called when the device has all its queues and is about to be closed. Returns how long the
+    /// close may wait for requests that the backing still works on; None: there are none. The call
+    /// is repeated meanwhile, and no new request starts.
     fn under_way(&mut self, p: &P) -> Option<Duration>;
     /// Called when the device is about to end for good. Returns true if its kept memory must stay
     /// for a successor.
     fn give_up(&mut self) -> bool;
 }
 
-/// Result of trying a device's backing before the front connects ([`DeviceBacking::try_ahead`]).
+/// The result of trying a device's backing before the front connects
+/// ([`DeviceBacking::try_ahead`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trial {
     /// The device has no backing that could be tried.

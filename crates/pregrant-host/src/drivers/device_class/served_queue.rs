@@ -51,7 +51,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         0
     }
     /// Called now and then, and before the queue is armed: applies the device's pending
-    /// configuration, and checks what waits. Returns true if the device must have a control turn.
+    /// configuration, and checks requests that wait. Returns true if the device must have a control
+    /// turn.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -59,7 +60,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         let _ = p;
         Ok(false)
     }
-    /// Arms its rings, and allows the next event of its channels. Returns true if there is work.
+    /// Arms the queue's rings, and allows the next event of its channels. Returns true if there is
+    /// work.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -67,8 +69,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// True if the guest has published work. An event has reported that work, or will. The call
     /// arms nothing.
     fn is_pending(&mut self) -> bool;
-    /// Time, by the platform's clock, at which the queue needs a poll even if the guest sends
-    /// nothing. None: never.
+    /// Returns the time, by the platform's clock, at which the queue needs a poll even if the guest
+    /// sends nothing. None: it needs none.
     fn deadline_ns(&self) -> Option<u64> {
         None
     }
@@ -85,8 +87,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     }
     /// Called before a poll when the kernel has something for the guest.
     fn became_readable(&mut self) {}
-    /// The descriptor that is readable when the kernel has something for the guest, if there is
-    /// one.
+    /// Returns the descriptor that is readable when the kernel has frames for the guest, if there
+    /// is one.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
     }

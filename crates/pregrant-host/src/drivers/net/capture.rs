@@ -60,7 +60,7 @@ impl CaptureFile {
         Capture::new(self.file, WHOLE_FRAMES, most)
     }
 
-    /// Device and inode of the file; None: it is not a regular file.
+    /// Returns the device and the inode of the file; None: it is not a regular file.
     fn number(&self) -> Option<(u64, u64)> {
         self.file.metadata().ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()))
     }

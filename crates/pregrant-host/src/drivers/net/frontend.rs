@@ -109,15 +109,15 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         })
     }
 
-    /// The hardware address that the toolstack gave to the vif (its key `mac`): the source of
-    /// frames that this guest sends. None: the key is missing or invalid.
+    /// Returns the hardware address that the toolstack gave to the vif (its key `mac`), which is
+    /// the source of frames that this guest sends. None: the key is missing or invalid.
     pub fn mac(&self) -> Option<MacAddr> {
         self.mac
     }
 
-    /// Largest packet, in bytes without the Ethernet header, that the toolstack announced (the key
-    /// `mtu` in this end's directory, else in the back's). None: it announced none; 1500 is usual
-    /// then.
+    /// Returns the largest packet, in bytes without the Ethernet header, that the toolstack
+    /// announced (the key `mtu` in this end's directory, or else in the back's). None: it announced
+    /// none; 1500 is usual then.
     pub fn mtu(&mut self) -> Result<Option<u32>, FrontendError> {
         let say = |e: &KeyError| {
             // A program may ask at each connection.
@@ -145,7 +145,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.vif
     }
 
-    /// The driver and its platform, for everything but frames (control ring, multicast requests).
+    /// Returns the driver and its platform, for everything but frames (control ring, multicast
+    /// requests).
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
         (&self.end.platform, &mut self.vif)
     }
@@ -233,8 +234,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         (0..self.vif.nr_queues()).any(|i| self.vif.in_flight(i) > 0)
     }
 
-    /// Time until a vif that waits before it restarts needs the next [`control`](Self::control);
-    /// None: it does not wait.
+    /// Returns the time until a vif that waits before it restarts needs the next
+    /// [`control`](Self::control); None: it does not wait.
     pub fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vif.begins_at_ns())
     }
@@ -294,7 +295,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(sent)
     }
 
-    /// Has queue `i` do something, while the vif is live. A fault of the back's closes the vif.
+    /// Calls a function on queue `i` while the vif is live. If the back broke the protocol, the vif
+    /// is closed.
     #[inline(always)]
     fn on_queue<R: Default>(
         &mut self,
@@ -305,7 +307,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         act(&self.end.platform, queue).map_err(|fault| self.fault(fault))
     }
 
-    /// Processes TX answers of queue `i`, once at least `want` are there.
+    /// Processes TX answers of queue `i`, once at least `want` of them are there.
     #[inline(never)]
     pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
         self.on_queue(i, |p, queue| queue.reclaim(p, want))
@@ -397,8 +399,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.coalescing.ahead(came.saturating_sub(before))
     }
 
-    /// Arms all queues like [`arm`](Self::arm), then sleeps until there may be work, at most until
-    /// `due`. The connection to xenstore must wake the platform's events.
+    /// Arms all queues as [`arm`](Self::arm) does, and sleeps until there may be work, at most
+    /// until `due`. The connection to xenstore must wake the platform's events.
     #[inline(never)]
     pub fn sleep(&mut self, tx_too: bool, due: Option<Duration>) -> Result<(), FrontendError>
     where
@@ -496,7 +498,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// The paths by which frames of queue 0 travel, as text; the most used one first.
+    /// Describes the paths by which frames of queue 0 travel; the most used one is first.
     fn path_in_words(&self) -> String {
         let vif = &self.vif;
         let mut ways = Vec::new();

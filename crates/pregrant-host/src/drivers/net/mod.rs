@@ -51,7 +51,7 @@ pub struct NetConfig {
     pub vif: VifConfig,
     /// The process that runs the vifs' hotplug scripts.
     pub hotplug: Hotplug,
-    /// Serve only these vifs; empty: all. Must be set before the first vif is found.
+    /// The only vifs that are served; empty: all are. It must be set before the first vif is found.
     pub chosen: Vec<DeviceChoice>,
 }
 
@@ -60,7 +60,7 @@ pub struct Net<P> {
     /// The configuration of all vifs.
     pub config: NetConfig,
     provider: SharedProvider,
-    /// The warning that guests may not be isolated was logged.
+    /// True once the warning that guests may not be isolated was logged.
     warned: Rc<Cell<bool>>,
     platform: PhantomData<fn(&P)>,
 }

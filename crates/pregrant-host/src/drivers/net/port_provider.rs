@@ -53,7 +53,7 @@ pub struct HotplugConfig {
 /// successor finds it even if its owner renamed it.
 pub const INTERFACE: &str = "pregrant-interface";
 
-/// The name of a vif's interface where the toolstack gives none.
+/// Returns the name of a vif's interface if the toolstack gives none.
 pub fn usual_name(id: &DeviceId) -> String {
     format!("vif{}.{}", id.front.0, id.handle)
 }
@@ -94,8 +94,8 @@ impl HotplugConfig {
 /// The process that connects a vif's interface to the network (docs/protocol 2.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
-    /// The toolstack: its script writes "connected" to `hotplug-status`, and only then the front is
-    /// connected.
+    /// The toolstack connects it: its script writes "connected" to `hotplug-status`, and only then
+    /// the front is connected.
     Toolstack,
     /// This process connects it: it runs `script`, or joins `bridge` if there is no such file, and
     /// then writes "connected".
@@ -148,8 +148,9 @@ pub trait PortProvider: RemoteSide {
             inner.reserve(id, place, queues, front);
         }
     }
-    /// Called when the vif is connected, or was not taken over after all: drops what was
-    /// [reserved](Self::reserve) and is not used. Returns how many queued frames are lost by that.
+    /// Called when the vif is connected, or was not taken over after all: drops the
+    /// [reserved](Self::reserve) ports that are not used. Returns how many queued frames are lost
+    /// by that.
     fn release(&mut self, id: &DeviceId) -> usize {
         self.inner_provider().map_or(0, |inner| inner.release(id))
     }
@@ -201,7 +202,7 @@ pub trait PortProvider: RemoteSide {
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
     }
-    /// The number (ifindex) of the vif's interface, for [`INTERFACE`]; None: the vif has no
+    /// Returns the number (ifindex) of the vif's interface, for [`INTERFACE`]; None: the vif has no
     /// interface.
     fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
         self.inner_provider()?.interface_number(id)
@@ -232,7 +233,7 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Ports> PortProvider for F {
     }
 }
 
-/// Ports of a vif that has no interface: every frame is refused, and counted.
+/// Returns the ports of a vif that has no interface. They refuse and count every frame.
 pub fn unplugged(queues: usize) -> Ports {
     (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
 }

@@ -20,7 +20,7 @@ pub(super) const EACH: Duration = Duration::from_secs(1);
 pub(super) struct Traffic {
     /// Number of TX requests without an answer.
     pub out: u32,
-    /// Frames that were sent, each of a request or more.
+    /// Number of frames that were sent, each by a request or more.
     pub sent: u64,
     /// Number of frames that arrived.
     pub came: u64,

@@ -72,7 +72,7 @@ impl Stations {
         self.spoofing.extend(whose);
     }
 
-    /// A port for each queue of a vif that was [found](PortProvider::found). Uses the
+    /// Returns a port for each queue of a vif that was [found](PortProvider::found). Uses the
     /// [reserved](PortProvider::reserve) ports if their number is right. `front` is the offload
     /// work that the guest accepts to do.
     ///
@@ -111,7 +111,7 @@ impl Stations {
         Ok(Reserved { ports, front, sources })
     }
 
-    /// The source addresses that a vif's guest may use.
+    /// Returns the source addresses that a vif's guest may use.
     fn sources(&self, id: &DeviceId) -> Sources {
         let mac = self.vifs.get(&(id.front.0, id.handle)).and_then(|station| station.mac);
         let may_spoof = |whose: &Spoofing| whose.is_none_or(|vifs| vifs.names(id.front.0, id.handle));

@@ -68,13 +68,13 @@ struct Placed {
     script: Option<Run>,
     /// Descriptors of ports that were just created. A worker polls them.
     readable: Vec<OwnedFd>,
-    /// A script connected the vif to the network, and must be run again to undo that.
+    /// True if a script connected the vif to the network, and must be run again to undo that.
     scripted: bool,
     /// True if a predecessor created the vif, and may have run its script.
     reattached: bool,
     /// The MTU that the interface had before it was lowered for the guest.
     mtu_limit: MtuLimit,
-    /// The link has just come up, and the bridge may not forward yet.
+    /// True if the link has just come up, and the bridge may not forward yet.
     settling: bool,
     /// The link is up.
     is_up: bool,
@@ -233,7 +233,7 @@ impl Taps {
         self.hotplug = hotplug;
     }
 
-    /// Has scripts run by the service at this socket instead of this process.
+    /// Makes the service at this socket run scripts instead of this process.
     pub fn ask_for_scripts_at(&mut self, socket: PathBuf) {
         self.scripts = Some(socket);
     }
@@ -268,8 +268,8 @@ impl Taps {
         Some(turned)
     }
 
-    /// Continues the scripts of vifs that are gone: first those that run, then as many more as
-    /// there is room for.
+    /// Continues the scripts of vifs that were removed: first the scripts that are running, then as
+    /// many more as there is room for.
     fn turn_ending(&mut self) {
         let mut nr_runs = self.nr_runs();
         let mut ending = std::mem::take(&mut self.ending);
@@ -387,7 +387,7 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     Ok((tap, is_there, notes))
 }
 
-/// The script that connects a vif to the network; None: it joins its `bridge`.
+/// Returns the script that connects a vif to the network; None: the vif joins its `bridge`.
 fn script_of(place: &HotplugConfig) -> Option<&str> {
     place.script.as_deref().filter(|script| Path::new(script).exists())
 }

@@ -52,11 +52,11 @@ pub(super) struct VifInstance<P: Platform> {
     provider: SharedProvider,
     hotplug: Hotplug,
     plug: HotplugState,
-    /// The log has a line that the guest receives no frames.
+    /// True if the log has a line that the guest receives no frames.
     stalled: bool,
-    /// The vif has an interface that others may rename, move or remove.
+    /// True if the vif has an interface that others may rename, move or remove.
     has_interface: bool,
-    /// The number in xenstore may not be the interface's any more.
+    /// True if the number in xenstore may not be the interface's any more.
     renumbered: bool,
     /// The rate limit that was logged last.
     said_rate: Option<Rate>,
@@ -66,7 +66,7 @@ pub(super) struct VifInstance<P: Platform> {
     /// [check](PeriodicCheck::check).
     said_grefs: usize,
     seen_grefs: usize,
-    /// A warning was logged, for any vif, that its guest is not isolated.
+    /// True once a warning was logged, for any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
 }
 

@@ -69,8 +69,8 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// The owner of the lock at `path`, as it wrote itself into the file; None: the lock is free.
-    /// The check itself locks out no one.
+    /// Returns the owner of the lock at `path`, as it described itself in the file; None: the lock
+    /// is free. The check itself locks out no process.
     #[must_use]
     pub fn owner(path: &Path) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;

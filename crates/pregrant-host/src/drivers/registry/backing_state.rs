@@ -100,14 +100,14 @@ impl BackingState {
         *self = Self { logged: self.logged.take(), ..Self::found(now) };
     }
 
-    /// The backing seems to be available, without a front. If a front that connects now finds
-    /// otherwise, the pauses continue where they were.
+    /// Called when the backing seems to be available, without a front. If it turns out to be
+    /// unavailable for a front that connects now, the pauses continue where they were.
     pub(super) fn is_there(&mut self) {
         self.known = Known::Present;
     }
 
-    /// The backing is missing (`is_certain`), or another process uses it. It is tried again after a
-    /// pause.
+    /// Called when the backing is missing (`is_certain`), or another process uses it. It is tried
+    /// again after a pause.
     pub(super) fn fails(&mut self, now: Instant, why: &str, is_certain: bool) {
         let since = *self.failing_since.get_or_insert(now);
         let pause = now.duration_since(since).clamp(PAUSE_LEAST, PAUSE_MOST);

@@ -121,8 +121,9 @@ impl ControlRings {
         self.asks = false;
     }
 
-    /// True if a guest has published work on an armed ring; an event has reported it, or will.
-    /// Checks some rings in each call, or with `all` all of them, and makes those with work active.
+    /// True if a guest has published work on an armed ring. An event has reported that work, or
+    /// will. Checks some rings in each call, or with `all` all of them, and makes those with work
+    /// active.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 const PAUSED: &str = "control ring throttled: the frontend sends too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The control turn of each live device with something in its own ring. True when there was
-    /// something to do.
+    /// Runs the control turn of each live device that has something to do in its own ring. Returns
+    /// true if there was something to do.
     pub(super) fn turn_devices(&mut self) -> bool {
         self.check_control_rings();
         self.control_rings.end_pauses();

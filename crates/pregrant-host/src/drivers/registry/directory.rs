@@ -10,9 +10,9 @@ use std::time::Instant;
 /// The devices that are in the domain's backend directory: devices that are served, held by others,
 /// or ignored.
 pub(super) struct Directory<P: Platform, T: Transport + 'static> {
-    /// A device's directory may have appeared that was not checked.
+    /// True if a device's directory may have appeared that was not checked.
     pub(super) rescan: bool,
-    /// The kept memory of devices that are gone was freed, which is done once.
+    /// True once the kept memory of removed devices was freed, which is done only once.
     pub(super) has_cleared: bool,
     /// Devices that another process still has, and that are tried again.
     pub(super) held: BTreeMap<DeviceId, Held<P, T>>,
@@ -32,7 +32,7 @@ pub(super) struct Held<P: Platform, T: Transport + 'static> {
     pub(super) since: Instant,
     /// The owner of the device, or a text that says what is missing.
     pub(super) why: String,
-    /// Time of the next try; None: it is given up until the directory changes.
+    /// The time of the next try; None: there is none until the directory changes.
     pub(super) next: Option<Instant>,
     /// True if the reason was logged.
     pub(super) is_logged: bool,

@@ -27,12 +27,12 @@ impl Logs {
         self.current.entry(id).or_insert_with(|| self.budget.of(id))
     }
 
-    /// The log of a device that was found before.
+    /// Returns the log of a device that was found before.
     pub(super) fn get(&self, id: &DeviceId) -> Option<&DeviceLog> {
         self.current.get(id)
     }
 
-    /// The log for a line about a device that may be gone.
+    /// Returns the log for a line about a device that may have been removed.
     pub(super) fn of_any(&self, id: DeviceId) -> DeviceLog {
         let ending = self.ending.iter().find(|log| log.id() == id);
         ending.or_else(|| self.get(&id)).cloned().unwrap_or_else(|| self.budget.of(id))

@@ -93,7 +93,7 @@ pub enum BackendError {
     /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
-    /// A key of our own is of no use.
+    /// A key of the backend's own directories has a value that cannot be used.
     #[error("{0}")]
     Device(#[from] DeviceError),
 }
@@ -196,8 +196,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         })
     }
 
-    /// Has queues served by worker threads instead of this thread. Call it before the first device
-    /// is found.
+    /// Starts worker threads, which serve the queues instead of this thread. It must be called
+    /// before the first device is found.
     ///
     /// # Errors
     /// A thread, or a handle of the domain for it, could not be created: the reason in words.
@@ -333,7 +333,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         moved
     }
 
-    /// Called before sleeping: arms what this thread serves. Returns true if there is work.
+    /// Called before sleeping: arms the rings and queues that this thread serves. Returns true if
+    /// there is work.
     #[inline(never)]
     pub fn arm(&mut self) -> bool {
         // Events that arrived before a reply since the last control turn do not wake this thread.
@@ -346,7 +347,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.pump() | work
     }
 
-    /// The status of all devices, with the part of each class.
+    /// Returns the status of all devices, with the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.directory.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.

@@ -33,9 +33,9 @@ pub(super) struct PageBudget {
     pub(super) lasting: usize,
 }
 
-/// The share of one device: its guest may have `limit` pages, the guest's other devices have
-/// `least` and, if connected, request these `requests` beyond that. `waiting` devices, including
-/// this one, are not connected and may be soon.
+/// Returns the share of one device. Its guest may have `limit` pages; the guest's other devices
+/// have `least` and, if connected, request these `requests` beyond that. `waiting` devices,
+/// including this one, are not connected and may be soon.
 pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> PageBudget {
     let lasting = lasting(limit, least, requests, waiting.max(1)).pop().unwrap_or(0);
     PageBudget { limit: limit.saturating_sub(least), lasting }

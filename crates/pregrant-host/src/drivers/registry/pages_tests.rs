@@ -193,7 +193,8 @@ proptest! {
     }
 }
 
-/// However many pages others keep, there is room for the rings of one device that is not known yet.
+/// However many pages other devices keep, there is room for the rings of one device that is not
+/// known yet.
 #[test]
 fn there_is_room_for_one_that_comes_late() {
     let wants = Wants { rings: 17, lasting: 4096, kept: 6144 };

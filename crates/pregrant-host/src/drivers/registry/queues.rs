@@ -47,8 +47,8 @@ enum Place<P: Platform> {
     /// Workers have the queues, or the queues are on their way. The fields are the number of
     /// queues, and those that have returned.
     HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
-    /// The control thread has them. The device is about to be closed, while its backing works on
-    /// requests.
+    /// The control thread has the queues. The device is about to be closed, while its backing works
+    /// on requests.
     Draining { since: Instant, next: Instant },
     /// The control thread has the queues. The device may be closed: no request is under way, or the
     /// device has waited for long enough.
@@ -110,8 +110,8 @@ impl<P: Platform> DeviceQueues<P> {
             && self.then.is_empty()
     }
 
-    /// Notes what to do once the queues are here. One of each kind is enough; of failures the first
-    /// is kept.
+    /// Records what to do once the queues are here. One entry of each kind is enough; of failures
+    /// the first is kept.
     pub(super) fn wait_with(&mut self, then: Then) {
         if !self.then.iter().any(|waits| waits.is_like(&then)) {
             self.then.push(then);
@@ -123,7 +123,7 @@ impl<P: Platform> DeviceQueues<P> {
         !self.then.is_empty()
     }
 
-    /// Takes the list of what must be done now that the queues are here.
+    /// Returns and empties the list of what must be done now that the queues are here.
     pub(super) fn take_waiting(&mut self) -> Vec<Then> {
         std::mem::take(&mut self.then)
     }

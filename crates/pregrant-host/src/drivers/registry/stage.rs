@@ -108,7 +108,7 @@ impl<P: Platform> Stage<P> {
         Some(&mut self.connected_mut()?.queues)
     }
 
-    /// The state of the backing of a device that is not connected.
+    /// Returns the state of the backing of a device that is not connected.
     pub(super) fn backing(&self) -> Option<&BackingState> {
         match self {
             Self::Waiting(backing) | Self::Failed { backing, .. } => Some(backing),

@@ -208,8 +208,8 @@ fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     }
 }
 
-/// A driver domain's home is not domain 0's, and xenstoreds name nodes from the home on or from the
-/// root on.
+/// A driver domain's home is not domain 0's. A xenstored may give a node's path from the home on,
+/// or from the root on.
 #[test]
 fn a_driver_domain_s_events_are_below_its_own_home() {
     let stage = Stage::set_in(DomId(3));

@@ -44,9 +44,9 @@ impl Throttles {
 pub(super) struct DeviceThrottle {
     /// The device's front is not watched until this time; None: it is watched.
     pub(super) until: Option<Instant>,
-    /// Throttling of the front's steps: how often, and when last logged.
+    /// Number of times the front's steps were throttled, and when that was last logged.
     pub(super) steps: Repeated,
-    /// Throttling of the control ring: how often, and when last logged.
+    /// Number of times the control ring was throttled, and when that was last logged.
     pub(super) ring: Repeated,
 }
 

@@ -36,7 +36,8 @@ use waker::Waker;
 
 /// Messages to a worker.
 pub enum WorkerCommand<P> {
-    /// Serve this queue, and add the worker time that its device uses to this counter.
+    /// Makes the worker serve this queue, and add the worker time that its device uses to this
+    /// counter.
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
     /// Makes the worker return the device's queues, if it has any.
     GiveBack(DeviceId),
@@ -116,7 +117,7 @@ impl<P: Platform> WorkerPool<P> {
         Self::Inline(Box::new(WorkerQueues::new(Waker::inline()).keeping_unknown()))
     }
 
-    /// The queues that this thread serves, if there are no worker threads.
+    /// Returns the queues that this thread serves, if there are no worker threads.
     #[inline(always)]
     pub fn inline_mut(&mut self) -> Option<&mut WorkerQueues<P>> {
         match self {
@@ -163,8 +164,8 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Messages of workers since the last call: queues that were returned, and devices that need a
-    /// check.
+    /// Returns the messages of workers since the last call: queues that were returned, and devices
+    /// that need a check.
     pub fn pump(&mut self) -> (Vec<Returned<P>>, Vec<DeviceId>) {
         match self {
             Self::Inline(load) => (load.take_returned(), load.take_changed()),

@@ -57,8 +57,8 @@ impl Carried {
     }
 }
 
-/// The worker for one more queue of `id`: of the workers with the fewest queues, one that has
-/// fewest of this device.
+/// Returns the worker for one more queue of `id`: among the workers with the fewest queues, one
+/// that has the fewest queues of this device.
 pub fn least<'a>(workers: impl Iterator<Item = (usize, &'a Carried)>, id: &DeviceId) -> Option<usize> {
     workers.min_by_key(|(at, carried)| (carried.total(), carried.of(id), *at)).map(|(at, _)| at)
 }

@@ -39,7 +39,8 @@ struct Thread<P: Platform> {
     control: Arc<Waker>,
     waiter: Waiter,
     missed_wakeups: Arc<AtomicU64>,
-    /// Numbers of its doorbell's and its ports' descriptors among those that wake it.
+    /// The numbers of the descriptors of the worker's doorbell and ports, among those that wake the
+    /// worker.
     doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,

@@ -1,5 +1,4 @@
-//! A worker's place, as others know it: where they ring for one of its queues, or leave it a
-//! message.
+//! The means by which other threads wake a worker, for one of its queues or for a message.
 //!
 //! The rings themselves, and why none is lost: [`Doorbell`]. Here is the descriptor that ends a
 //! sleep.

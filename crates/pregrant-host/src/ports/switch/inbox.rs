@@ -125,8 +125,8 @@ impl Inbox {
         }
     }
 
-    /// Like [`discharge`](Self::discharge), called by the reader, which also counts what the guest
-    /// received.
+    /// Discharges memory as [`discharge`](Self::discharge) does. It is called by the reader, and
+    /// also counts what the guest received.
     fn take(&self, frames: usize, bytes: usize) {
         self.taken.store(self.taken.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
         self.discharge(frames, bytes);
@@ -161,8 +161,8 @@ impl Inbox {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
 
-    /// The number of a new mail. While there is one mailbox all have the same number; a worker that
-    /// knows of another's mail also knows of its mailbox.
+    /// Returns the number of a new mail. While there is one mailbox, all mails have the same
+    /// number. A worker that knows of another worker's mail also knows of its mailbox.
     pub fn next_number(&self) -> u64 {
         if self.nr_boxes.load(Ordering::Relaxed) == 1 {
             return 0;
@@ -170,8 +170,8 @@ impl Inbox {
         self.started.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Call after posting mail: wakes the reader if it may sleep. False: the reader is gone, recall
-    /// the mail.
+    /// Called after posting mail: wakes the reader if it may sleep. Returns false if the reader is
+    /// gone, so that the mail must be recalled.
     #[must_use]
     pub fn wake(&self) -> bool {
         if self.waiting.is_over() {
@@ -202,7 +202,7 @@ impl Inbox {
 pub struct Incoming {
     inbox: Arc<Inbox>,
     boxes: Vec<Letterbox>,
-    /// Mail that the arena took only a part of, and the index of its mailbox.
+    /// The mail of which the arena received only a part, and the index of its mailbox.
     current: Option<(usize, Box<Mail>)>,
     /// The mail whose memory is in the arena, and the index of the mail's mailbox.
     moved: Option<(usize, Box<Mail>)>,

@@ -169,8 +169,8 @@ impl Lends {
         burst
     }
 
-    /// Holds frame `i`, to be read through `burst`, which was [started](Self::begin) here. False:
-    /// it cannot be held. `by` is this same object.
+    /// Holds frame `i`, so that it can be read through `burst`, which was [started](Self::begin)
+    /// here. Returns false if it cannot be held. `by` is this same object.
     pub fn hold(
         &self,
         burst: &mut LentBurst,

@@ -26,7 +26,7 @@ const EMPTY_MAX: usize = 16;
 /// Number of memory sizes: from 4 KiB to an arena's, each twice the one before.
 const SIZES: usize = (ARENA_BYTES / MAIL_BYTES_MIN).trailing_zeros() as usize + 1;
 
-/// The index of the memory size that holds this many bytes.
+/// Returns the index of the memory size that holds this number of bytes.
 pub fn size_for(bytes: usize) -> usize {
     bytes.max(MAIL_BYTES_MIN).next_power_of_two()
 }

@@ -137,8 +137,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The reader found no mail. True: it must check once more; from now on a post wakes it. False:
-    /// it has called this before, and has checked since.
+    /// Called when the reader found no mail. Returns true if the reader must check once more; from
+    /// now on a post wakes it. False: the reader has called this before, and has checked since.
     pub fn begin(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
             return false;
@@ -155,8 +155,8 @@ impl Waiting {
         }
     }
 
-    /// Mail was posted: returns whether the reader must be woken. Of several writers, one gets
-    /// true.
+    /// Called after mail was posted. Returns whether the reader must be woken; of several writers,
+    /// only one gets true.
     pub fn is_over(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

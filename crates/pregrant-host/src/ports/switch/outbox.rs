@@ -66,7 +66,7 @@ struct Share {
     bytes: usize,
 }
 
-/// The bytes of a burst by receiver, where that is known beforehand.
+/// The numbers of bytes of a burst for each receiver, if they are known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     of: [Option<Share>; SHARES],
@@ -107,10 +107,11 @@ struct Out {
     spent: Reader<Box<Mail>>,
     inbox: Arc<Inbox>,
     open: Option<Box<Mail>>,
-    /// Number of its frames that are counted already: those that were in it when it was recalled
-    /// or, in a new mail, the first.
+    /// Number of the newest mail's frames that are counted already: those that it had when it was
+    /// recalled or, in a new mail, the first one.
     counted: usize,
-    /// The largest frame that still fitted the newest mail when it was posted. 0: none.
+    /// The length of the largest frame that still fitted the newest mail when it was posted; 0:
+    /// none fitted.
     room: usize,
     /// Smallest size of the next mail, if the newest one still waits.
     next_size: usize,
@@ -131,7 +132,7 @@ pub struct Outbox {
     ways: Vec<Destination>,
     /// Queues that got a part of the current burst.
     touched: Vec<Dest>,
-    /// The last queue that memory was moved to, which returns some soonest.
+    /// The queue to which memory was last moved, and which therefore returns some soonest.
     last_moved: Option<Dest>,
 }
 
@@ -165,7 +166,7 @@ impl Out {
         }
     }
 
-    /// Mail with room for a frame of `len` bytes.
+    /// Returns mail with room for a frame of `len` bytes.
     #[cold]
     fn begin(&mut self, len: usize, share: usize, pool: &mut Pool) -> Result<&mut Mail, Refused> {
         self.post(pool);
@@ -605,7 +606,7 @@ impl Outbox {
         }
     }
 
-    /// Copies a frame to all but its sender and those that already have it.
+    /// Copies a frame to all queues but its sender's and those that already have it.
     #[cold]
     fn flood(&mut self, of: &Copied<'_>, desc: FrameDesc, cut: &mut CutFrame) {
         let frame = &of.bytes[desc.at as usize..][..desc.len as usize];

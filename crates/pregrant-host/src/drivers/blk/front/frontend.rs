@@ -53,13 +53,13 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     repeated: u64,
     /// This end is closing the disk.
     closing: bool,
-    /// The toolstack removes the disk, and the flush before that was sent.
+    /// True if the toolstack removes the disk, and the flush before that was sent.
     last_flush: bool,
     /// The budget of log lines about the disk's backs.
     lines: LineBudget,
-    /// The last log line about the back having closed the disk.
+    /// The last log line that said that the back has closed the disk.
     closed: Option<String>,
-    /// The default length of requests is used: the operator set none.
+    /// True if the default length of requests is used, because the operator set none.
     default_segments: bool,
 }
 
@@ -98,8 +98,8 @@ where
         })
     }
 
-    /// Notes that the operator did not set the pages of a request: then the log has no warning if
-    /// the back accepts fewer.
+    /// Records that the operator did not set the number of pages of a request. The log then has no
+    /// warning if the back accepts fewer.
     pub fn default_segments(&mut self) {
         self.default_segments = true;
     }
@@ -214,7 +214,7 @@ where
         asked
     }
 
-    /// Frees the memory of requests that are done, for new ones.
+    /// Frees the memory of requests that are done, for use by new requests.
     fn settle(&mut self) {
         let (requests, bytes) = self.schedule.settled();
         if requests > 0 {
@@ -293,8 +293,8 @@ where
         Ok(!self.schedule.is_empty() || self.schedule.is_dirty() && !self.last_flush)
     }
 
-    /// Time until a disk that waits before it restarts needs the next [`control`](Self::control);
-    /// None: it does not wait.
+    /// Returns the time until a disk that waits before it restarts needs the next
+    /// [`control`](Self::control); None: it does not wait.
     fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vbd.begins_at_ns())
     }
@@ -304,8 +304,8 @@ where
         self.sleep_unless(due, || false)
     }
 
-    /// Like [`sleep`](Self::sleep), but returns if `over` is true. A thread that makes it true and
-    /// then [wakes](SharedDisk::wake) this one is never missed.
+    /// Sleeps as [`sleep`](Self::sleep) does, but returns at once if `over` is true. If a thread
+    /// makes it true and then [wakes](SharedDisk::wake) this one, that is never missed.
     pub fn sleep_unless(
         &mut self,
         due: Option<Duration>,

@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Sizes of the parts into which a range of zeroes is cut.
+/// The sizes of the parts into which a range of zeroes is cut.
 struct Parts {
     /// Number of parts of one range that are in flight at the same time.
     at_once: usize,
@@ -67,7 +67,7 @@ enum PieceOp {
     Zero,
 }
 
-/// The content of one ring request, or of several if it is longer than one can be.
+/// The content of one request on the ring, or of several if it is longer than a request can be.
 #[derive(Debug)]
 struct Piece {
     place: usize,
@@ -102,7 +102,7 @@ struct InHand {
     /// The request's bytes, and the whole sectors that contain them.
     bytes: Range<u64>,
     sectors: Range<u64>,
-    /// Whole sectors; `buffer_at` is the offset on the disk of the first.
+    /// Whole sectors; `buffer_at` is the offset on the disk of the first of them.
     buffer: Vec<u8>,
     buffer_at: u64,
     /// The bytes of a write that does not fill whole sectors.
@@ -115,9 +115,9 @@ struct InHand {
 
 /// A range of whole sectors that must read as zeroes.
 struct Zeroes {
-    /// The range must use no space on the backing (a hole).
+    /// True if the range must use no space on the backing (a hole).
     hole: bool,
-    /// The rest of the range, which is not yet cut into parts.
+    /// The rest of the range, which is not cut into parts yet.
     rest: VecDeque<(PieceOp, Range<u64>)>,
 }
 
@@ -156,8 +156,8 @@ impl Zeroes {
     }
 }
 
-/// The disk's discard parameters, if discarded sectors read as zeroes and units are whole sectors;
-/// else None.
+/// Returns the disk's discard parameters if discarded sectors read as zeroes and units are whole
+/// sectors; otherwise None.
 fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     let whole = |bytes: u32| bytes.is_multiple_of(figures.sector_size);
     figures.discard.filter(|discard| {
@@ -171,7 +171,7 @@ fn unit(figures: &DiskFigures, discard: &Discard) -> u64 {
     u64::from(discard.granularity.max(figures.sector_size))
 }
 
-/// The whole discard units within these bytes, if there are any.
+/// Returns the whole discard units within these bytes, if there are any.
 fn units(figures: &DiskFigures, discard: &Discard, bytes: &Range<u64>) -> Option<Range<u64>> {
     let unit = unit(figures, discard);
     let offset = u64::from(discard.alignment) % unit;
@@ -201,7 +201,7 @@ fn joined(done: Done, parts: usize) -> impl Iterator<Item = Done> {
 }
 
 impl InHand {
-    /// The range of the buffer that holds these bytes of the disk.
+    /// Returns the range of the buffer that holds these bytes of the disk.
     fn part(&self, bytes: &Range<u64>) -> Range<usize> {
         (bytes.start - self.buffer_at) as usize..(bytes.end - self.buffer_at) as usize
     }
@@ -213,9 +213,9 @@ impl InHand {
 pub(super) struct Schedule {
     places: Vec<Option<InHand>>,
     free: Vec<usize>,
-    /// Numbers and sectors of requests that change sectors, in order of arrival.
+    /// The numbers and sectors of requests that change sectors, in order of arrival.
     changes: VecDeque<(u64, Range<u64>)>,
-    /// Indices of requests that wait for earlier ones, in order of arrival.
+    /// The indices of requests that wait for earlier ones, in order of arrival.
     waiting: VecDeque<usize>,
     ready: VecDeque<Piece>,
     /// For each tag, the part of a request that was sent with it.
@@ -247,7 +247,7 @@ impl Schedule {
         }
     }
 
-    /// Plans again how the unsent parts of ranges of zeroes are done.
+    /// Plans again how to write the unsent parts of ranges of zeroes.
     fn plan_again(&mut self, figures: &DiskFigures) {
         let Self { ready, places, .. } = self;
         ready.retain(|piece| {
@@ -455,7 +455,8 @@ impl Schedule {
         }
     }
 
-    /// The next parts of a range of zeroes can be asked; it is done where there are none.
+    /// Makes the next parts of a range of zeroes ready to be sent. If none is left, the range is
+    /// done.
     fn go_on(&mut self, place: usize) {
         let figures = self.figures.unwrap_or(DiskFigures::of(0));
         let Some(request) = &mut self.places[place] else { return };
@@ -577,7 +578,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The request with this tag was answered; `copy_out` copies the bytes of a read.
+    /// Called when the request with this tag was answered; `copy_out` copies the bytes of a read.
     pub(super) fn answered(
         &mut self,
         tag: u64,
@@ -664,8 +665,8 @@ impl Schedule {
         self.waiting = waiting;
     }
 
-    /// The parts with these tags will never be answered: they are sent again, before all others.
-    /// Returns their number.
+    /// Called when the parts with these tags will never be answered. They are sent again, before
+    /// all others. Returns their number.
     pub(super) fn lost(&mut self, tags: &[u64]) -> usize {
         let mut pieces = Vec::with_capacity(tags.len());
         for &tag in tags {

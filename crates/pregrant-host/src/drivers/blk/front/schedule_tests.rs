@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 const SECTORS: u64 = 24;
 const BYTES: usize = SECTORS as usize * SECTOR_BYTES;
 
-/// Figures of a disk that discards; `zeroes`: discarded sectors read as zeroes.
+/// Returns the figures of a disk that discards. With `zeroes`, discarded sectors read as zeroes.
 fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
     let alignment = if granularity > sector_size { sector_size } else { 0 };
     let discard = Some(Discard { granularity, alignment, secure: false, zeroes });
@@ -135,7 +135,7 @@ struct Way {
     fate: Fate,
     /// For a read: the values that each byte may have.
     may_be: Vec<Vec<u8>>,
-    /// Zeroes: later writes that are done, in order. The parts of a range of zeroes can be done
+    /// For zeroes: later writes that are done, in order. The parts of a range of zeroes can be done
     /// long before its last one.
     later: Vec<(Range<usize>, u8)>,
 }
@@ -144,7 +144,7 @@ fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The program's view: the bytes after all finished requests, and the unfinished requests.
+/// What the program expects: the bytes after all finished requests, and the unfinished requests.
 struct World {
     schedule: Schedule,
     back: Back,
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// A change is done, and the last `ahead` of the earlier ones are not.
+    /// Called when a change is done, and the last `ahead` of the earlier changes are not.
     fn changed(&mut self, ahead: usize, bytes: Range<usize>, value: u8, later: &[(Range<usize>, u8)]) {
         let mut all = vec![(bytes, value)];
         all.extend(later.iter().cloned());
@@ -380,7 +380,7 @@ fn fate_of(schedule: &mut Schedule, op: DiskOp) -> Fate {
     fate_until(schedule, op, &Interrupt::default())
 }
 
-/// The result of a single request that `interrupt` can end early.
+/// Adds a request that `interrupt` can end early, and returns its result once there is one.
 fn fate_until(schedule: &mut Schedule, op: DiskOp, interrupt: &Interrupt) -> Fate {
     let fate = Fate::default();
     let report = Arc::clone(&fate);
@@ -516,8 +516,8 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
-/// A program is killed while no back answers. Parts of its requests that no back has end at once; a
-/// part that a back has is answered; a part that the back loses is not sent again.
+/// A program is killed while no back answers. Parts of its requests that no back has end at once. A
+/// part that a back has is answered. A part that the back loses is not sent again.
 #[test]
 fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     let mut schedule = long_disk(true);
@@ -551,7 +551,7 @@ fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     );
 }
 
-/// The disk claimed to discard and refuses: zeroes are written instead, and a hole is refused.
+/// If the disk claimed to discard and refuses, zeroes are written instead, and a hole is refused.
 #[test]
 fn a_discard_that_is_refused_is_written_where_zeroes_were_asked_for() {
     let mut schedule = long_disk(true);

@@ -25,7 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub const REQUESTS_MAX: usize = 256;
 /// Largest number of bytes of the requests in flight.
 pub const BYTES_MAX: usize = 32 << 20;
-/// Memory that a range of zeroes needs, however long it is: the sectors at its edges.
+/// Number of bytes of memory that a range of zeroes needs, however long it is, for the sectors at
+/// its edges.
 const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 
 /// The operation. Offsets and lengths are in bytes, wherever sectors begin.
@@ -85,7 +86,7 @@ impl Interrupt {
         self.0.raised.load(Ordering::Relaxed)
     }
 
-    /// Notes that a back has answered a part of the request.
+    /// Records that a back has answered a part of the request.
     pub fn moved(&self) {
         self.0.moved.store(true, Ordering::Relaxed);
     }
@@ -129,7 +130,7 @@ struct State {
     ended: bool,
     figures: Option<DiskFigures>,
     users: usize,
-    /// A request was interrupted since the loop asked last.
+    /// True if a request was interrupted since the loop last checked.
     interrupted: bool,
 }
 
@@ -163,12 +164,12 @@ impl SharedDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The disk's figures as its back wrote them last; None: it was never connected.
+    /// Returns the disk's figures as its back wrote them last; None: it was never connected.
     pub fn figures(&self) -> Option<DiskFigures> {
         self.state().figures
     }
 
-    /// Length of the disk in bytes, a whole number of logical sectors.
+    /// Returns the length of the disk in bytes, a whole number of logical sectors.
     pub fn len(&self) -> u64 {
         self.figures().map_or(0, |figures| figures.sectors / figures.units() * u64::from(figures.sector_size))
     }
@@ -202,7 +203,7 @@ impl SharedDisk {
         self.put_until(op, &Interrupt::default(), done);
     }
 
-    /// Like [`put`](Self::put); `interrupt` ends the request early, at any stage.
+    /// Adds a request as [`put`](Self::put) does; `interrupt` can end it early, at any stage.
     pub fn put_until(&self, op: DiskOp, interrupt: &Interrupt, done: Done) {
         let weight = op.weight();
         let mut state = self.state();
@@ -247,7 +248,7 @@ impl SharedDisk {
         n
     }
 
-    /// Notes that `requests` requests are done and `bytes` bytes freed.
+    /// Records that `requests` requests are done and `bytes` bytes freed.
     pub(super) fn settle(&self, requests: usize, bytes: usize) {
         let mut state = self.state();
         state.requests -= requests;

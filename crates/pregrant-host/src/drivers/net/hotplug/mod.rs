@@ -49,8 +49,8 @@ pub struct Run {
 
 #[derive(Debug)]
 enum How {
-    /// The script has not started. The time says since when the service has accepted no connection,
-    /// if that is why.
+    /// The script has not started. If that is because the service accepts no connection, the time
+    /// says since when.
     Waits(Option<Instant>),
     Here(Script),
     There(Asked),
@@ -68,8 +68,8 @@ pub enum Capacity {
 }
 
 impl Run {
-    /// A vif's script, to be run as the toolstack would, by the service at `socket` if there is
-    /// one. It starts in one of its [turns](Self::turn).
+    /// Creates the run of a vif's script. The script runs as the toolstack would run it, by the
+    /// service at `socket` if there is one. It starts in one of the run's [turns](Self::turn).
     pub fn new(script: &str, place: &HotplugConfig, what: What, socket: Option<PathBuf>) -> Self {
         let request =
             Request { what, script: script.into(), vif: place.name.clone(), dir: place.dir.clone() };

@@ -73,7 +73,7 @@ pub enum RequestError {
     /// The script's argument is neither `online` nor `offline`.
     #[error("a script's argument is `online` or `offline`")]
     What,
-    /// The script is not an absolute path of plain names.
+    /// The script's path is not absolute, or contains other names than plain ones.
     #[error("a script is an absolute path of letters, digits and ._-, without a part that begins with a dot")]
     Script,
     /// The text is not a valid interface name.
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(Request::parse(longest.encode().as_bytes()), Ok(longest));
     }
 
-    /// A message in which a byte is missing, doubled or changed is refused, or is the encoding of
-    /// another valid request.
+    /// If a byte of a message is missing, doubled or changed, the message is refused, or is the
+    /// encoding of another valid request.
     #[test]
     fn a_message_that_is_changed_is_refused_or_says_what_it_does() {
         let text = request().encode().into_bytes();

@@ -74,7 +74,7 @@ impl Asked {
     }
 }
 
-/// The service's answer, for the log and the store.
+/// Makes the service's answer fit for the log and the store.
 fn plain(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let text = text.strip_prefix("failed: ").unwrap_or(&text);
