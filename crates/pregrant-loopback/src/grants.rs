@@ -287,8 +287,10 @@ impl GrantTable for LoopbackGrants {
         Ok(GrantRef(gref))
     }
 
+    ///
     /// # Panics
-    /// When this handle did not grant `gref` one by one, or has revoked it already.
+    ///
+    /// If this handle did not grant `gref` one by one, or has revoked it already.
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
         let mut frame_of = self.frame_of.borrow_mut();
         let frame = frame_of.get_mut(gref.0 as usize);

@@ -48,7 +48,7 @@ pub struct Registered(Option<u64>);
 
 struct State {
     left: Duration,
-    /// The patience was used up, and too little was earned since.
+    /// True if the patience was used up, and too little was earned since.
     is_over: bool,
     /// The time of the last accounting. None: no sender waits.
     since: Option<Instant>,

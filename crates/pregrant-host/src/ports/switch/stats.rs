@@ -40,11 +40,13 @@ counters! {
     unlent,
     /// Number of frames that were sent to every other port.
     flooded,
-    /// Dropped: shorter than an Ethernet header, or with an invalid source address.
+    /// Number of frames dropped because they were shorter than an Ethernet header, or had an
+    /// invalid source address.
     bad_frames,
-    /// Source addresses not learnt, because the port has used up its share of the table.
+    /// Number of source addresses that were not learnt, because the port has used up its share of
+    /// the table.
     not_learnt,
-    /// Dropped: the source address is not allowed for this guest.
+    /// Number of frames dropped because their source address is not allowed for this guest.
     forged,
     /// Number of frames dropped because they were large segments to a group address.
     gso_to_group,
@@ -56,7 +58,7 @@ counters! {
     rx_lent,
     /// Number of frames for the guest that were dropped because its queue was full.
     rx_overflow,
-    /// Frames for the guest dropped because they needed a checksum or segmentation that their
-    /// headers do not allow.
+    /// Number of frames for the guest that were dropped because they needed a checksum or
+    /// segmentation that their headers do not allow.
     rx_unfinishable,
 }

@@ -1,4 +1,5 @@
-//! The switch by itself: who gets what, and who may send as whom.
+//! Tests the switch by itself: which port receives a frame, and which source addresses a port may
+//! send with.
 
 use super::vif::flow_hash;
 use super::*;

@@ -74,8 +74,8 @@ impl Vif {
     }
 }
 
-/// A hash that is equal for all frames of a flow: of MAC and IP addresses, and ports if there are
-/// any.
+/// Returns a hash that is equal for all frames of a flow: of MAC and IP addresses, and of ports if
+/// there are any.
 pub fn flow_hash(frame: &[u8]) -> u64 {
     let mut hash = 0xCBF2_9CE4_8422_2325u64; // FNV-1a
     let mut mix = |bytes: &[u8]| {

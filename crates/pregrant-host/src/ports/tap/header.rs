@@ -61,8 +61,8 @@ pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEAD
     Some(header)
 }
 
-/// The work that the kernel left on the frame with this header. None: a kind of segment that was
-/// not asked for.
+/// Returns the work that the kernel left on the frame with this header. None: it is a kind of
+/// segment that was not asked for.
 #[inline]
 pub fn offload_of(header: &[u8; HEADER]) -> Option<PlacedOffload> {
     let gso_type = match header[1] & !VIRTIO_ECN {

@@ -44,7 +44,7 @@ pub struct Inbox {
     longest: usize,
     /// Number of calls since the last pause that got a single frame.
     alone: usize,
-    /// The last burst ended because the arena was full.
+    /// True if the last burst ended because the arena was full.
     more: bool,
 }
 
@@ -94,13 +94,13 @@ impl Inbox {
         self.alone = 0;
     }
 
-    /// The number of frames that the next call should ask for, given the room.
+    /// Returns the number of frames that the next call should ask for, given the room.
     pub fn wanted(&self, into: &Arena) -> usize {
         // After a pause the first call asks for one frame, since mostly there is none.
         if !self.more && self.alone == 0 { 1 } else { self.many.min(into.fits(self.longest)).max(1) }
     }
 
-    /// Buffers for `n` frames, which replace the old ones.
+    /// Returns buffers for `n` frames, which replace the old ones.
     pub fn room(&mut self, n: usize) -> &mut [u8] {
         (self.popped, self.filled, self.longest) = (0, 0, HEADER);
         &mut self.bytes[..n * STRIDE]

@@ -57,7 +57,7 @@ impl Outbox {
         HEADER + bytes.len() <= SHORT
     }
 
-    /// Appends a frame. False: it is too long, or there is no room.
+    /// Appends a frame. Returns false if it is too long, or there is no room.
     #[must_use]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
         let len = HEADER + frame.len();

@@ -39,7 +39,7 @@ pub struct TapPort {
     is_notified: bool,
     /// Number of polls to skip, unless an event comes.
     skips: u8,
-    /// The vhost ring is full, and frames given to this port wait before it.
+    /// True if the vhost ring is full, so that frames given to this port wait before it.
     stands: Cell<bool>,
 }
 
@@ -108,13 +108,13 @@ impl TapPort {
         }
     }
 
-    /// vhost-net, if it should send this many frames. None: they are written from here.
+    /// Returns vhost-net, if it should send this many frames. None: they are written from here.
     fn vhost_for(&self, nr_frames: usize) -> Option<MutexGuard<'_, Vhost>> {
         let mut vhost = self.transport.vhost()?.lock();
         (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
     }
 
-    /// io_uring failed: use a system call per frame from now on.
+    /// Called when io_uring failed: a system call is used for each frame from now on.
     fn without_ring(&mut self, e: &io::Error) {
         self.transport = Transport::Calls;
         // LOG: once per process.

@@ -12,7 +12,7 @@ named! {
         /// vhost-net, without system calls. If there is no vhost-net, the transport is chosen as
         /// for `Cheaper`.
         Vhost = "vhost",
-        /// io_uring, with a system call per burst. If it is missing, as `Frame`.
+        /// io_uring, with one system call for each burst. If there is no io_uring, `Frame` is used.
         Burst = "burst",
         /// One system call for each frame.
         Frame = "frame",

@@ -125,7 +125,7 @@ impl Ring {
         unsafe { self.carry_out(reads.take(DEPTH)) }
     }
 
-    /// The requests that the last call completed, in the kernel's order.
+    /// Returns the requests that the last call completed, in the kernel's order.
     pub fn done(&self) -> &[Done] {
         &self.done
     }

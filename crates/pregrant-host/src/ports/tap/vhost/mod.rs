@@ -540,7 +540,7 @@ impl<D: Worker> Vhost<D> {
         self.rx_doors.call()
     }
 
-    /// Upper bound of the frames for the guest in the ring.
+    /// Returns an upper bound of the frames for the guest in the ring.
     pub fn held(&self) -> usize {
         self.rx.held()
     }

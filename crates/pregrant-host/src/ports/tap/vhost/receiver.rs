@@ -181,7 +181,8 @@ impl Receiver {
         }
     }
 
-    /// Upper bound of the frames that wait here: a long one counts once per buffer.
+    /// Returns an upper bound of the frames that wait here: a long frame counts once for each of
+    /// its buffers.
     pub fn held(&self) -> usize {
         usize::from(!self.frame.is_empty()) + self.ring.waiting()
     }

@@ -103,7 +103,7 @@ impl Sender {
         Buffer { address: self.memory.address() + at as u64, len: len as u32, writable: false }
     }
 
-    /// Appends a frame for the next publish. False: there is no room.
+    /// Appends a frame for the next publish. Returns false if there is no room.
     #[must_use]
     #[inline(always)]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
@@ -193,7 +193,7 @@ impl Sender {
         self.in_flight
     }
 
-    /// Tokens of zero-copy frames that are not read any more.
+    /// Returns the tokens of zero-copy frames that are not read any more.
     pub fn completed(&mut self) -> &mut Vec<Token> {
         &mut self.completed
     }

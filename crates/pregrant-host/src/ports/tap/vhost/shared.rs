@@ -54,7 +54,8 @@ impl<D: Worker> SharedVhost<D> {
         }
     }
 
-    /// Readable when there is work: frames arrived, or zero-copy frames were read.
+    /// Returns a descriptor that is readable when there is work: frames arrived, or zero-copy
+    /// frames were read.
     pub fn readable(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
     }
