@@ -273,7 +273,6 @@ impl GrantTable for LoopbackGrants {
         self.take_pages(pages)
     }
 
-    ///
     /// # Panics
     ///
     /// If `page` is not a page of `region`.
@@ -287,7 +286,6 @@ impl GrantTable for LoopbackGrants {
         Ok(GrantRef(gref))
     }
 
-    ///
     /// # Panics
     ///
     /// If this handle did not grant `gref` one by one, or has revoked it already.
