@@ -1,6 +1,6 @@
 //! A number of bytes with a unit, as an option's value.
 
-/// A number with a unit: `64K`, `2G`.
+/// Parses a number with a unit, such as `64K` or `2G`.
 pub fn amount(text: &str) -> std::result::Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),

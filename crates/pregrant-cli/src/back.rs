@@ -209,11 +209,11 @@ const PATHS: &[(Fallback, &str)] = &[
     ),
 ];
 
-/// The path for frames, or rests of frames, that no other path serves.
+/// The path for frames that no other path moves, or for the rest of frames.
 #[derive(Clone, Copy, Debug)]
 struct Fallback {
     of: PathName,
-    /// Heads of long frames come from their staging buffers.
+    /// The heads of long frames are in staging buffers, and the rest uses the path `of`.
     heads: bool,
 }
 
@@ -227,12 +227,12 @@ impl Fallback {
 }
 
 impl BackArgs {
-    /// The vifs to serve; empty: all.
+    /// Returns the vifs to serve; an empty list means all.
     fn chosen(&self) -> Vec<DeviceChoice> {
         self.vif.iter().chain(&self.take).copied().collect()
     }
 
-    /// The remote side of vifs, unless an option sets it.
+    /// Returns the remote side of vifs: the one that an option names, or else the default.
     fn port(&self, on_loopback: bool) -> Port {
         self.port.unwrap_or(if on_loopback { Port::Switch } else { Port::Tap })
     }
@@ -325,7 +325,7 @@ impl From<HotplugBy> for Hotplug {
     }
 }
 
-/// Each vif as a tap of this machine.
+/// Makes each vif a tap of this machine.
 fn taps(args: &BackArgs, hotplug: Hotplug) -> Result<Box<dyn PortProvider>> {
     let mut taps = Taps::new()?;
     taps.set_way(args.tap_way);
@@ -336,7 +336,7 @@ fn taps(args: &BackArgs, hotplug: Hotplug) -> Result<Box<dyn PortProvider>> {
     Ok(Box::new(taps))
 }
 
-/// The classes of devices that `pregrant back` serves.
+/// Returns the classes of devices that `pregrant back` serves.
 fn classes<P: Platform, T: Transport + 'static>(
     args: &BackArgs,
     hotplug: Hotplug,
@@ -371,7 +371,7 @@ fn classes<P: Platform, T: Transport + 'static>(
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
 }
 
-/// `off`, or lengths of staging buffers.
+/// Parses `off`, or the lengths of staging buffers.
 fn staging_offer(text: &str) -> std::result::Result<Offer, String> {
     if text == "off" {
         return Ok(Offer::NONE);
@@ -387,7 +387,7 @@ fn staging_offer(text: &str) -> std::result::Result<Offer, String> {
     }
 }
 
-/// The switch, as a remote side.
+/// Makes the switch the remote side of vifs.
 fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
     let mut stations = Stations::at(switch);
     switch.lend_above(args.lend_between);
@@ -395,7 +395,7 @@ fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
     Box::new(stations)
 }
 
-/// A capture that the user asked for.
+/// A capture that an option asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Wanted {
     front: u16,
@@ -413,14 +413,14 @@ fn capture(text: &str) -> std::result::Result<Wanted, String> {
     }
 }
 
-/// Makes the files of captures, before anything else begins.
+/// Creates the files of captures before anything else begins.
 fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
     let open = |wanted: &Wanted| CaptureFile::open(wanted.front, wanted.handle, wanted.path.clone());
     Ok(args.capture.iter().map(open).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The remote side, with captures where they are requested. This process is the domain's only
-/// backend: files of captures are its own.
+/// Wraps the remote side in captures where they are requested. This process is the domain's only
+/// backend, so it may write the captures' files.
 fn captured(
     provider: Box<dyn PortProvider>,
     files: Vec<CaptureFile>,
@@ -432,11 +432,11 @@ fn captured(
     Ok(Box::new(Captured::new(provider, files, args.capture_limit)?))
 }
 
-/// Guests that may send with source addresses other than their own.
+/// The guests that may send with source addresses other than their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Whose(Spoofing);
 
-/// Parses `all`, or guests as [`chosen`] does.
+/// Parses `all`, or guests in the form that [`chosen`] accepts.
 fn whose(text: &str) -> std::result::Result<Whose, String> {
     if text == "all" {
         return Ok(Whose(None));

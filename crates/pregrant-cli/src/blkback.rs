@@ -177,7 +177,8 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     daemon.run(args.daemon.close)
 }
 
-/// A disk that the kernel's blkback serves is left to it: the guest would lose the disk.
+/// Returns a reason if the kernel's blkback serves the disk. The disk is then left to the kernel,
+/// since the guest would lose it.
 fn had_by_kernel(kernel: &KernelBack, id: &DeviceId) -> Option<String> {
     kernel.has(id).then(|| {
         "the kernel's blkback has it, and a disk does not change hands while its guest runs. To have it served here, shut the guest \

@@ -121,18 +121,18 @@ fn device(text: &str) -> std::result::Result<u32, String> {
     device_number::parse(text).ok_or_else(|| "a disk such as xvda, xvdb1 or 51712".into())
 }
 
-/// Pages of a ring, as the exponent of 2.
+/// Parses the number of a ring's pages, as the exponent of 2.
 pub fn ring_order(text: &str) -> std::result::Result<u32, String> {
     let pages = (0..=MAX_RING_ORDER).find(|order| text == (1u32 << order).to_string());
     pages.ok_or_else(|| "a power of two from 1 to 16".into())
 }
 
-/// How long a backend may take to answer what is left, and to let go of the guest's memory.
+/// The time that a backend has to answer the remaining requests and to release the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
-/// Default number of seconds to wait for a disk: a back waits ten for an image that is in use, and
-/// then reports by whom.
+/// The default number of seconds to wait for a disk. A back waits ten seconds for an image that is
+/// in use, and then reports which process uses it.
 const WAIT_USUAL: u64 = 15;
-/// Interval of checks for a signal while no backend has been found.
+/// Interval at which a signal is checked for while no backend has been found.
 const CHECK: Duration = Duration::from_millis(100);
 
 pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
@@ -173,7 +173,7 @@ impl BlkFrontArgs {
         }
     }
 
-    /// The disk that the user asked for, or the only one of this domain.
+    /// Returns the number of the disk that the user asked for, or of the only disk of this domain.
     fn handle<T: Transport>(&self, xs: &mut Client<T>) -> Result<u32> {
         if let Some(handle) = self.device {
             return Ok(handle);

@@ -1,5 +1,5 @@
-//! An argument that is one of a few things: its names are said where it is defined, what a command
-//! says of each by the command.
+//! Parses an argument that has one of a few named values. The names are defined beside the type,
+//! and each command adds a description of each value.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 

@@ -116,7 +116,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     print_findings(&findings)
 }
 
-/// The directory in which a backend has its status socket.
+/// Returns the directory in which a backend has its status socket.
 fn run_dir(args: &DoctorArgs, serves: Serves) -> PathBuf {
     args.loopback.clone().unwrap_or_else(|| serves.own_dir().into())
 }

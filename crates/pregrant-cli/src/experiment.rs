@@ -12,10 +12,10 @@ use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 use std::ffi::OsString;
 
-/// Heading of experiments in the help.
+/// The heading under which the help lists experiments.
 pub const HEADING: &str = "Experiments";
 
-/// The value that switches a key without values on.
+/// The value that switches on a key that has no other values.
 const ON: &str = "on";
 
 /// The option `--experiment`, for commands that have experiments.
@@ -61,19 +61,21 @@ pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, U
     Ok(out)
 }
 
-/// Whether the whole option is an experiment.
+/// Returns true if the whole option is an experiment, and not only some of its values.
 fn is_experiment(arg: &Arg) -> bool {
     arg.get_help_heading() == Some(HEADING)
 }
 
-/// Whether an option was given as a key: it is an experiment, or its value is one.
+/// Returns true if an option was given as a key of `--experiment`, because it or its value is an
+/// experiment.
 pub fn is_given_as_key(arg: &Arg, matches: &ArgMatches) -> bool {
     let mut values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
     is_experiment(arg) || values.any(|value| hidden(arg).any(|one| value == one.get_name()))
 }
 
-/// A text of the parser's, which names experiments as the options that they are for it, with the
-/// keys that a command line has: `--experiment hook=ACTION` for `--hook <ACTION>`.
+/// Rewrites a text of the parser, which shows experiments as the options that they are for the
+/// parser. The result shows them as the user types them: `--experiment hook=ACTION` instead of
+/// `--hook <ACTION>`.
 pub fn as_written(command: &Command, text: &str) -> String {
     let mut written = text.to_string();
     for arg in command.get_arguments().filter(|arg| is_experiment(arg)) {
@@ -87,7 +89,7 @@ pub fn as_written(command: &Command, text: &str) -> String {
     command.get_subcommands().fold(written, |written, below| as_written(below, &written))
 }
 
-/// The key of an experiment that the user wrote as an option of its own.
+/// Returns the key of an experiment that the user wrote as an option of its own.
 fn written_as_option<'a>(command: &'a Command, text: &str) -> Option<&'a str> {
     let name = text.strip_prefix("--")?.split('=').next()?;
     command
@@ -101,12 +103,13 @@ fn is_switch(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::SetTrue)
 }
 
-/// The values of an ordinary option that are experiments, which its help does not list.
+/// Returns the values of an ordinary option that are experiments, which the option's help does not
+/// list.
 fn hidden(arg: &Arg) -> impl Iterator<Item = PossibleValue> {
     arg.get_possible_values().into_iter().filter(PossibleValue::is_hide_set)
 }
 
-/// Turns `KEY=VALUE` into the hidden option.
+/// Converts `KEY=VALUE` to the hidden option that it stands for.
 fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     let of_key = command.get_arguments().find(|arg| arg.get_long() == Some(key));
@@ -125,7 +128,7 @@ fn option(command: &Command, pair: &str) -> Result<OsString, Usage> {
     }
 }
 
-/// The error for a key that the command does not have, with those that it has.
+/// Formats the error for a key that the command does not have, with the keys that it has.
 fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
     let has_keys = |arg: &&Arg| is_experiment(arg) || hidden(arg).next().is_some();
     let mut keys: Vec<&str> = command.get_arguments().filter(has_keys).filter_map(Arg::get_long).collect();
@@ -139,7 +142,7 @@ fn no_such_key(command: &Command, pair: &str, key: &str) -> String {
     }
 }
 
-/// Number of letters by which two words differ (Levenshtein distance).
+/// Returns the number of letters by which two words differ (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -169,7 +172,7 @@ mod tests {
         ]
     }
 
-    /// The rows of docs/strategies.md: the experiments of these commands.
+    /// Formats the rows of docs/strategies.md that list the experiments of these commands.
     fn rows(commands: &[Command]) -> String {
         let mut rows = String::from("|command|key|value|\n|---|---|---|\n");
         for command in commands {
@@ -234,7 +237,7 @@ mod tests {
         assert_eq!([distance("io", "io"), distance("hok", "hook"), distance("", "abc")], [0, 1, 3]);
     }
 
-    /// The parser's own errors name experiments as they are written.
+    /// Errors that come from the parser itself name experiments as the user writes them.
     #[test]
     fn an_error_names_the_key_and_not_the_option_of_the_parser() {
         let program = Command::new("pregrant").subcommands(commands());
@@ -272,7 +275,8 @@ mod tests {
         assert!(!of("path", "map") && !of("port", "tap"));
     }
 
-    /// Each option of an operator's command has a line, of a terminal's width.
+    /// Each option in the help of an operator's command has a single line, no wider than a
+    /// terminal.
     #[test]
     fn help_is_one_screen() {
         for command in commands().into_iter().chain([
@@ -289,7 +293,8 @@ mod tests {
         }
     }
 
-    /// Checks docs/strategies.md; `PREGRANT_WRITE=1` writes it.
+    /// Checks that docs/strategies.md has all keys; with `PREGRANT_WRITE=1` the test writes the
+    /// page.
     #[test]
     fn the_page_has_all_keys() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/strategies.md");

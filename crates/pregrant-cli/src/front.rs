@@ -197,11 +197,11 @@ enum RxWay {
 /// Options about staging buffers.
 const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
 
-/// Paths whose memory may have more buffers than rings have slots.
+/// Paths whose memory may have more buffers than a ring has slots.
 const WITH_BUFFERS: &[PathName] =
     &[PathName::Staging, PathName::Persistent, PathName::GrefMapping, PathName::Foreign];
 
-/// How long the backend may take to unmap the guest's memory.
+/// The time that the backend may need to unmap the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `pregrant front`.
@@ -227,8 +227,8 @@ pub fn serve_vif(args: &VifArgs, given: &Given, user: &impl VifUser) -> Result<(
     }
 }
 
-/// What a front's process does with its vif. The platform is known only at run time, so that the
-/// work is generic.
+/// The work that a front's process does with its vif. It is generic, since the platform is known
+/// only at run time.
 pub trait VifUser {
     /// Number of queues to ask for.
     fn queues(&self) -> u32;
@@ -236,13 +236,13 @@ pub trait VifUser {
     /// Uses the vif until its own end or a signal, and closes it.
     ///
     /// # Errors
-    /// The vif failed, or the use of it.
+    /// The vif failed, or its user did.
     fn run<P: Platform, T: Transport>(&self, joined: Joined<P, T>, stop: &Stop) -> Result<()>
     where
         P::Events: WakeOn;
 }
 
-/// A vif of which this process is the front; it may still wait for its backend.
+/// A vif of which this process is the front. The vif may still wait for its backend.
 pub struct Joined<P: Platform, T: Transport> {
     pub guest: Frontend<P, T>,
     /// The front's hook, with the other vif that the hook may need.
@@ -250,11 +250,12 @@ pub struct Joined<P: Platform, T: Transport> {
     pub mac: [u8; 6],
 }
 
-/// The error for `guest-copy` on Xen, where neither end can grant pages to the other as it needs.
+/// The error for `guest-copy` on Xen, where neither end can grant pages to the other as that path
+/// needs.
 pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--loopback DIR): on Xen gntalloc takes pages back that a guest still \
     has mapped, so that one that keeps what it is lent would cost its backend new pages without bound; use staging or data-ring";
 
-/// The error for `foreign` on Xen, where neither end can do it.
+/// The error for `foreign` on Xen, where neither end can provide that path.
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
@@ -263,7 +264,7 @@ pub const MTU: u32 = 1500;
 /// Largest default number of queues.
 const QUEUES_MAX: usize = 8;
 
-/// Pages of a ring, as the exponent of 2.
+/// Parses the number of a ring's pages, as the exponent of 2.
 fn ring_order(text: &str) -> std::result::Result<u32, String> {
     let pages = (0..=MAX_RING_ORDER).find(|order| text == (1u32 << order).to_string());
     pages.ok_or_else(|| "a power of two from 1 to 16".into())
@@ -315,8 +316,8 @@ impl VifArgs {
         Ok(())
     }
 
-    /// The request to the back, for `queues` queues; `data_len` is used if the user gave none. The
-    /// domain may grant `grantable` pages; None: unknown.
+    /// Creates the front's configuration with `queues` queues. `data_len` is used if the user gave
+    /// none. `grantable` is the number of pages that the domain may grant; None: unknown.
     fn config(&self, queues: u32, data_len: u32, grantable: Option<u64>) -> FrontConfig {
         let len = self.data_len.or_else(|| DataLen::new(data_len));
         let of = |own: Option<DataLen>| own.or(len).filter(|_| self.path == PathName::Staging);
@@ -342,7 +343,8 @@ impl VifArgs {
         }
     }
 
-    /// Number of queues of an interface: as many as the user asked for, or one for each processor.
+    /// Returns the number of queues of an interface: the number that the user asked for, or one for
+    /// each processor.
     fn nr_queues(&self) -> u32 {
         self.queues.unwrap_or_else(|| {
             std::thread::available_parallelism().map_or(1, |n| n.get().min(QUEUES_MAX) as u32)
@@ -350,7 +352,8 @@ impl VifArgs {
     }
 }
 
-/// Makes what is joined of a vif's front, and of the vif by which its hook's frames leave.
+/// Combines a front's vif with its hook, if it has one. The hook gets the vif by which its frames
+/// leave.
 fn joined<P: Platform, T: Transport>(
     (mut guest, exit): (Frontend<P, T>, Option<Frontend<P, T>>),
     args: &VifArgs,
@@ -382,7 +385,8 @@ pub fn close<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<()
     Ok(())
 }
 
-/// The other vif's request to the back: it only sends what the hook redirects.
+/// Derives the configuration of the vif by which a hook's frames leave. It has one queue, since it
+/// only sends what the hook redirects.
 fn exit_config(config: FrontConfig) -> FrontConfig {
     FrontConfig { queues: 1, ..config }
 }

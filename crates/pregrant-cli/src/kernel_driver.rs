@@ -1,8 +1,9 @@
-//! Which devices of this guest its kernel has: a front of ours leaves those alone.
+//! Finds the devices of this guest that its kernel's drivers have. A front of ours leaves those
+//! alone.
 
 use std::path::Path;
 
-/// Name of the kernel's driver that has the device, such as `vif-0` or `vbd-51712`.
+/// Returns the name of the kernel's driver that has the device, such as `vif-0` or `vbd-51712`.
 pub fn of(sysfs: &Path, device: &str) -> Option<String> {
     let link = sysfs.join(format!("bus/xen/devices/{device}/driver"));
     let driver = std::fs::read_link(link).ok()?;

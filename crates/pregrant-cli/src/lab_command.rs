@@ -1,14 +1,15 @@
-//! Commands of `pregrant-lab` that were once `pregrant`'s: the answer to one says where it is.
+//! Recognizes commands of `pregrant-lab` that were once commands of `pregrant`. The error for such
+//! a command names the program that has it.
 
 use std::ffi::OsString;
 
-/// Commands of the laboratory's program.
+/// The commands of the laboratory's program.
 const COMMANDS: [&str; 5] = ["demo", "bench", "loopback", "report", "frames"];
 /// Options of the laboratory's front, which makes traffic itself.
 const TRAFFIC: [&str; 7] = ["--ping", "--serve", "--send", "--address", "--count", "--interval", "--bytes"];
 
-/// The advice for a command line that belongs to the laboratory's program; `args` are those after
-/// the program's name.
+/// Returns the advice for a command line that belongs to the laboratory's program. `args` are the
+/// arguments after the program's name.
 pub fn remedy(args: &[OsString]) -> Option<String> {
     let args: Vec<&str> = args.iter().map_while(|arg| arg.to_str()).collect();
     let is_traffic = |arg: &&str| TRAFFIC.contains(&arg.split_once('=').map_or(*arg, |(name, _)| name));
@@ -29,8 +30,8 @@ pub fn remedy(args: &[OsString]) -> Option<String> {
     ))
 }
 
-/// True for a front on the loopback without an interface: only the laboratory's front answers pings
-/// itself.
+/// Returns true for a front on the loopback without an interface. Only the laboratory's front
+/// answers pings itself.
 fn is_bare_front(args: &[&str]) -> bool {
     let has = |name: &str| args.iter().any(|arg| arg.split_once('=').map_or(*arg, |(of, _)| of) == name);
     has("--loopback") && !["--tap", "--help", "--help-all", "-h"].into_iter().any(has)

@@ -14,8 +14,8 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
-/// systemd's variable: device and inode of the journal's stream, as standard error was when the
-/// process began.
+/// The variable in which systemd names the device and inode of the journal's stream, if standard
+/// error was that stream when the process began.
 const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,15 +25,15 @@ pub enum LogLine {
 }
 
 impl LogLine {
-    /// The format that fits the current standard error.
+    /// Chooses the format that fits the current standard error.
     pub fn of_stderr() -> Self {
         let stat = rustix::fs::fstat(std::io::stderr()).ok();
         let stderr = stat.map(|stat| (stat.st_dev, stat.st_ino));
         Self::by(std::env::var_os(JOURNAL_STREAM).as_deref(), stderr)
     }
 
-    /// Chooses the format. A program that systemd's child started with another standard error
-    /// inherits the variable: only if both agree it is the journal.
+    /// Chooses the format. A process that a child of systemd started with another standard error
+    /// inherits the variable, so standard error is the journal only if the two agree.
     fn by(stream: Option<&OsStr>, stderr: Option<(u64, u64)>) -> Self {
         let named = stream.and_then(|stream| {
             let (device, inode) = std::str::from_utf8(stream.as_bytes()).ok()?.split_once(':')?;
@@ -56,7 +56,7 @@ impl LogLine {
             .init();
     }
 
-    /// Formats a line, or several if the text has them.
+    /// Formats a message as one line, or as several if its text has several.
     fn line(self, level: Level, text: &fmt::Arguments<'_>, now: SystemTime) -> String {
         match self {
             Self::Journal => self.marked(level, &format_args!("[{level:<5}] {text}")) + "\n",
@@ -64,7 +64,8 @@ impl LogLine {
         }
     }
 
-    /// A text that is no line of the log, for standard error: the error with which a command ends.
+    /// Formats a text for standard error that is not a line of the log: the error with which a
+    /// command ends.
     pub fn last_words(self, text: &dyn Display) -> String {
         self.marked(Level::Error, text)
     }

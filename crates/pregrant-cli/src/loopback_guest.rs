@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long to wait for a guest or device that may be about to be created, or whose last process is
+/// The time to wait for a guest or device that may be about to be created, or whose last process is
 /// dying.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long to wait for a guest that is known to be restarting: as long as its backend or the
-/// toolstack may take.
+/// The time to wait for a guest that is known to be restarting: as long as its backend or the
+/// toolstack may need.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
 const CHECK: Duration = Duration::from_millis(5);
 
-/// A device of a guest of a machine.
+/// The device of a guest that a command asks for.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     pub dir: &'a Path,
@@ -39,7 +39,7 @@ pub struct Wanted<'a> {
     pub class: Class,
 }
 
-/// Connects as the only front of the guest's device that `which` finds in xenstore; `made` makes
+/// Connects as the only front of the guest's device that `which` finds in xenstore. `made` creates
 /// the result from the attachment.
 pub fn join<G>(
     wanted: Wanted<'_>,
@@ -66,7 +66,7 @@ pub fn join<G>(
     }
 }
 
-/// Why the guest is not available.
+/// The reason why the guest is not available.
 enum NotYet {
     /// The guest is being restarted.
     Coming(Box<dyn Error>),
@@ -107,7 +107,7 @@ fn no_guest(Wanted { dir, domid, class }: Wanted<'_>) -> NotYet {
     }
 }
 
-/// Waits until the toolstack has made a device that may be meant.
+/// Waits until the toolstack has created a device that the command may mean.
 fn await_handle(
     xs: &mut Client<UnixTransport>,
     which: &mut impl FnMut(&mut Client<UnixTransport>) -> Result<u32>,
@@ -122,8 +122,8 @@ fn await_handle(
     }
 }
 
-/// Waits until the toolstack has made the device. The guest exists before that; if this process,
-/// its only one, detached now, the guest would end.
+/// Waits until the toolstack has created the device. The guest exists before that. This process is
+/// its only one, so that the guest would end if the process detached now.
 fn await_device(
     xs: &mut Client<UnixTransport>,
     Wanted { domid, class, .. }: Wanted<'_>,

@@ -39,8 +39,8 @@ impl std::fmt::Display for MachineEnded {
 
 impl Error for MachineEnded {}
 
-/// The error of a process on the machine in `dir`. If the machine is gone, that is a better
-/// explanation than the error that followed from it.
+/// Returns the error of a process on the machine in `dir`. If the machine is gone, the error says
+/// so, since that explains more than the error that followed from it.
 pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     // Its owner closes one before the other.
     let store = UnixTransport::connect(store_socket(dir));
@@ -50,7 +50,7 @@ pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     why
 }
 
-/// A path quoted as a word of a shell command.
+/// Quotes a path as a word of a shell command.
 pub fn shell_word(path: &Path) -> String {
     let shown = path.display().to_string();
     match shlex::try_quote(&shown) {
@@ -60,26 +60,26 @@ pub fn shell_word(path: &Path) -> String {
     }
 }
 
-/// Domain id of the domain that serves devices.
+/// The domain id of the domain that serves devices.
 pub const DRIVER: DomId = DomId(0);
 
-/// Path of the socket on which processes attach.
+/// Returns the path of the socket on which processes attach.
 pub fn broker_socket(dir: &Path) -> PathBuf {
     dir.join(BROKER_SOCKET)
 }
 
-/// Path of the xenstore socket of domain 0.
+/// Returns the path of the xenstore socket of domain 0.
 pub fn store_socket(dir: &Path) -> PathBuf {
     dir.join("xenstored.sock")
 }
 
-/// The xenstore connection that an attachment brought along; once.
+/// Returns the xenstore connection that belongs to an attachment. It is there only once.
 pub fn store_of(platform: &Loopback) -> Result<Client<UnixTransport>> {
     let fd = platform.take_store_fd().ok_or("the broker has no xenstore")?;
     Ok(Client::new(UnixTransport::new(fd)?))
 }
 
-/// A guest's number: Xen's own are 0 and those from 0x7ff0 on.
+/// Parses a guest's number. The numbers 0 and those from 0x7ff0 on are Xen's own.
 pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
     match text.parse() {
         Ok(domid @ 1..0x7FF0) => Ok(domid),
@@ -91,7 +91,7 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
 pub const NO_DOMAIN: &str =
     "on Xen the guest is the domain in which this runs (for a guest of a loopback machine: --loopback DIR)";
 
-/// Why a process cannot be on the machine in `dir`, and what to do.
+/// Creates the error that says why a process cannot attach to the machine in `dir`, and what to do.
 pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     let dir_shown = dir.display();
     let remedy = format!("start one first: pregrant-lab loopback serve --dir {}", shell_word(dir));
@@ -112,12 +112,13 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
     }
 }
 
-/// Argument of [`only_ours`] for a process that runs hotplug scripts.
+/// The argument of [`only_ours`] for a process that runs hotplug scripts.
 pub const RUN_PROGRAMS: &str = "run programs";
 
 /// Refuses a machine's directory that does not belong to this user, or in which others may put
-/// another machine's sockets. Its xenstore names scripts, bridges and images, and the owner of the
-/// store writes them. `does` says what this process does with these names.
+/// another machine's sockets. The machine's xenstore names scripts, bridges and images, and any of
+/// its owner's processes can write them. `does` is the text that describes what this process does
+/// with these names.
 pub fn only_ours(dir: &Path, does: &str) -> Result<()> {
     let shown = dir.display();
     if dir.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
@@ -167,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Cases: a directory that may not be entered, one that does not exist, and one without a
+    /// Tests a directory that may not be entered, one that does not exist, and one without a
     /// machine.
     #[test]
     fn a_machine_that_may_not_be_used_is_no_absent_one() {

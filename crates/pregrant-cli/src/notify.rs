@@ -13,10 +13,10 @@
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Interval of checks of the status.
+/// The interval at which the status is checked.
 const EVERY: Duration = Duration::from_secs(1);
-/// The watchdog is fed this many times in its interval, so that a turn that is late by half of it
-/// does no harm.
+/// Number of keep-alive messages in the watchdog's interval, so that a turn that is late by half of
+/// the interval does no harm.
 const FEEDS: u32 = 4;
 
 #[derive(Debug, Default)]
@@ -24,13 +24,13 @@ pub struct Notify {
     is_wanted: bool,
     status: String,
     checked: Option<Instant>,
-    /// Interval of keep-alive messages. None: there is no watchdog.
+    /// The interval of keep-alive messages. None: there is no watchdog.
     feed: Option<Duration>,
     fed: Option<Instant>,
 }
 
 impl Notify {
-    /// The service manager of this process, if it set NOTIFY_SOCKET.
+    /// Connects to the service manager of this process, if it set NOTIFY_SOCKET.
     pub fn from_environment() -> Self {
         let is_wanted = std::env::var_os("NOTIFY_SOCKET").is_some();
         let watchdog = sd_notify::watchdog_enabled().filter(|_| is_wanted);
@@ -46,8 +46,8 @@ impl Notify {
         self.say(NotifyState::Stopping);
     }
 
-    /// Time until the next turn is needed although nothing happens. None: systemd expects no
-    /// messages.
+    /// Returns the time until the next turn is needed even if nothing happens. None: systemd
+    /// expects no messages.
     pub fn due(&self) -> Option<Duration> {
         let every = self.is_wanted.then_some(EVERY);
         every.map(|every| self.feed.map_or(every, |feed| feed.min(every)))

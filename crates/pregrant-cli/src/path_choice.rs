@@ -14,8 +14,8 @@ use clap::{Arg, Command, Error};
 use pregrant::net::path::PathName;
 use std::ffi::OsStr;
 
-/// Makes the parser of [`choice_with_experiments`], which also says, of a path that this program is
-/// built without, which program has it.
+/// Creates the parser of [`choice_with_experiments`] for paths. For a path that is not built into
+/// this program, its error names the program that has it.
 pub fn path_choice<T: Copy + Send + Sync + 'static>(
     table: &'static [(T, &'static str)],
     name: fn(T) -> &'static str,
@@ -27,12 +27,12 @@ pub fn path_choice<T: Copy + Send + Sync + 'static>(
 #[derive(Clone)]
 struct PathParser<V> {
     of_table: V,
-    /// Whether this program has a path.
+    /// Tells whether a path is built into this program.
     is_built: fn(PathName) -> bool,
 }
 
 impl<V> PathParser<V> {
-    /// The path of this name, if this program is built without it.
+    /// Returns the path of this name, if it is not built into this program.
     fn absent(&self, name: &str) -> Option<PathName> {
         name.parse().ok().filter(|path| !(self.is_built)(*path))
     }
@@ -54,7 +54,8 @@ impl<V: TypedValueParser> TypedValueParser for PathParser<V> {
     }
 }
 
-/// Why this program does not have a path, and which program has it.
+/// Returns the error text that says why this program does not have a path, and which program has
+/// it.
 fn refusal(path: PathName) -> String {
     let what = match path {
         PathName::GuestCopy => {
@@ -78,7 +79,7 @@ mod tests {
 
     const PATHS: &[(PathName, &str)] = &[(PathName::Copy, "Copied"), (PathName::Foreign, "All of it")];
 
-    /// What `--path NAME` gives, and which names the help has.
+    /// Parses `--path NAME`, and returns the result and the names that the help lists.
     fn of(name: &str, is_built: fn(PathName) -> bool) -> (Result<PathName, String>, Vec<String>) {
         let parser =
             PathParser { of_table: choice_with_experiments(PATHS, PathName::name, |_| false), is_built };

@@ -1,6 +1,7 @@
-//! What every command of `pregrant` and of `pregrant-lab` begins and ends with: the log, signals,
-//! the exit code. 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage, 3 the
-//! machine that the process was on has ended.
+//! The start and the end of every command of `pregrant` and of `pregrant-lab`: the log, the
+//! signals, and the exit code. The code is 0 after success, 1 after a failure (stderr says what
+//! failed, where, and what to do), 2 for wrong usage, and 3 if the machine that the process was on
+//! has ended.
 
 use crate::log_line::LogLine;
 use crate::loopback_machine::{MACHINE_ENDED, MachineEnded};
@@ -13,8 +14,8 @@ use std::process::ExitCode;
 /// Exit code for wrong usage, the same as clap's.
 pub const WRONG_USAGE: u8 = 2;
 
-/// Parses the command line of the program `name`; returns also which options the user gave. Wrong
-/// usage ends the process.
+/// Parses the command line of the program `name`, and also returns which options the user gave.
+/// Wrong usage ends the process.
 pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
     let command = one_screen(C::command());
     let args = experiment::expand(&command, std::env::args_os().collect()).unwrap_or_else(|usage| {
@@ -26,7 +27,7 @@ pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
     (C::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()), given)
 }
 
-/// Ends the process as clap does, with experiments in the text as they are written.
+/// Ends the process as clap does. The text shows experiments as the user writes them.
 fn refused(command: &Command, error: &clap::Error) -> ! {
     if !error.use_stderr() {
         error.exit(); // help, which was asked for
@@ -40,8 +41,8 @@ fn refused(command: &Command, error: &clap::Error) -> ! {
     std::process::exit(error.exit_code())
 }
 
-/// The command with two helps: `--help` has a line for each option and fits on one screen,
-/// `--help-all` has everything. Its subcommands get two helps, too.
+/// Adds two helps to the command and its subcommands: `--help` has a line for each option and fits
+/// on one screen, `--help-all` has everything.
 pub fn one_screen(command: Command) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|below| below.get_name().into()).collect();
     let command = names.into_iter().fold(command, |command, name| command.mut_subcommand(name, one_screen));
@@ -54,8 +55,8 @@ pub fn one_screen(command: Command) -> Command {
         .arg(flag("help-all", "Print all that there is to say of each option", ArgAction::HelpLong))
 }
 
-/// Runs a command of the program `name`, which was built from `commit`, if that is known. Its log
-/// begins at this level, unless `RUST_LOG` says otherwise.
+/// Runs a command of the program `name`, which was built from `commit`, if that is known. The log
+/// has this level, unless `RUST_LOG` sets another.
 pub fn run(
     name: &str,
     commit: Option<&'static str>,

@@ -1,12 +1,12 @@
-//! The output of a command: results on standard output, progress on standard error while it is a
-//! terminal.
+//! Prints the output of a command: results to standard output, and progress to standard error while
+//! that is a terminal.
 
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Number of times a long task reports its progress, where standard error is no terminal.
+/// Interval at which a long task reports its progress if standard error is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Prints a result. If no one reads the output any more, the error is a special one that ends the
@@ -25,15 +25,15 @@ pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Whether the error means that the reader of the output has gone, as `head` does.
+/// Returns true if the error means that the reader of the output has gone, as `head` does.
 pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A line of progress that is written over again and again, where standard error is a terminal.
+/// A line of progress that is overwritten again and again, if standard error is a terminal.
 pub struct Progress {
     shown: bool,
-    /// When the progress began, or last wrote [a line](Self::show_long).
+    /// Time at which the progress began, or at which it last wrote [a line](Self::show_long).
     line_at: Cell<Instant>,
 }
 
@@ -48,8 +48,8 @@ impl Progress {
         Self { shown: io::stderr().is_terminal(), line_at: Cell::new(Instant::now()) }
     }
 
-    /// Shows the progress of a task of minutes: without a terminal, a line is written every ten
-    /// seconds.
+    /// Shows the progress of a task that takes minutes: without a terminal, a line is written every
+    /// ten seconds.
     pub fn show_long(&self, text: impl Display) {
         if self.shown {
             self.show(text);

@@ -16,7 +16,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Sets mask and dispositions; to be called before the first thread, which inherits the mask.
+/// Sets the mask and the dispositions of signals. It must be called before the first thread starts,
+/// since threads inherit the mask.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -30,7 +31,7 @@ pub fn begin() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }
 
-/// Signals that end this program, which must therefore handle them.
+/// Returns the signals that end this program, and which it must therefore handle.
 #[must_use]
 pub fn ending() -> Vec<i32> {
     let mut signals = vec![SIGTERM, SIGINT];
@@ -44,7 +45,7 @@ fn is_ignored(signal: i32) -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| is_set("SigIgn", &status, signal))
 }
 
-/// True if a set of signals in `/proc/PID/status` contains this one.
+/// Returns true if a set of signals in `/proc/PID/status` contains this one.
 fn is_set(set: &str, status: &str, signal: i32) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
     let signals = line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());

@@ -20,22 +20,22 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long backends may take to answer. (An idle one checks for readers ten times a second.)
+/// The time that backends have to answer. (An idle one checks for readers ten times a second.)
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Largest size of a status document in bytes.
 const DOCUMENT_MAX: usize = 16 << 20;
 
-/// The remedy if this user may not use a socket, or its directory.
+/// The remedy if this user may not access a socket, or the socket's directory.
 pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it is";
 
-/// Why there is no status.
+/// The reason why there is no status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoStatus {
     /// The backend does not run: there is no socket, or no process listens on it.
     Absent,
     /// The backend runs and does not answer.
     Silent {
-        /// The backend's process, if the kernel tells.
+        /// The number of the backend's process, if the kernel reports it.
         pid: Option<u32>,
     },
     /// This user may not access the socket, so the backend may be running; the text is the error.
@@ -61,18 +61,18 @@ impl fmt::Display for NoStatus {
     }
 }
 
-/// One backend, found by its socket.
+/// A backend that was found by its socket.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Daemon {
-    /// `back` or `blkback`.
+    /// The backend's command: `back` or `blkback`.
     pub name: &'static str,
     pub domain: u16,
-    /// The status, or why there is none.
+    /// The backend's status, or the reason why there is none.
     pub status: Result<BackStatus, NoStatus>,
 }
 
 impl Daemon {
-    /// The status, if the backend answered.
+    /// Returns the status, if the backend answered.
     pub fn answer(&self) -> Option<&BackStatus> {
         self.status.as_ref().ok()
     }
@@ -82,7 +82,7 @@ impl Daemon {
     }
 }
 
-/// The statuses of the backends that answered.
+/// Returns the statuses of the backends that answered.
 pub fn answers(daemons: &[Daemon]) -> Vec<BackStatus> {
     daemons.iter().filter_map(Daemon::answer).cloned().collect()
 }
@@ -114,7 +114,7 @@ pub fn read_all(dirs: &[&Path]) -> std::io::Result<Vec<Daemon>> {
     Ok(sockets.iter().zip(answers).filter_map(daemon).collect())
 }
 
-/// A backend that is being read from.
+/// The state of reading one backend's status.
 struct Reader {
     fd: OwnedFd,
     document: Vec<u8>,
@@ -125,7 +125,7 @@ enum Asked {
     Done(Box<Result<BackStatus, NoStatus>>),
 }
 
-/// Asks all of these sockets; the results have the same order.
+/// Reads the statuses of the backends at these sockets. The results have the order of the sockets.
 fn ask(sockets: &[PathBuf]) -> Vec<Result<BackStatus, NoStatus>> {
     let until = Instant::now() + PATIENCE;
     let mut all: Vec<Asked> = sockets.iter().map(|socket| begin(socket)).collect();
@@ -162,7 +162,7 @@ fn ask(sockets: &[PathBuf]) -> Vec<Result<BackStatus, NoStatus>> {
     all.into_iter().map(over).collect()
 }
 
-/// Process id of the process that listens at the other end.
+/// Returns the process id of the process that listens at the other end.
 fn listener_of(fd: &OwnedFd) -> Option<u32> {
     let pid = rustix::net::sockopt::socket_peercred(fd).ok()?.pid;
     u32::try_from(pid.as_raw_nonzero().get()).ok()
@@ -184,7 +184,8 @@ fn begin(socket: &Path) -> Asked {
     }
 }
 
-/// The result for a socket that could not be reached: whether the backend runs is unknown.
+/// Returns the result for a socket that could not be reached, so that it is unknown whether the
+/// backend runs.
 fn not_reached(socket: &Path, e: Errno) -> Result<BackStatus, NoStatus> {
     match e {
         Errno::ACCESS | Errno::PERM => {
@@ -199,7 +200,7 @@ fn failed(socket: &Path, why: fmt::Arguments<'_>) -> Result<BackStatus, NoStatus
 }
 
 impl Reader {
-    /// Reads what is there. None: there is more to come.
+    /// Reads the bytes that have arrived. None: the backend has not sent everything yet.
     fn go_on(&mut self, socket: &Path) -> Option<Result<BackStatus, NoStatus>> {
         let mut piece = [0; 1 << 16];
         loop {
@@ -263,8 +264,8 @@ mod tests {
         }
     }
 
-    /// One directory with the sockets of four backends: one that answers, one that hangs, one whose
-    /// backlog is full, and one that died.
+    /// Reads a directory with the sockets of four backends: one answers, one hangs, one has a full
+    /// backlog, and one has died.
     #[test]
     fn a_hung_backend_is_no_absent_one_and_keeps_no_one_waiting() {
         let place = Place::new("hung");

@@ -1,4 +1,5 @@
-//! SIGTERM, SIGINT and SIGHUP as something that a loop checks, and that ends its sleep.
+//! Turns SIGTERM, SIGINT and SIGHUP into a flag that a loop checks, and a descriptor that ends the
+//! loop's sleep.
 
 use crate::signals;
 use std::io;
@@ -7,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether this process was asked to stop.
+/// A flag that is set when this process is asked to stop.
 #[derive(Debug)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -15,8 +16,8 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// From now on the first signal only sets a flag. A second one, while the first is being
-    /// handled, ends the process.
+    /// Sets the handlers of the signals that end this program. From now on the first signal only
+    /// sets a flag. A second signal that arrives while the first is being handled ends the process.
     pub fn on_signals() -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, on_signal) = UnixStream::pair()?;
@@ -36,7 +37,7 @@ impl Stop {
 }
 
 impl AsFd for Stop {
-    /// Readable once a signal arrived.
+    /// Returns a descriptor that is readable once a signal has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,5 +1,5 @@
-//! `pregrant store`: listing, reading and writing keys of a xenstore, where Xen's own tools are not
-//! installed.
+//! `pregrant store`: lists, reads and writes keys of a xenstore on machines where Xen's own tools
+//! are not installed.
 
 use crate::loopback_machine;
 use crate::screen;
@@ -106,7 +106,7 @@ pub fn run(args: StoreArgs) -> Result<()> {
     }
 }
 
-/// The error for a failed request, with a remedy.
+/// Formats the error for a failed request, with a remedy.
 fn refused(key: &str, e: XsError) -> Box<dyn Error> {
     let remedy = match e.errno() {
         Some(Errno::Enoent) => format!("; `pregrant store ls` lists what there is (look above {key})"),
@@ -116,8 +116,8 @@ fn refused(key: &str, e: XsError) -> Box<dyn Error> {
     format!("{e}{remedy}").into()
 }
 
-/// Lists the keys below a key, a line each, like xenstore-ls. A key that is removed meanwhile is
-/// left out.
+/// Lists the keys below a key, one on each line, as xenstore-ls does. A key that is removed
+/// meanwhile is left out.
 fn list(
     xs: &mut Client<UnixTransport>,
     key: &str,
@@ -138,7 +138,7 @@ fn list(
     Ok(())
 }
 
-/// A value as text that is safe for a terminal: a guest may have written anything.
+/// Formats a value as text that is safe for a terminal, since a guest may have written anything.
 fn shown(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     text.chars()

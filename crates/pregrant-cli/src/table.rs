@@ -1,5 +1,5 @@
-//! A small table for a terminal: units in the header, figures to the right, columns as wide as they
-//! must be.
+//! Formats a small table for a terminal: units are in the header, figures are aligned to the right,
+//! and columns are as wide as necessary.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column headings; the unit belongs into the heading.
+    /// Creates a table with these column headings, which include the units.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         Self {
             columns: columns.iter().map(|(name, align)| (name.to_string(), *align)).collect(),
@@ -28,23 +28,24 @@ impl Table {
         }
     }
 
-    /// Headings, and to which side their columns are pushed.
+    /// Returns the headings, and the side to which each column is aligned.
     pub fn columns(&self) -> &[(String, Align)] {
         &self.columns
     }
 
-    /// The cells of the rows; a gap is a row without cells.
+    /// Returns the cells of the rows. A gap is a row without cells.
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
 
-    /// Sets least widths of columns, so that rows of several tables line up.
+    /// Sets the smallest widths of columns, so that the rows of several tables line up.
     pub fn at_least(mut self, widths: &[usize]) -> Self {
         self.least = widths.to_vec();
         self
     }
 
-    /// Adds a row; cells that are missing are empty, ones too many are left out.
+    /// Adds a row. If there are fewer cells than columns, the others are empty; further cells are
+    /// left out.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
         row.resize(self.columns.len(), String::new());
@@ -57,8 +58,8 @@ impl Table {
     }
 }
 
-/// A figure with three significant digits, and at most three decimals: `0.123`, `4.56`, `78.9`,
-/// `1234`.
+/// Formats a figure with three significant digits and at most three decimals: `0.123`, `4.56`,
+/// `78.9`, `1234`.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
@@ -68,8 +69,8 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// Number of columns of `text` on a terminal: combining marks have none, East Asian wide characters
-/// two.
+/// Returns the number of columns that `text` has on a terminal: combining marks have none, East
+/// Asian wide characters two.
 pub fn width(text: &str) -> usize {
     text.chars()
         .map(|c| match u32::from(c) {

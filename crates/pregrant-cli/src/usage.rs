@@ -1,5 +1,4 @@
-//! Options that cannot have an effect: which of them stand on the command line, and the error that
-//! says so.
+//! Refuses options that cannot have an effect together with the other ones on the command line.
 //!
 //! ```text
 //!   clap: one option excludes another         conflicts_with, requires
@@ -11,12 +10,12 @@ use clap::{Arg, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-/// An error in the use of the command line: exit code 2, as for any wrong usage.
+/// An error in the use of the command line. Its exit code is 2, as for any wrong usage.
 #[derive(Debug)]
 pub struct Usage(String);
 
 impl Usage {
-    /// A usage error; the text says what is wrong and what to do.
+    /// Creates a usage error; the text says what is wrong and what to do.
     pub fn new(text: impl Display) -> Self {
         Self(text.to_string())
     }
@@ -36,8 +35,8 @@ impl std::error::Error for Usage {}
 pub struct Given(BTreeMap<String, bool>);
 
 impl Given {
-    /// The options given to the called subcommand of `command`; `is_experiment` says which of them
-    /// were written so.
+    /// Collects the options that were given to the called subcommand of `command`. `is_experiment`
+    /// tells which of them were written as experiments.
     pub fn of(
         command: &Command,
         matches: &ArgMatches,
@@ -54,7 +53,7 @@ impl Given {
         Self(leaf.get_arguments().filter(stands).filter_map(name).collect())
     }
 
-    /// Whether this option was given.
+    /// Returns true if this option was given.
     pub fn has(&self, option: &str) -> bool {
         self.0.contains_key(option)
     }

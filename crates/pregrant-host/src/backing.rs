@@ -74,7 +74,7 @@ impl Backing {
         self.len
     }
 
-    /// Duplicates the descriptor, for another process.
+    /// Duplicates the descriptor, so that another process can get it.
     pub fn try_clone(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }

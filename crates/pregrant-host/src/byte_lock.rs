@@ -1,12 +1,13 @@
-//! Locks of a range of a file's bytes that belong to the open file and end with it (`F_OFD_SETLK`).
-//! A query for a lock finds the first byte of one and takes none itself.
+//! Locks of a range of a file's bytes. A lock belongs to the open file and ends with it
+//! (`F_OFD_SETLK`). A query finds the first byte that another open file has locked, and locks
+//! nothing itself.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-/// What a lock excludes.
+/// The kind of a lock, by the other locks that it excludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A shared lock excludes exclusive locks.

@@ -1,4 +1,4 @@
-//! Clocks of Linux.
+//! Reads Linux's clocks.
 
 use pregrant::platform::Clock;
 use rustix::time::ClockId;

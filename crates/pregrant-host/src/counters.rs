@@ -18,24 +18,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A snapshot of the counters. No counter ever decreases.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counters {
-    /// Grant copy operations: single ones, not batches.
+    /// Number of grant copy operations. A batch counts as many as it has.
     pub grant_copies: u64,
-    /// Bytes that these operations copied.
+    /// Number of bytes that these operations copied.
     #[serde(default)]
     pub grant_copy_bytes: u64,
     pub grant_maps: u64,
     pub grant_unmaps: u64,
-    /// System calls on behalf of copy, map, unmap, notify and wait.
+    /// Number of system calls that were made to copy, map, unmap, notify and wait.
     pub syscalls: u64,
-    /// Events sent to a bound end.
+    /// Number of events that were sent to a bound end.
     pub notifications: u64,
-    /// Notifications that had to wake a sleeping receiver, which takes a system call each. Real Xen
-    /// does not report this.
+    /// Number of notifications that had to wake a sleeping receiver, by a system call each. Real
+    /// Xen does not report this.
     pub wakeups: u64,
 }
 
 impl Counters {
-    /// The difference to an earlier snapshot.
+    /// Returns the difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -64,8 +64,8 @@ impl Counters {
     }
 }
 
-/// A counter that only the thread of its handle increments and any thread may read. So an increment
-/// is a load and a store, cheap enough for requests that make no system call.
+/// A counter that only the thread of its handle increments and any thread may read. An increment is
+/// therefore a load and a store, which is cheap enough for requests that make no system call.
 #[derive(Default, Debug)]
 pub struct Own(AtomicU64);
 
@@ -96,7 +96,7 @@ impl Anyones {
     }
 }
 
-/// The live counters of one handle.
+/// Counters that one handle increments while others read them.
 #[derive(Default, Debug)]
 pub struct Tally {
     pub grant_copies: Own,
@@ -144,7 +144,7 @@ pub struct Totals(Arc<Mutex<Sum>>);
 
 #[derive(Default, Debug)]
 struct Sum {
-    /// Sum of the handles that are gone, and of what they handed out.
+    /// The sum of the handles that were dropped, and of the counts that they passed on.
     gone: Counters,
     tallies: Vec<Arc<Tally>>,
 }
@@ -165,7 +165,7 @@ impl Sum {
 }
 
 impl Totals {
-    /// Adds a tally for one more handle.
+    /// Adds a tally for one more handle, and returns it.
     pub fn tally(&self) -> Arc<Tally> {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sum.settle();

@@ -18,12 +18,12 @@ use std::fmt::Arguments;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A limit for log lines.
+/// The rate to which log lines are limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LineRate {
     /// Lines that may be written at once after a long silence.
     pub burst: u32,
-    /// After the burst, one line is written per this interval.
+    /// The interval at which one line may be written after the burst is used up.
     pub each: Duration,
 }
 
@@ -64,7 +64,7 @@ pub const KIND: LineRate = LineRate { burst: 16, each: Duration::from_secs(60) }
 #[derive(Debug)]
 struct Kind {
     lines: Lines,
-    /// Lines left out since the last one that was written.
+    /// Number of lines that were left out since the last written one.
     left_out: u64,
 }
 
@@ -91,8 +91,8 @@ impl LineBudget {
         self.say(Level::Warn, text);
     }
 
-    /// Charges a line to the budget. Some(n): it must be written, and n lines were left out before
-    /// it.
+    /// Charges a line to the budget. Some(n): the line must be written, and n lines were left out
+    /// before it.
     pub(crate) fn take(&self, now: Duration) -> Option<u64> {
         let mut kind = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kind.lines.has_room(KIND, now) {

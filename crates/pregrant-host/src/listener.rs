@@ -6,10 +6,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The backlog of listen().
+/// The number of connections that may wait for accept().
 const BACKLOG: i32 = 64;
 
-/// Why a server cannot listen at a path.
+/// The reason why a server cannot listen at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -28,7 +28,7 @@ pub enum ListenError {
         path: PathBuf,
         what: &'static str,
         errno: Errno,
-        /// What to do, if known; otherwise empty.
+        /// The remedy, if one is known; otherwise empty.
         remedy: &'static str,
     },
 }
@@ -97,7 +97,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Removes a socket on which no one listens any more.
+/// Removes a socket on which no process listens any more.
 fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
     let refused =
         |what| move |errno| ListenError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };

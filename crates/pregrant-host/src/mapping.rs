@@ -1,4 +1,4 @@
-//! Memory that processes share: mappings of files.
+//! Maps files as memory that processes share.
 //!
 //! Invariants: what is mapped is allocated ([`Backing`]), so no access raises SIGBUS; a [`Mapping`]
 //! keeps its address until it is dropped; its words are accessed only as atomics.
@@ -56,7 +56,7 @@ impl Mapping {
         Ok(Self { base: Base(NonNull::new(p.cast()).ok_or(Errno::NOMEM)?), len })
     }
 
-    /// Address of the first byte, which peers pass to `process_vm_readv`.
+    /// Returns the address of the first byte, which peers pass to `process_vm_readv`.
     pub fn address(&self) -> u64 {
         self.base.0.as_ptr() as u64
     }
@@ -104,7 +104,8 @@ impl Mapping {
         assert!(self.copy_out(at, bytes), "{n} bytes at {at} are outside of a mapping of {}", self.len);
     }
 
-    /// The byte at offset `byte`. An offset is never a peer's; one out of range panics.
+    /// Returns the byte at offset `byte`. An offset never comes from a peer; an offset out of range
+    /// panics.
     #[inline(always)]
     pub fn u8(&self, byte: usize) -> &AtomicU8 {
         // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be
@@ -112,35 +113,35 @@ impl Mapping {
         unsafe { self.at::<AtomicU8>(byte).as_ref() }
     }
 
-    /// The 16-bit word at `byte`.
+    /// Returns the 16-bit word at `byte`.
     #[inline(always)]
     pub fn u16(&self, byte: usize) -> &AtomicU16 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU16>(byte).as_ref() }
     }
 
-    /// The 32-bit word at `byte`.
+    /// Returns the 32-bit word at `byte`.
     #[inline(always)]
     pub fn u32(&self, byte: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
         unsafe { self.at::<AtomicU32>(byte).as_ref() }
     }
 
-    /// Two 32-bit words from `byte` on.
+    /// Returns two 32-bit words from `byte` on.
     #[inline(always)]
     pub fn two_u32(&self, byte: usize) -> &[AtomicU32; 2] {
         // SAFETY: as in `u8`.
         unsafe { self.at::<[AtomicU32; 2]>(byte).as_ref() }
     }
 
-    /// Two 64-bit words from `byte` on.
+    /// Returns two 64-bit words from `byte` on.
     #[inline(always)]
     pub fn two_u64(&self, byte: usize) -> &[AtomicU64; 2] {
         // SAFETY: as in `u8`.
         unsafe { self.at::<[AtomicU64; 2]>(byte).as_ref() }
     }
 
-    /// The 64-bit word at `byte`.
+    /// Returns the 64-bit word at `byte`.
     #[inline(always)]
     pub fn u64(&self, byte: usize) -> &AtomicU64 {
         // SAFETY: as in `u8`.

@@ -14,26 +14,26 @@ pub const PATH_VARIABLE: &str = "XENSTORED_PATH";
 /// Paths at which xenstore's socket is searched for if the variable is not set.
 pub const PATHS: [&str; 3] = ["/var/run/xenstored/socket", "/dev/xen/xenbus", "/proc/xen/xenbus"];
 
-/// Why xenstore cannot be reached.
+/// The reason why xenstore cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
     /// The server closed the connection.
     #[error("xenstore closed the connection")]
     Closed,
-    /// A send or receive failed.
+    /// A send or a receive failed.
     #[error("the connection to xenstore failed: {0}")]
     Failed(Errno),
-    /// The connection could not be made.
+    /// The connection could not be established.
     #[error("{path}: cannot connect to xenstore: {errno}; {}", remedy(*errno))]
     Connect { path: PathBuf, errno: Errno },
-    /// None of the usual paths exists.
+    /// None of the paths at which xenstore's socket normally is exists.
     #[error("no xenstore found at {}; set {PATH_VARIABLE} to the socket of one", PATHS.join(", "))]
     NotFound,
 }
 
 impl TransportError {
-    /// Whether a xenstore is there that this user may not use.
+    /// Returns true if there is a xenstore that this user may not use.
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Connect { errno: Errno::ACCESS | Errno::PERM, .. })
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// The number of descriptors that [`WakeOn::also_wake_on`] accepts at most.
 pub const EXTRAS_MAX: usize = 16;
 
-/// Event channels whose `wait` also ends when a descriptor is readable. A real Xen and
-/// the loopback implement it.
+/// Event channels whose `wait` also ends when a descriptor is readable. The platforms of a real Xen
+/// and of the loopback implement it.
 pub trait WakeOn {
     fn extras(&self) -> &Extras;
     /// Polls the descriptors without sleeping, in one system call.
@@ -26,16 +26,16 @@ pub trait WakeOn {
     fn also_wake_on(&self, fd: BorrowedFd<'_>) -> Result<usize, PlatformError> {
         self.extras().add(fd)
     }
-    /// Removes a descriptor, by its number.
+    /// Removes descriptor `number` from the sleep's descriptors.
     fn forget(&self, number: usize) {
         self.extras().forget(number);
     }
-    /// Whether descriptor `number` was readable when the last wait slept, or at the last
+    /// Returns true if descriptor `number` was readable when the last wait slept, or at the last
     /// [`check`](Self::check).
     fn woken_by(&self, number: usize) -> bool {
         self.extras().woken_by(number)
     }
-    /// Whether any descriptor ended the last wait.
+    /// Returns true if any descriptor ended the last wait.
     fn woken_by_any(&self) -> bool {
         self.extras().woke()
     }
@@ -50,14 +50,14 @@ pub trait WakeOn {
     }
 }
 
-/// Why a sleep ended.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slept {
     /// The caller's own descriptor is readable; the extra ones may be too.
     Own,
     /// An extra descriptor is readable, or a signal arrived.
     Woken,
-    /// The timeout passed.
+    /// The time limit of the sleep was reached.
     Over,
 }
 
@@ -108,7 +108,7 @@ impl Extras {
         self.woken.set(0);
     }
 
-    /// Whether a descriptor ended the last sleep.
+    /// Returns true if a descriptor ended the last sleep.
     pub fn woke(&self) -> bool {
         self.woken.get() != 0
     }

@@ -1,5 +1,5 @@
-//! A table that is filled column by column, as benches and reports fill theirs: heading and cell
-//! stand beside each other.
+//! A table that is filled column by column, with each heading beside the function that makes its
+//! cells.
 
 use crate::record::stats::Summary;
 use pregrant_cli::table::{Align, Table};
@@ -13,7 +13,7 @@ pub struct Columns<'a, T> {
 }
 
 impl<'a, T> Columns<'a, T> {
-    /// A table with a row for each of these, and no columns yet.
+    /// Creates a table with a row for each of these values, and no columns yet.
     pub fn of(rows: impl IntoIterator<Item = &'a T>) -> Self {
         let of: Vec<&T> = rows.into_iter().collect();
         let rows = vec![Vec::new(); of.len()];
@@ -30,12 +30,13 @@ impl<'a, T> Columns<'a, T> {
         self.column(name, Align::Right, &|row| cell(row).to_string())
     }
 
-    /// A column of figures, in units of `unit`; there may be none.
+    /// Adds a column of figures in units of `unit`; a row may have none.
     pub fn median(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
         self.column(name, Align::Right, &|row| or_dash(cell(row).map(|s| s.middle(unit))))
     }
 
-    /// Like [`right`](Self::right), with another column for the ranges of the figures.
+    /// Adds a column as [`right`](Self::right) does, and another column for the ranges of the
+    /// figures.
     pub fn ranged(self, name: &str, unit: f64, cell: impl Fn(&'a T) -> Option<Summary>) -> Self {
         let range = |row: &'a T| or_dash(cell(row).map(|s| s.per(unit).range()));
         self.median(name, unit, &cell).column("(range)", Align::Right, &range)
@@ -51,7 +52,7 @@ impl<'a, T> Columns<'a, T> {
         self
     }
 
-    /// The table, with an empty line wherever the next row is of another group.
+    /// Returns the table, with an empty line between groups of rows.
     pub fn grouped<K: PartialEq>(self, group: impl Fn(&'a T) -> K) -> Table {
         let Self { of, headings, rows } = self;
         let headings: Vec<(&str, Align)> =
@@ -66,13 +67,13 @@ impl<'a, T> Columns<'a, T> {
         table
     }
 
-    /// The finished table.
+    /// Returns the finished table.
     pub fn all(self) -> Table {
         self.grouped(|_| ())
     }
 }
 
-/// An optional value, as a cell.
+/// Formats an optional value as a cell, or as a dash if there is none.
 pub fn or_dash(of: Option<impl fmt::Display>) -> String {
     of.map_or("-".into(), |of| of.to_string())
 }

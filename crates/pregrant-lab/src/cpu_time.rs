@@ -1,4 +1,4 @@
-//! CPU time, by the kernel's account.
+//! Reads the CPU time that threads have used, as the kernel counts it.
 
 use rustix::thread::Pid;
 use rustix::time::{ClockId, clock_gettime};
@@ -9,18 +9,18 @@ fn ns(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// CPU time of this thread in ns.
+/// Returns the CPU time of this thread in ns.
 pub fn of_this_thread() -> u64 {
     ns(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of all threads of this process in ns.
+/// Returns the CPU time of all threads of this process in ns.
 pub fn of_process() -> u64 {
     ns(ClockId::ProcessCPUTime)
 }
 
-/// CPU time of one thread of this process in ns, as of its last tick or sleep, which is at most
-/// some milliseconds ago.
+/// Returns the CPU time of one thread of this process in ns, as it was at the thread's last tick or
+/// sleep. That is at most some milliseconds ago.
 ///
 /// # Errors
 ///

@@ -52,13 +52,13 @@ pub struct DemoArgs {
     output: Output,
 }
 
-/// Bytes of the frames of the last act.
+/// The lengths in bytes of the frames that the demo's last act measures.
 const SIZES: [usize; 5] = [64, 256, 260, 1500, 65535];
-/// How long a row is measured, in seconds.
+/// The number of seconds for which a row is measured.
 const ROW_SECONDS: f64 = 0.07;
 /// Largest number of repeats of each row; as many as fit [`BUDGET`].
 const REPEATS: u32 = 5;
-/// No further repeat is started after this time.
+/// The time after which no further repeat is started.
 const BUDGET: Duration = Duration::from_secs(20);
 
 pub fn run(args: DemoArgs) -> Result<()> {
@@ -74,7 +74,7 @@ fn acts(run: &mut Run, start: Instant) -> Result<()> {
     run.print(format_args!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
 
-/// Prints the lines of an act, indented.
+/// Prints the lines of one of the demo's acts, indented.
 fn indented(run: &Run, lines: Vec<String>) -> Result<()> {
     lines.iter().try_for_each(|line| run.print(format_args!("   {line}")))
 }
@@ -147,7 +147,7 @@ fn disk_act(run: &mut Run) -> Result<()> {
     run.write(&played.record())
 }
 
-/// The decisive keys, with their values in xenstore.
+/// Reads the keys of xenstore that decide how the ends connect, with their values.
 fn keys(testbed: &mut Testbed, front: u16) -> Result<Vec<String>> {
     let front_dir = format!("/local/domain/{front}/device/vif/0");
     let back_dir = format!("/local/domain/0/backend/vif/{front}/0");
@@ -183,7 +183,7 @@ struct StateWatcher {
     thread: std::thread::JoinHandle<Vec<String>>,
 }
 
-/// If the first states are not seen within this time, the demo continues without them.
+/// The time that the demo waits to see the first states. After that it continues without them.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl StateWatcher {
@@ -299,8 +299,8 @@ fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
     crate::bench::none_went_wrong(rows.chain(latencies.iter().flatten()))
 }
 
-/// The time of `done` repeats, as a part of that of one repeat more: one is started only if there
-/// is time for the whole of it.
+/// Returns the time of `done` repeats, divided by that of one repeat more. A repeat is started only
+/// if there is time for all of it.
 fn repeats_ratio(done: u32) -> f64 {
     f64::from(done) / f64::from(done + 1)
 }

@@ -89,19 +89,20 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
 
 /// TCP port on which transfers are served.
 const PORT: u16 = 5001;
-/// The seed of their bytes.
+/// The seed of the bytes that are transferred.
 const SEED: u64 = 0x5eed;
 /// Largest number of transfers that are served at the same time.
 const TRANSFERS_MAX: usize = 8;
-/// How long the other end may take to answer at all.
+/// The time that the other end may need to answer at all.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a transfer may make no progress while there is a backend.
+/// The time that a transfer may make no progress while there is a backend.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connected client may be silent while there is a backend.
+/// The time that a connected client may be silent while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
-/// Interval at which these three bounds are checked.
+/// The interval at which these three bounds are checked.
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
-/// How long an end stays after its connection has closed, so that late acknowledgements are sent.
+/// The time that an end stays after its connection has closed, so that late acknowledgements are
+/// sent.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// Runs `pregrant-lab front`.
@@ -123,7 +124,7 @@ impl FrontArgs {
 }
 
 impl VifUser for FrontArgs {
-    /// The station uses one queue.
+    /// Returns 1, since the station uses one queue.
     fn queues(&self) -> u32 {
         1
     }
@@ -157,10 +158,10 @@ impl VifUser for FrontArgs {
     }
 }
 
-/// An answer that has not arrived after this time counts as lost.
+/// The time after which an answer that has not arrived counts as lost.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
 
-/// Echo requests until a signal, or as many as were asked for.
+/// Sends echo requests until a signal, or as many as were asked for.
 fn ping<P: Platform, T: Transport>(
     station: &mut Station<P, T>,
     to: Ipv4Addr,
@@ -223,7 +224,7 @@ where
     Ok(())
 }
 
-/// Runs one transfer to `to`.
+/// Sends the bytes of one transfer to `to`.
 fn send<P: Platform, T: Transport>(
     station: &mut Station<P, T>,
     to: Ipv4Addr,
@@ -396,8 +397,8 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// For how long `bytes` has not changed. Time in which the vif is not `live` (no backend, or no
-    /// connection) does not count.
+    /// Returns for how long `bytes` has not changed. Time in which the vif is not `live` (no
+    /// backend, or no connection) does not count.
     fn check(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
         if bytes != self.bytes || !live {
             *self = Self { bytes, since_ns: now_ns };
@@ -406,7 +407,7 @@ impl Standstill {
     }
 }
 
-/// Watches a transfer: its pauses, and a line of progress.
+/// Watches a transfer for pauses, and prints a line of progress.
 struct Watch {
     progress: screen::Progress,
     last_came_ns: Option<u64>,

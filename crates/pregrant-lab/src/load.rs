@@ -13,19 +13,19 @@ use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// If other programs use more than this share, the machine counts as loaded; `cargo xtask figures`
-/// does not measure on a loaded machine.
+/// The largest share of the CPU time that other programs may use before the machine counts as
+/// loaded. `cargo xtask figures` does not measure on a loaded machine.
 pub const BUSY_MOST: f64 = 0.05;
-/// Above this share, while they were measured, figures are not compared: twice as much, since ticks
-/// of short rows scatter.
+/// Figures are not compared if other programs used more than this share while they were measured.
+/// It is twice as much, since ticks of short rows scatter.
 pub const COMPARED_MOST: f64 = 2.0 * BUSY_MOST;
 
-/// How long the machine is watched before anything is measured.
+/// The time that the machine is watched before anything is measured.
 const WATCHED: Duration = Duration::from_millis(200);
-/// With fewer clock ticks than this, over all processors, the share is unknown.
+/// If fewer clock ticks than this have passed, over all processors, the share is unknown.
 const TICKS_LEAST: u64 = 4;
 
-/// The counts at one time.
+/// The kernel's counts of CPU time at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     all: u64,
@@ -34,7 +34,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The current counts. None: the kernel does not report them.
+    /// Reads the current counts. None: the kernel does not report them.
     pub fn now() -> Option<Self> {
         let processes = fs::read_dir("/proc").ok()?.flatten().filter(|entry| {
             entry.file_name().to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()))
@@ -70,7 +70,7 @@ impl Load {
         Some(Self { all, busy: all - idle, own: of_own })
     }
 
-    /// The share that others used since `before`, from 0 to 1.
+    /// Returns the share of the CPU time that other programs used since `before`, from 0 to 1.
     pub fn others_since(&self, before: &Self) -> f64 {
         let [all, busy, own] = [|l: &Self| l.all, |l: &Self| l.busy, |l: &Self| l.own]
             .map(|of| of(self).saturating_sub(of(before)));
@@ -78,7 +78,7 @@ impl Load {
     }
 }
 
-/// CPU time that a process used, with its children that have ended.
+/// The CPU time of a process, including that of its children that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Process {
     pid: u32,
@@ -114,8 +114,8 @@ pub fn check() -> Option<String> {
     })
 }
 
-/// The share of CPU time that other programs used since the last call, or since the [check]: while
-/// the last row was measured. None: the kernel does not report it.
+/// Returns the share of CPU time that other programs used since the last call, or since the
+/// [check], so while the last row was measured. None: the kernel does not report it.
 pub fn since_last() -> Option<f64> {
     let mut last = lock();
     let now = Load::now()?;
@@ -130,7 +130,7 @@ pub fn since_last() -> Option<f64> {
     before.share
 }
 
-/// The counts at the last call of [`since_last`], and its result.
+/// The counts at the last call of [`since_last`], and the result of that call.
 struct Last {
     at: Load,
     share: Option<f64>,

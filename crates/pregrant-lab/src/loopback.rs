@@ -144,7 +144,7 @@ other domain still maps the page; it is freed once that lets go of it.")]
     },
 }
 
-/// The kinds of grant tables.
+/// The versions of grant tables, each with its description in the help.
 const TABLES: &[(GrantTableVersion, &str)] = &[
     (GrantTableVersion::V1, "as Linux guests use them: who uses a page is noted in the grant itself"),
     (GrantTableVersion::V2, "use apart from the grant: ends without compare and exchange, or late"),
@@ -158,9 +158,9 @@ struct Place {
     dir: PathBuf,
 }
 
-/// Parses a disk, such as `/tmp/disk.img` or `ram:64M`, with `,r` if it is read-only. A file whose
-/// own name ends like that needs the mode after it: `/tmp/a,r,w`. The path must be absolute: the
-/// backend is another process.
+/// Parses a disk, such as `/tmp/disk.img` or `ram:64M`, with `,r` behind it if the disk is
+/// read-only. A file whose own name ends in `,r` or `,w` needs the mode behind that: `/tmp/a,r,w`.
+/// The path must be absolute, since the backend is another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = match text.rsplit_once(',') {
         Some((params, "r")) => (params, false),
@@ -214,7 +214,7 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
     }
 }
 
-/// A state that the toolstack waits for.
+/// A change of a device's state that the toolstack waits for.
 enum Event {
     Destroyed(DomId),
     Stop,
@@ -279,8 +279,8 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTabl
 }
 
 /// Guests that have ended and will be created again, as with `on_crash = "restart"` on real Xen. A
-/// backend that does not close their vifs (because it is stopped) delays each by one patience, not
-/// by the sum.
+/// backend that does not close their vifs (because it is stopped) delays each guest by one timeout,
+/// and not by the sum of all.
 #[derive(Default)]
 struct Ended(Vec<(DomId, Removal)>);
 
@@ -317,7 +317,7 @@ impl Ended {
     }
 }
 
-/// Makes a guest's next disk. Returns its number.
+/// Creates a guest's next disk, and returns its number.
 fn make_disk(xs: &mut Client<UnixTransport>, guest: DomId, disk: &DiskSpec) -> Result<u32> {
     let handle = toolstack::next_disk(xs, guest)?;
     toolstack::make_vbd(xs, guest, handle, disk)?;
@@ -432,7 +432,7 @@ fn is_unknown(e: &LoopbackError) -> bool {
     matches!(e, LoopbackError::Refused { source: Errno::NOENT, .. })
 }
 
-/// The domains that xenstore knows, as text.
+/// Describes the domains that xenstore knows.
 fn domains(xs: &mut Client<UnixTransport>) -> String {
     let mut known: Vec<u16> =
         xs.directory("/local/domain").unwrap_or_default().iter().filter_map(|d| d.parse().ok()).collect();
@@ -441,11 +441,12 @@ fn domains(xs: &mut Client<UnixTransport>) -> String {
     format!("domains {}", known.join(", "))
 }
 
-/// The machine's directory; gone with the machine if it was made for it.
+/// The machine's directory. If it was created for the machine, it is removed with the machine.
 struct MachineDir {
     path: PathBuf,
     made: bool,
-    /// Before this is set, files in the directory may belong to another machine.
+    /// True once this machine was started. Before that, files in the directory may belong to
+    /// another machine.
     started: bool,
 }
 
@@ -484,8 +485,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Refused: a directory that others may write, one of another user, and one behind a link; by
-    /// `serve` too.
+    /// A directory is refused if others may write to it, if it belongs to another user, or if it is
+    /// behind a link. `serve` refuses it as well.
     #[test]
     fn a_directory_that_others_may_change_is_refused() {
         let dir = std::env::temp_dir().join(format!("pregrant-only-ours-{}", std::process::id()));

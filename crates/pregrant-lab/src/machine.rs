@@ -28,7 +28,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Like [`start_with`](Self::start_with), with grant tables of version 1.
+    /// Starts a machine as [`start_with`](Self::start_with) does, with grant tables of version 1.
     pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
         Self::start_with(dir, GrantTableVersion::V1, destroyed)
     }
@@ -63,7 +63,7 @@ impl Machine {
         Ok(Self { broker, store, store_thread: Some(store_thread), xs })
     }
 
-    /// The toolstack's connection to xenstore: domain 0's.
+    /// Returns the toolstack's connection to xenstore, which is domain 0's.
     pub fn xs(&mut self) -> &mut Client<UnixTransport> {
         &mut self.xs
     }

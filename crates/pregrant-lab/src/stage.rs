@@ -1,4 +1,4 @@
-//! Two guests that talk TCP through a backend's switch, as often as is asked.
+//! Runs two guests that exchange TCP data through a backend's switch, as often as is asked.
 
 use crate::process::process_command::{ProcessCommand, Transfer, WorkerSetup};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
@@ -16,14 +16,14 @@ pub const SERVER: u16 = 6;
 pub const TRANSFER_BYTES: u64 = 64 << 20;
 /// Length of a packet in bytes.
 pub const MTU: usize = 1500;
-/// Staging's data length: a frame of 1514 bytes fits.
+/// The data length of staging, into which a frame of 1514 bytes fits.
 pub const DATA_LEN: u32 = 2048;
 
-/// Worker threads of the backend: as many as `pregrant back` has on the loopback by
+/// Number of worker threads of the backend, as many as `pregrant back` has on the loopback by
 /// default.
 pub const WORKERS: usize = 1;
 
-/// The machine and its three processes.
+/// A machine with the processes of a driver domain and of two guests.
 pub struct Stage {
     pub testbed: Testbed,
     pub back: Process,
@@ -32,7 +32,7 @@ pub struct Stage {
     progress: Progress,
 }
 
-/// A backend that serves its queues as `pregrant back` does.
+/// Starts a backend that serves its queues as `pregrant back` does.
 pub fn backend(testbed: &Testbed) -> Result<Process> {
     backend_with(testbed, RxContext::default())
 }
@@ -43,12 +43,13 @@ fn backend_with(testbed: &Testbed, rx_context: RxContext) -> Result<Process> {
 }
 
 impl Stage {
-    /// Starts the machine and its processes; there are no vifs yet.
+    /// Starts the machine and its processes. There are no vifs yet.
     pub fn start() -> Result<Self> {
         Self::start_with(RxContext::default())
     }
 
-    /// Like [`start`](Self::start), with a backend that delivers frames in this context.
+    /// Starts the processes as [`start`](Self::start) does, with a backend that delivers frames in
+    /// this context.
     pub fn start_with(rx_context: RxContext) -> Result<Self> {
         let testbed = Testbed::start()?;
         testbed.guest_domain(CLIENT)?;
@@ -86,7 +87,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The server's next report except for progress, which is displayed.
+    /// Returns the server's next report. Reports of progress are displayed and not returned.
     pub fn server_report(&mut self) -> Result<Report> {
         loop {
             match self.server.report(&mut [&mut self.back, &mut self.client])? {
@@ -132,12 +133,12 @@ fn transferred(report: Report) -> Result<Transferred> {
 pub struct Done {
     pub sent: Transferred,
     pub received: Transferred,
-    /// The account of the back that served its end.
+    /// The report of the back that served the transfer until its end.
     pub switched: Switched,
 }
 
 impl Done {
-    /// Bytes, time and sum in a line.
+    /// Formats the bytes, the time and the checksum as a line.
     pub fn summary(&self) -> String {
         format!(
             "{} bytes in {:.2} s, {} Gbit/s; sum {:016x} at both ends: equal",
@@ -148,12 +149,12 @@ impl Done {
         )
     }
 
-    /// Frames sent and received at both guests' vifs.
+    /// Returns the number of frames that both guests' vifs sent and received.
     pub fn frames(&self) -> u64 {
         self.sent.frames.iter().chain(&self.received.frames).sum()
     }
 
-    /// Number of these frames that used staging buffers.
+    /// Returns the number of these frames that used staging buffers.
     pub fn staged(&self) -> u64 {
         self.sent.staged.iter().chain(&self.received.staged).sum()
     }
@@ -180,7 +181,8 @@ impl Done {
         Ok((repeated, not_got.saturating_sub(overflow + left)))
     }
 
-    /// Sleeps of any process that ended by timeout although work was pending.
+    /// Returns the number of sleeps in all processes that ended by timeout although work was
+    /// pending.
     pub fn missed_wakeups(&self) -> u64 {
         self.sent.missed_wakeups + self.received.missed_wakeups + self.switched.missed_wakeups
     }
@@ -190,7 +192,7 @@ impl Done {
 mod tests {
     use super::*;
 
-    /// A transfer in which the client sent 10 frames and the server 5.
+    /// Creates the result of a transfer in which the client sent 10 frames and the server 5.
     fn done(to_server: Numbered, frames: SwitchFrames) -> Done {
         let client = Numbered { sent: 10, next: 5, ..Numbered::default() };
         let of = |numbers| Transferred { numbers, ..Transferred::default() };

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Returns the expected report; another one is an error.
+/// Extracts the value of the expected report; any other report is an error.
 macro_rules! answer {
     ($report:expr, $wanted:pat => $value:expr) => {
         match $report {
@@ -84,12 +84,12 @@ impl Testbed {
         loopback_machine::store_socket(&self.dir.path)
     }
 
-    /// The toolstack's connection to xenstore: domain 0's.
+    /// Returns the toolstack's connection to xenstore, which is domain 0's.
     pub fn xs(&mut self) -> &mut Client<UnixTransport> {
         self.machine.xs()
     }
 
-    /// Counts what all domains grant now.
+    /// Counts the grants of all domains as they are now.
     pub fn grants(&self) -> Result<Grants> {
         let rows = Control::connect(&loopback_machine::broker_socket(&self.dir.path))?.grants()?;
         Ok(rows.iter().fold(Grants::default(), |sum, row| Grants {
@@ -119,7 +119,7 @@ impl Testbed {
         crate::toolstack::make_vif(self.xs(), DomId(front), handle)
     }
 
-    /// Removes a vif whose ends have closed.
+    /// Removes a vif whose two ends have closed it.
     pub fn remove_vif(&mut self, front: u16, handle: u32) -> Result<()> {
         let vif = Vif::new(DomId(front), DRIVER, handle, [0; 6]);
         Ok(toolstack::remove(self.xs(), &vif.id)?)
@@ -208,7 +208,7 @@ fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
     DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Number of times a directory is removed before it is left.
+/// Number of attempts to remove the directory, after which it is left.
 const REMOVALS: u32 = 100;
 
 /// Removes the directory on a signal (the processes die with this one, but the directory would
@@ -258,7 +258,8 @@ impl Ends {
     }
 
     /// Runs one case, whose vif is created and removed here. Returns the guest's report and the
-    /// backend's. Something else may be started between the two commands.
+    /// backend's. `between` is called after the backend has its command and before the guest gets
+    /// its own.
     pub fn play<T>(
         &mut self,
         case: Case,
@@ -276,11 +277,11 @@ impl Ends {
     }
 }
 
-/// A process that plays a domain.
+/// A process that runs the part of one domain.
 pub struct Process {
     name: String,
     child: Child,
-    /// Readable once the process has ended.
+    /// A descriptor that is readable once the process has ended.
     life: OwnedFd,
     commands: Option<ChildStdin>,
     reports: BufReader<ChildStdout>,
@@ -355,7 +356,7 @@ impl Process {
         Ok(())
     }
 
-    /// How the process ended, as text.
+    /// Describes how the process ended.
     fn ended(&mut self) -> Result<String> {
         let status = self.child.wait()?;
         let more = if status.code().is_some() { "; its last lines are above" } else { "" };

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a backend may take to close a device of a guest that ends; then it goes anyway, as with
-/// libxl.
+/// The time that a backend may need to close a device of a guest that ends. After that the device
+/// is removed anyway, as libxl does.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a running guest may take to release a device that is detached. After that the guest
-/// keeps the device, as with libxl.
+/// The time that a running guest may need to release a device that is detached. After that the
+/// guest keeps the device, as with libxl.
 const DETACH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The hardware address of a guest's vif: Xen's vendor number, domain, handle.
@@ -29,7 +29,8 @@ pub fn mac(front: DomId, handle: u32) -> [u8; 6] {
 /// Keys of the back's directory that define how a vif is plugged in, as in xl's `vif=` lines.
 const VIF_KEYS: [&str; 5] = ["bridge", "script", "vifname", "mtu", "vlan"];
 
-/// How a guest's vif is connected to the network: keys of the back's directory with their values.
+/// The settings by which a guest's vif is connected to the network: keys of the back's directory,
+/// with their values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VifSpec {
     keys: Vec<(&'static str, String)>,
@@ -69,12 +70,12 @@ pub fn make_plugged_vif<T: Transport>(
     Ok(vif.create(xs)?)
 }
 
-/// The disk that a guest should get.
+/// The properties of a disk that a guest should get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskSpec {
-    /// The image for its back, as the value of the key `params`.
+    /// The image for the disk's back, as the value of the key `params`.
     pub params: String,
-    /// Whether the guest may write.
+    /// True if the guest may write.
     pub writable: bool,
 }
 
@@ -93,12 +94,12 @@ pub fn next_disk<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<u32> 
     free.ok_or_else(|| format!("{front} has 16 disks, and gets no more here").into())
 }
 
-/// The vifs of a guest.
+/// Returns the vifs of a guest.
 pub fn vifs_of<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Vec<DeviceId>> {
     devices_of(xs, Class::VIF, front)
 }
 
-/// A guest's devices of one class.
+/// Returns a guest's devices of one class.
 pub fn devices_of<T: Transport>(xs: &mut Client<T>, class: Class, front: DomId) -> Result<Vec<DeviceId>> {
     let mut all = toolstack::backs_of(xs, DRIVER, class)?;
     all.retain(|id| id.front == front);
@@ -146,7 +147,7 @@ pub fn detach<T: Transport>(xs: &mut Client<T>, id: &DeviceId, force: bool) -> R
     Ok(toolstack::remove(xs, id)?)
 }
 
-/// A device that is created again.
+/// The properties with which a removed device is created again.
 enum Remade {
     Vif(VifSpec),
     Disk(DiskSpec),
@@ -192,12 +193,12 @@ impl Removal {
         Ok(true)
     }
 
-    /// Whether the guest had no device.
+    /// Returns true if the guest had no device.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    /// Creates the removed devices again as they were.
+    /// Creates the removed devices again with the properties that they had.
     pub fn undo<T: Transport>(&self, xs: &mut Client<T>) -> Result<()> {
         for (id, remade) in &self.devices {
             match remade {
@@ -209,7 +210,7 @@ impl Removal {
     }
 }
 
-/// How a vif is connected to the network.
+/// Reads the settings by which a vif is connected to the network.
 fn plugged_as<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<VifSpec> {
     let mut keys = Vec::new();
     for key in VIF_KEYS {
@@ -220,7 +221,7 @@ fn plugged_as<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<VifSpec
     Ok(VifSpec { keys })
 }
 
-/// The properties with which a disk was created.
+/// Reads the properties with which a disk was created.
 fn disk_of<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<DiskSpec> {
     let mut text = |key: &str| -> Result<String> {
         let value = xs.read_if_there(&format!("{}/{key}", id.dir(Side::Back)))?;

@@ -30,7 +30,7 @@ pub(super) struct Core {
     pub(super) upcall: OwnedFd,
     pub(super) store: Mutex<Option<OwnedFd>>,
     pub(super) tally: Arc<Tally>,
-    /// Bit n is set while port n is open.
+    /// Bit n of this bitmap is set while port n is open.
     pub(super) open_ports: [AtomicU64; PORTS / 64],
     pub(super) paging: Arc<Paging>,
 }

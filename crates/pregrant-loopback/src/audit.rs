@@ -5,15 +5,15 @@
 pub struct Audit {
     pub domains: usize,
     pub attachments: usize,
-    /// Entries of grant tables that grant something.
+    /// Number of grant table entries that grant something.
     pub grants: usize,
-    /// Grants that are mapped, or that a copy is using at this moment.
+    /// Number of grants that are mapped, or that a copy is using at this moment.
     pub maptrack: usize,
-    /// Pins: one per grant, process and kind of access.
+    /// Number of pins. A grant has one for each process that uses it and each kind of access.
     pub pins: usize,
     pub channels: usize,
     pub regions: usize,
-    /// Pages of dead processes that a peer still maps.
+    /// Number of pages of dead processes that a peer still maps.
     pub zombie_pages: usize,
 }
 

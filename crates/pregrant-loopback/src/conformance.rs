@@ -265,7 +265,7 @@ fn unmap_batch<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// Copy operations with odd sizes and offsets, each a tuple of page, offset and length.
+/// Returns copy operations with odd sizes and offsets, each a tuple of page, offset and length.
 fn pieces(n: usize) -> Vec<(usize, usize, usize)> {
     (0..n).map(|i| (i % 11, i * 37 % 2000, if i % 7 == 6 { 1500 } else { 1 + i * 13 % 300 })).collect()
 }

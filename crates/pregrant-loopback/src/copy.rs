@@ -24,7 +24,8 @@ use pregrant::platform::{CopyBatch, CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;
 use std::cell::{Cell, RefCell};
 
-/// With fewer operations, one pread each beats one `process_vm_readv` (docs/decisions/0003).
+/// For fewer operations than this, one pread each is faster than one `process_vm_readv`
+/// (docs/decisions/0003).
 const FEW: usize = 8;
 /// Largest number of operations in one call: the kernel's IOV_MAX.
 const IOV_MAX: usize = 1024;
@@ -32,7 +33,7 @@ const IOV_MAX: usize = 1024;
 /// [`relax`].
 pub(super) const BUSY_TRIES: u32 = 10_000;
 
-/// Whether the kernel lets this process read other processes' memory.
+/// The known answer of the kernel to reading other processes' memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Access {
     /// The kernel has not refused `process_vm_*` so far.
@@ -81,7 +82,7 @@ impl Local {
     }
 }
 
-/// The copying of one handle, used on that handle's thread only.
+/// Executes the copies of one handle, on that handle's thread only.
 #[derive(Debug, Default)]
 pub(super) struct Copier {
     scratch: RefCell<Scratch>,
@@ -94,7 +95,7 @@ impl Copier {
         self.copy_each(peer, &mut [CopyBatch { local, ops }]);
     }
 
-    /// Copies several batches, which share system calls.
+    /// Copies several batches with as few system calls as possible.
     pub(super) fn copy_each(&self, peer: &Peer, batches: &mut [CopyBatch<'_>]) {
         let mut rest = batches;
         // Those of one direction.
@@ -119,7 +120,7 @@ impl Copier {
     }
 }
 
-/// Batches of one direction that share a call.
+/// Batches of the same direction that share one system call.
 struct Run<'a> {
     peer: &'a Peer,
     access: &'a Cell<Access>,
@@ -281,7 +282,8 @@ impl Run<'_> {
         whole.count()
     }
 
-    /// Copies one operation through the peer's memfd. False: its page cannot be accessed.
+    /// Copies one operation through the peer's memfd. Returns false if the peer's page cannot be
+    /// accessed.
     fn move_one(&self, s: &Scratch, piece: usize) -> bool {
         self.peer.core.tally.syscalls.add(1);
         let (near, len) = (s.near[piece].start() as *mut u8, s.near[piece].len());

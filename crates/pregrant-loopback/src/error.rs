@@ -1,4 +1,4 @@
-//! Errors between a process and the broker, worded for users.
+//! Errors between a process and the broker, with texts for users.
 
 use pregrant::{DomId, PlatformError};
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ pub enum LoopbackError {
     /// Another process owns the name.
     #[error("{name:?} in {domid} belongs to another process (broker at {at}); stop that one first")]
     Held { name: String, domid: DomId, at: String },
-    /// The broker's end of the connection is closed.
+    /// The broker has closed the connection, because it has ended.
     #[error("the broker at {at} has ended, and its domains with it; start it again, then this program")]
     Gone { at: String },
     #[error("{what} failed: {source}")]
@@ -43,7 +43,7 @@ pub enum LoopbackError {
 }
 
 impl LoopbackError {
-    /// The errno of the error, for the errors of a platform.
+    /// Returns the errno that the error stands for in a platform's error.
     pub(super) fn errno(&self) -> Errno {
         match self {
             Self::NoBroker { source, .. } | Self::Refused { source, .. } | Self::Os { source, .. } => *source,
@@ -59,7 +59,8 @@ impl LoopbackError {
 
 /// Adds the name of the step that failed to an error.
 pub(super) trait Step<T> {
-    /// `what` completes "cannot": for example "map the memory of the domain".
+    /// Converts an errno into an error of the step `what`, for example "map the memory of the
+    /// domain".
     fn step(self, what: &'static str) -> Result<T, LoopbackError>;
 }
 
@@ -69,7 +70,7 @@ impl<T> Step<T> for Result<T, Errno> {
     }
 }
 
-/// The error of a system call that failed during `op`.
+/// Creates the error for a system call that failed during `op`.
 pub(super) fn errno(op: &'static str, e: Errno) -> PlatformError {
     PlatformError { op, code: e.raw_os_error() }
 }

@@ -32,9 +32,9 @@ use std::time::{Duration, Instant};
 pub struct Channel {
     core: Arc<Core>,
     port: u32,
-    /// The peer's end; None if this end was offered.
+    /// The peer's end; None if this domain offered the channel.
     bound_to: Option<(DomId, EvtchnPort)>,
-    /// The last route seen, and the peer that it leads to.
+    /// The route that was seen last, and the peer to which it leads.
     target: Mutex<(Route, Option<Arc<Peer>>)>,
 }
 

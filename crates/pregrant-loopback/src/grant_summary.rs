@@ -1,5 +1,5 @@
-//! The grants of one domain to another, counted by what they allow: in one line what `xl debug-keys
-//! g` prints of a real Xen.
+//! Counts the grants of one domain to another by what they allow. Each line has what `xl debug-keys
+//! g` prints on a real Xen.
 
 use super::grant_table_version::GrantTableVersion;
 use super::ledger::ZOMBIE;
@@ -16,16 +16,16 @@ pub struct GrantSummary {
     pub from: DomId,
     /// The domain that may use it.
     pub to: DomId,
-    /// Whether the grants are read-only.
+    /// True if the grants are read-only.
     pub readonly: bool,
-    /// Entries of the grant table.
+    /// Number of grant table entries that grant this access.
     pub granted: u64,
     /// Number of grants that `to` maps, or copies at this moment.
     pub in_use: u64,
     /// Number of grants that were ended, or whose process died, while `to` still uses them. They
     /// are freed when it stops.
     pub ended: u64,
-    /// The version of the grant table that they are in.
+    /// The version of the domain's grant table.
     pub table: GrantTableVersion,
 }
 

@@ -27,7 +27,7 @@ impl FromStr for GrantTableVersion {
 }
 
 impl GrantTableVersion {
-    /// Entries in one page of the table.
+    /// Returns the number of entries in one page of the table.
     pub fn entries_per_page(self) -> usize {
         match self {
             Self::V1 => V1_PER_PAGE,
@@ -46,7 +46,7 @@ impl GrantTableVersion {
         Self::ALL.into_iter().find(|version| version.to_word() == word)
     }
 
-    /// Byte offsets of an entry, and of its frame number.
+    /// Returns the byte offset of an entry in the table, and that of the frame number in an entry.
     #[inline(always)]
     pub(super) fn place(self, gref: u32) -> (usize, usize) {
         match self {

@@ -29,7 +29,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Entries of the table that are claimed at a time.
+/// Number of table entries that are claimed at a time.
 const CLAIM: usize = 64;
 
 /// Memory that this domain grants. Its regions share the pool; the rest belongs to the handle's
@@ -37,9 +37,9 @@ const CLAIM: usize = 64;
 #[derive(Debug)]
 pub struct LoopbackGrants {
     pool: Arc<Pool>,
-    /// Entries of the table that are ours and grant nothing.
+    /// Table entries that this handle owns and that grant nothing.
     free: RefCell<Vec<u32>>,
-    /// The frame of each entry that was granted by itself.
+    /// For each entry, the frame of a page that was granted by itself.
     frame_of: RefCell<Vec<Option<u32>>>,
     /// The page at which the next search for free pages begins.
     cursor: Cell<usize>,
@@ -55,16 +55,17 @@ struct Pool {
     left: Mutex<Left>,
 }
 
-/// Left by dropped regions, for the next allocation to collect.
+/// What dropped regions leave behind, for the next allocation to collect.
 #[derive(Debug, Default)]
 struct Left {
-    /// Entries that grant nothing any more.
+    /// Table entries that grant nothing any more.
     free: Vec<u32>,
-    /// Regions that a peer was still using.
+    /// Regions that a peer was still using when they were dropped.
     parked: Vec<Parked>,
 }
 
-/// First page, number of pages, and the grants that `alloc` made.
+/// A region that waits for its peer: its first page, its number of pages, and the grants that
+/// `alloc` made for it.
 type Parked = (usize, usize, Vec<u32>);
 
 /// Pages of this domain. Dropping a region revokes its grants and frees its pages; if a peer still
@@ -75,7 +76,7 @@ pub struct Region {
     base: Base,
     first: usize,
     pages: usize,
-    /// The grants that `alloc` made for it.
+    /// The grants that `alloc` made for the region.
     grefs: Vec<u32>,
 }
 
@@ -273,7 +274,8 @@ impl GrantTable for LoopbackGrants {
     }
 
     /// # Panics
-    /// When `page` is not a page of `region`.
+    ///
+    /// If `page` is not a page of `region`.
     fn grant(&self, to: DomId, region: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
         assert!(page < region.pages, "page {page} of a region of {}", region.pages);
         let frame = region.first + page;
@@ -285,7 +287,8 @@ impl GrantTable for LoopbackGrants {
     }
 
     /// # Panics
-    /// When this handle did not grant `gref` one by one, or has revoked it already.
+    ///
+    /// If this handle did not grant `gref` one by one, or has revoked it already.
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
         let mut frame_of = self.frame_of.borrow_mut();
         let frame = frame_of.get_mut(gref.0 as usize);
@@ -304,7 +307,7 @@ impl GrantTable for LoopbackGrants {
 }
 
 impl Region {
-    /// Makes the drop do nothing.
+    /// Makes the drop of the region do nothing.
     fn defuse(mut self) {
         self.pages = 0;
     }
@@ -313,7 +316,8 @@ impl Region {
         self.pool.give_back((self.first, self.pages, &mut self.grefs), free, busy)
     }
 
-    /// Like [`give_back`](Self::give_back), from any thread, to the handle that made the region.
+    /// Returns the region's pages and grants to the handle that made it, from any thread; see
+    /// [`give_back`](Self::give_back).
     fn give_back_there(&mut self, busy: Busy) -> bool {
         let mut free = Vec::new();
         let freed = self.give_back(&mut free, busy);
@@ -321,7 +325,7 @@ impl Region {
         freed
     }
 
-    /// Number of its first page in the domain.
+    /// Returns the number of the region's first page in the domain.
     pub fn first_frame(&self) -> usize {
         self.first
     }

@@ -4,7 +4,8 @@
 use crate::loopback::Loopback;
 use pregrant_host::drivers::instances::{Functions, of_platform};
 
-/// All of it. No one calls this: that it is public makes the compiler keep what it names.
+/// Names all functions of the drivers. No code calls this function; because it is public, the
+/// compiler keeps the code that it names.
 #[inline(never)]
 pub fn instances() -> Functions {
     of_platform::<Loopback>()

@@ -48,9 +48,9 @@ const ACTIVE: usize = PORT_TABLE + PORTS * 8;
 /// Offsets in the ledger of a domain of a given size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Pages of the domain's memory.
+    /// Number of pages of the domain's memory.
     pub(super) pages: usize,
-    /// Entries of its grant table.
+    /// Number of entries of the domain's grant table.
     pub(super) grants: usize,
     /// The version of the grant table.
     pub(super) version: GrantTableVersion,
@@ -66,7 +66,7 @@ impl Layout {
     pub(super) fn to_words(self) -> [u64; 3] {
         [self.pages as u64, self.grants as u64, self.version.to_word()]
     }
-    /// Pages of the grant table.
+    /// Returns the number of pages of the grant table.
     #[inline(always)]
     pub(super) fn table_frames(self) -> usize {
         self.grants / self.version.entries_per_page()
@@ -111,7 +111,7 @@ impl Ledger {
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
-    /// True once the domain is destroyed. Its memory stays mapped where it is.
+    /// Returns true once the domain is destroyed. Its memory then stays mapped where it is.
     #[inline(always)]
     pub(super) fn is_dead(&self) -> bool {
         self.map.u32(DEAD).load(Ordering::Acquire) != 0
@@ -119,8 +119,8 @@ impl Ledger {
     pub(super) fn set_dead(&self) {
         self.map.u32(DEAD).store(1, Ordering::Release);
     }
-    /// A number that each attach and detach changes. Peers then ask the broker whose memory to
-    /// read.
+    /// Returns a number that changes with each attach and detach. A peer that sees a change asks
+    /// the broker whose memory to read.
     #[inline(always)]
     pub(super) fn incarnation(&self) -> u32 {
         self.map.u32(INCARNATION).load(Ordering::Acquire)
@@ -129,33 +129,35 @@ impl Ledger {
         self.map.u32(INCARNATION).fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The active entry of a grant. None: the table has no such entry.
+    /// Returns the active entry of a grant. None: the table has no such entry.
     #[inline(always)]
     pub(super) fn active(&self, gref: u32) -> Option<&AtomicU64> {
         ((gref as usize) < self.layout.grants).then(|| self.map.u64(ACTIVE + gref as usize * 8))
     }
-    /// The frame recorded when a grant was first mapped. `gref` must be in the table.
+    /// Returns the frame that was recorded when a grant was first mapped. `gref` must be in the
+    /// table.
     pub(super) fn frame(&self, gref: u32) -> &AtomicU32 {
         self.map.u32(self.layout.frames() + gref as usize * 4)
     }
-    /// The slot that may use this entry of the grant table, plus 1; 0: free.
+    /// Returns the owner of an entry of the grant table: the slot that may use the entry, plus 1;
+    /// 0: the entry is free.
     pub(super) fn grant_owner(&self, gref: u32) -> &AtomicU8 {
         self.map.u8(self.layout.grant_owners() + gref as usize)
     }
-    /// The slot that uses this page, plus 1; 0: free.
+    /// Returns the owner of a page: the slot that uses the page, plus 1; 0: the page is free.
     pub(super) fn page_owner(&self, page: usize) -> &AtomicU8 {
         assert!(page < self.layout.pages, "page {page} of a domain of {}", self.layout.pages);
         self.map.u8(self.layout.page_owners() + page)
     }
 
-    /// The [`Route`] of a port's notifications, which the broker writes.
+    /// Returns the [`Route`] of a port's notifications, which the broker writes.
     #[inline(always)]
     pub(super) fn route(&self, port: u32) -> &AtomicU64 {
         assert!((port as usize) < PORTS, "event channel {port}");
         self.map.u64(PORT_TABLE + port as usize * 8)
     }
 
-    /// The event bits of a slot.
+    /// Returns the event bits of a slot.
     #[inline(always)]
     pub(super) fn upcall(&self, slot: usize) -> Upcall<'_> {
         assert!(slot < SLOTS, "slot {slot}");
@@ -165,8 +167,8 @@ impl Ledger {
 
 /// The value of an active entry: who is using a grant.
 ///
-/// `|lock 8 | writers 20 | readers 20 | domid 16 |`: one bit per slot of the domain; the lock is
-/// its holder's slot + 1.
+/// `|lock 8 | writers 20 | readers 20 | domid 16 |`: writers and readers have one bit for each slot
+/// of the domain; the lock is the slot of its holder, plus 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Active(pub(super) u64);
 
@@ -174,43 +176,43 @@ impl Active {
     pub(super) const NONE: Self = Self(0);
     const PINS: u64 = ((1 << 40) - 1) << 16;
 
-    /// The bit that slot `slot` sets while it maps the grant.
+    /// Returns the bit that slot `slot` sets while it maps the grant.
     pub(super) fn pin(slot: usize, write: bool) -> u64 {
         1 << (16 + slot + if write { SLOTS } else { 0 })
     }
-    /// The domain to whose slots the bits belong.
+    /// Returns the domain whose slots the bits stand for.
     pub(super) fn domid(self) -> u16 {
         self.0 as u16
     }
-    /// Whether any slot maps the entry's page.
+    /// Returns true if any slot maps the entry's page.
     pub(super) fn pinned(self) -> bool {
         self.0 & Self::PINS != 0
     }
-    /// Whether any slot maps the entry's page writable.
+    /// Returns true if any slot maps the entry's page writable.
     pub(super) fn written(self) -> bool {
         self.0 & Self::PINS >> (16 + SLOTS) << (16 + SLOTS) != 0
     }
-    /// Number of pins.
+    /// Returns the number of pins.
     pub(super) fn pins(self) -> u32 {
         (self.0 & Self::PINS).count_ones()
     }
-    /// The slot that holds the lock.
+    /// Returns the slot that holds the lock.
     pub(super) fn locked_by(self) -> Option<usize> {
         ((self.0 >> 56) as usize).checked_sub(1)
     }
-    /// This entry, locked by `slot` of `domid`.
+    /// Returns this entry as it is when `slot` of `domid` has locked it.
     pub(super) fn locked(self, domid: u16, slot: usize) -> Self {
         Self(self.0 & Self::PINS | u64::from(domid) | (slot as u64 + 1) << 56)
     }
-    /// This entry, unlocked; empty if no pin is left.
+    /// Returns this entry unlocked; if no pin is left, it is empty.
     pub(super) fn unlocked(self) -> Self {
         if self.pinned() { Self(self.0 & (Self::PINS | 0xFFFF)) } else { Self::NONE }
     }
-    /// This entry without the pins of a slot.
+    /// Returns this entry without the pins of a slot.
     pub(super) fn without(self, slot: usize) -> Self {
         Self(self.0 & !Self::pin(slot, false) & !Self::pin(slot, true))
     }
-    /// Whether slot `slot` of `domid` holds the lock or a pin.
+    /// Returns true if slot `slot` of `domid` holds the lock or a pin.
     pub(super) fn involves(self, domid: u16, slot: usize) -> bool {
         self.domid() == domid && (self.without(slot) != self || self.locked_by() == Some(slot))
     }
@@ -222,7 +224,7 @@ impl Active {
 pub(super) struct Route(pub(super) u64);
 
 impl Route {
-    /// A route to the given end.
+    /// Creates a route to the given end.
     pub(super) fn to(domid: u16, slot: usize, port: u32, generation: u16) -> Self {
         Self(
             1 | (slot as u64) << 8
@@ -231,19 +233,19 @@ impl Route {
                 | u64::from(generation) << 48,
         )
     }
-    /// Whether the port is bound.
+    /// Returns true if the port is bound.
     #[inline(always)]
     pub(super) fn is_bound(self) -> bool {
         self.0 & 0xFF == 1
     }
-    /// The peer's slot, which the caller must check.
+    /// Returns the peer's slot, which the caller must check.
     pub(super) fn slot(self) -> usize {
         (self.0 >> 8) as usize & 0xFF
     }
     pub(super) fn domid(self) -> u16 {
         (self.0 >> 16) as u16
     }
-    /// The peer's port, which the caller must check.
+    /// Returns the peer's port, which the caller must check.
     #[inline(always)]
     pub(super) fn port(self) -> u32 {
         u32::from((self.0 >> 32) as u16)
@@ -280,7 +282,7 @@ impl Upcall<'_> {
         self.map.u32(self.at + Self::WAITING)
     }
 
-    /// Marks an event pending. True: the receiver sleeps and must be woken.
+    /// Marks an event pending. Returns true if the receiver sleeps and must be woken.
     #[inline]
     pub(super) fn raise(&self, port: u32) -> bool {
         let bit = 1 << (port % 64);
@@ -290,8 +292,8 @@ impl Upcall<'_> {
         self.select(port)
     }
 
-    /// Sets the selector bit of a pending event, unless the port is masked. True: the receiver must
-    /// be woken.
+    /// Sets the selector bit of a pending event, unless the port is masked. Returns true if the
+    /// receiver must be woken.
     pub(super) fn select(&self, port: u32) -> bool {
         if self.mask(port).load(Ordering::SeqCst) & 1 << (port % 64) != 0 {
             return false;
@@ -310,8 +312,8 @@ impl Upcall<'_> {
         }
     }
 
-    /// Whether an event is pending and not masked. It may never have reached the selector, if its
-    /// sender died half way.
+    /// Returns true if an event is pending and not masked. The selector may lack its bit, if the
+    /// event's sender died half way.
     pub(super) fn is_pending(&self, port: u32) -> bool {
         self.pending(port).load(Ordering::SeqCst) & 1 << (port % 64) != 0
     }
@@ -356,8 +358,8 @@ impl Upcall<'_> {
         }
     }
 
-    /// Announces that the receiver is about to sleep. False: an event is pending, so it must not
-    /// sleep.
+    /// Announces that the receiver is about to sleep. Returns false if an event is pending, so that
+    /// it must not sleep.
     pub(super) fn about_to_sleep(&self) -> bool {
         self.waiting().store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);

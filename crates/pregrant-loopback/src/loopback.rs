@@ -1,4 +1,4 @@
-//! A process' end of a domain: [`Loopback`].
+//! Attaches a process to a domain, as a [`Loopback`].
 
 use crate::attachment::Core;
 use crate::control;
@@ -133,13 +133,13 @@ impl Loopback {
         })
     }
 
-    /// Counts of the operations of this handle and of all made from it by
-    /// [`another`](Self::another), including those that are gone.
+    /// Returns counts of the operations of this handle and of all handles made from it by
+    /// [`another`](Self::another), including those that were dropped.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }
 
-    /// The counters, for other threads to read.
+    /// Returns the counters, for other threads to read.
     pub fn totals(&self) -> Totals {
         self.totals.clone()
     }
@@ -164,7 +164,7 @@ impl Loopback {
         )
     }
 
-    /// The version of the domains' grant tables.
+    /// Returns the version of the domains' grant tables.
     pub fn grant_table(&self) -> GrantTableVersion {
         self.core.ledger.layout().version
     }

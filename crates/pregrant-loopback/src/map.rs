@@ -34,11 +34,11 @@ pub struct PeerMap {
 
 #[derive(Debug)]
 enum Place {
-    /// Pages of the peer's window, from this frame on.
+    /// The mapping consists of pages of the peer's window, from this frame on.
     Window(u32),
-    /// A range of addresses of its own.
+    /// The mapping has its own range of addresses.
     Own(#[expect(dead_code, reason = "unmapped when it is dropped")] Stitched),
-    /// All memory of the domain, without a grant.
+    /// The mapping has all memory of the domain, without a grant.
     Whole(Mapping),
     /// The pages are unmapped.
     Nowhere,
@@ -252,10 +252,10 @@ unsafe impl PeerMem for Reach {
     }
 }
 
-/// A safe access can never cause this.
+/// Ends messages about accesses that no safe code can cause.
 const REPORT: &str = "a bug in pregrant, please report it";
 
-/// Guests that connect again and again could repeat these lines without end.
+/// Limits the log lines, which guests that connect again and again could repeat without end.
 static LINES: LineBudget = LineBudget::new();
 
 /// Unmaps all maps; each flush covers one peer and at most about 32 pages.

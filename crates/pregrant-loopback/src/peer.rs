@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A peer's domain. It stays usable after the domain's death: what is mapped stays mapped.
+/// A peer's domain. It stays usable after the domain's death: mapped pages stay mapped.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) core: Arc<Core>,
@@ -27,11 +27,13 @@ pub(super) struct Peer {
     pub(super) ledger: Ledger,
     table: Mapping,
     maps: Mutex<Maps>,
-    /// The eventfds that wake its slots.
+    /// For each slot, the eventfd that wakes it.
     upcalls: [OnceLock<OwnedFd>; SLOTS],
-    /// The incarnation seen last. Only the handle's thread uses this and the next two fields.
+    /// The incarnation that was seen last. Only the handle's thread uses this field and the next
+    /// two.
     seen: AtomicU32,
-    /// A process that has the domain's memory mapped, and the address there; 0: there is none.
+    /// A process that has the domain's memory mapped (0: there is none); `address` is the memory's
+    /// address in that process.
     pid: AtomicI32,
     address: AtomicU64,
 }
@@ -64,8 +66,8 @@ impl Peer {
         Granter { ledger: &self.ledger, table: &self.table }
     }
 
-    /// The pages mapped from this domain, under a lock. Beside the system call that maps or unmaps
-    /// pages the lock costs nothing, and it is contended only while a queue moves to another
+    /// Locks and returns the pages mapped from this domain. Beside the system call that maps or
+    /// unmaps pages the lock costs nothing. It is contended only while a queue moves to another
     /// thread.
     pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,20 +79,21 @@ impl Peer {
         !self.ledger.is_dead() && self.ledger.incarnation() == self.seen.load(Ordering::Relaxed)
     }
 
-    /// Records a process that has its memory mapped, and the address there.
+    /// Records a process that has the domain's memory mapped, and the memory's address in that
+    /// process.
     pub(super) fn saw(&self, incarnation: u32, pid: i32, address: u64) {
         self.pid.store(pid, Ordering::Relaxed);
         self.address.store(address, Ordering::Relaxed);
         self.seen.store(incarnation, Ordering::Relaxed);
     }
 
-    /// A process that has the domain's memory mapped.
+    /// Returns a process that has the domain's memory mapped.
     #[inline(always)]
     pub(super) fn pid(&self) -> i32 {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// The address of the memory in that process; 0: there is none.
+    /// Returns the address of the memory in that process; 0: there is no such process.
     #[inline(always)]
     pub(super) fn address(&self) -> u64 {
         self.address.load(Ordering::Relaxed)

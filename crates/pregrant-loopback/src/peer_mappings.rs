@@ -1,11 +1,11 @@
-//! The mappings of a peer's pages; `map` changes them.
+//! Tracks which pages of a peer are mapped; `map` changes them.
 
 use super::window::{Hidden, Window};
 
 /// The pages of a peer that one handle has mapped. The threads that drop its maps unmap them.
 #[derive(Debug)]
 pub(super) struct Maps {
-    /// Created at the first map, since a process that only copies needs none.
+    /// The window, created at the first map, since a process that only copies needs none.
     pub(super) window: Option<Window>,
     /// For each grant, the number of read-only and of writable mappings.
     pub(super) mapped: Vec<[u16; 2]>,

@@ -25,7 +25,7 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Whether this call created the memory, so that it is zeroed.
+    /// Returns true if this call created the memory, so that it is zeroed.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
@@ -41,7 +41,7 @@ unsafe impl SharedBytes for Persistent {
     }
 }
 
-/// A name that no one else in the domain can own until this is dropped.
+/// A name that no other process in the domain can own until this value is dropped.
 #[derive(Debug)]
 pub struct Owned {
     core: Arc<Core>,
@@ -70,8 +70,8 @@ fn named(op: Op, name: &str) -> Request {
 }
 
 impl Loopback {
-    /// `bytes` bytes (rounded up to pages) under this domain's `name` (64 bytes at most), zeroed
-    /// the first time. They last as long as the domain.
+    /// Returns the persistent region `name` (64 bytes at most) of this domain, with `bytes` bytes
+    /// (rounded up to pages). It is zeroed the first time, and lasts as long as the domain.
     ///
     /// # Errors
     /// The name exists with another size, is empty or too long, or the region is larger than 16
@@ -125,14 +125,14 @@ impl Loopback {
         }
     }
 
-    /// Names of this domain's persistent regions. A region that is created or removed meanwhile may
-    /// be missing or hide another.
+    /// Returns the names of this domain's persistent regions. A region that is created or removed
+    /// meanwhile may be missing or hide another.
     pub fn persisted(&self) -> Vec<String> {
         let name = |at| self.core.call(&Request::new(Op::Persisted, at, 0, 0)).map(|reply| reply.to_name());
         (0..).map_while(|at| name(at).ok()).collect()
     }
 
-    /// Removes a persistent region. False: there is none of this name.
+    /// Removes a persistent region. Returns false if there is none of this name.
     pub fn forget(&self, name: &str) -> bool {
         name.len() <= NAME_MAX && self.core.call(&named(Op::Forget, name)).is_ok()
     }

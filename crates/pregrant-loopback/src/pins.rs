@@ -28,7 +28,7 @@ use pregrant::wire::grant::GrantStatus;
 use pregrant_host::mapping::Mapping;
 use std::sync::atomic::Ordering;
 
-/// The granting domain, as the hypervisor sees it.
+/// The grant table and the memory of the granting domain, as a hypervisor accesses them.
 #[derive(Clone, Copy)]
 pub(super) struct Granter<'a> {
     pub(super) ledger: &'a Ledger,
@@ -46,7 +46,7 @@ pub(super) struct User {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PinError {
     Status(GrantStatus),
-    /// Another user, perhaps this process itself, has the entry locked.
+    /// Another user, perhaps in this process, has the entry locked.
     Busy,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Granter<'a> {
         Table::new(self.table, self.ledger)
     }
 
-    /// All entries of the table, to count them.
+    /// Returns all entries of the table, so that they can be counted.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
         (0..self.ledger.layout().grants as u32).map_while(|gref| {
             let active = Active(self.ledger.active(gref)?.load(Ordering::Acquire));
@@ -85,7 +85,7 @@ impl<'a> Granter<'a> {
         }
     }
 
-    /// Ends the use by a copy.
+    /// Ends the use of a grant by a copy.
     #[inline]
     pub(super) fn copied(&self, held: Held) {
         self.settle(held.gref, held.before);
@@ -149,8 +149,8 @@ impl<'a> Granter<'a> {
     }
 }
 
-/// Undoes every use of a domain's grants by a dead user. False: a living one has an entry locked;
-/// call again soon.
+/// Undoes every use of a domain's grants by a dead user. Returns false if a living user has an
+/// entry locked; call again soon.
 pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
     let mut clean = true;
     for gref in 0..granter.ledger.layout().grants as u32 {
@@ -176,9 +176,9 @@ pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Count {
     pub(super) grants: usize,
-    /// Entries that somebody maps or copies.
+    /// Number of entries that are mapped or being copied.
     pub(super) in_use: usize,
-    /// Pins: one for each entry, process and kind of access.
+    /// Number of pins. An entry has one for each process that uses it and each kind of access.
     pub(super) pins: usize,
 }
 
@@ -196,9 +196,9 @@ pub(super) fn count(granter: Granter<'_>) -> Count {
 pub(super) struct Entry {
     pub(super) gref: u32,
     pub(super) active: Active,
-    /// What the entry grants, and to which domain.
+    /// The access that the entry grants, and the domain that it is granted to.
     pub(super) head: Head,
-    /// Whether the entry itself is marked as in use.
+    /// True if the table itself marks the entry as in use.
     in_use: bool,
 }
 

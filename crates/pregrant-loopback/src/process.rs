@@ -6,11 +6,11 @@ use std::io;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessCounts {
     pub fds: usize,
-    /// Number of these descriptors that are eventfds. One that wakes another process is opened when
-    /// first needed.
+    /// Number of these descriptors that are eventfds. An eventfd that wakes another process is
+    /// opened when it is first needed.
     pub eventfds: usize,
     pub threads: usize,
-    /// Mappings of the loopback's memfds, including the windows of userfaultfd.
+    /// Number of mappings of the loopback's memfds, including the windows of userfaultfd.
     pub mappings: usize,
 }
 

@@ -30,46 +30,53 @@ const FDS_MAX: usize = 4;
 pregrant::numbered! {
     /// The requests to the broker. `a`, `b` and `c` are the fields of [`Request`].
     Op: u32 {
-        /// a: version, b: domid, c: pid. Reply: slot, pages, grants, version of the grant table;
-        /// fds: memory, ledger, upcall[, store].
+        /// Attaches the caller to a domain. a: version, b: domid, c: pid. Reply: slot, pages,
+        /// grants, version of the grant table; fds: memory, ledger, upcall[, store].
         Attach = 1,
-        /// c: where the domain's memory is mapped; ends the attachment's set-up.
+        /// Ends the attachment's set-up. c: the address at which the caller has mapped the domain's
+        /// memory.
         Mapped = 2,
-        /// b: domid. Reply: pid, address, pages, grants, version of the grant table; fds: memory,
-        /// ledger.
+        /// Asks for another domain's memory. b: domid. Reply: pid, address, pages, grants, version
+        /// of the grant table; fds: memory, ledger.
         Peer = 3,
-        /// b: domid, a: slot. fds: that slot's eventfd.
+        /// Asks for the eventfd that wakes a slot. b: domid, a: slot. fds: the slot's eventfd.
         Upcall = 4,
-        /// b: for whom. Reply: port.
+        /// Opens a port that another domain may bind. b: that domain. Reply: port.
         Offer = 5,
-        /// b: domid, a: its port. Reply: port.
+        /// Binds a new port to a port that another domain offers. b: that domain, a: its port.
+        /// Reply: the new port.
         Bind = 6,
-        /// a: port.
+        /// Closes a port. a: port.
         Close = 7,
-        /// c: bytes, name. Reply: 1 when fresh; fds: memory.
+        /// Creates or opens a persistent region. c: bytes; name. Reply: 1 if the region is new;
+        /// fds: memory.
         Persist = 8,
-        /// name. Makes the caller its only owner until it disowns it or dies; EBUSY while another
-        /// is.
+        /// Makes the caller the only owner of a name, until it disowns the name or dies. EBUSY:
+        /// another process owns it.
         Own = 9,
         Disown = 10,
-        /// name. Drops a persistent region; what is mapped of it stays until it is unmapped.
+        /// Drops the persistent region of a name. Parts that are mapped stay until they are
+        /// unmapped.
         Forget = 11,
         /// Checks again for pages and grants of dead processes that peers have let go of.
         Reclaim = 12,
-        /// b: domid, a: grant frames, c: pages (high bit: survives its processes).
+        /// Creates a domain. b: domid, a: grant frames, c: pages (the high bit is [`DURABLE`]).
         Create = 13,
-        /// b: domid.
+        /// Destroys a domain. b: domid.
         Destroy = 14,
-        /// Reply: the fields of [`super::Audit`], in their order.
+        /// Counts the broker's objects. Reply: the fields of [`super::Audit`], in their order.
         Audit = 15,
-        /// a: index. Reply: the name of that persistent region, as bytes; ENOENT past the last.
+        /// Asks for the name of a persistent region. a: index. Reply: the name as bytes; ENOENT if
+        /// there are fewer regions.
         Persisted = 16,
-        /// fds: one more connection to the broker, for another thread of the caller's process.
+        /// Opens one more connection to the broker, for another thread of the caller's process.
+        /// fds: the connection.
         Another = 17,
-        /// b: domid, a: index. Reply: the fields of that [`super::GrantSummary`], in their order;
-        /// past the domain's last, the first of the next one; ENOENT past the last of all.
+        /// Asks for a summary of a domain's grants. b: domid, a: index. Reply: the fields of that
+        /// [`super::GrantSummary`], in their order. If the domain has fewer, the reply is the first
+        /// summary of the next domain; ENOENT: no domain is left.
         Grants = 18,
-        /// Reply: the version of the grant tables.
+        /// Asks for the version of the grant tables. Reply: the version.
         GrantTables = 19,
     }
 }
@@ -121,7 +128,8 @@ impl Request {
         send(to, &self.encode(), &[])
     }
 
-    /// Receives a request. `Ok(None)`: the connection has ended. `Err(INVAL)`: it is not a request.
+    /// Receives a request. `Ok(None)`: the connection has ended. `Err(INVAL)`: the message is not a
+    /// valid request.
     pub(super) fn receive(from: BorrowedFd<'_>) -> Result<Option<Self>, Errno> {
         let mut bytes = [0; REQUEST_MAX + 1];
         let (len, _) = receive(from, &mut bytes)?;
@@ -160,7 +168,7 @@ impl Reply {
         String::from_utf8_lossy(&bytes[..n]).into_owned()
     }
 
-    /// A reply of some words, the rest being 0, and descriptors.
+    /// Creates a reply of some words (the others are 0) and descriptors.
     pub(super) fn new<const N: usize>(words: [u64; N], fds: Vec<OwnedFd>) -> Self {
         const { assert!(N <= WORDS) };
         Self { words: std::array::from_fn(|i| words.get(i).copied().unwrap_or(0)), fds }

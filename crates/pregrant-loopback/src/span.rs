@@ -28,19 +28,19 @@ impl Span {
         self.0.iov_len
     }
 
-    /// The address after its last byte.
+    /// Returns the address after the last byte of the range.
     #[inline(always)]
     pub(super) fn end(&self) -> usize {
         self.0.iov_base as usize + self.0.iov_len
     }
 
-    /// Extends it by `by` bytes.
+    /// Extends the range by `by` bytes.
     #[inline(always)]
     pub(super) fn grow(&mut self, by: usize) {
         self.0.iov_len += by;
     }
 
-    /// The list in the form that system calls take.
+    /// Returns the list in the form that system calls take.
     pub(super) fn list(spans: &[Self]) -> *const libc::iovec {
         spans.as_ptr().cast()
     }

@@ -33,13 +33,13 @@ use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1, Grant
 use pregrant_host::mapping::Mapping;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The treatment of a grant that is in use when it should end.
+/// How to treat a grant that should end and is in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Busy {
-    /// Keep the grant; the caller gets its page back.
+    /// The grant stays; the caller gets its page back.
     Stand,
-    /// No one waits for the end of the grant. From version 2 on the grant ends at once for new
-    /// uses, and its page is freed later; a grant of version 1 is kept until it can end.
+    /// The grant is to end without a caller that waits for it. A grant of version 2 ends at once
+    /// for new uses, and its page is freed later; a grant of version 1 is kept until it can end.
     EndLate,
 }
 
@@ -67,13 +67,13 @@ impl<'a> Table<'a> {
         self.memory.u32(self.version().place(gref).0)
     }
 
-    /// The frame number, or its lower half.
+    /// Returns the frame number of an entry, or its lower half.
     pub(super) fn frame(&self, gref: u32) -> &'a AtomicU32 {
         let (entry, frame) = self.version().place(gref);
         self.memory.u32(entry + frame)
     }
 
-    /// The active entry, which names its user. The reference must be in the table.
+    /// Returns the active entry, which names the grant's user. The reference must be in the table.
     #[inline(always)]
     fn status(&self, gref: u32) -> Option<&'a AtomicU64> {
         self.ledger.active(gref)
@@ -105,7 +105,7 @@ impl<'a> Table<'a> {
         self.word(gref).store(head, Ordering::Release);
     }
 
-    /// Ends a grant. False: it is in use, and remains.
+    /// Ends a grant. Returns false if the grant is in use, and remains.
     pub(super) fn end(&self, gref: u32) -> bool {
         match (self.version(), self.status(gref)) {
             (GrantTableVersion::V2, Some(status)) => v2::end(self.word(gref), status),
@@ -141,8 +141,8 @@ impl<'a> Table<'a> {
 
     // Xen's part.
 
-    /// Whether the entry as it is now would refuse this use. In version 2 the claim itself counts
-    /// as a use, so a user without a grant must not make it.
+    /// Checks in version 2 whether the entry as it is now allows this use, before it is claimed.
+    /// The claim itself counts as a use, so a user without a grant must not make it.
     #[inline(always)]
     pub(super) fn allows(&self, gref: u32, user: DomId, write: bool) -> Result<(), GrantStatus> {
         match self.version() {
@@ -196,7 +196,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether the entry itself is marked as in use.
+    /// Returns true if the table itself marks the entry as in use.
     pub(super) fn says_in_use(&self, head: Head) -> bool {
         self.version() == GrantTableVersion::V1 && head.grants() && v1::in_use(head.flags)
     }

@@ -62,7 +62,8 @@ impl Uffd {
         Ok(Self(fd))
     }
 
-    /// From now on pages of the range show only after [`show`](Self::show).
+    /// Registers a range. From now on an access to one of its pages faults until
+    /// [`show`](Self::show) has mapped the page.
     ///
     /// # Safety
     /// The range is a mapping of a memfd that the caller owns and that no safe value points into

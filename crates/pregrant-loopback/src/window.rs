@@ -40,13 +40,14 @@ pub(super) const FLUSH_PAGES: usize = 32;
 /// The method by which this process maps and unmaps pages.
 #[derive(Debug)]
 pub(super) enum Paging {
-    /// userfaultfd, and whether one call may drop several ranges.
+    /// Pages are mapped by userfaultfd; the second value tells whether one call may drop several
+    /// ranges.
     Minor(Uffd, OneCall),
-    /// mmap over a PROT_NONE range, and why userfaultfd is not used.
+    /// Pages are mapped by mmap over a PROT_NONE range; the text says why userfaultfd is not used.
     Overlay(String),
 }
 
-/// Whether `process_madvise` on this process drops several ranges in one call, as newer kernels
+/// True if `process_madvise` on this process drops several ranges in one call, as newer kernels
 /// allow.
 #[derive(Debug)]
 pub(super) struct OneCall {
@@ -98,7 +99,7 @@ pub(super) struct Window {
     paging: Arc<Paging>,
 }
 
-/// Address ranges to be unmapped with one flush.
+/// Address ranges that one flush will unmap.
 #[derive(Debug, Default)]
 pub(super) struct Hidden {
     ranges: Vec<Span>,
@@ -114,7 +115,7 @@ impl Window {
         Ok(Self { memory, pages, aliases: [read_only, writable], paging: Arc::clone(paging) })
     }
 
-    /// Address of a page, mapped or not. `frame` must be within the peer's memory.
+    /// Returns the address of a page, mapped or not. `frame` must be within the peer's memory.
     pub(super) fn address(&self, frame: u32, write: bool) -> NonNull<u8> {
         assert!((frame as usize) < self.pages, "frame {frame} of a window of {} pages", self.pages);
         // SAFETY: `frame` is inside of the alias, which spans `pages` pages.
@@ -125,7 +126,8 @@ impl Window {
         &self.paging
     }
 
-    /// Maps `count` pages from `frame` on, or increments their counts.
+    /// Maps `count` pages from `frame` on. A page that is mapped already only gets its count
+    /// incremented.
     pub(super) fn show(&mut self, frame: u32, count: usize, write: bool, tally: &Tally) -> Result<(), Errno> {
         let mut counts = std::mem::take(&mut self.aliases[usize::from(write)].counts);
         let shown = self.show_counted(&mut counts, frame, count, write, tally);

@@ -17,20 +17,20 @@ use pregrant::xenbus::{Device, DeviceError, KeyError};
 use pregrant::xenstore::{Client, Transport};
 use std::time::Duration;
 
-/// A byte in a hundred seconds.
+/// The rate that holds back a guest's frames: one byte in a hundred seconds.
 const HELD: &str = "1,100000000";
-/// Key that holds the toolstack's rate while the handover changes `rate`; it begins with
-/// [`VERSION`]. Empty: there was no rate.
+/// The key under which the toolstack's rate is kept while the handover changes `rate`; its value
+/// begins with [`VERSION`]. An empty rate in it means that there was none.
 const KEPT: &str = "pregrant-rate";
-/// Version of the key's value. A value without a version is the rate alone.
+/// The version of the key's value. A value without a version consists of the rate alone.
 const VERSION: &str = "v1:";
 const EXPECTED: &str = "`v1:` and the toolstack's `rate`, as this program keeps it while a vif changes hands; start \
     the version of pregrant that wrote it, or write the vif's `rate` by hand and remove this key";
-/// Largest number of frames of the guest to a near host are answered within this time.
+/// Time within which most frames between the guest and a near host are answered.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 
-/// A vif on its way between the kernel and this process, whose guest's frames are held;
-/// [`let_go`](Self::let_go) ends it.
+/// A vif that moves between the kernel and this process. The frames of its guest are held back
+/// until [`let_go`](Self::let_go).
 #[derive(Debug)]
 pub struct Handover {
     device: Device,
@@ -38,7 +38,7 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Netback reads no more of the guest's ring, from a moment later on.
+    /// Makes netback stop reading the guest's ring, which takes effect after a moment.
     ///
     /// # Errors
     /// The vif is gone.
@@ -51,7 +51,7 @@ impl Handover {
         Ok(Self { device, before })
     }
 
-    /// The handover of a process that was killed meanwhile, if there is one.
+    /// Returns the handover of a process that was killed during it, if there is one.
     ///
     /// # Errors
     /// xenstore's; it is of another version.
@@ -73,12 +73,12 @@ impl Handover {
         Ok(Some(Self { device, before }))
     }
 
-    /// Waits until what netback has read is answered.
+    /// Waits for as long as netback may need to answer the requests that it has read.
     pub fn drain(&self) {
         std::thread::sleep(ON_THE_WAY);
     }
 
-    /// The next backend reads the guest's frames again.
+    /// Ends the handover, so that the next backend reads the guest's frames again.
     ///
     /// # Errors
     /// The vif is gone.

@@ -1,5 +1,5 @@
-//! `pregrant back --loopback DIR`: domain 0 of a software Xen, its vifs at a switch, or as on Xen
-//! each a tap of this machine (`--port tap`).
+//! `pregrant back --loopback DIR`: serves vifs in domain 0 of a software Xen. The vifs are ports of
+//! a switch, or with `--port tap` taps of this machine, as on Xen.
 
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;

@@ -37,7 +37,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 const SERVES: Serves = Serves::Vifs;
-/// How long the kernel may take to connect a vif that was given back to it.
+/// The time that the kernel may need to connect a vif that was given back to it.
 const DYING: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &BackArgs) -> Result<()> {
@@ -90,13 +90,13 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     give_back(domid, &mut Client::new(UnixTransport::find()?), &args.give_back)
 }
 
-/// A remote side whose vifs the kernel's netback serves until the last moment.
+/// A remote side for vifs that the kernel's netback serves until the last moment.
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
-    /// Devices to take from the kernel that were not given back to it.
+    /// Devices that must be taken from the kernel, unless they were just given back to it.
     take: Rc<RefCell<Vec<DeviceChoice>>>,
-    /// Unbound, and not connected since.
+    /// Devices that were unbound from the kernel's driver and have not been connected since.
     taken: Vec<DeviceId>,
     inner: Box<dyn PortProvider>,
 }
@@ -201,12 +201,13 @@ fn keep_kernel_off(args: &BackArgs) -> Result<Option<Rc<KeptOff>>> {
     KeptOff::begin(SERVES, args.chosen())
 }
 
-/// True if a device is among these.
+/// Returns true if the device is among the chosen ones.
 fn is_named(chosen: &[DeviceChoice], id: &DeviceId) -> bool {
     chosen.iter().any(|c| c.names(id.front.0, id.handle))
 }
 
-/// Why a vif is left to the kernel. None: the kernel does not have it, or it must be taken over.
+/// Returns the reason why a vif is left to the kernel. None: the kernel does not have it, or it
+/// must be taken over.
 fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> Option<String> {
     (kernel.has(id) && !is_named(take, id)).then(|| {
         let (front, handle) = (id.front.0, id.handle);
@@ -214,7 +215,8 @@ fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> O
     })
 }
 
-/// Binds unserved vifs to the kernel's netback, which resumes their live rings.
+/// Binds the vifs that this process does not serve to the kernel's netback, which continues their
+/// live rings.
 fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoice]) -> Result<()> {
     let kernel = KernelBack::of(Class::VIF);
     if !kernel.is_loaded() {
@@ -241,7 +243,7 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoic
     failed.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// The error that none of the named devices exists, with those that do.
+/// Formats the error that none of the named devices exists, with the devices that do exist.
 fn missing(there: &[DeviceId], domid: DomId) -> String {
     let there: Vec<_> = there.iter().map(|id| format!("{}.{}", id.front.0, id.handle)).collect();
     match &there[..] {
@@ -250,7 +252,7 @@ fn missing(there: &[DeviceId], domid: DomId) -> String {
     }
 }
 
-/// Gives one vif back to the kernel. Returns the result as text.
+/// Gives one vif back to the kernel, and returns the result as text.
 fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
     let device = Device::new(*id, Side::Back);
     if kernel.has(id) {
@@ -284,8 +286,8 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     Ok("given to the kernel's netback")
 }
 
-/// Refuses a vif whose front sends from staging buffers: it would continue to, and netback would
-/// read the buffers' numbers as grants.
+/// Refuses to give back a vif whose front sends from staging buffers. The front would continue to
+/// do so, and netback would read the buffers' numbers as grants.
 fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> {
     if !matches!(device.peer_state(xs)?, XenbusState::Connected | XenbusState::Reconfiguring) {
         return Ok(());
@@ -311,7 +313,7 @@ fn log_notes(id: &DeviceId, notes: Notes) {
     }
 }
 
-/// Returns a vif to the kernel's driver, and plugs its interface in.
+/// Binds a vif to the kernel's driver again, and connects its interface to the network.
 fn bind_and_plug_in(kernel: &KernelBack, id: &DeviceId, place: &HotplugConfig) -> Result<()> {
     kernel.bind(id)?;
     // No script comes for an interface of a vif that was connected before, nor renames it.

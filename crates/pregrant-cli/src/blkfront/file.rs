@@ -30,13 +30,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The file's name.
+/// The name of the file that shows the disk.
 pub(super) const NAME: &str = "disk";
 /// Number of threads that read FUSE requests: one copies written data while another waits.
 pub(super) const FUSE_THREADS: usize = 2;
 
 const DISK: u64 = 2;
-/// Flags of a synchronous write. O_SYNC includes the bit of O_DSYNC.
+/// The flag of a synchronous write. O_SYNC includes the bit of O_DSYNC.
 const DSYNC: u32 = OFlags::DSYNC.bits();
 
 pub(super) struct DiskFile {
@@ -48,7 +48,7 @@ pub(super) struct DiskFile {
 }
 
 impl DiskFile {
-    /// With `timeout` a request fails that has no answer for that time.
+    /// Creates the file. A request fails that has no answer within `timeout`, if that is given.
     pub(super) fn new(
         id: String,
         disk: Arc<SharedDisk>,
@@ -71,7 +71,7 @@ impl DiskFile {
         Attr { node, kind, bytes, permissions, time: self.began }
     }
 
-    /// The part of `len` bytes at `offset` that is on the disk.
+    /// Returns how many of the `len` bytes at `offset` are on the disk.
     fn cut(&self, offset: u64, len: u64) -> u64 {
         len.min(self.disk.len().saturating_sub(offset))
     }
@@ -96,8 +96,8 @@ impl DiskFile {
         }
     }
 
-    /// Executes an operation. `answer` gets the reply and the data, unless its program did not wait
-    /// for it.
+    /// Executes an operation. `answer` gets the reply and the data, unless the program does not
+    /// wait for them any more.
     fn put(&self, op: DiskOp, caller: Caller, answer: impl FnOnce(Reply, &[u8]) + Send + 'static) {
         let Some((unique, interrupt)) = self.waiting.begin(caller) else { return };
         self.disk.put_until(op, &interrupt, self.done(unique, answer));
@@ -131,8 +131,8 @@ impl DiskFile {
         self.put_write(offset, &data[..len], flags & DSYNC != 0, caller);
     }
 
-    /// Writes, and answers with the number of bytes; if the data must be durable then, after a
-    /// flush.
+    /// Writes the data, and answers with the number of bytes. If the data must be durable by then,
+    /// a flush comes before the answer.
     fn put_write(&self, at: u64, data: &[u8], durable: bool, caller: Caller) {
         let (written, bytes) = (data.len() as u32, data.to_vec());
         let write = DiskOp::Write { at, bytes };
@@ -228,7 +228,7 @@ impl Serve for DiskFile {
 }
 
 impl Drop for DiskFile {
-    /// Called when the kernel has released the file.
+    /// Marks the end of the file: it is dropped when the kernel has released it.
     fn drop(&mut self) {
         self.waiting.close();
         self.ended.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! `pregrant blkfront --loopback DIR`: the disk of a guest of a software Xen.
+//! `pregrant blkfront --loopback DIR`: serves the disk of a guest of a software Xen.
 
 use super::{BlkFrontArgs, Result, serve};
 use crate::loopback_guest::{Wanted, join};

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether a disk could be mounted there, and if not, the remedy. Unmounts the mount of a process
-/// that was killed.
+/// Checks whether a disk can be mounted at this path; if not, the error has the remedy. Unmounts
+/// the file system of a process that was killed.
 pub(super) fn check(mount: &Path) -> Result<()> {
     let shown = mount.display();
     if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -60,7 +60,8 @@ pub(super) struct Mounted<'a, P: Platform, T: Transport> {
     /// True once the kernel has released the mount.
     ended: Arc<AtomicBool>,
     stop: &'a Stop,
-    /// Index of the signal among what ends a sleep; None: the signal was handled.
+    /// The index of the signal's descriptor among those that end a sleep; None: the signal was
+    /// handled.
     signal: Option<usize>,
 }
 
@@ -68,7 +69,7 @@ impl<'a, P: Platform, T: Transport> Mounted<'a, P, T>
 where
     P::Events: WakeOn,
 {
-    /// Mounts the disk, whose figures must be known.
+    /// Mounts the disk, whose size and sector size must be known.
     pub(super) fn new(
         front: BlkFrontend<P, T>,
         mount: &Path,
@@ -120,8 +121,8 @@ where
         }
     }
 
-    /// Called after the loop: if that ended `well`, waits for FUSE's threads; otherwise programs
-    /// get errors.
+    /// Called after the loop. If `well` is true, the loop ended without an error, and the call
+    /// waits for FUSE's threads; otherwise programs get errors.
     pub(super) fn end(self, well: bool) -> (BlkFrontend<P, T>, Result<()>) {
         let Self { mut front, mount, session, .. } = self;
         if well {

@@ -32,18 +32,18 @@ const KILL: u64 = bit(9);
 /// SIGURG, SIGWINCH.
 const HARMLESS: u64 = bit(17) | bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(23) | bit(28);
 /// Flags of a thread in `/proc/TID/stat`: PF_EXITING, and PF_POSTCOREDUMP (Linux 5.16), which is
-/// set while it waits for its io_uring requests.
+/// set while the thread waits for its io_uring requests.
 const EXITING: u64 = 4 | 8;
 
-/// Processes that threads belong to: read once for many requests, and again now and then, for
-/// numbers are given again.
+/// Maps threads to the processes that they belong to. An entry is read once and used for many
+/// requests. It is read again now and then, since the kernel reuses the numbers of threads.
 #[derive(Debug)]
 pub(super) struct Processes {
     of: HashMap<u32, Option<u32>>,
     since: Instant,
 }
 
-/// How long the process that a thread belongs to is remembered.
+/// The time for which it is remembered to which process a thread belongs.
 const FRESH: Duration = Duration::from_secs(5);
 /// Largest number of threads that are remembered.
 const THREADS_MAX: usize = 1024;
@@ -55,7 +55,7 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// The program of this thread.
+    /// Returns the program that this thread belongs to.
     pub(super) fn program(&mut self, thread: u32, now: Instant) -> Program {
         if now.saturating_duration_since(self.since) > FRESH || self.of.len() >= THREADS_MAX {
             self.of.clear();

@@ -32,16 +32,16 @@ use std::time::{Duration, Instant};
 /// Largest number of signals that are remembered. A signal may arrive before the thread that read
 /// its request has registered it.
 const EARLY_MAX: usize = 256;
-/// Interval of checks of the waiting requests.
+/// Interval at which the waiting requests are checked.
 const CHECK: Duration = Duration::from_millis(250);
-/// A younger request is not interrupted but left to the back, as with a kernel's disk: then nothing
-/// is written after its program has ended.
+/// A request that is younger than this is not interrupted but left to the back, as with a kernel's
+/// disk. So nothing is written after its program has ended.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The program that waits for a request, and how it gets the answer.
+/// The program that waits for a request, with the reply for it.
 pub(super) struct Caller {
     pub reply: Reply,
-    /// The program's thread; 0: unknown.
+    /// The number of the program's thread; 0: it is unknown.
     pub thread: u32,
     pub expects_eintr: bool,
 }
@@ -51,7 +51,8 @@ struct Waiter {
     program: Program,
     interrupt: Interrupt,
     since: Instant,
-    /// When a back was last seen to have answered a part of the request, or when the request began.
+    /// Time at which a back was last seen to have answered a part of the request, or at which the
+    /// request began.
     moved: Instant,
 }
 
@@ -60,17 +61,17 @@ struct State {
     waiting: HashMap<u64, Waiter>,
     early: VecDeque<u64>,
     processes: Processes,
-    /// The thread sleeps until there is a request.
+    /// True while the thread sleeps until there is a request.
     idle: bool,
     closed: bool,
     /// A back has answered a request since the last check.
     answered: bool,
-    /// The last check at which a back had answered a request.
+    /// Time of the last check that found that a back had answered a request.
     answered_at: Option<Instant>,
-    /// Since when no back answers (without the time in which no program waited), and what of that
-    /// was logged.
+    /// Time since which no back answers, without the time in which no program waited. `overdue` has
+    /// what was logged about it.
     silent_since: Option<Instant>,
-    /// Since when no program waits.
+    /// Time since which no program waits.
     unused_since: Option<Instant>,
     overdue: Overdue,
 }
@@ -79,14 +80,14 @@ struct State {
 pub(super) struct Waiting {
     state: Mutex<State>,
     changed: Condvar,
-    /// The disk, for the log.
+    /// The name of the disk in log lines.
     id: String,
     timeout: Option<Duration>,
     lines: LineBudget,
 }
 
 impl Waiting {
-    /// Starts a thread that watches the requests until this is closed.
+    /// Starts a thread that checks the requests until they are closed.
     pub(super) fn watched(
         id: String,
         disk: &Arc<SharedDisk>,
@@ -107,7 +108,7 @@ impl Waiting {
         self.changed.notify_all();
     }
 
-    /// Registers a request; its interrupt ends it. None: it has ended already.
+    /// Registers a request. Its interrupt ends it early. None: it has ended already.
     pub(super) fn begin(&self, caller: Caller) -> Option<(u64, Interrupt)> {
         let unique = caller.reply.unique();
         let mut state = self.state();
@@ -156,7 +157,7 @@ impl Waiting {
         }
     }
 
-    /// Answers these requests with an error, unless they were answered.
+    /// Answers these requests with an error, except those that were answered.
     fn give_up(&self, requests: &[(u64, Errno)], disk: &SharedDisk) {
         let mut state = self.state();
         let found = requests.iter().filter_map(|(unique, e)| Some((state.waiting.remove(unique)?, *e)));
@@ -220,8 +221,8 @@ impl Waiting {
         }
     }
 
-    /// Logs again and again that no back answers, and when one does again. `oldest` is the time
-    /// since which a request waits.
+    /// Logs again and again that no back answers, and later that a back answers again. `oldest` is
+    /// the time since which a request waits.
     fn note_silence(&self, state: &mut State, oldest: Instant, now: Instant) {
         let age = |since: Instant| now.saturating_duration_since(since);
         let (id, waiting) = (&self.id, state.waiting.len());
@@ -259,7 +260,7 @@ mod tests {
     use std::io::{PipeReader, Read};
     use std::os::fd::OwnedFd;
 
-    /// Requests, and where their answers arrive.
+    /// Creates the replies for requests of these numbers, and a function that reads their answers.
     fn replies(numbers: &[u64]) -> (PipeReader, impl FnMut() -> Reply) {
         let (reader, writer) = std::io::pipe().unwrap();
         let to: Arc<OwnedFd> = Arc::new(writer.into());
@@ -268,7 +269,7 @@ mod tests {
         (reader, move || replies.pop_front().expect("there is one more"))
     }
 
-    /// Error and number of each answer, read after the last one was written.
+    /// Returns the error and the number of each answer, after the last answer was written.
     fn answers(mut reader: PipeReader) -> Vec<(i32, u64)> {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();
@@ -353,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Nor is the time in which no one asked.
+    /// Time in which no program asks for anything does not count as silence of the back either.
     #[test]
     fn a_back_that_no_one_asks_is_not_silent() {
         let (_reader, mut reply) = replies(&[1, 2]);

@@ -36,11 +36,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Domain id of the toolstack's domain.
+/// The domain id of the toolstack's domain.
 pub const TOOLSTACKS: DomId = DomId(0);
 
-/// The own domain's xenstore connection, and its number; `elsewhere` is what to do where this is no
-/// Xen.
+/// Connects to the xenstore of this domain, and returns the connection with the domain's number.
+/// `elsewhere` is the remedy if this machine is not a Xen guest.
 pub fn xenstore_of_xen(elsewhere: &str) -> Result<(Client<UnixTransport>, DomId)> {
     let transport = UnixTransport::find().map_err(|e| match e.is_denied() {
         true => e.to_string(),
@@ -53,12 +53,12 @@ pub fn xenstore_of_xen(elsewhere: &str) -> Result<(Client<UnixTransport>, DomId)
 
 pub struct Attached<P: Platform> {
     pub platform: P,
-    /// The own domain's xenstore connection.
+    /// The connection to this domain's xenstore.
     pub xs: Client<UnixTransport>,
     serves: Serves,
     domid: DomId,
     config: BackendConfig<P>,
-    /// Number of worker threads, unless the operator sets it.
+    /// The number of worker threads that is used unless an option sets another.
     workers: usize,
     /// A command by which the user can read the backend's status.
     hint: String,
@@ -114,7 +114,7 @@ impl Attached<Xen> {
         Ok(Some((attached.woken()?, owner)))
     }
 
-    /// Devices for which `had` gives a reason are left to their owners.
+    /// Leaves each device for which `had` gives a reason to its owner.
     pub fn leave(&mut self, had: HadByOthers) {
         self.config.had_by_others = Some(had);
     }
@@ -132,16 +132,16 @@ fn make_private(dir: &Path) -> Result<()> {
     Ok(made.map_err(|e| format!("{}: {e}; is its folder writable for this user?", dir.display()))?)
 }
 
-/// The choices in `chosen` that match none of these devices.
+/// Returns the choices in `chosen` that match none of these devices.
 fn absent(chosen: &[DeviceChoice], there: &[DeviceId]) -> Vec<DeviceChoice> {
     let is_there = |c: &DeviceChoice| there.iter().any(|id| c.names(id.front.0, id.handle));
     chosen.iter().filter(|c| !is_there(c)).copied().collect()
 }
 
-/// True if a backend in domain `own` removes the directories of devices that have ended. In dom0
-/// the toolstack does. In a driver domain whose toolstack runs hotplug scripts, its daemon (`xl
-/// devd`) does, and reads in the directory what it must undo: if that were removed before, it would
-/// run no script.
+/// Returns true if a backend in domain `own` removes the directories of devices that have ended. In
+/// dom0 the toolstack removes them. In a driver domain whose toolstack runs hotplug scripts, its
+/// daemon (`xl devd`) does, and reads in the directory what it must undo: if that were removed
+/// before, it would run no script.
 fn removes_directories(own: DomId, toolstack_plugs: bool) -> bool {
     own != TOOLSTACKS && !toolstack_plugs
 }
@@ -175,7 +175,7 @@ where
         Ok(())
     }
 
-    /// Builds the daemon with its classes and workers, ready to serve.
+    /// Creates the daemon with its classes and workers, so that it is ready to serve.
     pub fn daemon(
         self,
         args: &DaemonArgs,
@@ -208,7 +208,8 @@ mod tests {
         assert!(removes_directories(driver_domain, false), "no one else would");
     }
 
-    /// A backend started by hand has no folder yet, and each kind of backend has one of its own.
+    /// A backend that is started by hand creates its own folder, and each kind of backend has
+    /// another one.
     #[test]
     fn a_backend_makes_the_folder_that_is_its_own() {
         use std::os::unix::fs::PermissionsExt;

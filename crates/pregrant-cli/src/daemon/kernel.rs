@@ -28,22 +28,23 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Interval of checks for devices that the kernel should have.
+/// Interval at which devices are looked for that the kernel should have.
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
-/// Path of the lock of the one backend of its kind.
+/// Returns the path of the lock that allows one backend of each kind.
 pub fn lock_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.lock", serves.lock()))
 }
 
-/// Path of the lock of the process that waits for that backend's end.
+/// Returns the path of the lock of the process that waits for that backend's end.
 fn next_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.next.lock", serves.lock()))
 }
 
-/// True if a backend of another kind runs. A process that has both locks is ending; it does not
-/// count, so that of two backends that end at the same time one restores the kernel's state.
+/// Returns true if a backend of another kind runs. A process that has both locks is ending, and
+/// does not count. So if two backends end at the same time, one of them restores the kernel's
+/// state.
 fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     KINDS.into_iter().filter(|other| *other != serves).any(|other| {
         let owner = Lock::owner(&lock_path(run_dir, other));
@@ -52,21 +53,21 @@ fn another_runs(run_dir: &Path, serves: Serves) -> bool {
 }
 
 /// A process that waits for its predecessor's end and keeps the kernel from binding devices from
-/// then on. If this is dropped before it [succeeds](Self::succeed), the process has given up: then
-/// it restores the kernel's state if the predecessor has left that to it.
+/// then on. If the value is dropped before it [succeeds](Self::succeed), the process has given up.
+/// The drop then restores the kernel's state, if the predecessor has left that to this process.
 pub struct Heir {
     kernel: KernelBack,
     serves: Serves,
     run_dir: PathBuf,
     next: Option<Lock>,
-    /// This process has the backend's lock.
+    /// True if this process has the backend's lock.
     owns: bool,
     succeeded: bool,
 }
 
 impl Heir {
-    /// Makes this process the only one that waits. None: another one does, or there is no kernel
-    /// driver.
+    /// Makes this process the only one that waits. None: another process waits already, or there is
+    /// no kernel driver.
     pub fn begin(kernel: KernelBack, serves: Serves, run_dir: &Path) -> Option<Self> {
         if !kernel.has_bus() {
             return None;
@@ -84,7 +85,8 @@ impl Heir {
         self.owns = true;
     }
 
-    /// Somebody else in this process keeps the kernel off ([`KeptOff`]).
+    /// Called when another value in this process ([`KeptOff`]) keeps the kernel from binding
+    /// devices.
     pub fn succeed(mut self) {
         self.succeeded = true;
     }
@@ -103,7 +105,8 @@ impl Drop for Heir {
     }
 }
 
-/// Switches off the kernel's autoprobe until this is dropped; remembers for which devices.
+/// Switches off the kernel's autoprobe until the value is dropped, and remembers which devices it
+/// was switched off for.
 pub struct KeptOff {
     kernel: KernelBack,
     serves: Serves,
@@ -161,7 +164,8 @@ impl KeptOff {
         self.hand_on();
     }
 
-    /// For control turns: gives the kernel the devices that are not ours.
+    /// Returns the check that gives the kernel the devices that are not ours, and its interval. It
+    /// is made in control turns.
     pub fn watching(kept: &Option<Rc<Self>>) -> Option<(Duration, Box<dyn FnMut()>)> {
         let kept = kept.clone()?;
         let mut checked = Instant::now() - CHECK;
@@ -198,7 +202,7 @@ impl Drop for KeptOff {
     }
 }
 
-/// The chosen devices of the domain; if none are chosen, all.
+/// Returns the chosen devices of the domain, or all devices if none are chosen.
 ///
 /// # Errors
 /// xenstore's.
@@ -218,7 +222,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The bus of a kernel, and a directory for locks.
+    /// A directory that imitates the kernel's bus, and a directory for locks.
     struct Machine(PathBuf);
 
     impl Machine {
@@ -239,7 +243,8 @@ mod tests {
         fn takes_new(&self) -> bool {
             self.kernel(Serves::Vifs).autoprobe()
         }
-        /// A backend that runs: what it has locked, and the kernel kept off.
+        /// Starts what a running backend has: its lock, and the setting that keeps the kernel from
+        /// binding devices.
         fn backend(&self, serves: Serves) -> (Rc<KeptOff>, Lock) {
             let lock = Lock::take(&lock_path(&self.run_dir(), serves)).unwrap();
             let kept = KeptOff::begin_at(self.kernel(serves), serves, Vec::new(), &self.run_dir());

@@ -53,7 +53,7 @@ pub enum Serves {
 }
 
 impl Serves {
-    /// The class of the devices.
+    /// Returns the class of the devices.
     pub fn class(self) -> Class {
         match self {
             Self::Vifs => Class::VIF,
@@ -68,7 +68,7 @@ impl Serves {
         }
     }
 
-    /// Name of the lock file.
+    /// Returns the name of the lock file.
     pub fn lock(self) -> &'static str {
         match self {
             Self::Vifs => "backend",
@@ -76,8 +76,9 @@ impl Serves {
         }
     }
 
-    /// The directory for a backend's own files on a real Xen: its status socket, and what its
-    /// successor needs. Under systemd a backend of one kind cannot access the other's.
+    /// Returns the directory for a backend's own files on a real Xen: its status socket, and what
+    /// its successor needs. Under systemd a backend of one kind cannot access the other kind's
+    /// directory.
     pub fn own_dir(self) -> &'static Path {
         Path::new(match self {
             Self::Vifs => "/run/pregrant-back",
@@ -85,7 +86,7 @@ impl Serves {
         })
     }
 
-    /// The path of its status socket in a machine's directory.
+    /// Returns the path of the backend's status socket in a machine's directory.
     pub fn status(self, dir: &Path, domid: u16) -> PathBuf {
         match self {
             Self::Vifs => socket_path(dir, domid),
@@ -159,7 +160,7 @@ pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     Ok(DeviceChoice { front, handle })
 }
 
-/// Number of worker threads of a backend on Xen, unless the operator sets it.
+/// Returns the number of worker threads of a backend on Xen, unless the operator sets another.
 fn workers_on_xen() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }
@@ -197,19 +198,19 @@ where
         .map_err(|e| format!("cannot start {count} worker thread(s): {e}; choose fewer with --workers"))?)
 }
 
-/// A backend with what belongs to its process.
+/// A backend, and the parts of its process that it needs to run.
 pub struct Daemon<P: Platform, T: Transport + 'static> {
-    /// The class that it serves.
+    /// The class of devices that the backend serves.
     pub serves: Serves,
     pub backend: Backend<P, T>,
-    /// The switch, if there is one; it must be given the time.
+    /// The switch, if there is one. The daemon must set its time.
     pub switch: Option<Switch>,
     /// Answers the processes that read the status.
     pub status: StatusPublisher<P>,
     pub stop: Stop,
     /// Notifies systemd, if it started this process.
     pub notify: Notify,
-    /// Further checks in control turns, and their interval.
+    /// Further checks that are made in control turns, and their interval.
     pub between: Option<(Duration, Box<dyn FnMut()>)>,
 }
 
@@ -217,7 +218,7 @@ impl<P: Platform, T: Transport + 'static> Daemon<P, T>
 where
     P::Events: WakeOn,
 {
-    /// Serves until a signal, and then closes its devices if `close`.
+    /// Serves devices until a signal arrives, and then closes them if `close` is true.
     pub fn run(&mut self, close: bool) -> Result<()> {
         // Devices that a predecessor left are resumed in this turn, or wait for their channels.
         self.control()?;
@@ -252,7 +253,7 @@ where
         Ok(())
     }
 
-    /// Does everything outside of the data path.
+    /// Does all work outside of the data path.
     fn control(&mut self) -> Result<()> {
         self.backend.control()?;
         if let Some(switch) = &self.switch {
@@ -280,7 +281,7 @@ where
     }
 }
 
-/// A backend's work, in a line.
+/// Describes a backend's work in one line.
 fn status(class: Class, devices: impl Iterator<Item = DeviceReport>) -> String {
     let (mut all, mut connected) = (0, 0);
     for device in devices {

@@ -1,5 +1,5 @@
-//! One process of a domain serves devices of a kind. The lock dies with its process, and a
-//! successor may wait for that.
+//! Ensures that a single process of a domain serves the devices of a kind. Its lock is released
+//! when the process ends, and a successor may wait for that.
 
 use super::kernel::{Heir, lock_path};
 use super::{RUN_DIR, Result, Serves};
@@ -13,11 +13,11 @@ use pregrant_loopback::{Loopback, LoopbackError, Owned};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a predecessor that was just killed may take to disappear.
+/// The time that a predecessor that was just killed may need to disappear.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Makes this process the loopback domain's only backend of its kind. None: it was asked to stop
-/// while it waited.
+/// Makes this process the loopback domain's only backend of its kind. None: the process was asked
+/// to stop while it waited.
 pub fn own_loopback(
     platform: &Loopback,
     dir: &Path,
@@ -51,7 +51,7 @@ pub fn own_loopback(
     }
 }
 
-/// The present backend of the domain, as text.
+/// Describes the process that has the backend's lock.
 fn owner(dir: &Path, serves: Serves) -> String {
     match status_reader::read(&serves.status(dir, DRIVER.0)) {
         Ok(status) => format!("process {}, for {:.0} s", status.pid, status.uptime_s),
@@ -65,13 +65,14 @@ fn owner(dir: &Path, serves: Serves) -> String {
 
 /// The lock that makes this process the domain's only backend of its kind.
 pub struct XenOwner {
-    /// Undoes the steps that this process made while it waited. Must be dropped before the lock.
+    /// Undoes on drop the steps that this process made while it waited. It must be dropped before
+    /// the lock.
     heir: Option<Heir>,
     _lock: Lock,
 }
 
 impl XenOwner {
-    /// This backend now keeps the kernel from binding devices.
+    /// Called when this backend has taken over the task of keeping the kernel from binding devices.
     pub fn succeed(&mut self) {
         if let Some(heir) = self.heir.take() {
             heir.succeed();
@@ -79,8 +80,8 @@ impl XenOwner {
     }
 }
 
-/// Makes this process the domain's only backend of its kind on Xen. None: it was asked to stop
-/// while it waited.
+/// Makes this process the domain's only backend of its kind on Xen. None: the process was asked to
+/// stop while it waited.
 pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<XenOwner>> {
     let path = lock_path(Path::new(RUN_DIR), serves);
     let mut heir: Option<Heir> = None;

@@ -23,7 +23,7 @@ use std::fmt::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Paths that the unit may already write to.
+/// Paths that the systemd unit already allows the backend to write to.
 const WRITABLE: [&str; 2] = ["/var/lib/xen/images", "/var/lib/libvirt/images"];
 
 /// The kind of file at a path.
@@ -42,7 +42,7 @@ fn kind_of(path: &Path) -> Kind {
     }
 }
 
-/// The image of a disk in the configuration.
+/// A disk's image that the configuration names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Configured {
     disk: String,
@@ -50,7 +50,7 @@ struct Configured {
     writes: bool,
 }
 
-/// The drop-in file for the disks that this domain serves now.
+/// Returns the content of the systemd drop-in file for the disks that this domain serves now.
 ///
 /// # Errors
 /// xenstore's.
@@ -65,7 +65,7 @@ pub fn drop_in<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<String>
     Ok(text(domid, &disks, kind_of))
 }
 
-/// Path of a disk's image. None: the disk has none, or one that is no path.
+/// Returns the path of a disk's image. None: the disk has no image, or an image that is not a path.
 fn configured<T: Transport>(xs: &mut Client<T>, id: DeviceId) -> Result<Option<Configured>> {
     let device = Device::new(id, Side::Back);
     let mut key = |key: &str| device.get_own::<String, T>(xs, key);
@@ -80,7 +80,8 @@ fn configured<T: Transport>(xs: &mut Client<T>, id: DeviceId) -> Result<Option<C
     Ok(path.map(|path| Configured { disk, path, writes: mode_writes(mode.as_deref()) }))
 }
 
-/// A path as written in a systemd unit. None: it has characters with a special meaning there.
+/// Formats a path as it must be written in a systemd unit. None: the path has characters with a
+/// special meaning there.
 fn quoted(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.,:+@=-%".contains(c);

@@ -1,5 +1,5 @@
-//! Checks that vifs and vbds share: who serves them here, where both ends' directories are, and the
-//! state of a front.
+//! Checks of devices that vifs and vbds have in common: which backend serves them here, whether
+//! both ends' directories exist, and the state of a front.
 
 use super::Result;
 use super::finding::{Finding, plain};
@@ -12,28 +12,28 @@ use pregrant_host::drivers::{BackStatus, FileRecovery};
 use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
-/// Texts about a class of devices, for findings.
+/// The words of the findings about one class of devices.
 pub struct Words {
     pub class: Class,
-    /// The command that serves it.
+    /// The command that serves devices of this class.
     pub back: &'static str,
-    /// The driver in a guest.
+    /// The driver for devices of this class in a guest.
     pub front: &'static str,
-    /// The remedy for a device whose directory is broken.
+    /// The remedy for a device whose directory in xenstore is broken.
     pub reattach: &'static str,
-    /// The kernel's driver that serves it.
+    /// The kernel's driver that serves devices of this class.
     pub kernel: &'static str,
-    /// The command that takes a device from the kernel, without the device's number at its end.
+    /// The command that takes a device from the kernel; the device's number must be appended.
     pub take: Option<&'static str>,
     /// The remedy when the back has reported the error.
     pub correct: &'static str,
 }
 
-/// The place where a backend is expected, and the result.
+/// The directory in which a backend is expected, and the status that was read there.
 pub struct Place<'a> {
     /// The directory with the backend's locks.
     pub run_dir: &'a Path,
-    /// Whether this is a real Xen, where the kernel may serve devices.
+    /// True on a real Xen, where the kernel may serve devices.
     pub real: bool,
     pub status: &'a std::result::Result<BackStatus, NoStatus>,
 }
@@ -43,7 +43,8 @@ pub struct Place<'a> {
 pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
 impl Words {
-    /// Finds what serves this class's devices here; `served` of them, if it is a backend of ours.
+    /// Finds out which backend serves devices of this class here. If it is one of ours, `served`
+    /// returns how many devices it serves.
     pub fn backend<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -78,9 +79,9 @@ impl Words {
         })
     }
 
-    /// Reports who serves a device of another domain, according to both ends' states: the backend
-    /// here, which `ours` describes further; the kernel; a backend that does not answer; or none.
-    /// Also reports the error that the back wrote.
+    /// Reports which backend serves a device of another domain, according to both ends' states: the
+    /// backend here, which `ours` describes further; the kernel; a backend that does not answer; or
+    /// none. Also reports the error that the back wrote.
     pub fn served<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -121,7 +122,7 @@ impl Words {
         Finding::wrong(format_args!("{name}: waits for its {what}, which has said {said}")).then(remedy)
     }
 
-    /// Devices of other domains whose backs are in this domain, by their directories.
+    /// Returns the devices of other domains whose backs are in this domain, by their directories.
     pub fn backs<T: Transport>(&self, xs: &mut Client<T>, domid: DomId) -> Result<Vec<DeviceId>> {
         let (class, mut ids) = (self.class, Vec::new());
         let of_class = format!("backend/{}", class.name());
@@ -134,7 +135,8 @@ impl Words {
         Ok(ids)
     }
 
-    /// Devices whose fronts are in this domain. Invalid directories are reported as findings.
+    /// Returns the devices whose fronts are in this domain. Invalid directories are reported as
+    /// findings.
     pub fn fronts<T: Transport>(&self, xs: &mut Client<T>, found: &mut Vec<Finding>) -> Result<Vec<Device>> {
         let mut devices = Vec::new();
         for handle in names(xs, &format!("device/{}", self.class.name()))? {
@@ -147,7 +149,7 @@ impl Words {
         Ok(devices)
     }
 
-    /// The state of a device of this domain, from both ends' states.
+    /// Reports the state of a device whose front is in this domain, from both ends' states.
     pub fn front<T: Transport>(&self, xs: &mut Client<T>, device: &Device, name: &str) -> Result<Finding> {
         let (own, back) = (device.state(xs)?, device.peer_state(xs)?);
         let line = format!("{name}: front {own}, back {back} in {}", device.peer_domid());

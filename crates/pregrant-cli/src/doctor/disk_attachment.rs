@@ -22,20 +22,21 @@ use pregrant_host::drivers::status::blk_socket_path;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a backend may take to start and to find the disk.
+/// The time that a backend may need to start and to find the disk.
 const STARTING: Duration = Duration::from_secs(10);
-/// How long the backend may take to decide. (libxl gives a script 40 s.)
+/// The time that the backend may need to decide whether the disk is available. (libxl gives a
+/// script 40 s.)
 const DECIDING: Duration = Duration::from_secs(20);
-/// Number of times a backend renews its status.
+/// Interval at which a backend renews its status, and at which the status is read here.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// A guest and the number of its disk: `5.51712`.
+/// Parses a guest and the number of its disk, such as `5.51712`.
 pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
     let one = chosen(text).ok().and_then(|chosen| Some((chosen.front, chosen.handle?)));
     one.ok_or_else(|| "a guest and its disk's number, as in backend/vbd: 5.51712".into())
 }
 
-/// What a backend says about one disk.
+/// The answer that a backend's status gives about one disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
     Served,
@@ -72,7 +73,7 @@ fn said(status: &BackStatus, (front, handle): (u16, u32)) -> Said {
     }
 }
 
-/// The whole of a text that a backend has shortened already, without control characters.
+/// Returns all of a text that a backend has already shortened, without control characters.
 fn plain_whole(text: &str) -> String {
     text.as_bytes().chunks(100).map(plain).collect()
 }

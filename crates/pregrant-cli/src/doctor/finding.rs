@@ -1,4 +1,4 @@
-//! One thing that was found, and what to do about it.
+//! A finding about this machine or a device, with its remedy.
 
 use pregrant_host::excerpt::excerpt;
 use std::fmt::{self, Display};
@@ -6,7 +6,8 @@ use std::fmt::{self, Display};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     Ok,
-    /// The part works, but could be better; or only one end needs it.
+    /// The part works, but could be better; or something is missing that only one of the two ends
+    /// needs.
     Note,
     Wrong,
 }
@@ -56,8 +57,8 @@ impl Display for Finding {
     }
 }
 
-/// Text of others, fit to be shown: no control characters, and of bounded length (with the number
-/// of bytes left out).
+/// Makes a text of another domain or process fit to be shown: without control characters, and with
+/// a bounded length. If bytes were left out, the result has their number.
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     excerpt(text.trim_end_matches('\0'), 120)

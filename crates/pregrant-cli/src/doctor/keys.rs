@@ -1,4 +1,5 @@
-//! A device's keys in xenstore, as they are shown: its owner, and the features of its peer.
+//! Reads a device's keys in xenstore as they are shown: the owner of the device, and the features
+//! of its peer.
 
 use super::Result;
 use super::finding::plain;
@@ -6,8 +7,8 @@ use pregrant::DomId;
 use pregrant::xenbus::Device;
 use pregrant::xenstore::{Client, Transport};
 
-/// A guest's name, in brackets; empty if this domain may not read a name; "gone" if xenstore does
-/// not know the domain.
+/// Returns a guest's name in brackets. It is empty if this domain may not read the name, and "gone"
+/// if xenstore does not know the domain.
 pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
     match xs.read(&format!("/local/domain/{}/name", guest.0)) {
         Ok(name) if !name.is_empty() => format!(" ({})", plain(&name)),
@@ -26,12 +27,12 @@ pub struct Ability {
     pub says: Says,
 }
 
-/// How the value of a key announces a feature.
+/// The rule by which the value of a key announces a feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Says {
     Flag,
     Not,
-    /// The value there: a number, or a name.
+    /// The value itself, which is a number or a name.
     Value,
     /// The key exists, with any value, or exists in the directory of each queue if there are
     /// several.
@@ -39,28 +40,28 @@ pub enum Says {
 }
 
 impl Ability {
-    /// A key that is 1 if its end has the ability.
+    /// Describes a key that is 1 if its end has the ability.
     pub const fn flag(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Flag }
     }
 
-    /// A key that is 1 if its end lacks the ability.
+    /// Describes a key that is 1 if its end lacks the ability.
     pub const fn not(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Not }
     }
 
-    /// A key whose value is shown.
+    /// Describes a key whose value is shown.
     pub const fn value(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::Value }
     }
 
-    /// A key whose presence announces the feature.
+    /// Describes a key whose presence announces the feature.
     pub const fn there(key: &'static str, words: &'static str) -> Self {
         Self { key, words, says: Says::There }
     }
 }
 
-/// The peer's abilities, by key, and those that it lacks, with an explanation.
+/// Describes the peer's abilities, by key, and those that it lacks, with an explanation.
 pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Ability]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
     for Ability { key, words, says } in all {
@@ -85,7 +86,7 @@ pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Abili
     Ok(format!("has {}; not {}", list(has), list(lacks)))
 }
 
-/// Reads some of the peer's keys.
+/// Reads these keys of the peer; a key that does not exist is None.
 pub fn keys<T: Transport>(
     xs: &mut Client<T>,
     device: &Device,
@@ -95,7 +96,7 @@ pub fn keys<T: Transport>(
     names.iter().map(read).collect()
 }
 
-/// The names in a directory; empty if it does not exist.
+/// Returns the names in a directory; the list is empty if there is no such directory.
 pub fn names<T: Transport>(xs: &mut Client<T>, path: &str) -> Result<Vec<String>> {
     match xs.directory(path) {
         Err(e) if e.is_not_found() => Ok(Vec::new()),
@@ -110,7 +111,7 @@ mod tests {
     use pregrant::xenbus::toolstack::Vif;
     use pregrant_xenstored::LocalStore;
 
-    /// Some of a front's keys.
+    /// Examples of a front's keys.
     const FRONT_KEYS: [Ability; 5] = [
         Ability::flag("feature-sg", "frames over several pages"),
         Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
@@ -153,14 +154,14 @@ mod tests {
     }
 }
 
-/// Helpers for the tests of both classes' tables.
+/// Helpers for tests that the tables of vifs and of vbds are complete.
 #[cfg(test)]
 pub mod complete {
     use super::Ability;
     use pregrant::xenbus::key_source::Pairs;
 
-    /// Keys that are addresses of one connection, or belong to the handshake itself: they announce
-    /// no feature.
+    /// Keys that announce no feature, since they are addresses of one connection, or belong to the
+    /// handshake itself.
     const ADDRESSES: [&str; 10] = [
         "tx-ring-",
         "rx-ring-",
@@ -174,8 +175,7 @@ pub mod complete {
         "protocol",
     ];
 
-    /// Panics if `written`, from the one place that writes keys, contains a key that `table` does
-    /// not know.
+    /// Panics if a key that the code writes (`written`) is not in the table.
     pub fn check(table: &[Ability], written: &[Pairs]) {
         let mut known = 0;
         for (key, _) in written.iter().flatten() {

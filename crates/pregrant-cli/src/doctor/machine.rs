@@ -1,4 +1,4 @@
-//! The machine: Xen, its device nodes, the kernel's own drivers. Read from /sys and /dev.
+//! Checks the machine from /sys and /dev: Xen, its device nodes, and the kernel's own drivers.
 
 use super::finding::{Finding, Rank};
 use pregrant::xenbus::Class;
@@ -6,11 +6,11 @@ use pregrant_host::linux::{KernelBack, NODES};
 use std::fs;
 use std::path::Path;
 
-/// Limit of gntalloc that is enough for two queues: a page for each staging buffer in both
-/// directions, and their rings.
+/// The limit of gntalloc that is enough for two queues: a page for each staging buffer in both
+/// directions, and the pages of their rings.
 const PAGES_FOR_TWO_QUEUES: u32 = 2 * (2 * 256 + 2) + 4;
 
-/// The findings for this machine.
+/// Returns the findings about this machine.
 pub fn findings() -> Vec<Finding> {
     let mut all = vec![hypervisor(Path::new("/sys/hypervisor"))];
     if all[0].rank == Rank::Wrong {
@@ -64,7 +64,7 @@ fn nodes() -> Vec<Finding> {
     NODES.iter().map(node).collect()
 }
 
-/// The pages that a front in this domain may grant.
+/// Reports how many pages a front in this domain may grant.
 fn gntalloc_limit(limit: Option<&str>) -> Option<Finding> {
     let limit: u32 = limit?.trim().parse().ok()?;
     let text = format!("gntalloc grants at most {limit} pages");
@@ -88,9 +88,9 @@ fn tun(there: bool) -> Finding {
     }
 }
 
-/// Whether the kernel also shows bridged frames to netfilter, from `/proc/sys/net/bridge`. That
-/// directory exists once `br_netfilter` is loaded. Docker and Kubernetes load it; it sets all three
-/// switches.
+/// Reports whether the kernel also shows bridged frames to netfilter, by the switches in
+/// `/proc/sys/net/bridge`. That directory exists once `br_netfilter` is loaded. Docker and
+/// Kubernetes load that module, and it sets all three switches.
 fn bridge_netfilter(dir: &Path) -> Option<Finding> {
     let keys = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"];
     let on: Vec<_> = keys.into_iter().filter(|key| word(dir, key).is_some_and(|text| text != "0")).collect();

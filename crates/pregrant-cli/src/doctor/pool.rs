@@ -1,5 +1,6 @@
-//! How many staging buffers or pages a vif has, and why no more: what twice a core's private cache
-//! holds ([`buffer_pool`]), within what the domain may grant and the back allows.
+//! Reports how many staging buffers or pages a vif has, and what prevents more. The aim is the
+//! number that twice a core's private cache holds ([`buffer_pool`]), within the number of pages
+//! that the domain may grant and that the back allows.
 
 use super::finding::{Finding, plain};
 use pregrant::PAGE_SIZE;
@@ -15,8 +16,9 @@ const SLOTS: u64 = 256;
 /// The back's keys that limit the number of buffers.
 pub const KEYS: [&str; 2] = [MAX_PAGES, MAPPED_PAGES];
 
-/// At the front: how many buffers `--buffers auto` gives a vif of one queue whose back has these
-/// values of [`KEYS`], in a domain that may grant `limit` pages (None: unknown).
+/// Reports for a front how many buffers `--buffers auto` gives a vif of one queue. `values` are the
+/// back's values of [`KEYS`], and `grantable` is the number of pages that the domain may grant
+/// (None: unknown).
 pub fn of_auto(vif: &str, values: &[Option<String>], grantable: Option<u64>) -> Finding {
     bounded(vif, values, grantable, buffer_pool::pool_bytes())
 }
@@ -61,7 +63,7 @@ fn bounded(vif: &str, values: &[Option<String>], grantable: Option<u64>, bytes: 
     }
 }
 
-/// At the back: the staging buffers of a connected vif, and why there are not more. None: the vif
+/// Reports for a back the staging buffers of a connected vif, and what prevents more. None: the vif
 /// has none.
 pub fn of_served(vif: &str, status: &VifStatus, offer: Option<&str>) -> Option<Finding> {
     let dirs: Vec<_> = status.queues.iter().flat_map(|queue| [&queue.tx, &queue.rx]).collect();

@@ -1,5 +1,5 @@
-//! The vbds: those that this domain serves, and those that it has. From both ends' keys, and from
-//! who serves them.
+//! Checks vbds: those that this domain serves, and those that it has. The findings come from both
+//! ends' keys, and from the backends' statuses.
 
 use super::Result;
 use super::devices::{Place, Words};
@@ -97,7 +97,7 @@ fn in_use(vbd: &str) -> Finding {
     )
 }
 
-/// Why a front is not connected that could be.
+/// Returns the reason why a front that could be connected is not.
 fn waits<T: Transport>(xs: &mut Client<T>, device: &Device, vbd: &str) -> Result<Vec<Finding>> {
     let mut key = |key: &str| device.get_own::<String, T>(xs, key);
     let is_named = |name: Option<String>| name.is_some_and(|name| !name.is_empty());
@@ -219,8 +219,8 @@ mod tests {
     use pregrant_host::drivers::status::OLDEST_NS;
     use pregrant_xenstored::LocalStore;
 
-    /// The findings for vbd 5.51712, with these keys in its back's directory (those that begin with
-    /// `/` in the front's).
+    /// Returns the findings for vbd 5.51712 with these keys in its back's directory; a key that
+    /// begins with `/` is in the front's directory.
     fn said(keys: &[(&str, &str)]) -> (Vec<Finding>, Vec<Finding>) {
         let store = LocalStore::new();
         let mut xs = store.client(DomId(0));
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Every key that either end writes is known.
+    /// The tables contain every key that either end writes.
     #[test]
     fn the_tables_know_all_keys() {
         let queue = |pages| QueueKeys::new(vec![GrantRef(9); pages], EvtchnPort(1));

@@ -1,5 +1,5 @@
-//! The vifs: those that this domain serves, and those that it has. From both ends' keys, and from
-//! who serves them.
+//! Checks vifs: those that this domain serves, and those that it has. The findings come from both
+//! ends' keys, and from the backends' statuses.
 
 use super::Result;
 use super::devices::{Place, Words};
@@ -91,7 +91,7 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
     Ok(found)
 }
 
-/// Keys by which a front asks for memory that is shared before frames arrive, each with a text.
+/// Keys by which a front asks to share memory before frames arrive, each with a description.
 const ASKS: [(&str, &str); 3] = [
     ("feature-staging-grants", "staging buffers"),
     (persistent::FEATURE, "pages that stay granted (feature-persistent)"),
@@ -108,8 +108,8 @@ fn way(dir: &DirStatus) -> String {
     }
 }
 
-/// By which path a vif's frames travel, and why by no faster one. `asks`: the memory that its front
-/// wants to share.
+/// Reports the path by which a vif's frames travel, and what prevents a faster one. `asks` is the
+/// memory that the vif's front wants to share.
 fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     let Some(queue) = status.queues.first() else { return Vec::new() };
     let ways = [way(&queue.tx), way(&queue.rx)].map(|way| plain(way.as_bytes()));
@@ -163,7 +163,8 @@ fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     }]
 }
 
-/// Checks the vifs whose front is this domain. `real`: a domain of Xen, not of the loopback.
+/// Checks the vifs whose fronts are in this domain. `real` is true in a domain of Xen, and false on
+/// the loopback.
 pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId, real: bool) -> Result<Vec<Finding>> {
     let grantable = if real { Gntalloc::limit() } else { None };
     let mut found = Vec::new();
@@ -178,7 +179,7 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId, real: bool
     Ok(found)
 }
 
-/// Keys by which a back offers a path with memory that is shared before frames arrive, and that
+/// Keys by which a back offers a path whose memory is shared before frames arrive, each with that
 /// path.
 const OFFERS: [(&str, PathName); 5] = [
     ("feature-staging-grants", PathName::Staging),
@@ -189,7 +190,7 @@ const OFFERS: [(&str, PathName); 5] = [
     ("feature-ctrl-ring", PathName::GrefMapping),
 ];
 
-/// The paths without a grant operation for each frame that a back offers.
+/// Reports which paths without a grant operation for each frame a back offers.
 fn offered(vif: &str, values: &[Option<String>]) -> Finding {
     let on = OFFERS.iter().zip(values).filter(|(_, value)| value.as_deref() == Some("1"));
     // Those that `pregrant front` has not are no advice.
@@ -272,7 +273,7 @@ mod tests {
     use pregrant_host::drivers::status::QueueStatus;
     use pregrant_xenstored::LocalStore;
 
-    /// The findings for vif 5.0, whose guest exists or not, and has a name or not.
+    /// Returns the findings for vif 5.0, whose guest exists or not, and has a name or not.
     fn said(is_there: bool, name: Option<&str>) -> Vec<Finding> {
         let store = LocalStore::new();
         let mut xs = store.client(DomId(0));
@@ -298,7 +299,7 @@ mod tests {
         begins(&said(false, None), "vif 5.0 (gone): ");
     }
 
-    /// Every key that either end writes is known.
+    /// The tables contain every key that either end writes.
     #[test]
     fn the_tables_know_all_keys() {
         let data =
@@ -325,7 +326,8 @@ mod tests {
         complete::check(&BACK_KEYS, &[back.pairs()]);
     }
 
-    /// The findings for a connected vif with these chains and this request of its front.
+    /// Returns the findings for a connected vif with these chains of paths, whose front asks for
+    /// these kinds of memory.
     fn said_of(tx: &[&str], rx: &[&str], data_len: Option<u32>, asks: &[&str]) -> Finding {
         let mut status = sample::status().vifs.remove(0);
         status.queues.truncate(1);
@@ -337,8 +339,8 @@ mod tests {
         path("vif 5.0", &status, asks).remove(0)
     }
 
-    /// A path whose memory is shared before frames arrive needs no grant operation, whichever path
-    /// it is.
+    /// If a path's memory is shared before frames arrive, the findings say that a frame needs no
+    /// grant operation, whichever path it is.
     #[test]
     fn what_a_frame_costs_is_the_paths_to_say() {
         for shared in
@@ -389,7 +391,7 @@ mod tests {
         }
     }
 
-    /// A backend that hangs is not reported as missing, nor its vifs as unserved.
+    /// A backend that hangs is not reported as missing, and its vifs are not reported as unserved.
     #[test]
     fn a_backend_that_does_not_answer_is_wrong_and_its_vifs_are_its_own() {
         let dir = std::env::temp_dir().join(format!("pregrant-doctor-{}", std::process::id()));

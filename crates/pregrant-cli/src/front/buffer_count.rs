@@ -1,4 +1,5 @@
-//! How many staging buffers or pages a queue of `pregrant front` has each way: `--buffers N|auto`.
+//! Calculates how many staging buffers or pages a queue of `pregrant front` has in each direction,
+//! from the option `--buffers N|auto`.
 
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 use pregrant_host::drivers::net::buffer_pool;
@@ -8,19 +9,20 @@ const SLOTS: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BufferCount {
-    /// As many buffers as the processor's caches suggest.
+    /// The number of buffers that the processor's caches suggest.
     Auto,
     Number(u32),
 }
 
 impl BufferCount {
-    /// Number of buffers of this length for rings of 2^`ring_order` pages; 0: one per slot. There
-    /// are `lists` lists, in a domain that may grant `grants` pages (None: unknown).
+    /// Returns the number of buffers of this length for rings of 2^`ring_order` pages; 0: one for
+    /// each slot. There are `lists` lists, in a domain that may grant `grants` pages (None:
+    /// unknown).
     pub(super) fn of(self, len: DataLen, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
         self.or(ring_order, || buffer_pool::buffers(len, lists, grantable))
     }
 
-    /// Like [`entries`](Self::entries), for whole pages.
+    /// Calculates the number of whole pages, as [`entries`](Self::entries) does for buffers.
     pub(super) fn pages(self, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
         self.or(ring_order, || buffer_pool::pages(lists, grantable))
     }

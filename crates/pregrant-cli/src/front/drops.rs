@@ -10,14 +10,14 @@ use pregrant::port::{FramePort, PortDrop};
 use pregrant_host::ports::tap::TapPort;
 use std::time::{Duration, Instant};
 
-/// Interval of log lines.
+/// The interval between two log lines.
 const EACH: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub(super) struct Drops {
-    /// Frames dropped by ports of earlier connections.
+    /// The numbers of frames that ports of earlier connections dropped.
     before: Vec<PortDrop>,
-    /// The number that the last line reported, and the time of that line.
+    /// The number of lost frames that the last line reported, and the time of that line.
     said: (u64, Option<Instant>),
 }
 
@@ -26,7 +26,8 @@ impl Drops {
         self.before = self.all(ports);
     }
 
-    /// Dropped frames by reason, over all connections. The ports of one connection count together.
+    /// Counts the dropped frames by reason, over all connections. The ports of one connection count
+    /// together.
     fn all(&self, ports: &[TapPort]) -> Vec<PortDrop> {
         let mut all = self.before.clone();
         for drop in ports.first().map(FramePort::drops).unwrap_or_default() {
@@ -38,7 +39,7 @@ impl Drops {
         all
     }
 
-    /// The lost frames, in words; None: there are none.
+    /// Describes the lost frames; None: there are none.
     pub(super) fn words(&self, ports: &[TapPort]) -> Option<String> {
         let all = self.all(ports);
         let words = all.iter().filter(|drop| drop.frames > 0).map(|drop| {
@@ -55,7 +56,7 @@ impl Drops {
         (!words.is_empty()).then(|| words.join("; "))
     }
 
-    /// A line in the log, if more were lost since the last one.
+    /// Logs a line if more frames were lost since the last line.
     pub(super) fn log(&mut self, interface: &str, ports: &[TapPort]) {
         let lost = self.all(ports).iter().map(|drop| drop.frames).sum();
         let (said, at) = self.said;

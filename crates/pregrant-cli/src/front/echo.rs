@@ -1,4 +1,4 @@
-//! Echo requests, and the answers that they become in their own buffers.
+//! Answers echo requests in the buffers in which they arrived.
 //!
 //! What a peer may do: send anything. A request is whole in one fragment, to this hardware address
 //! and from a host's. IP addresses are not checked.
@@ -10,7 +10,7 @@ const ICMP: u8 = 1;
 const REQUEST: u8 = 8;
 const ANSWER: u8 = 0;
 
-/// True if a frame with this head is an echo request to `mac`.
+/// Returns true if a frame with this head is an echo request to `mac`.
 pub fn is_request(head: &[u8], mac: MacAddr) -> bool {
     head.len() >= 42
         && head[..6] == mac.0
@@ -22,7 +22,8 @@ pub fn is_request(head: &[u8], mac: MacAddr) -> bool {
         && head[34] == REQUEST
 }
 
-/// Makes a request the answer to it. Sums stay right where two words change places.
+/// Turns a request into its answer, in place. The checksums remain right, since they do not change
+/// when two words change places.
 pub fn answer(head: &mut [u8]) {
     let (to, from) = head[..12].split_at_mut(6);
     to.swap_with_slice(from);

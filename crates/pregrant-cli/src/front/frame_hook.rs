@@ -44,13 +44,13 @@ pub struct FrameHook<P: Platform, T: Transport> {
 }
 
 impl<P: Platform, T: Transport> FrameHook<P, T> {
-    /// A hook of a vif with this address; redirected frames leave by `exit`.
+    /// Creates the hook of a vif with this address. Redirected frames leave by `exit`.
     pub fn new(mac: MacAddr, matching: Matching, action: HookAction, exit: Option<Exit<P, T>>) -> Self {
         Self { mac, matching, action, diverted: Diverted::new(), exit }
     }
 
-    /// Receives a burst of queue `i`: frames that pass are added to `out`. Returns how many there
-    /// were.
+    /// Receives a burst of queue `i`, and adds the frames that pass to `out`. Returns how many
+    /// there were.
     pub fn recv(
         &mut self,
         guest: &mut Frontend<P, T>,
@@ -74,12 +74,12 @@ impl<P: Platform, T: Transport> FrameHook<P, T> {
         Ok(n)
     }
 
-    /// The other vif, if there is one.
+    /// Returns the vif by which the hook's frames leave, if there is one.
     pub fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.exit.as_mut()
     }
 
-    /// The actions since `guest` connected, in a line.
+    /// Describes in one line what the hook did since `guest` connected.
     pub fn line(&self, guest: &Frontend<P, T>) -> HookLine {
         let vif = guest.vif();
         let stats = (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(FrontQueue::hook_stats).sum();
@@ -121,13 +121,13 @@ fn turn_round(head: &mut [u8], own: MacAddr, leaves_by: MacAddr) {
     head[6..ADDRESSES].copy_from_slice(&leaves_by.0);
 }
 
-/// Another vif of the guest, by which its hook sends. Frames that arrive there are dropped: it has
-/// no network stack.
+/// Another vif of the guest, by which a hook sends frames. Frames that arrive at this vif are
+/// dropped, since it has no network stack.
 pub struct Exit<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     mac: MacAddr,
     came: Arena,
-    /// Number of frames that were dropped for lack of room or of a back.
+    /// Number of frames that were dropped because there was no room, or no back.
     unsent: u64,
 }
 
@@ -135,7 +135,7 @@ impl<P: Platform, T: Transport> Exit<P, T> {
     /// Interval at which the owner serves this vif, since no event wakes it.
     pub const LOOKED_AFTER: Duration = Duration::from_millis(100);
 
-    /// A vif with this address, which may still wait for its backend.
+    /// Wraps a vif with this address, which may still wait for its backend.
     pub fn new(guest: Frontend<P, T>, mac: MacAddr) -> Self {
         Self { guest, mac, came: Arena::new(), unsent: 0 }
     }
@@ -170,7 +170,7 @@ impl<P: Platform, T: Transport> Exit<P, T> {
         Ok(())
     }
 
-    /// The vif, to be closed.
+    /// Returns the vif, so that it can be closed.
     pub fn guest(&mut self) -> &mut Frontend<P, T> {
         &mut self.guest
     }

@@ -1,5 +1,5 @@
-//! The experiments `hook=ACTION` and `match=FRAMES` of `pregrant front`: what the two say, and the
-//! vif that frames leave by.
+//! The experiments `hook=ACTION` and `match=FRAMES` of `pregrant front`: the values that they can
+//! have, and the vif by which the hook's frames leave.
 
 use super::Result;
 use super::frame_hook::{Exit, FrameHook, Matching};
@@ -13,13 +13,13 @@ use pregrant::xenstore::Transport;
 use pregrant_host::drivers::Frontend;
 use std::path::PathBuf;
 
-/// What happens to frames that match.
+/// What the hook does with frames that match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Pass,
     Drop,
     Tx,
-    /// Send the frame by this vif of this guest.
+    /// The hook sends the frame by this vif of this guest.
     Redirect(DomId, u32),
 }
 
@@ -58,7 +58,7 @@ pub(super) fn matching(text: &str) -> std::result::Result<Match, String> {
 }
 
 impl Match {
-    /// Reads and verifies the program.
+    /// Reads and verifies the hook's program, if one is given.
     pub(super) fn read(&self) -> Result<Matching> {
         let path = match self {
             Self::All => return Ok(Matching::All),
@@ -77,7 +77,7 @@ impl Match {
 }
 
 impl Action {
-    /// The vif to redirect to, if it is another one than the hook's.
+    /// Returns the vif to which frames are redirected, if it is another one than the hook's own.
     pub(super) fn exit(self, domid: Option<DomId>, own: u32) -> std::result::Result<Option<u32>, Usage> {
         let Self::Redirect(to, handle) = self else { return Ok(None) };
         match domid {
@@ -104,7 +104,7 @@ impl Action {
     }
 }
 
-/// The hook of a vif, with the other vif that it may need.
+/// Creates the hook of a vif, with the other vif that the hook may need.
 pub(super) fn hook<P: Platform, T: Transport>(
     action: Action,
     matching: Matching,
@@ -121,7 +121,7 @@ pub(super) fn hook<P: Platform, T: Transport>(
     Ok(FrameHook::new(MacAddr(mac), matching, action.for_frames(), exit))
 }
 
-/// The hardware address that the toolstack gave a vif.
+/// Returns the hardware address that the toolstack gave a vif.
 pub(super) fn mac_of<P: Platform, T: Transport>(guest: &Frontend<P, T>) -> Result<[u8; 6]> {
     let missing =
         || format!("{}/mac is missing, or no address; attach the vif again", guest.device().own_dir());

@@ -1,4 +1,4 @@
-//! `pregrant front --loopback DIR`: a guest of a software Xen.
+//! `pregrant front --loopback DIR`: serves a vif of a guest of a software Xen.
 
 use super::frame_hook::Matching;
 use super::{Result, VifArgs, VifUser, exit_config, joined};
@@ -13,7 +13,7 @@ use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Bytes of a staging buffer, where nothing is asked for.
+/// Number of bytes of a staging buffer, unless an option sets another.
 const DATA_LEN: u32 = 2048;
 
 pub(super) fn run(

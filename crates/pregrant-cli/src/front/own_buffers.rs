@@ -21,7 +21,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError};
 use pregrant_host::ports::tap::TapPort;
 
-/// Pages of the longest frame.
+/// Number of pages of the longest frame.
 pub(super) const FRAME_PAGES: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 
 pub(super) struct OwnBuffers {
@@ -62,25 +62,25 @@ impl OwnBuffers {
         Ok(sent > 0)
     }
 
-    /// True if answers from the back would make room, for frames that were read or for the next
-    /// ones.
+    /// Returns true if an answer from the back would make room for frames that were read, or for
+    /// the next frames.
     pub(super) fn waits(&self) -> bool {
         self.circles.iter().any(|circle| circle.is_full || !circle.unsent().is_empty())
     }
 }
 
-/// The pages of one queue, used in turn.
+/// The pages of one queue, which are used one after another, again and again.
 #[derive(Default)]
 struct Circle {
-    /// The first of the memory's.
+    /// The index of the queue's first page in the shared memory.
     first: usize,
     pages: usize,
-    /// Offset of the next frame.
+    /// The offset at which the next frame is put.
     next: usize,
     frames: Vec<FrameDesc>,
     /// Number of these frames that are on the ring.
     sent: usize,
-    /// The next page is held.
+    /// The next page is not free, because the backend still has it.
     is_full: bool,
 }
 

@@ -23,9 +23,9 @@ use std::path::Path;
 
 /// Largest number of instructions of a program, as in Linux.
 pub const INSTRUCTIONS_MAX: usize = 4096;
-/// Words of a program's own memory.
+/// Number of words of a program's own memory.
 const WORDS: usize = 16;
-/// Bytes of an instruction in binary.
+/// Number of bytes of an instruction in a binary program.
 const BINARY_BYTES: usize = 8;
 /// Largest size of a program's text in bytes.
 const FILE_MOST: u64 = 256 * 1024;
@@ -35,7 +35,7 @@ const ANCILLARY: u32 = 0xFFE0_0000;
 #[derive(Clone, Debug)]
 pub struct PacketFilter(Box<[Step]>);
 
-/// Why a file is no program that can be run.
+/// The reason why a file is not a program that can run.
 #[derive(Debug)]
 pub enum FilterError {
     Unread(io::Error),
@@ -60,13 +60,13 @@ impl Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// An instruction as in the file: `struct sock_filter`.
+/// An instruction in the form of the file: `struct sock_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instruction {
     pub code: u16,
     /// Number of instructions to skip if a test is true.
     pub jt: u8,
-    /// Instructions to skip if the condition is false.
+    /// Number of instructions to skip if the condition is false.
     pub jf: u8,
     pub k: u32,
 }
@@ -87,10 +87,10 @@ enum Operand {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Constant(u32),
-    /// A number of bytes of the head, from an offset on.
+    /// A number of bytes of the frame's head, from an offset on.
     Head(u8, u32),
     Indexed(u8, u32),
-    /// Four times the lower half of a byte: an IPv4 header's length.
+    /// Four times the lower half of the byte at an offset, which is the length of an IPv4 header.
     HeaderLength(u32),
     Word(u8),
     Length,
@@ -118,7 +118,7 @@ enum Test {
     AnyBit,
 }
 
-/// A decoded instruction; a jump has the index of its target.
+/// A decoded instruction. A jump has the index of its target.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Load(Register, Source),
@@ -145,7 +145,7 @@ impl PacketFilter {
         Self::parse(&bytes)
     }
 
-    /// A program as text or in binary, which is verified.
+    /// Parses a program, as text or in binary, and verifies it.
     ///
     /// # Errors
     /// The program is of neither form, or is not allowed.
@@ -191,12 +191,13 @@ impl PacketFilter {
         }
     }
 
-    /// Whether a frame of `len` bytes matches, which begins like this.
+    /// Returns true if the program selects a frame of `len` bytes that begins with `head`.
     pub fn matches(&self, head: &[u8], len: usize) -> bool {
         self.run(head, len).is_some_and(|said| said != 0)
     }
 
-    /// The value that the program returns; None: it read what is not there, or divided by 0.
+    /// Runs the program and returns its value. None: the program read beyond the frame, or divided
+    /// by 0.
     fn run(&self, head: &[u8], len: usize) -> Option<u32> {
         let (mut a, mut x, mut words, mut at) = (0u32, 0u32, [0; WORDS], 0);
         loop {
@@ -250,7 +251,7 @@ impl PacketFilter {
     }
 }
 
-/// `size` bytes of the head at `at`, in network order.
+/// Loads `size` bytes of the head from `at` on, in network order. None: the head ends before.
 fn load(head: &[u8], at: u32, size: u8) -> Option<u32> {
     let bytes = head.get(at as usize..)?.get(..usize::from(size))?;
     Some(bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)))
@@ -272,7 +273,7 @@ fn compute(op: Alu, a: u32, with: u32) -> Option<u32> {
     })
 }
 
-/// Parses a count, followed by that many lines of four numbers.
+/// Parses a count, and this number of lines with four numbers each.
 fn instructions_of_text(bytes: &[u8]) -> Result<Vec<Instruction>, FilterError> {
     let form = |why: String| FilterError::Form(why);
     let text = String::from_utf8_lossy(bytes);
@@ -299,7 +300,7 @@ fn instructions_of_text(bytes: &[u8]) -> Result<Vec<Instruction>, FilterError> {
     Ok(all)
 }
 
-/// Classes of instructions: the code's lower three bits.
+/// The classes of instructions, from the lower three bits of the code.
 const LD: u16 = 0;
 const LDX: u16 = 1;
 const ST: u16 = 2;
@@ -311,7 +312,7 @@ const MISC: u16 = 7;
 /// The bit that makes X the operand.
 const BY_X: u16 = 8;
 
-/// Instruction number `at` of `n`.
+/// Decodes and checks instruction number `at` of `n`.
 fn decode(Instruction { code, jt, jf, k }: Instruction, at: usize, n: usize) -> Result<Step, String> {
     let word = || match k {
         0..16 => Ok(k as u8),
@@ -390,7 +391,7 @@ fn decode(Instruction { code, jt, jf, k }: Instruction, at: usize, n: usize) -> 
     })
 }
 
-/// Number of bytes that a load reads.
+/// Returns the number of bytes that a load reads.
 fn size(mode: u16) -> u8 {
     match mode & 0x18 {
         0x00 => 4,

@@ -37,15 +37,15 @@ use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Interval of checks of a port that had no room.
+/// Interval at which a port that had no room is tried again.
 const STANDS: Duration = Duration::from_millis(1);
-/// Interval of checks of the interface's state.
+/// Interval at which the interface's state is checked.
 const CHECK: Duration = Duration::from_secs(1);
-/// Times of announcements after a new connection: a backend's kernel checks its links once a
-/// second, and its bridge does not forward before.
+/// The times after a new connection at which the addresses are announced. A backend's kernel checks
+/// its links once a second, and its bridge does not forward before that.
 const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1500)];
 
-/// The vif as an interface of the guest's kernel.
+/// The options of a vif that is an interface of the guest's kernel.
 pub struct Tap<'a> {
     /// The interface's name.
     pub name: &'a str,
@@ -147,33 +147,33 @@ where
     done
 }
 
-/// A vif and its interface.
+/// A vif and the interface of this machine to which its frames go.
 struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: tap::Tap,
-    /// MAC address for an interface that is created.
+    /// The MAC address that an interface gets if it is created.
     mac: [u8; 6],
     mtu: u32,
     check: Check,
     arrivals: PortReadiness,
-    /// A hook that sees frames before the kernel.
+    /// The hook that sees frames before the kernel, if there is one.
     hook: Option<FrameHook<P, T>>,
     /// One port for each queue; none while the vif is not connected.
     ports: Vec<TapPort>,
-    /// Offload work that the back accepts, in the kernel's terms.
+    /// The offload work that the back accepts, as the kernel names it.
     takes: Offloads,
-    /// A port had no room in the last round.
+    /// True if a port had no room in the last round.
     stands: bool,
-    /// For each queue the frames on their way to the ring.
+    /// For each queue, the frames that wait for room on the ring.
     waiting: Vec<Waiting>,
-    /// Frames on their way to the kernel.
+    /// Frames from the ring that are passed on to the kernel.
     came: Arena,
     /// True if frames are read in the pages in which they arrived.
     lends: bool,
     lent: Lent,
     referred: u64,
-    /// Frames of the kernel in pages of the guest's own.
+    /// The guest's own pages, to which frames of the kernel are read, if they are used.
     own: Option<OwnBuffers>,
     /// Frames that were lost between the kernel and the vif.
     drops: Drops,
@@ -187,11 +187,11 @@ struct Check {
     /// Time of the last check.
     at: Option<Instant>,
     seen: Whereabouts,
-    /// Why the interface is not available.
+    /// The reason why the interface is not available.
     failed: Option<String>,
 }
 
-/// Frames that were read from the tap.
+/// Frames that were read from the tap and wait for room on a ring.
 struct Waiting {
     frames: Arena,
     /// Number of these frames that are on the ring.
@@ -271,7 +271,7 @@ where
         self.stop.asked()
     }
 
-    /// A burst each way on each queue. True: something moved.
+    /// Moves a burst in each direction on each queue. Returns true if anything moved.
     fn round(&mut self) -> Result<bool> {
         let mut moved = false;
         self.stands = false;
@@ -319,18 +319,19 @@ impl<P: Platform, T: Transport> Uplink<'_, P, T>
 where
     P::Events: WakeOn,
 {
-    /// The other vif of the hook.
+    /// Returns the vif by which the hook's frames leave, if there is one.
     fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.hook.as_mut()?.exit()
     }
 
-    /// True if frames wait for room on a ring; only then TX answers matter. Asked after the last
-    /// round, which may have read frames from the tap and found no room.
+    /// True if frames wait for room on a ring. Only then do TX answers matter. It is checked after
+    /// the last round, which may have read frames from the tap and found no room.
     fn is_full(&self) -> bool {
         self.waiting.iter().any(|w| !w.is_empty()) || self.own.as_ref().is_some_and(OwnBuffers::waits)
     }
 
-    /// Prints how many frames of this connection went by reference, if that was asked for.
+    /// Prints how many frames of this connection were sent by reference, if an option asks for
+    /// that.
     fn print_references(&self, name: &str) -> std::io::Result<()> {
         let vif = self.guest.vif();
         let stats = (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(|queue| queue.stats());
@@ -351,7 +352,7 @@ where
         Ok(())
     }
 
-    /// The vif connected or closed, or both: the interface follows.
+    /// Makes the interface follow the vif, which has connected or closed, or both.
     fn follow(&mut self) -> Result<()> {
         self.link(false);
         self.drops.keep(&self.ports);
@@ -385,7 +386,7 @@ where
         Ok(())
     }
 
-    /// Checks whether the interface still exists, and creates one that was removed again.
+    /// Checks whether the interface still exists, and creates it again if it was removed.
     fn check_interface(&mut self) {
         self.check.at = Some(Instant::now());
         let now = self.tap.whereabouts();
@@ -445,14 +446,14 @@ where
         self.announces_at = ANNOUNCES_AFTER.map(|after| Some(now + after));
     }
 
-    /// Time left until the addresses must be announced.
+    /// Returns the time left until the interface's addresses must be announced.
     fn announces_in(&self) -> Option<Duration> {
         let first = self.announces_at.iter().flatten().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
     /// Announces the interface's addresses to the network, if that is due. If there is no room,
-    /// nothing is sent: the kernel's own frames are ahead, and tell others the address.
+    /// nothing is sent, since the kernel's own frames are ahead and announce the address as well.
     fn announce(&mut self) -> Result<()> {
         let Some(at) = self.announces_at.iter_mut().find(|at| at.is_some_and(|at| at <= Instant::now()))
         else {
@@ -468,7 +469,7 @@ where
         Ok(())
     }
 
-    /// A back of one slot a frame gets no longer packets from the kernel.
+    /// Limits the MTU of the interface if the back accepts only one slot for a frame.
     fn limit_mtu(&mut self) {
         let vif = self.guest.vif();
         let buffers = vif.queue(0).and_then(|queue| queue.staging_lens().0);

@@ -46,7 +46,7 @@ pub(super) fn run(
     user.run(joined((guest, exit), args, matching)?, &stop)
 }
 
-/// A vif of this domain, as its only front.
+/// Connects a vif of this domain, and takes the lock that makes this process its only front.
 fn attach(
     args: &VifArgs,
     handle: u32,

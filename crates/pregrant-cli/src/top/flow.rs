@@ -1,14 +1,14 @@
-//! One direction of one vif, between two readings of its backend's status.
+//! The rates of one direction of one vif, from two readings of its backend's status.
 //!
-//! A counter that fell, or another process behind the same socket, means that counting restarted:
-//! then there is no rate until the reading after.
+//! If a counter fell, or another process is behind the same socket, counting has restarted. Then
+//! there is no rate until the next reading.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DirStatus, StoreStatus, VifStatus};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A line of `--json`, and of the table.
+/// The figures that a line of `--json`, and of the table, has.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Flow {
     pub class: &'static str,
@@ -16,52 +16,55 @@ pub struct Flow {
     pub daemon: String,
     pub pid: u32,
     pub front: u16,
-    /// The guest's number of the device.
+    /// The number that the guest's device has.
     pub handle: u32,
     pub state: String,
     pub queues: usize,
     /// `tx`: frames from the guest; `rx`: frames to the guest.
     pub dir: &'static str,
-    /// The paths that move the bytes; several, with `/` between them, where queues differ.
+    /// The paths that move the bytes. If queues differ, there are several, with `/` between them.
     pub path: String,
-    /// All paths that are asked for a frame, in order; one list for each queue if they differ.
+    /// All paths that are asked to move a frame, in order. If queues differ, there is one list for
+    /// each of them.
     pub chains: Vec<Vec<String>>,
-    /// Bytes of a frame that fit a staging buffer; several where queues differ.
+    /// Number of bytes of a frame that fit a staging buffer; several numbers if queues differ.
     pub data_lens: Vec<u32>,
     /// Number of staging buffers of each queue.
     pub buffers: Vec<u32>,
-    /// Pages that stay mapped after they were seen, of all queues together; null if there are none.
+    /// Counts of the pages that stay mapped after they were seen, for all queues together; null if
+    /// there are none.
     pub store: Option<StoreStatus>,
-    /// Tables of pages that the guest asked to map, of all queues and both directions together;
-    /// null if there are none.
+    /// Counts of the pages that the guest asked to map, for all queues and both directions
+    /// together; null if there are none.
     pub gref_table: Option<StoreStatus>,
     /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: u64,
-    /// Number of these pages that are mapped in any case.
+    /// Number of the guest's pages that the vif has mapped or may map at any moment, apart from
+    /// pages that are kept.
     pub pages_needed: u64,
     /// Number of pages that the vif may keep mapped.
     pub pages_allowed: u64,
     /// Number of pages that are kept mapped.
     pub kept_pages: u64,
-    /// Number of times a page found no place.
+    /// Number of times a page was not kept, because there was no room.
     pub overflows: u64,
-    /// Counts since the vif connected, of all queues.
+    /// Counts of all queues together, since the vif connected.
     #[serde(flatten)]
     pub total: Counts,
-    /// Whether the guest receives frames.
+    /// True if the guest receives frames.
     pub link: bool,
     /// Number of times the guest received no frames for so long that its link went down.
     pub stalls: u64,
-    /// Number of times its frames had to wait for the vif's rate.
+    /// Number of times the vif's frames had to wait because of its rate limit.
     pub credit_waits: u64,
-    /// Number of times the vif was closed for what its guest did.
+    /// Number of times the vif was closed because of something that its guest did.
     pub faults: u64,
     pub last_failure: Option<String>,
     #[serde(flatten)]
     pub rate: Rate,
 }
 
-/// Declares the counters once, each with its place in a queue's status.
+/// Declares the counters in one list, each with its place in a queue's status.
 macro_rules! counts {
     (|$queue:ident| $($(#[$doc:meta])* $name:ident: $of:expr,)*) => {
         #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -90,41 +93,41 @@ macro_rules! counts {
 }
 
 counts! { |queue|
-    /// Frames passed on.
+    /// Number of frames that were passed on.
     frames: queue.frames,
     bytes: queue.bytes,
-    /// Frames through staging buffers alone.
+    /// Number of frames that were moved by staging buffers alone.
     staged: queue.staged,
-    /// Frames whose pages were mapped before they arrived.
+    /// Number of frames whose pages were mapped before the frames arrived.
     persistent: queue.persistent,
-    /// Frames in pages that the guest asked to map.
+    /// Number of frames that were in pages that the guest asked to map.
     gref_mapped: queue.gref_mapped,
-    /// Frames through the data ring.
+    /// Number of frames that were moved by the data ring.
     data_ring: queue.data_ring,
     /// Frames that found no room in the data ring.
     data_ring_full: queue.data_ring_full,
     /// Frames in pages that the guest named by frame number.
     foreign: queue.foreign,
-    /// Frames in pages that the backend granted.
+    /// Number of frames that were in pages that the backend granted.
     guest_copy: queue.guest_copy,
     grant_ops: queue.grant_ops(),
-    /// Events sent to the guest.
+    /// Number of events that were sent to the guest.
     notifications: queue.notifications,
     /// Frames that may have reached the port twice, because backends ended while they were in
     /// flight.
     repeated: queue.repeated,
 }
 
-/// The change between two readings; null if there is no earlier one.
+/// The change between two readings; null if there is no earlier reading.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
     pub seconds: Option<f64>,
     pub frames_per_s: Option<f64>,
-    /// Bits of the frames, without the preamble and the FCS.
+    /// Bits per second of the frames, without the preamble and the FCS.
     pub bits_per_s: Option<f64>,
     pub grant_ops_per_frame: Option<f64>,
     pub notifications_per_frame: Option<f64>,
-    /// Frames dropped in this time, by reason, without reasons that did not occur.
+    /// Number of frames dropped in this time by reason, without reasons that did not occur.
     pub dropped: BTreeMap<String, u64>,
 }
 
@@ -136,7 +139,8 @@ impl Counts {
     }
 }
 
-/// Identifies a direction of a vif, across processes.
+/// Identifies a direction of a vif in any backend: the domains of back and front, the vif's number,
+/// and `tx` or `rx`.
 type Key = (u16, u16, u32, &'static str);
 
 impl Flow {
@@ -207,7 +211,7 @@ impl Flow {
     }
 }
 
-/// The sum of several queues' stores.
+/// Returns the sum of several queues' stores.
 fn all_stores(stores: impl Iterator<Item = Option<StoreStatus>>) -> Option<StoreStatus> {
     stores.flatten().reduce(|a, b| StoreStatus {
         pages: a.pages + b.pages,
@@ -217,7 +221,7 @@ fn all_stores(stores: impl Iterator<Item = Option<StoreStatus>>) -> Option<Store
     })
 }
 
-/// All flows of a reading, with rates since the reading before.
+/// Returns all flows of a reading, with rates since the reading before.
 pub fn flows(before: &[BackStatus], now: &[BackStatus]) -> Vec<Flow> {
     let of = |backs: &[BackStatus]| -> Vec<(u64, Flow)> {
         let of_vif = |back: &BackStatus, vif| ["tx", "rx"].map(|dir| (back.at_ns, Flow::new(back, vif, dir)));

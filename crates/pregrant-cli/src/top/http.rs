@@ -94,7 +94,7 @@ pub fn serve(
 struct Client {
     stream: TcpStream,
     head: Vec<u8>,
-    /// The rest of the answer, which is still to be sent.
+    /// The rest of the answer that was not sent yet.
     answer: Option<Vec<u8>>,
     until: Instant,
 }

@@ -14,7 +14,7 @@ use pregrant_host::drivers::status::{DeviceStatus, OperationStatus};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A line of `--json`, and of the table.
+/// The figures that a line of `--json`, and of the table, has.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Load {
     pub domain: u16,
@@ -23,27 +23,27 @@ pub struct Load {
     /// The device, as its backend reports it.
     #[serde(flatten)]
     pub device: DeviceStatus,
-    /// Time between the two readings; null if there is only one.
+    /// The time between the two readings; null if there is only one.
     pub seconds: Option<f64>,
-    /// Requests per second, of all operations.
+    /// Requests per second, of all operations together.
     pub requests_per_s: Option<f64>,
-    /// Mean latency of all requests, seconds.
+    /// The mean latency of all requests, in seconds.
     pub latency_s: Option<f64>,
-    /// Mean number of requests in flight.
+    /// The mean number of requests in flight.
     pub depth: Option<f64>,
     pub rates: BTreeMap<String, Rate>,
 }
 
-/// Requests of one kind.
+/// The rate of requests of one kind.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Rate {
     pub requests_per_s: f64,
     pub bytes_per_s: f64,
-    /// Mean latency, seconds; null if no request was answered.
+    /// The mean latency in seconds; null if no request was answered.
     pub latency_s: Option<f64>,
 }
 
-/// The growth of an operation's counters.
+/// The increase of an operation's counters.
 #[derive(Clone, Copy, Default)]
 struct Grown {
     requests: u64,
@@ -122,7 +122,7 @@ impl Load {
     }
 }
 
-/// All devices of a reading that have requests, with rates since the reading before.
+/// Returns all devices of a reading that have requests, with rates since the reading before.
 pub fn loads(before: &[BackStatus], now: &[BackStatus]) -> Vec<Load> {
     let mut loads = Vec::new();
     for back in now {

@@ -102,7 +102,7 @@ fn read(dir: &Path) -> Result<Vec<Daemon>> {
         .map_err(|e| unreadable(dir, &e).into())
 }
 
-/// Why nothing is known of the backends in `dir`, and what to do.
+/// Describes why nothing is known of the backends in `dir`, and what to do.
 fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     let remedy = match e.kind() {
         ErrorKind::PermissionDenied => AS_ITS_USER.into(),
@@ -114,7 +114,7 @@ fn unreadable(dir: &Path, e: &std::io::Error) -> String {
     format!("cannot read {}: {e}; {remedy}", dir.display())
 }
 
-/// The command that starts a backend whose status is read there.
+/// Returns the command that starts a backend whose status is read from `dir`.
 fn start(dir: &Path) -> String {
     if dir == Path::new(RUN_DIR) {
         "start a backend first, as root: systemctl start pregrant-back, or pregrant back; for disks pregrant blkback".into()
@@ -133,8 +133,8 @@ fn no_backend(dir: &Path) -> String {
     format!("no backend runs on the machine in {}; {}", dir.display(), start(dir))
 }
 
-/// The backends in `dir`; an error when none answers. Those that do not are reported on standard
-/// error.
+/// Returns the backends in `dir`, or an error if none of them answers. Those that do not answer are
+/// reported on standard error.
 fn some(dir: &Path) -> Result<Vec<Daemon>> {
     let daemons = read(dir)?;
     if daemons.iter().any(|daemon| daemon.answer().is_some()) {
@@ -150,7 +150,7 @@ fn some(dir: &Path) -> Result<Vec<Daemon>> {
     })
 }
 
-/// The backends that do not answer, and why.
+/// Returns the backends that do not answer, each with the reason.
 fn silent(daemons: &[Daemon]) -> impl Iterator<Item = (&Daemon, &status_reader::NoStatus)> {
     daemons.iter().filter_map(|daemon| daemon.status.as_ref().err().map(|why| (daemon, why)))
 }
@@ -199,13 +199,13 @@ fn show(dir: &Path, args: &TopArgs, stop: &Stop) -> Result<()> {
     }
 }
 
-/// The view on a terminal of the present size.
+/// Formats the view for a terminal of the present size.
 fn picture(before: &[Daemon], now: &[Daemon]) -> Vec<String> {
     let (columns, rows) = Terminal::size();
     table::render(&Rates::between(before, now), columns, rows)
 }
 
-/// A reading, with rates since the reading before.
+/// A reading of the statuses, with rates since the reading before.
 struct Rates<'a> {
     daemons: &'a [Daemon],
     flows: Vec<flow::Flow>,
@@ -219,7 +219,7 @@ impl<'a> Rates<'a> {
     }
 }
 
-/// Sleeps, or until a signal.
+/// Sleeps for this time, or until a signal arrives.
 fn nap(time: Duration, stop: &Stop) {
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
     let _ = rustix::event::poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&time));

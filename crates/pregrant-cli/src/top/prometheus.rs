@@ -22,7 +22,7 @@ use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DirStatus, OLDEST_NS, OperationStatus, StoreStatus, VifStatus};
 use std::fmt::Write;
 
-/// The name of this format in HTTP.
+/// The content type that HTTP has for this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 struct Metric {
@@ -49,14 +49,14 @@ impl Metric {
         self.sample_of("", labels, value);
     }
 
-    /// A series of a histogram; `part` is the suffix of its name.
+    /// Adds one sample of a histogram; `part` is the suffix of its name.
     fn sample_of(&mut self, part: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let _ = writeln!(self.samples, "{}{part}{{{}}} {value}", self.name, labels.join(",")); // into a String
     }
 
-    /// Adds the series of a histogram of latencies.
+    /// Adds the samples of a histogram of latencies.
     fn times(&mut self, labels: &[(&str, &str)], operation: &OperationStatus) {
         let mut all = 0;
         for bucket in &operation.latency {
@@ -69,7 +69,7 @@ impl Metric {
     }
 }
 
-/// A label's value: backslash, quote and line feed are what the format escapes.
+/// Escapes a label's value: the format escapes backslash, quote and line feed.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -147,7 +147,7 @@ fn of_backs(backs: &[&BackStatus]) -> Vec<Metric> {
     vec![build, uptime, ops, syscalls, events, missed, carried]
 }
 
-/// Devices of other classes: disks.
+/// Returns the metrics of devices that are not vifs, such as disks.
 fn of_devices(backs: &[&BackStatus]) -> Vec<Metric> {
     let mut state = Metric::gauge("pregrant_device_state", "1 for the xenbus state in which the back is.");
     let mut faults = Metric::counter(
@@ -469,8 +469,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every kind of series: two queues of unlike paths, stores, a table, disks, a second domain,
-    /// one that hangs.
+    /// Returns statuses in which every kind of metric occurs: two queues with different paths,
+    /// stores, a table, disks, a second domain, and a backend that hangs.
     fn everything() -> Vec<Daemon> {
         let mut all = sample::daemons();
         let back = all[0].status.as_mut().unwrap();
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(text(&[]), "");
     }
 
-    /// The names of the metrics in a text, without the suffixes of a histogram's series.
+    /// Returns the names of the metrics in a text, without the suffixes of a histogram's series.
     fn named(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
         words.filter(|word| word.starts_with("pregrant_")).collect()
@@ -574,7 +574,7 @@ mod tests {
         has("counts_total", ",count=\"refused\"", "2");
     }
 
-    /// The text follows Prometheus' naming conventions, whatever is added to it.
+    /// The text follows Prometheus' naming conventions, whatever metrics are added to it.
     #[test]
     fn names_follow_the_conventions() {
         let text = text(&everything());

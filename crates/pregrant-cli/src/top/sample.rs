@@ -129,7 +129,7 @@ pub fn status() -> BackStatus {
     }
 }
 
-/// A device that is not a vif.
+/// Returns a device that is not a vif.
 pub fn device() -> DeviceStatus {
     DeviceStatus {
         class: "vtoy".into(),
@@ -189,7 +189,7 @@ pub fn disk() -> DeviceStatus {
     }
 }
 
-/// The backends of a domain: vifs and disks.
+/// Returns the backends of a domain: one with vifs and one with disks.
 pub fn daemons() -> Vec<Daemon> {
     let of = |name, domain, status| Daemon { name, domain, status };
     let disks = BackStatus {

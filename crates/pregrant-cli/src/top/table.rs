@@ -1,6 +1,6 @@
 //! The table of flows, as wide as the terminal allows.
 //!
-//! Texts that guests can steer lose their control characters: nothing that a guest does moves the
+//! Control characters are removed from texts that guests can write, so that a guest cannot move the
 //! reader's cursor.
 
 use super::Rates;
@@ -12,8 +12,8 @@ use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::OLDEST_NS;
 use std::collections::BTreeMap;
 
-/// A column: heading, alignment, how early it is left out on a narrow terminal (0: never), and its
-/// cell.
+/// A column of the table: its heading, its alignment, how early it is left out on a narrow terminal
+/// (0: never), and its cell.
 struct Column {
     name: &'static str,
     align: Align,
@@ -48,7 +48,7 @@ const COLUMNS: [Column; 11] = [
 /// Heading of the last column, which may be long and is cut at the terminal's edge.
 const DROPS: &str = "dropped/s";
 
-/// Lines above, in and below the tables; no line is longer than `columns`.
+/// Formats the lines above, in and below the tables. No line is longer than `columns`.
 pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<String> {
     let Rates { daemons, flows, loads } = rates;
     let backs: Vec<&BackStatus> = daemons.iter().filter_map(Daemon::answer).collect();
@@ -130,7 +130,7 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
 }
 
-/// A backend's devices: `2 vif(s)`, `3 vbd(s)`, both.
+/// Describes the numbers of a backend's devices, for example `2 vif(s)`, `3 vbd(s)` or both.
 fn serves(back: &BackStatus) -> String {
     let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
     back.devices.iter().for_each(|device| *classes.entry(&device.class).or_default() += 1);
@@ -141,7 +141,7 @@ fn serves(back: &BackStatus) -> String {
     each.join(", ")
 }
 
-/// The load of each worker, where there are several.
+/// Describes the load of each worker, if there are several.
 fn carried(workers: &[usize]) -> String {
     match workers {
         [] | [_] => String::new(),
@@ -152,7 +152,8 @@ fn carried(workers: &[usize]) -> String {
     }
 }
 
-/// Lines for devices that are not vifs: disks, and others with the counters of their class.
+/// Formats the lines for devices that are not vifs: disks, and other devices with the counters of
+/// their class.
 fn others(loads: &[Load]) -> Vec<String> {
     let mut table = Table::new(&[
         ("device", Align::Left),
@@ -198,7 +199,7 @@ fn others(loads: &[Load]) -> Vec<String> {
     table.to_string().lines().map(String::from).collect()
 }
 
-/// The table with as many columns as fit.
+/// Returns the table with as many columns as fit.
 fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
     let mut least = 10;
     loop {
@@ -218,10 +219,10 @@ fn fitting(flows: &[Flow], columns: usize) -> Vec<String> {
     }
 }
 
-/// Name of the gauge of requests that were taken and not answered.
+/// The name of the gauge of requests that were taken from the ring and not answered.
 const IN_FLIGHT: &str = "in_flight";
 
-/// True if a gauge has a column of its own.
+/// Returns true if a gauge has a column of its own.
 fn has_column(gauge: &str) -> bool {
     [IN_FLIGHT, OLDEST_NS].contains(&gauge)
 }
@@ -229,8 +230,8 @@ fn has_column(gauge: &str) -> bool {
 /// Name of the gauge of pages that stay mapped after they were seen.
 const KEPT_PAGES: &str = "kept_pages";
 
-/// All paths of a direction, in order; staging with the length of its buffers and their number for
-/// each queue. One list for each queue if they differ.
+/// Describes all paths of a direction, in order. Staging has the length of its buffers, and their
+/// number for each queue. If queues differ, there is one list for each of them.
 fn path(flow: &Flow) -> String {
     if flow.chains.iter().all(Vec::is_empty) {
         return plain(&flow.path);
@@ -246,12 +247,12 @@ fn path(flow: &Flow) -> String {
     plain(&flow.chains.iter().map(chain).collect::<Vec<_>>().join(" / "))
 }
 
-/// Number of the guest's pages that the vif has mapped; they belong to no direction.
+/// Returns the number of the guest's pages that the vif has mapped. They belong to no direction.
 fn pages(flow: &Flow) -> String {
     if flow.dir == "tx" { flow.mapped_pages.to_string() } else { String::new() }
 }
 
-/// A time in seconds, with three digits and its unit.
+/// Formats a time in seconds, with three digits and its unit.
 fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 0.9995 => figure(s) + " s",
@@ -277,7 +278,7 @@ fn or_dash(value: Option<f64>) -> String {
     value.map_or("-".into(), figure)
 }
 
-/// Three digits and a decimal prefix: `950`, `12.3k`, `4.56G`.
+/// Formats a value with three digits and a decimal prefix: `950`, `12.3k`, `4.56G`.
 pub fn si(value: Option<f64>) -> String {
     let Some(value) = value else { return "-".into() };
     match value {
@@ -293,7 +294,7 @@ fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Truncates to at most this many lines; the last one says how many more there are.
+/// Truncates the lines to at most this many. The last one then says how many more there are.
 fn shorten(lines: &mut Vec<String>, most: usize) {
     let Some(left_out) = lines.len().checked_sub(most).filter(|n| *n > 0) else { return };
     if most == 1 {
@@ -305,10 +306,10 @@ fn shorten(lines: &mut Vec<String>, most: usize) {
     lines.push(format!("... {} more line(s)", left_out + 1));
 }
 
-/// End of a line that was cut because it is longer than the terminal is wide.
+/// The end of a line that was cut because it is longer than the terminal is wide.
 const CUT: &str = "...";
 
-/// The part of a line that fits on the terminal.
+/// Returns the part of a line that fits on the terminal.
 fn cut(line: &str, columns: usize) -> String {
     let line = line.trim_end();
     if width(line) <= columns {
@@ -470,7 +471,7 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
         assert_eq!(render(&Rates::between(&[], &[]), 80, 24), ["no backend is running"]);
     }
 
-    /// Heads from staging buffers, and several paths in a row, are displayed.
+    /// The table shows heads from staging buffers, and several paths in a row.
     #[test]
     fn a_chain_is_shown_in_its_order() {
         let of = |chain: &[&str], len: Option<u32>| {

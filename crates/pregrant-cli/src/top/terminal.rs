@@ -1,4 +1,4 @@
-//! The reader's terminal: its size, keys without Enter, a picture that is replaced without flicker.
+//! Reads the size of the terminal and keys without Enter, and replaces a picture without flicker.
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
@@ -6,7 +6,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// The terminal's settings, which are restored on drop.
+/// The terminal's settings, which are restored when this value is dropped.
 pub struct Terminal {
     before: Option<Termios>,
 }
@@ -25,7 +25,7 @@ impl Terminal {
         Self { before }
     }
 
-    /// Number of columns and rows.
+    /// Returns the number of columns and of rows.
     pub fn size() -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -33,7 +33,7 @@ impl Terminal {
         }
     }
 
-    /// Replaces the shown lines by these, in one write.
+    /// Replaces the displayed lines by these, in one write.
     pub fn show(&self, lines: &[String]) -> io::Result<()> {
         let mut picture = String::from("\x1b[H");
         for (at, line) in lines.iter().enumerate() {

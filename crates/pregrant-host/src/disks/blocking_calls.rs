@@ -15,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long the control thread waits for calls that normally return at once.
+/// The time that the control thread waits for calls that normally return at once.
 const MOMENT: Duration = Duration::from_millis(100);
 
 type Call = Box<dyn FnOnce() + Send>;
@@ -72,7 +72,7 @@ enum Stage<T> {
         wanted: bool,
     },
     Came(T),
-    /// The result was taken, or arrived when no one wanted it any more.
+    /// The result was taken, or it arrived when no caller wanted it any more.
     Over,
 }
 
@@ -104,7 +104,7 @@ impl<T> Answer<T> {
         Self::take(&mut stage)
     }
 
-    /// Gives the result up. Returns it if it has arrived already.
+    /// Gives up the result, and returns it if it has arrived already.
     pub(super) fn give_up(&self) -> Option<T> {
         let mut stage = self.place.lock();
         if let Stage::Asked { wanted } = &mut *stage {
@@ -113,8 +113,8 @@ impl<T> Answer<T> {
         Self::take(&mut stage)
     }
 
-    /// Wants the result again after [`give_up`](Self::give_up). False: it arrived meanwhile, or was
-    /// taken.
+    /// Asks for the result again after [`give_up`](Self::give_up). Returns false if it arrived
+    /// meanwhile, or was taken.
     pub(super) fn want(&self) -> bool {
         match &mut *self.place.lock() {
             Stage::Asked { wanted } => {
@@ -126,7 +126,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Whether the call has not ended yet.
+    /// Returns true until the call has ended.
     pub(super) fn is_pending(&self) -> bool {
         matches!(*self.place.lock(), Stage::Asked { .. })
     }

@@ -1,5 +1,5 @@
-//! A block device's properties and its discards, by ioctls of the kernel's block layer and by
-//! sysfs; and a file's generation, by an ioctl.
+//! Reads a block device's properties and discards its sectors, by ioctls of the kernel's block
+//! layer and by sysfs. Also reads a file's generation, by an ioctl.
 #![expect(unsafe_code, reason = "ioctls on a block device, and on a file for its generation")]
 
 use pregrant::blk::disk::Discard;
@@ -13,14 +13,14 @@ const BLKSECDISCARD: Opcode = opcode::none(0x12, 125);
 /// FS_IOC_GETVERSION. Its number names a long, but file systems write an int.
 const GETVERSION: Opcode = opcode::read::<core::ffi::c_long>(b'v', 1);
 
-/// Bytes of the device's logical and physical sectors.
+/// Returns the sizes in bytes of the device's logical and physical sectors.
 pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     let logical = ioctl_blksszget(&device)?;
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
 }
 
-/// Bytes of the logical sectors of the device that holds an open file, or that it is. None: it is
-/// on no device, or on several.
+/// Returns the length of the logical sectors of the device that holds an open file, or that it is.
+/// None: the file is on no device, or on several.
 pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     let stat = fstat(fd).ok()?;
     let number = match FileType::from_raw_mode(stat.st_mode) {
@@ -30,7 +30,7 @@ pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     of_queue(number, "logical_block_size").filter(|bytes| bytes.is_power_of_two())
 }
 
-/// The device's discard limits. None: it cannot discard.
+/// Returns the device's discard limits. None: the device cannot discard.
 pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     let device = device.as_fd();
     if !knows(device, false) {
@@ -75,8 +75,8 @@ fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Err
     }
 }
 
-/// The inode's generation number, by which file systems tell its successive files apart. None:
-/// there is none.
+/// Returns the inode's generation number, by which file systems distinguish the successive files of
+/// an inode. None: there is none.
 pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     let mut version = [0i32; 2];
     // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of
@@ -85,28 +85,29 @@ pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     Some(version[0] as u32)
 }
 
-/// Whether the device supports this discard. The range is empty: an unsupported request is refused
-/// before the range is checked, so nothing is discarded.
+/// Returns true if the device supports this kind of discard. It is asked to discard an empty range:
+/// a device that does not support the request refuses it before it checks the range, so nothing is
+/// discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }
 
-/// A numeric attribute of a device's queue in sysfs; a partition has those of its disk.
+/// Reads a numeric attribute of a device's queue in sysfs; a partition has those of its disk.
 fn of_queue(number: u64, name: &str) -> Option<u32> {
     of_disk(number, &format!("queue/{name}"))?.parse().ok()
 }
 
-/// An attribute of a disk in sysfs, also for a partition of it.
+/// Reads an attribute of a disk in sysfs, also for one of the disk's partitions.
 pub(super) fn of_disk(number: u64, name: &str) -> Option<String> {
     sysfs_value(number, name).or_else(|| sysfs_value(number, &format!("../{name}")))
 }
 
-/// A numeric attribute of a device in sysfs.
+/// Reads a numeric attribute of a device in sysfs.
 fn sysfs(number: u64, name: &str) -> Option<u32> {
     sysfs_value(number, name)?.parse().ok()
 }
 
-/// An attribute in sysfs of the block device of this number.
+/// Reads an attribute in sysfs of the block device of this number.
 pub(super) fn sysfs_value(number: u64, name: &str) -> Option<String> {
     let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
     Some(std::fs::read_to_string(at).ok()?.trim().into())

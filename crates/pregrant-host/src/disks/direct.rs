@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What an open file requires of direct I/O.
+/// The alignment that an open file requires for direct I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
     /// Alignment in bytes: of memory addresses, and of offsets and lengths in the file.
@@ -36,8 +36,8 @@ enum Wants {
 }
 
 /// Switches an open file to direct I/O if every request that a guest with such sectors can make is
-/// possible so: whole sectors, at any multiple of 512 bytes in memory. False: it is not, or the
-/// kernel does not tell.
+/// possible so: whole sectors, at any multiple of 512 bytes in memory. Returns false if such I/O is
+/// not possible, or the kernel does not tell.
 pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
     let fits = |offset: u32| sector_size.is_multiple_of(offset);
     let may = match wants(fd) {
@@ -48,8 +48,8 @@ pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) ->
     may && fcntl_setfl(fd, access | OFlags::DIRECT).is_ok() && reads(fd, sector_size)
 }
 
-/// The smallest write to an open file that needs no read of the bytes around it, as the system
-/// reports it: 512 to 4096 bytes.
+/// Returns the length of the smallest write to an open file that needs no read of the bytes around
+/// it, as the system reports it: 512 to 4096 bytes.
 pub(super) fn physical_sector_size(fd: BorrowedFd<'_>) -> u32 {
     let offset = match wants(fd) {
         Wants::Aligned { offset, .. } => Some(offset),
@@ -82,26 +82,27 @@ fn reads(fd: BorrowedFd<'_>, sector_size: u32) -> bool {
     pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
-/// Interval of a draining thread's checks. Normally a notification wakes it earlier.
+/// Interval at which a draining thread checks whether transfers are left. Normally a notification
+/// wakes it earlier.
 const DRAINS: Duration = Duration::from_secs(1);
 
 const DIRECT: u8 = 0;
 const DRAINING: u8 = 1;
 const CACHED: u8 = 2;
 
-/// Whether the transfers of an open file are direct. All its queues share this.
+/// The state of direct I/O on an open file, which all queues of the file share.
 pub(super) struct Direct {
     mode: AtomicU8,
     /// The flags that the file was opened with, without `O_DIRECT`.
     access: OFlags,
     submitters: Mutex<Vec<Weak<Submitter>>>,
-    /// Direct I/O of this image was refused once. This survives a close of the image.
+    /// True if direct I/O of this image was refused once. This value survives a close of the image.
     refused: Arc<AtomicBool>,
 }
 
 /// A queue or thread that submits an image's transfers to the kernel.
 pub(super) struct Submitter {
-    /// Direct transfers of this submitter may be in flight.
+    /// True while direct transfers of this submitter may be in flight.
     busy: AtomicBool,
     wake: Arc<WakeFd>,
 }
@@ -112,13 +113,13 @@ impl Direct {
         Self { mode: AtomicU8::new(mode), access, submitters: Mutex::default(), refused }
     }
 
-    /// Whether transfers are direct.
+    /// Returns true while transfers are direct.
     pub(super) fn is_on(&self) -> bool {
         self.mode.load(Ordering::Relaxed) == DIRECT
     }
 
-    /// Creates a submitter with nothing in flight. `wake` is notified when it may submit what it
-    /// had to hold back.
+    /// Creates a submitter with nothing in flight. `wake` is notified when the submitter may submit
+    /// transfers that it had to hold back.
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         let submitter = Arc::new(Submitter { busy: AtomicBool::new(false), wake });
         let mut submitters = self.submitters();
@@ -158,7 +159,7 @@ impl Direct {
         }
     }
 
-    /// Blocks until a thread's submitter may submit.
+    /// Blocks until the submitter of a thread may submit.
     pub(super) fn wait_to_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) {
         while !self.may_begin(fd, submitter) {
             submitter.wake.wait(Instant::now() + DRAINS);
@@ -207,8 +208,8 @@ pub(super) enum Refused {
     /// The transfer was direct and the first to be refused. From now on all transfers use the page
     /// cache, and this one must be submitted again.
     First,
-    /// The transfer was direct: it must be submitted again.
+    /// The transfer was direct, so it must be submitted again.
     Direct,
-    /// The transfer used the page cache: it has failed.
+    /// The transfer used the page cache, so it has failed.
     Cached,
 }

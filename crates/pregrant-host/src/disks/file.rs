@@ -44,8 +44,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the image's thread waits for threads that are ending before it reports the image as
-/// busy.
+/// The time that the image's thread waits for threads that are ending before it reports the image
+/// as busy.
 const ENDS: Duration = Duration::from_millis(50);
 
 /// An image in a raw file or on a block device.
@@ -53,16 +53,16 @@ pub struct FileImage {
     path: PathBuf,
     config: DiskConfig,
     open: Option<Opened>,
-    /// The image's thread; it starts at the first use.
+    /// The thread for the image's blocking calls. It starts when it is first used.
     thread: Option<BlockingCalls>,
-    /// The `open` in flight and its purpose; there is one at a time. Perhaps no one waits for it
-    /// any more.
+    /// The opening that is in flight, with its purpose. There is one at a time, and perhaps its
+    /// result is not wanted any more.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
-    /// The request for the length, while it is in flight.
+    /// The query of the image's length, while the image's thread works on it.
     measuring: Option<Answer<Result<Measured, Errno>>>,
-    /// The bytes after the last whole sector that were logged last.
+    /// Number of bytes after the last whole sector that was logged last.
     tail_said: u64,
-    /// Direct I/O of this image was refused; it is not tried again at the next open.
+    /// True if direct I/O of this image was refused. It is then not tried again at the next open.
     refused: Arc<AtomicBool>,
     lines: Arc<LineBudget>,
 }
@@ -80,14 +80,14 @@ struct How {
 struct Opened {
     file: Arc<OpenFile>,
     figures: DiskFigures,
-    /// Bytes after its last whole sector.
+    /// Number of bytes behind the file's last whole sector, which the disk does not show.
     tail: u64,
     identity: Option<String>,
-    /// The kernel's count of media in its drive.
+    /// The kernel's count of media changes of the device's drive.
     medium: Option<String>,
-    /// The image format that the content looks like. It is served as raw nevertheless.
+    /// The image format that the content looks like. The image is served as raw nevertheless.
     format: Option<&'static str>,
-    /// The file is on tmpfs: workers do its transfers themselves.
+    /// True if the file is on tmpfs, so that workers do its transfers themselves.
     in_memory: bool,
     /// The thread pool, made with the first queue if threads are configured or the kernel has no
     /// io_uring.
@@ -95,14 +95,15 @@ struct Opened {
 }
 
 impl Opened {
-    /// Wraps `others`, which can do any transfer, with the in-place disk if the file is in memory.
+    /// Puts a disk that works in place in front of `others`, which can do any transfer, if the file
+    /// is in memory.
     fn way_of(&self, others: Box<dyn Disk>) -> Box<dyn Disk> {
         if self.in_memory { Box::new(InPlaceDisk::new(Arc::clone(&self.file), others)) } else { others }
     }
 }
 
 impl FileImage {
-    /// The file at `path`, which is not opened yet.
+    /// Creates the image at `path`, which is not opened yet.
     pub fn new(path: impl Into<PathBuf>, config: DiskConfig) -> Self {
         Self {
             path: path.into(),
@@ -117,7 +118,7 @@ impl FileImage {
         }
     }
 
-    /// Describes how the image is open. None: it is not.
+    /// Describes how the image is open. None: the image is not open.
     pub fn describe(&self) -> Option<String> {
         let Opened { file, figures, tail, in_memory, pool, .. } = self.open.as_ref()?;
         let how = match in_memory {
@@ -157,7 +158,7 @@ impl FileImage {
         }
     }
 
-    /// Returns the image's thread, and None if it cannot be created.
+    /// Returns the image's thread. None: it cannot be created.
     fn thread(&mut self) -> Option<&BlockingCalls> {
         if self.thread.is_none() {
             self.thread = BlockingCalls::start().ok();
@@ -178,7 +179,7 @@ impl FileImage {
         }
     }
 
-    /// Remembers that the file is still being opened.
+    /// Remembers that the file is still being opened by the image's thread.
     #[cold]
     fn keep_opening(&mut self, how: How, answer: Answer<Result<Opened, OpenError>>) -> OpenError {
         self.opening = Some((how, answer));
@@ -317,14 +318,14 @@ impl Image for FileImage {
 struct Length {
     /// Number of whole logical sectors, in units of 512 bytes.
     sectors: u64,
-    /// Bytes after the last whole sector.
+    /// Number of bytes after the last whole sector.
     tail: u64,
 }
 
 /// Properties of an open image that may change.
 struct Measured {
     length: Length,
-    /// The drive contains another medium than the one that was opened.
+    /// True if the drive contains another medium than the one that was opened.
     is_another: bool,
 }
 
@@ -336,7 +337,7 @@ fn measure(file: &OpenFile, sector_size: u32, medium: Option<String>) -> Result<
     Ok(Measured { length, is_another })
 }
 
-/// Reads the current length.
+/// Reads the current length of the image.
 fn length(fd: BorrowedFd<'_>, sector_size: u32) -> Result<Length, Errno> {
     let bytes = seek(fd, SeekFrom::End(0))?;
     let tail = bytes % u64::from(sector_size);
@@ -479,7 +480,7 @@ fn open(
     Ok(Opened { file: Arc::new(file), figures, tail, identity, medium, format, in_memory, pool: None })
 }
 
-/// True for a block device, false for a regular file. None: it is neither.
+/// Returns true for a block device, and false for a regular file. None: it is neither.
 fn is_device(stat: &Stat) -> Option<bool> {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(false),
@@ -488,7 +489,7 @@ fn is_device(stat: &Stat) -> Option<bool> {
     }
 }
 
-/// Describes who uses a block device that could not be opened exclusively.
+/// Describes which processes use a block device that could not be opened exclusively.
 #[cold]
 fn who_has(path: &Path) -> String {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;

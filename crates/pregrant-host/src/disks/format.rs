@@ -1,8 +1,8 @@
 //! Detects images of other formats that are served as raw: a guest whose qcow2 file is configured
 //! as raw gets the qcow2 header as its first sector.
 //!
-//! What a guest may do: write such a header to its own disk. Then the log warns of it when the disk
-//! is attached the next time.
+//! What a guest may do: write such a header to its own disk. The log then warns of that format when
+//! the disk is attached the next time.
 
 use pregrant::blk::disk::{Buffer, SECTOR_BYTES};
 use rustix::fd::BorrowedFd;
@@ -21,10 +21,10 @@ const MARKS: [(&str, usize, &[u8]); 8] = [
 ];
 /// A vhd of fixed size begins with the disk and ends with a footer of this magic.
 const VHD_END: &[u8] = b"conectix";
-/// Bytes to read, aligned for direct I/O.
+/// Number of bytes to read, aligned for direct I/O.
 const READ: usize = Buffer::ALIGNMENT;
 
-/// The format that an open image looks like. None: it looks raw, or cannot be read.
+/// Returns the format that an open image looks like. None: it looks raw, or cannot be read.
 pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
     let first = bytes_at(fd, 0)?;
     let is_marked = |(_, at, mark): &&(&str, usize, &[u8])| {
@@ -40,7 +40,7 @@ pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
     last.bytes().get(footer..).filter(|rest| rest.starts_with(VHD_END)).map(|_| "vhd")
 }
 
-/// Reads what the file has of a page's bytes from `at` on.
+/// Reads those bytes of the page at `at` that the file has.
 fn bytes_at(fd: BorrowedFd<'_>, at: u64) -> Option<Buffer> {
     let mut buffer = Buffer::new(READ);
     buffer.set_len(READ);

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, StatxFlags, fstat, fstatfs, fstatvfs, major, minor, st
 /// The major number of loop devices.
 const LOOP: u32 = 7;
 
-/// The identity of an open file or block device. None: the kernel does not tell.
+/// Returns the identity of an open file or block device. None: the kernel does not tell.
 pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     let stat = fstat(fd).ok()?;
     if is_device {
@@ -36,9 +36,9 @@ pub(super) fn of(fd: BorrowedFd<'_>, is_device: bool) -> Option<String> {
     Some(text)
 }
 
-/// The kernel's count of media in a drive whose medium may change while it is open: a removable
-/// device or a loop device. None: it is no such drive, or the kernel does not tell. For other
-/// devices (ZFS) the count may also change with the length.
+/// Returns the kernel's count of media in a drive whose medium may change while it is open: a
+/// removable device or a loop device. None: the device is not such a drive, or the kernel does not
+/// report the count. For other devices (ZFS) the count may also change with the length.
 pub(super) fn medium(fd: BorrowedFd<'_>) -> Option<String> {
     let number = fstat(fd).ok()?.st_rdev;
     let is_removable = || device::of_disk(number, "removable").is_some_and(|removable| removable == "1");
@@ -76,7 +76,8 @@ mod tests {
     use rustix::fd::AsFd;
     use std::fs::{self, File};
 
-    /// tmpfs has no device, so its device number must not count where the file system id does.
+    /// tmpfs has no device, so its device number must not be part of the identity if there is a
+    /// file system id.
     #[test]
     fn a_device_number_that_is_another_at_each_mount_does_not_count() {
         let of_shm = file_system(File::open("/dev/shm").unwrap().as_fd(), 7);

@@ -31,13 +31,14 @@ impl ImageFace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Describes the open image and how it is opened. Empty: none is open.
+    /// Describes the open image and how it is opened. The text is empty if no image is open.
     pub fn describe(&self) -> String {
         self.inside().text.clone()
     }
 
-    /// For each queue, the descriptor that is readable when transfers have completed; returned once
-    /// per open. None: transfers complete as soon as they are submitted.
+    /// Returns, for each queue, the descriptor that becomes readable when transfers have completed.
+    /// It is returned once each time the image is opened. None: transfers complete as soon as they
+    /// are submitted.
     pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
         std::mem::take(&mut self.inside().readable)
     }
@@ -51,18 +52,18 @@ enum Kind {
 /// The image that a disk's keys name.
 pub struct NamedImage {
     config: DiskConfig,
-    /// The image that was opened last.
+    /// The image that was opened last, and the specification that names it.
     named: Option<(ImageSpec, Kind)>,
     face: ImageFace,
 }
 
 impl NamedImage {
-    /// Creates one with no image.
+    /// Creates a disk without an image.
     pub fn new(config: DiskConfig) -> Self {
         Self { config, named: None, face: ImageFace::default() }
     }
 
-    /// The facts that its worker reads.
+    /// Returns the facts about the image that the worker which serves the disk reads.
     pub fn face(&self) -> &ImageFace {
         &self.face
     }

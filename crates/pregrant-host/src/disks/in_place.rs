@@ -21,10 +21,10 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::fstatfs;
 use std::sync::Arc;
 
-/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
+/// The values of `TMPFS_MAGIC` and `RAMFS_MAGIC` in linux/magic.h.
 const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// Whether an open file is on tmpfs or ramfs.
+/// Returns true if an open file is on tmpfs or ramfs.
 pub(super) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u32)))
 }
@@ -34,9 +34,9 @@ pub(super) struct InPlaceDisk {
     file: Arc<OpenFile>,
     waiting: Vec<Transfer>,
     done: Vec<Done>,
-    /// Empty lists of fragments, for reuse.
+    /// Empty lists of fragments that are kept for reuse.
     spare: Vec<Pieces>,
-    /// The queue for discards.
+    /// The queue that executes discards.
     others: Box<dyn Disk>,
 }
 

@@ -15,16 +15,16 @@ use rustix::fs::{FlockOperation, fstat, major, minor};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Why an image cannot be locked.
+/// The reason why an image cannot be locked.
 #[derive(Debug)]
 pub(super) enum LockError {
-    /// Another process has the lock; it is named here in words.
+    /// Another process has the lock; the text describes that process.
     Held(String),
     /// The file does not support locks.
     Failed(Errno),
 }
 
-/// Locks an open file, exclusively or shared. Never blocks.
+/// Locks an open file, exclusively or shared, without blocking.
 pub(super) fn lock(file: impl AsFd, alone: bool) -> Result<(), LockError> {
     let how = match alone {
         true => FlockOperation::NonBlockingLockExclusive,
@@ -54,7 +54,7 @@ fn holder(file: impl AsFd) -> String {
     }
 }
 
-/// The process that holds the lock of an inode, according to `/proc/locks`.
+/// Returns the process that holds the lock of an inode, according to `/proc/locks`.
 fn owner(locks: &str, inode: &str) -> Option<i64> {
     // 1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF
     let mut fields = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());

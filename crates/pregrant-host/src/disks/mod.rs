@@ -48,10 +48,10 @@ use std::time::Duration;
 named! {
     /// The method of transfers to and from a file.
     IoWay, "a way" {
-        /// io_uring, or threads if the kernel has none.
+        /// io_uring is used, or threads if the kernel does not have it.
         #[default]
         Uring = "uring",
-        /// A thread pool per image.
+        /// Each image has a pool of threads.
         Threads = "threads",
     }
 }
@@ -60,7 +60,7 @@ named! {
 pub struct DiskConfig {
     /// The method of transfers to and from a file.
     pub io: IoWay,
-    /// Whether to use direct I/O, if the file allows it.
+    /// True to use direct I/O, if the file allows it.
     pub direct: bool,
 }
 
@@ -70,7 +70,7 @@ impl Default for DiskConfig {
     }
 }
 
-/// Threads of an image that does all transfers by threads.
+/// Number of threads of an image that does all transfers by threads.
 const THREADS: usize = 4;
-/// How long an orderly shutdown waits for a disk that does not answer.
+/// The time that an orderly shutdown waits for a disk that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);

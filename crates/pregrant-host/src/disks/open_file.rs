@@ -31,7 +31,7 @@ impl ImageNumber {
         Self::from_parts(stat.st_mode, stat.st_rdev, (stat.st_dev, stat.st_ino))
     }
 
-    /// Built from a device's number, or from a file's file system and inode.
+    /// Builds the number from a device's number, or from a file's file system and inode.
     pub(super) fn from_parts(mode: RawMode, device: u64, (file_system, inode): (u64, u64)) -> Self {
         match FileType::from_raw_mode(mode) {
             FileType::BlockDevice => Self(device, 0),
@@ -43,7 +43,7 @@ impl ImageNumber {
 /// Open files of closed images, which may have transfers in flight.
 static LEFT_BEHIND: Mutex<Vec<(ImageNumber, Weak<OpenFile>)>> = Mutex::new(Vec::new());
 
-/// Whether transfers of a closed image are still in flight.
+/// Returns true while transfers of a closed image are still in flight.
 pub(super) fn is_left_behind(number: ImageNumber) -> bool {
     let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
     left.retain(|(_, file)| file.strong_count() > 0);
@@ -52,28 +52,28 @@ pub(super) fn is_left_behind(number: ImageNumber) -> bool {
 
 /// The open file of an image.
 pub(super) struct OpenFile {
-    /// The first field, so that it is closed first: the next owner of the lock may want the device
-    /// exclusively.
+    /// The check for lost writes. It is the first field so that it is closed first: the next owner
+    /// of the lock may want the device exclusively.
     writeback: Writeback,
     fd: OwnedFd,
     number: ImageNumber,
     path: PathBuf,
-    /// Bytes of a block device's own logical sectors. None: it is a file.
+    /// The length of a block device's own logical sectors in bytes. None: the image is a file.
     device_sectors: Option<u32>,
-    /// Others may have the image open, too.
+    /// True if other processes may have the image open, too.
     is_shared: bool,
     direct: Direct,
     /// The drive now contains another medium than the one that was opened.
     is_replaced: AtomicBool,
-    /// The kernel could not access a guest's mapped pages.
+    /// True if the kernel could not access a guest's mapped pages.
     cannot_reach: AtomicBool,
     /// The budget of log lines for the image, which survives a close.
     lines: Arc<LineBudget>,
 }
 
 impl OpenFile {
-    /// `fd` was opened at `path`. If it is a block device, `device_sectors` has the bytes of its
-    /// logical sectors.
+    /// Creates the open file of the image at `path`, whose descriptor is `fd`. If it is a block
+    /// device, `device_sectors` is the length of its logical sectors in bytes.
     pub(super) fn new(
         (fd, number): (OwnedFd, ImageNumber),
         path: &Path,
@@ -97,7 +97,7 @@ impl OpenFile {
         }
     }
 
-    /// Called when the image is closed.
+    /// Called when the image is closed while transfers may be in flight.
     pub(super) fn leave_behind(self: &Arc<Self>) {
         let mut left = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
         left.push((self.number, Arc::downgrade(self)));
@@ -111,45 +111,45 @@ impl OpenFile {
         self.device_sectors.is_some()
     }
 
-    /// Bytes of the device's own logical sectors.
+    /// Returns the size in bytes of the device's own logical sectors.
     pub(super) fn sector_size(&self) -> u32 {
         self.device_sectors.unwrap_or(SECTOR_BYTES as u32)
     }
 
-    /// Whether transfers bypass the page cache.
+    /// Returns true while transfers bypass the page cache.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_on()
     }
 
-    /// See [`Direct::submitter`].
+    /// Creates a submitter; see [`Direct::submitter`].
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         self.direct.submitter(wake)
     }
 
-    /// See [`Direct::may_begin`].
+    /// Checks whether a submitter may submit; see [`Direct::may_begin`].
     #[inline]
     pub(super) fn may_begin(&self, submitter: &Submitter) -> bool {
         self.direct.may_begin(self.fd(), submitter)
     }
 
-    /// See [`Direct::wait_to_begin`].
+    /// Blocks until a submitter may submit; see [`Direct::wait_to_begin`].
     pub(super) fn wait_to_begin(&self, submitter: &Submitter) {
         self.direct.wait_to_begin(self.fd(), submitter);
     }
 
-    /// See [`Direct::idle`].
+    /// Reports a submitter as idle; see [`Direct::idle`].
     #[inline]
     pub(super) fn idle(&self, submitter: &Submitter) {
         self.direct.idle(self.fd(), submitter);
     }
 
-    /// See [`Writeback::flushed`].
+    /// Records the outcome of a flush; see [`Writeback::flushed`].
     pub(super) fn flushed(&self, outcome: Result<(), Errno>) -> Result<(), Errno> {
         self.writeback.flushed(outcome)
     }
 
-    /// Handles a transfer that the kernel refused. True: it was direct and must be submitted again;
-    /// this image does no more direct transfers.
+    /// Handles a transfer that the kernel refused. Returns true if it was direct. It must then be
+    /// submitted again, and this image does no more direct transfers.
     #[cold]
     pub(super) fn goes_another_way(&self, what: Arguments<'_>) -> bool {
         let refused = self.direct.refused();
@@ -163,13 +163,13 @@ impl OpenFile {
         refused != Refused::Cached
     }
 
-    /// Whether a transfer of this kind goes through a bounce buffer; see
+    /// Returns true if a transfer of this kind uses a bounce buffer; see
     /// [`transfer`](super::transfer).
     pub(super) fn bounces(&self, op: IoOp) -> bool {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
     }
 
-    /// Notes that the kernel cannot access guests' mapped pages for this process.
+    /// Records that the kernel cannot access guests' mapped pages for this process.
     #[cold]
     pub(super) fn cannot_reach_guests(&self) {
         if !self.cannot_reach.swap(true, Ordering::Relaxed) {
@@ -213,7 +213,7 @@ impl OpenFile {
         }
     }
 
-    /// Whether all transfers must fail.
+    /// Returns true if all transfers must fail, because another medium is in the drive.
     #[inline]
     pub(super) fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)

@@ -32,7 +32,7 @@ const TURN: Duration = Duration::from_millis(1);
 struct Lane {
     done: Mutex<Vec<Done>>,
     wake: Arc<WakeFd>,
-    /// The queue was dropped; written under the lock of the transfers.
+    /// True once the queue was dropped; written under the lock of the transfers.
     over: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ struct Shared {
     transfers: Mutex<TransferQueue>,
     more: Condvar,
     file: Arc<OpenFile>,
-    /// The image's thread, which does the transfers if there is no other.
+    /// The image's thread, which does the transfers if the pool has no thread of its own.
     one_by_one: Option<(BlockingCalls, Arc<Submitter>)>,
 }
 
@@ -179,19 +179,19 @@ pub(super) struct PoolQueue {
     pool: Arc<Pool>,
     lane: Arc<Lane>,
     in_flight: usize,
-    /// Completed transfers that have not been fetched.
+    /// Completed transfers that the queue's owner has not fetched.
     here: Vec<Done>,
 }
 
 impl PoolQueue {
-    /// Queues a transfer.
+    /// Adds a transfer to the queue.
     pub(super) fn take(&mut self, transfer: Transfer) {
         self.in_flight += 1;
         lock(&self.pool.0.transfers).waiting.push_back((Arc::clone(&self.lane), transfer));
         self.pool.0.notify();
     }
 
-    /// Number of transfers that have not completed.
+    /// Returns the number of transfers that have not completed.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }

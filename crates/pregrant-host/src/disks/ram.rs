@@ -31,15 +31,16 @@ struct Memory {
     identity: String,
 }
 
-/// A RAM image.
+/// An image in the memory of the backend's process.
 pub struct RamImage {
     bytes: u64,
-    /// Allocated at the first use.
+    /// The image's memory, which is allocated when it is first used.
     memory: Option<Arc<Memory>>,
 }
 
 impl RamImage {
-    /// An image of `bytes` bytes, which must be whole pages. Its memory is not allocated yet.
+    /// Creates an image of `bytes` bytes, which must be whole pages. Its memory is not allocated
+    /// yet.
     pub fn new(bytes: u64) -> Self {
         Self { bytes, memory: None }
     }
@@ -90,8 +91,8 @@ impl fmt::Debug for RamImage {
     }
 }
 
-/// A new identity, which no other RAM disk has while the machine runs, of any process in any
-/// namespace.
+/// Returns a new identity, which no other RAM disk of any process in any namespace has while the
+/// machine runs.
 fn identity() -> String {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let made = MADE.fetch_add(1, Ordering::Relaxed);

@@ -14,16 +14,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The image that `params` names.
+/// The image that the key `params` names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ImageSpec {
-    /// A raw file or a block device, which its type decides.
+    /// The image is a raw file or a block device; the file's type decides which.
     Path(PathBuf),
-    /// Memory of this many bytes.
+    /// The image is this number of bytes of memory.
     Ram(u64),
 }
 
-/// The text names no image.
+/// The text does not name an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownImage(String);
 
@@ -42,9 +42,10 @@ impl std::error::Error for UnknownImage {}
 
 /// Names of formats that mean "raw".
 const RAW: [&str; 4] = ["aio", "raw", "file", "phy"];
-/// More than any machine has, and small enough for a file offset.
+/// A limit for RAM disks that is more than the memory of any machine, and small enough for a file
+/// offset.
 const RAM_MOST: u64 = 1 << 46;
-/// The directory for a path that does not begin with `/`.
+/// The directory to which a path is relative that does not begin with `/`.
 const DEV: &str = "/dev";
 
 impl FromStr for ImageSpec {

@@ -34,16 +34,16 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{fallocate, fdatasync};
 use rustix::io::Errno;
 
-/// Largest number of fragments of one request: the kernel's IOV_MAX.
+/// Largest number of fragments of one system call: the kernel's IOV_MAX.
 const PIECES_MOST: usize = 1024;
-/// Largest number of bytes of a discard in one call.
+/// Largest number of bytes that one call discards.
 const DISCARD_PIECE: u64 = 256 << 20;
 /// Number of times a request that made no progress is retried.
 const TRIES: u8 = 100;
 /// Number of times io_uring gets a request again that it failed to carry out.
 const URING_TRIES: u8 = 3;
 
-/// The state of a transfer after a request.
+/// The state of a transfer after one of its system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     /// The rest of the transfer must be submitted again.
@@ -60,21 +60,21 @@ pub(super) struct Pieces(Vec<iovec>);
 // go to another thread with it.
 unsafe impl Send for Pieces {}
 
-/// One [`Io`] in the form that the kernel takes.
+/// A request to the image ([`Io`]) in the form that the kernel accepts.
 pub(super) struct Transfer {
     io: Io,
     bounce: Option<Buffer>,
-    /// All fragments; those before `first` are done.
+    /// All fragments of the transfer; those before `first` are done.
     pieces: Pieces,
     first: usize,
-    /// The next byte on the disk, and the number of bytes left.
+    /// The next byte on the disk; `left` is the number of bytes that are left.
     at: u64,
     left: u64,
     tries: u8,
 }
 
 impl Transfer {
-    /// Wraps an I/O; `pieces` is an old list to be reused.
+    /// Creates the transfer of an I/O; `pieces` is an old list that is reused.
     pub(super) fn new(io: Io, file: &OpenFile, pieces: Pieces) -> Self {
         let (at, left) = (io.sector * SECTOR_BYTES as u64, io.sectors * SECTOR_BYTES as u64);
         let mut transfer = Self { io, bounce: None, pieces, first: 0, at, left, tries: 0 };
@@ -117,13 +117,14 @@ impl Transfer {
         self.bounce = Some(buffer);
     }
 
-    /// Whether the kernel's io_uring does not support the request.
+    /// True if the kernel's io_uring does not support the request, so that a thread must execute
+    /// it.
     pub(super) fn needs_thread(&self, file: &OpenFile) -> bool {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
 
-    /// The request for io_uring for what is left. The submitter must keep the transfer untouched
-    /// until the kernel has [ended](Self::ended) it.
+    /// Returns the io_uring request for the bytes that are not transferred yet. The submitter must
+    /// keep the transfer untouched until the kernel has [ended](Self::ended) the request.
     pub(super) fn request(&self, file: &OpenFile) -> squeue::Entry {
         let fd = types::Fd(file.fd().as_raw_fd());
         let pieces = &self.pieces.0[self.first..];
@@ -145,8 +146,8 @@ impl Transfer {
         }
     }
 
-    /// The size of the next part of a discard. A part ends at a multiple of the maximum, so that it
-    /// does not split a unit of the device.
+    /// Returns the size of the next part of a discard. A part ends at a multiple of the maximum, so
+    /// that it does not split a unit of the device.
     fn discard_piece(&self) -> u64 {
         self.left.min(DISCARD_PIECE - self.at % DISCARD_PIECE)
     }
@@ -157,7 +158,7 @@ impl Transfer {
         self.ended(file, result)
     }
 
-    /// The system call for what is left.
+    /// Makes the system call for the bytes that are not transferred yet.
     fn call(&self, file: &OpenFile) -> Result<usize, Errno> {
         let pieces = &self.pieces.0[self.first..];
         let (fd, n) = (file.fd().as_raw_fd(), pieces.len().min(PIECES_MOST) as i32);
@@ -180,8 +181,8 @@ impl Transfer {
             .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 
-    /// Whether io_uring itself keeps failing, without reaching the storage, so that the transfer
-    /// must be done by a system call. If it was the storage's error after all, the system call
+    /// Returns true if io_uring itself keeps failing, without reaching the storage, so that a
+    /// system call must do the transfer. If the error was the storage's after all, that system call
     /// returns it again.
     pub(super) fn is_not_carried_out(&mut self, e: Errno) -> bool {
         // A failed flush is not retried, since the second one would succeed.
@@ -294,8 +295,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// A discard is submitted in parts, one at a time. Each begins where the last one ended, mostly
-    /// at a multiple of the maximum.
+    /// A discard is submitted in parts, one at a time. Each part begins where the last one ended,
+    /// mostly at a multiple of the maximum.
     #[test]
     fn a_discard_is_done_in_pieces() {
         let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

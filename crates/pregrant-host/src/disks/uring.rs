@@ -38,7 +38,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Entries of the submission ring, and most requests in flight.
+/// Number of entries of the submission ring, and largest number of requests in flight.
 const BATCH: u32 = 128;
 const DEPTH: usize = 2 * BATCH as usize;
 /// The io_uring opcodes that a [`Transfer`] uses.
@@ -64,23 +64,23 @@ struct Ring {
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
-    /// Slots that were not submitted.
+    /// Slots whose requests were not submitted yet.
     waiting: VecDeque<usize>,
-    /// Slots in the submission ring that the kernel has not read, oldest first.
+    /// The slots in the submission ring that the kernel has not read; the oldest is first.
     unread: VecDeque<usize>,
-    /// Requests in flight.
+    /// Number of requests that the kernel has accepted and not completed.
     in_kernel: usize,
-    /// The kernel accepts no more requests; those in flight will end.
+    /// The kernel accepts no more requests; those in flight will complete.
     refused: bool,
-    /// No more requests are submitted, because the kernel failed to execute one.
+    /// The kernel failed to execute a request, so no more are submitted.
     fails: bool,
-    /// A pool queue for what io_uring does not support.
+    /// A queue of the thread pool for requests that io_uring does not support.
     discards: Option<PoolQueue>,
-    /// A pool queue for all transfers, once io_uring is not used any more.
+    /// A queue of the thread pool for all transfers, once io_uring is not used any more.
     others: Option<PoolQueue>,
     done: Vec<Done>,
     ended: Vec<(usize, i32)>,
-    /// Empty lists of fragments, for reuse.
+    /// Empty lists of fragments that are kept for reuse.
     spare: Vec<Pieces>,
 }
 
@@ -205,8 +205,8 @@ impl Ring {
         self.refuse();
     }
 
-    /// The kernel accepts no more requests, and those that it has not read it never will, since no
-    /// one enters this ring again. Threads do them.
+    /// Called when the kernel accepts no more requests. It will never read those that it has not
+    /// read, since this ring is not entered again. Threads execute them.
     #[cold]
     fn refuse(&mut self) {
         self.refused = true;
@@ -214,8 +214,8 @@ impl Ring {
         self.have_done(left);
     }
 
-    /// The kernel failed to carry out a request, without reaching the storage. Requests that it has
-    /// not read go to the threads; those in flight may still succeed.
+    /// Called when the kernel failed to execute a request, without reaching the storage. Threads
+    /// execute the requests that the kernel has not read; those in flight may still succeed.
     #[cold]
     fn give_up(&mut self, why: Errno) {
         if !std::mem::replace(&mut self.fails, true) {
@@ -317,7 +317,7 @@ impl Ring {
         done.append(&mut self.done);
     }
 
-    /// Whether any of its transfers is in flight or queued for a thread.
+    /// Returns true while a transfer of this queue is in flight or waits for a thread.
     fn is_busy(&self) -> bool {
         self.in_kernel > 0
             || !self.waiting.is_empty()
@@ -385,8 +385,8 @@ impl Disk for UringDisk {
 
 impl Drop for UringDisk {
     /// The owner has waited as long as it should. The image's thread, which exists even if no other
-    /// can be created, keeps the memory and the open file of transfers in flight. Meanwhile the
-    /// image is not opened again.
+    /// thread can be created, keeps the memory and the open file of transfers in flight. The image
+    /// is not opened again before these have ended.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain(Instant::now()) {

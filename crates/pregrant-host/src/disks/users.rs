@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How a guest uses an image.
+/// The use that a guest makes of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Purpose {
     pub guest: DomId,
@@ -45,9 +45,10 @@ pub(super) struct Purpose {
     pub is_live: bool,
 }
 
-/// qemu's locks are the bytes from here on.
+/// The offset from which on qemu locks bytes of a file.
 const FIRST_BYTE: i64 = 100;
-/// A lock of the first byte means: this user writes. A lock of the second: no one else may write.
+/// The byte that qemu locks if it writes to the file. The next constant is the byte that it locks
+/// if no other process may write.
 const WRITES: i64 = 101;
 const NO_OTHER_WRITES: i64 = 201;
 
@@ -88,8 +89,8 @@ pub(super) fn excluding(fd: BorrowedFd<'_>, stat: &Stat, path: &Path, purpose: P
     None
 }
 
-/// Acquires the locks that qemu checks. A file system without them still has the other
-/// [`lock`](super::lock).
+/// Acquires the locks that qemu checks. On a file system without such locks there is still the
+/// other [`lock`](super::lock).
 pub(super) fn lock_for_qemu(fd: BorrowedFd<'_>, writable: bool) {
     for byte in [writable.then_some(WRITES), Some(NO_OTHER_WRITES)].into_iter().flatten() {
         let _ = byte_lock::take(fd, byte..byte + 1, byte_lock::Kind::Shared);
@@ -102,7 +103,7 @@ fn has(fd: BorrowedFd<'_>, byte: i64) -> bool {
     byte_lock::other(fd, byte..byte + 1).is_some_and(|first| first >= FIRST_BYTE)
 }
 
-/// Whether this guest's device model has the image among its arguments.
+/// Returns true if this guest's device model has the image among its arguments.
 fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     let Some(path) = path.to_str() else { return false };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -110,8 +111,8 @@ fn is_with_device_model(path: &Path, guest: DomId) -> bool {
     lines.any(|line| is_device_model(&line, path, guest))
 }
 
-/// Whether a process with these arguments is this guest's device model and uses an image of this
-/// path.
+/// Returns true if a process with these arguments is this guest's device model and uses an image of
+/// this path.
 fn is_device_model(cmdline: &[u8], path: &str, guest: DomId) -> bool {
     let arguments: Vec<_> = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let number = guest.0.to_string();
@@ -125,7 +126,7 @@ struct Image {
     number: ImageNumber,
     /// The numbers of a device and of its partitions.
     devices: Vec<u64>,
-    /// The path that its descriptor in `/proc` leads to.
+    /// The path to which the descriptor in `/proc` of the open image leads.
     path: Option<PathBuf>,
 }
 
@@ -139,7 +140,7 @@ impl Image {
         }
     }
 
-    /// Whether this path, or the device of this number (0: none), is the image.
+    /// Returns true if this path, or the device of this number (0: none), is the image.
     fn is(&self, named: &Path, number: u64) -> bool {
         if self.devices.contains(&number) {
             return true;
@@ -156,21 +157,22 @@ impl Image {
     }
 }
 
-/// The numbers of a block device and of its partitions.
+/// Returns the numbers of a block device and of its partitions.
 fn numbers_of(device: u64) -> Vec<u64> {
     let at = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     [vec![device], numbers_at(Path::new(&at))].concat()
 }
 
-/// Device numbers of the device in this directory of sysfs, and of its partitions.
+/// Returns the device numbers of the device in this directory of sysfs, and of its partitions.
 fn numbers_at(at: &Path) -> Vec<u64> {
     let parts = fs::read_dir(at).into_iter().flatten().flatten().map(|part| part.path());
     let all = parts.chain([at.into()]);
     all.filter_map(|at| number(&fs::read_to_string(at.join("dev")).ok()?)).collect()
 }
 
-/// The inode at a path, from the kernel's cache: it is cached while it is open. A file system that
-/// hangs is not queried, so it does not block the images of others.
+/// Returns the number of the inode at a path, from the kernel's cache, in which an open file always
+/// is. A file system that hangs is not queried, so it does not block the images of other file
+/// systems.
 fn number_of(path: &Path) -> Result<ImageNumber, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
@@ -222,7 +224,7 @@ fn number(text: &str) -> Option<u64> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// An entry of mountinfo.
+/// An entry of `/proc/self/mountinfo`.
 #[derive(PartialEq, Eq, Debug)]
 struct Mount {
     number: u64,

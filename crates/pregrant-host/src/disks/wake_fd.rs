@@ -10,7 +10,7 @@ use std::time::Instant;
 pub(super) struct WakeFd(OwnedFd);
 
 impl WakeFd {
-    /// Creates one that is not readable.
+    /// Creates a descriptor that is not readable.
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }

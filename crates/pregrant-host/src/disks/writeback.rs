@@ -25,14 +25,14 @@ use std::sync::{Mutex, PoisonError};
 
 /// Detects writes that the page cache accepted and the storage lost.
 pub(super) struct Writeback {
-    /// A second open file of the image. None: there is no cache, or the image is only read.
+    /// A second open file of the image. None: writes are not cached, or the image is only read.
     second: Option<OwnedFd>,
-    /// The reported error, once writes were lost.
+    /// The error that was reported when writes were lost.
     lost: Mutex<Option<Errno>>,
 }
 
 impl Writeback {
-    /// The check of an image that is not cached, or only read: it reports nothing.
+    /// Creates the check for an image that is not cached, or only read. It reports no errors.
     pub(super) fn none() -> Self {
         Self { second: None, lost: Mutex::default() }
     }
@@ -59,7 +59,8 @@ impl Writeback {
     }
 }
 
-/// Whether this open file has lost writes to report. It does not wait for the storage.
+/// Asks the kernel whether it lost writes of this open file that were not reported yet. The call
+/// does not wait for the storage.
 fn ask(fd: &OwnedFd) -> Result<(), Errno> {
     // No page is that far in the file, so there is nothing to wait for, and a pending error is
     // reported all the same.

@@ -1,4 +1,5 @@
-//! Which devices of a class a backend serves: all of a guest's, or one. Operators choose so.
+//! The choice of an operator which devices of a class a backend serves: all devices of a guest, or
+//! one.
 
 /// A guest's device that an operator chose, or all devices of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +16,7 @@ impl DeviceChoice {
         chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))
     }
 
-    /// Whether this names the device.
+    /// Returns true if the choice includes the device.
     pub fn names(&self, front: u16, handle: u32) -> bool {
         self.front == front && self.handle.is_none_or(|h| h == handle)
     }

@@ -26,15 +26,15 @@ use std::time::{Duration, Instant};
 
 /// Number of log lines of either kind (faults, others) that one device can cause at once.
 pub const LINES_PER_DEVICE: u32 = 16;
-/// After that the device may cause one more line of each kind in this time.
+/// When a device has used up its first lines, it may cause one more line of each kind in this time.
 pub const NEXT_LINE: Duration = Duration::from_secs(60);
-/// The two bounds above.
+/// The rate of lines for one device: the two bounds above.
 const ONE_DEVICE: LineRate = LineRate { burst: LINES_PER_DEVICE, each: NEXT_LINE };
-/// Bound for all devices together, of either kind. It is large, since a backend that starts logs
-/// two or three lines for each device.
+/// The rate of lines for all devices together, of either kind. It is large, since a backend that
+/// starts logs two or three lines for each device.
 pub const ALL_DEVICES: LineRate = LineRate { burst: 8192, each: Duration::from_millis(100) };
 
-/// One value for lines about faults and one for other lines.
+/// Two values: one for lines about faults, and one for other lines.
 #[derive(Default, Debug)]
 struct ByKind<B> {
     faults: B,
@@ -47,11 +47,11 @@ impl<B> ByKind<B> {
     }
 }
 
-/// Budget of one device for one kind of lines.
+/// The budget of one device for one kind of line.
 #[derive(Default, Debug)]
 struct Budget {
     lines: Lines,
-    /// Time of the last line.
+    /// The time at which the last line was written.
     last: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ pub struct DeviceLogs(Rc<Shared>);
 
 struct Shared {
     lines: RefCell<ByKind<Lines>>,
-    /// A clock with any start.
+    /// A clock that may start at any time.
     now: Box<dyn Fn() -> Duration>,
 }
 
@@ -81,12 +81,12 @@ impl Default for DeviceLogs {
 }
 
 impl DeviceLogs {
-    /// With a clock of the caller, for tests.
+    /// Creates a log with a clock of the caller, for tests.
     pub(super) fn by_clock(now: impl Fn() -> Duration + 'static) -> Self {
         Self(Rc::new(Shared { lines: RefCell::default(), now: Box::new(now) }))
     }
 
-    /// The log of a device that was just found.
+    /// Creates the log of a device that was just found.
     pub fn of(&self, id: DeviceId) -> DeviceLog {
         let (all, own) = (self.clone(), Rc::default());
         DeviceLog { id, all, own }
@@ -163,23 +163,23 @@ impl DeviceLog {
         None
     }
 
-    /// True if another line of its kind may follow at once.
+    /// True if another line of the same kind may follow at once.
     fn has_more(&self, level: Level) -> bool {
         let now = (self.all.0.now)();
         self.own.budgets.borrow_mut().of(level).lines.has_room(ONE_DEVICE, now)
     }
 
-    /// Writes a line about what failed.
+    /// Logs the error of an outcome, if it is one.
     pub fn failed<T>(&self, level: Level, outcome: Result<T, String>) -> Option<T> {
         outcome.inspect_err(|why| self.say(level, why)).ok()
     }
 
-    /// Number of lines that were not written.
+    /// Returns the number of lines that were not written.
     pub fn left_out(&self) -> u64 {
         self.own.left_out.get()
     }
 
-    /// Number of lines that were written.
+    /// Returns the number of lines that were written.
     #[cfg(test)]
     pub(super) fn written(&self) -> u64 {
         self.own.written.get()

@@ -26,7 +26,7 @@
 
 /// Worker time by which a vif may be ahead of the others.
 const LEAD_NS: u64 = 5_000;
-/// How long the vifs that are ahead wait for one that has just become idle.
+/// The time that the vifs that are ahead wait for a vif that has just become idle.
 const PATIENCE_NS: u64 = 3_000;
 /// Worker time that an idle vif may claim later. It covers the gaps between the vif's bursts.
 const CREDIT_NS: u64 = 200_000;
@@ -47,7 +47,7 @@ struct Price {
 }
 
 impl Price {
-    /// A full turn moves the price by 1/64.
+    /// The divisor of the price's step: a full turn moves the price by 1/64.
     const STEP: u64 = 64;
     /// Requests of a turn that make a whole step.
     const FULL_TURN: u64 = 64;
@@ -65,7 +65,7 @@ impl Price {
         }
     }
 
-    /// Cost of `requests` requests at this price.
+    /// Returns the cost of `requests` requests at this price.
     #[inline]
     fn of(&self, requests: u64) -> u64 {
         self.charged.saturating_mul(requests)
@@ -87,7 +87,8 @@ struct Paid {
 }
 
 impl Paid {
-    /// A mean of the last turns: each counts a sixteenth less than the next.
+    /// Adds a turn to a mean of the last turns, in which each counts a sixteenth less than the next
+    /// one.
     #[inline]
     fn add(&mut self, turn: Self) {
         self.time = self.time - self.time / 16 + turn.time * 16;
@@ -99,9 +100,9 @@ impl Paid {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     spent_ns: u64,
-    /// The vif had work, at most `PATIENCE_NS` ago.
+    /// True if the vif had work at most `PATIENCE_NS` ago.
     busy: bool,
-    /// How long the vifs that are ahead have waited for this one since.
+    /// The time that the vifs that are ahead have waited for this vif since it became idle.
     idle_ns: u64,
     lately: Paid,
     /// Worker time of its turns beyond 3/2 of the charged time, in 1/256 ns.
@@ -113,7 +114,7 @@ pub struct Turn {
 pub struct FairScheduler {
     /// Least worker time among busy vifs, as of the last round.
     floor_ns: u64,
-    /// Like `floor_ns`, for the current round so far.
+    /// The value of `floor_ns` for the current round so far.
     next_floor_ns: u64,
     /// Worker time of the vif that has used most.
     top_ns: u64,
@@ -121,7 +122,7 @@ pub struct FairScheduler {
     began_ns: u64,
     /// Duration of the last round if no vif had work in it, else 0.
     waited_ns: u64,
-    /// Somebody was served in this round.
+    /// True if a vif was served in this round.
     worked: bool,
     price: Price,
 }
@@ -142,7 +143,7 @@ impl Default for FairScheduler {
 }
 
 impl FairScheduler {
-    /// A new round begins now.
+    /// Begins a new round.
     #[inline]
     pub fn begin(&mut self, now_ns: u64) {
         self.price.charged = self.price.now;
@@ -211,11 +212,12 @@ impl FairScheduler {
 mod tests {
     use super::*;
 
-    /// The cost of a round in which no queue has work.
+    /// The time of a round in which no queue has work.
     const CHECK_NS: u64 = 50;
 
-    /// Plays vifs: for each, how long a batch takes, and how long after the batch's end the next
-    /// one is there. Returns the part of `total` that each vif got.
+    /// Simulates vifs. For each vif, the two values are the time that a batch takes, and the time
+    /// after the batch's end at which the next one is there. Returns the part of `total` that each
+    /// vif got.
     fn shares(vifs: &[(u64, u64)], total: u64) -> Vec<u64> {
         let (mut turns, mut now) = (FairScheduler::default(), 0);
         let mut state = vec![(Turn::default(), 0u64, 0u64); vifs.len()];
@@ -310,8 +312,9 @@ mod tests {
     }
 
     /// Simulates 400 ms of a worker that serves four guests: three with full rings, each with 64
-    /// requests of 31 ns in each turn, and a fourth whose time and requests `choose` decides,
-    /// knowing the scheduler's state. Returns the fourth's time in hundredths of a fair quarter.
+    /// requests of 31 ns in each turn, and a fourth guest, whose time and requests `choose` decides
+    /// from the scheduler's state. Returns the time of the fourth guest in hundredths of a fair
+    /// quarter.
     fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
         let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());

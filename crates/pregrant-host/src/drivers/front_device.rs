@@ -20,16 +20,16 @@ use std::time::Duration;
 const EVENTS_PER_TURN: usize = 128;
 /// Interval of checks for pages that a back still has mapped, since no event reports their release.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
-/// Interval of retries while this end closes.
+/// Interval of attempts to close while this end closes.
 pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);
 
-/// Why a guest's device cannot go on.
+/// The reason why a guest's device cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
     /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
-    /// A key is of no use.
+    /// A key of the device has a value that cannot be used.
     #[error("{0}")]
     Device(#[from] DeviceError),
     /// The xenbus handshake failed.
@@ -37,7 +37,7 @@ pub enum FrontendError {
     Connect {
         /// The device, as log lines name it.
         device: String,
-        /// The reason.
+        /// The reason why the handshake failed.
         what: String,
     },
     #[error("{0}")]
@@ -49,17 +49,17 @@ pub enum FrontendError {
     Fault {
         /// The device, as log lines name it.
         device: String,
-        /// What the back did wrong.
+        /// The violation that the back committed.
         fault: PeerFault,
     },
     /// The toolstack has not created this device.
     #[error("{}", missing(.domid, .class, .handle, .there))]
     Missing {
-        /// The guest's domain id.
+        /// The domain id of this guest.
         domid: DomId,
         /// The class of the device.
         class: Class,
-        /// The number that was asked for.
+        /// The device number that was asked for.
         handle: u32,
         /// Numbers of the devices of this class that exist.
         there: Vec<u32>,
@@ -72,7 +72,7 @@ pub enum FrontendError {
     },
 }
 
-/// A device's number, with the name if it is a disk.
+/// Formats a device's number, with the name if the device is a disk.
 fn numbered(class: Class, handle: u32) -> String {
     match class {
         Class::VBD => format!("{handle} ({})", device_number::name(handle)),
@@ -103,7 +103,7 @@ pub(super) struct FrontDevice<P, T> {
     pub xs: Client<T>,
 }
 
-/// The devices of a class that the toolstack has created for a domain.
+/// Returns the devices of a class that the toolstack has created for a domain.
 fn devices<T: Transport>(xs: &mut Client<T>, domid: DomId, class: Class) -> Result<Vec<u32>, XsError> {
     let names = match xs.directory(&format!("{}/device/{}", path::home(domid), class.name())) {
         Err(e) if e.is_not_found() => Vec::new(),
@@ -115,7 +115,7 @@ fn devices<T: Transport>(xs: &mut Client<T>, domid: DomId, class: Class) -> Resu
 }
 
 impl<P: Platform, T: Transport> FrontDevice<P, T> {
-    /// Finds the own domain's device `handle` and begins to watch its back.
+    /// Finds device `handle` of this domain, and begins to watch its back.
     pub fn new(platform: P, mut xs: Client<T>, class: Class, handle: u32) -> Result<Self, FrontendError> {
         let device = match Device::front(&mut xs, class, handle) {
             Err(DeviceError::Key(KeyError { seen: None, .. })) => {
@@ -134,7 +134,7 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         Ok(Self { platform, device, xs })
     }
 
-    /// The arguments of a driver's step.
+    /// Returns the arguments that a step of the driver needs.
     pub fn split(&mut self) -> (&P, StoreBus<'_, T>) {
         (&self.platform, StoreBus { device: &self.device, xs: &mut self.xs })
     }
@@ -155,27 +155,27 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         Ok(events)
     }
 
-    /// Time left until `at_ns`, by the platform's clock.
+    /// Returns the time that is left until `at_ns`, by the platform's clock.
     pub fn until(&self, at_ns: Option<u64>) -> Option<Duration> {
         Some(Duration::from_nanos(at_ns?.saturating_sub(self.platform.clock().now_ns())))
     }
 
-    /// True if the toolstack removed the device.
+    /// True if the toolstack has removed the device.
     pub fn is_gone(&mut self) -> bool {
         matches!(self.xs.read_if_there(self.device.own_dir()), Ok(None))
     }
 
-    /// The error for a failed handshake.
+    /// Creates the error for a failed handshake.
     pub fn not_connected(&self, what: String) -> FrontendError {
         FrontendError::Connect { device: self.device.id().to_string(), what }
     }
 
-    /// The back broke the protocol.
+    /// Creates the error for a back that broke the protocol.
     pub fn fault(&self, fault: PeerFault) -> FrontendError {
         FrontendError::Fault { device: self.device.id().to_string(), fault }
     }
 
-    /// The error for a device that the toolstack removed.
+    /// Creates the error for a device that the toolstack removed.
     pub fn removed(&self) -> FrontendError {
         FrontendError::Removed { device: self.device.id().to_string() }
     }

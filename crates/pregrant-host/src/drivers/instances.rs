@@ -35,7 +35,7 @@ pub fn instances() -> Functions {
     of_platform::<Xen>()
 }
 
-/// Those of one platform, compiled in the crate that calls this.
+/// Returns the functions for one platform, compiled in the crate that calls this.
 pub fn of_platform<P: Platform>() -> Functions
 where
     P::Events: WakeOn,
@@ -43,7 +43,7 @@ where
     [backend::<P>(), front::<P>(), disk_front::<P>()].concat()
 }
 
-/// The functions that serve devices. A class's `make` leads to its devices and queues, and
+/// Returns the functions that serve devices. A class's `make` leads to its devices and queues, and
 /// `start_workers` to the loop of a worker thread.
 fn backend<P: Platform>() -> Functions
 where
@@ -64,7 +64,7 @@ where
     ]
 }
 
-/// The functions of a guest's vif.
+/// Returns the functions of a guest's vif.
 fn front<P: Platform>() -> Functions
 where
     P::Events: WakeOn,
@@ -84,7 +84,7 @@ where
     ]
 }
 
-/// The functions of a guest's disk.
+/// Returns the functions of a guest's disk.
 fn disk_front<P: Platform>() -> Functions
 where
     P::Events: WakeOn,

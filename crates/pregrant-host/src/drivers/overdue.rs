@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-/// Age from which a request is overdue.
+/// The age from which on a request is overdue.
 pub const OVERDUE: Duration = Duration::from_secs(5);
 /// Ages at which a line is logged, once each.
 const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_secs(120)];
@@ -19,7 +19,7 @@ const AGES: [Duration; 3] = [OVERDUE, Duration::from_secs(30), Duration::from_se
 /// Decides when to log that a device's requests wait for too long.
 #[derive(Default, Debug)]
 pub struct Overdue {
-    /// How many of the [`AGES`] were logged.
+    /// Number of the [`AGES`] that were logged.
     said: usize,
     /// The highest age that was seen since a request became overdue.
     most: Duration,
@@ -30,12 +30,12 @@ pub struct Overdue {
 pub enum News {
     /// The oldest request has waited for this long.
     Waits(Duration),
-    /// No request is overdue any more. One had waited for at least this long.
+    /// No request is overdue any more, and the oldest one had waited for at least this long.
     Over(Duration),
 }
 
 impl Overdue {
-    /// How many warnings were logged since a request became overdue.
+    /// Returns the number of warnings that were logged since a request became overdue.
     #[must_use]
     pub fn said(&self) -> usize {
         self.said

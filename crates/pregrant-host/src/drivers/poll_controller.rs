@@ -16,37 +16,37 @@ use crate::choice::named;
 use std::time::{Duration, Instant};
 
 named! {
-    /// How a worker waits for work.
+    /// The behaviour of a worker that finds no work: it polls, sleeps, or both.
     Mode, "a polling mode" {
-        /// Never sleep.
+        /// The worker never sleeps.
         Poll = "poll",
-        /// Sleep as soon as there is no work.
+        /// The worker sleeps as soon as there is no work.
         Event = "event",
-        /// Poll up to [`SPIN`] if that found work recently, then sleep.
+        /// The worker polls up to [`SPIN`] if that found work recently, and then sleeps.
         #[default]
         Adaptive = "adaptive",
     }
 }
 
-/// How long adaptive mode polls before it sleeps. A wake-up costs 5 to 15 us, so polling pays only
-/// if frames arrive closer together than this.
+/// The time that adaptive mode polls before it sleeps. A wake-up costs 5 to 15 us, so polling pays
+/// only if frames arrive closer together than this.
 pub const SPIN: Duration = Duration::from_micros(50);
 
-/// After this number of polls in a row that found nothing, polling gets no rarer: it is done before
-/// one of 64 sleeps.
+/// After this number of polls in a row that found nothing, polling gets no rarer: the worker polls
+/// before one of 64 sleeps.
 const VAIN_MOST: u32 = 6;
 
 /// Rounds without a frame after which a polling loop checks its control connection.
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
-/// How long a loop that moves frames may run without a control turn.
+/// The longest time that a loop that moves frames may run without a control turn.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
-/// Rounds with frames after which it checks the clock.
+/// Number of rounds with frames after which a loop checks the clock.
 const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 
 /// The step after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Run another round.
+    /// The loop runs another round.
     Again,
     /// Run a control turn without sleeping, then another round.
     Control,
@@ -60,29 +60,29 @@ pub struct PollController {
     mode: Mode,
     idle: u32,
     busy: u32,
-    /// When the current polling began; None: it has not.
+    /// Time at which the current polling began; None while the loop does not poll.
     since: Option<Instant>,
-    /// Number of polls in vain since one found work.
+    /// Number of polls that found no work since a poll found some.
     vain: u32,
-    /// Number of sleeps that remain without polling before them.
+    /// Number of sleeps that remain to be done without polling before them.
     unspun: u32,
-    /// When frames first moved after the last control turn, or some rounds later.
+    /// Time at which the first frames after the last control turn moved, or some rounds later.
     controlled: Option<Instant>,
 }
 
 impl PollController {
-    /// For the start of a loop.
+    /// Creates the controller of a loop that starts.
     pub fn new(mode: Mode) -> Self {
         Self { mode, idle: 0, busy: 0, since: None, vain: 0, unspun: 0, controlled: None }
     }
 
-    /// The next step after a round; `moved`: frames moved in it.
+    /// Returns the next step after a round; `moved` is true if frames moved in the round.
     #[inline]
     pub fn after(&mut self, moved: bool) -> Next {
         self.after_at(moved, Instant::now)
     }
 
-    /// Like [`after`](Self::after), with a clock of the caller.
+    /// Returns the next step as [`after`](Self::after) does, with a clock of the caller.
     #[inline]
     fn after_at(&mut self, moved: bool, now: impl Fn() -> Instant) -> Next {
         if moved {
@@ -156,7 +156,8 @@ mod tests {
     }
     use std::cell::Cell;
 
-    /// Plays rounds of `round` each for a second; returns the longest time without a control turn.
+    /// Simulates rounds of `round` each for a second. Returns the longest time without a control
+    /// turn.
     fn longest(mode: Mode, round: Duration, moved: impl Fn(u32) -> bool) -> Duration {
         let (start, mut pace) = (Instant::now(), PollController::new(mode));
         let at = Cell::new(Duration::ZERO);
@@ -174,8 +175,8 @@ mod tests {
         longest.max(at.get() - last)
     }
 
-    /// Plays `n` pauses, each of which ends after `gap`, with rounds of a microsecond, and sleeps
-    /// that end at once. Returns how often it polled in vain, and how often it slept.
+    /// Simulates `n` pauses, each of which ends after `gap`, with rounds of a microsecond and
+    /// sleeps that end at once. Returns how often the loop polled in vain, and how often it slept.
     fn pauses(pace: &mut PollController, n: usize, gap: Duration) -> (usize, usize) {
         let start = Instant::now();
         let at = Cell::new(Duration::ZERO);

@@ -16,15 +16,15 @@ use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
 use crate::clock::coarse;
 use std::time::Duration;
 
-/// A worker's step between rounds.
+/// The calls of a worker between rounds.
 pub trait Rest {
-    /// Why the loop cannot continue.
+    /// The error that ends the loop.
     type Error;
-    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a check itself,
-    /// and the next is due in time.
+    /// Whether a control turn follows each sleep. False: [`sleep`](Self::sleep) itself checks what
+    /// a control turn checks, and the next one is due in time.
     const CONTROL_AFTER_SLEEP: bool = true;
 
-    /// Follows xenstore, and watches what else is not of the data path.
+    /// Follows xenstore, and does all other work outside of the data path.
     ///
     /// # Errors
     /// The loop ends.
@@ -41,18 +41,18 @@ pub trait Rest {
     }
 }
 
-/// The calls of a worker.
+/// All calls of a worker.
 pub trait Work: Rest {
     /// Runs one batch of everything that there is. Returns true if something moved.
     ///
     /// # Errors
     /// The loop ends.
     fn round(&mut self) -> Result<bool, Self::Error>;
-    /// False if nothing can move now: then it sleeps after each round.
+    /// Returns false if nothing can move now. The loop then sleeps after each round.
     fn is_live(&self) -> bool {
         true
     }
-    /// True ends [`PollLoop::run`]; called before each round.
+    /// Returns true to end [`PollLoop::run`]. It is called before each round.
     fn is_over(&mut self) -> bool {
         false
     }
@@ -67,7 +67,7 @@ pub struct PollLoop {
 }
 
 impl PollLoop {
-    /// For the start of a loop.
+    /// Creates the state of a loop that starts.
     pub fn new(mode: Mode) -> Self {
         Self { pace: PollController::new(mode), controlled: coarse() }
     }
@@ -98,7 +98,8 @@ impl PollLoop {
         self.after(work, moved)
     }
 
-    /// The step after a round of the caller's own; `moved`: frames moved in it.
+    /// Does what follows a round that the caller has run itself; `moved` is true if frames moved in
+    /// it.
     ///
     /// # Errors
     /// As for [`run`](Self::run).

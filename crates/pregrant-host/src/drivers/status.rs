@@ -25,7 +25,7 @@ use std::ops::Deref;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The document's format; a reader refuses others.
+/// The format of the document; a reader refuses other formats.
 pub const FORMAT: u32 = 1;
 
 /// Longest text from elsewhere that is shown; then only the number of further characters is.
@@ -34,23 +34,23 @@ pub const TEXT_MAX: usize = 400;
 /// Names of a domain's backends in the names of their sockets, before the domain's number: one
 /// serves vifs, the other vbds.
 const DAEMONS: [&str; 2] = ["back", "blkback"];
-/// End of the names of status sockets.
+/// The end of the names of status sockets.
 const SUFFIX: &str = ".status";
 
 /// The status of one backend process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BackStatus {
-    /// Version of this format, [`FORMAT`].
+    /// The version of this format, which is [`FORMAT`].
     pub format: u32,
     /// Domain id of the driver domain.
     pub domain: u16,
-    /// Which of the domain's backends this is: `back` serves vifs, `blkback` vbds. Empty if the
-    /// backend is older than this field.
+    /// The kind of backend: `back` serves vifs, `blkback` vbds. Empty if the backend's version is
+    /// older than this field.
     #[serde(default)]
     pub daemon: String,
     /// Process id.
     pub pid: u32,
-    /// The program's version; empty where a backend older than this field tells it.
+    /// The program's version; empty if the backend is older than this field.
     #[serde(default)]
     pub version: String,
     /// The commit that the program was built from; empty if it was not built in a git checkout.
@@ -61,12 +61,12 @@ pub struct BackStatus {
     /// Time at which this was read, by the clock that all processes of the machine share
     /// (CLOCK_MONOTONIC), ns.
     pub at_ns: u64,
-    /// The platform, and how it maps and copies.
+    /// The name of the platform, and its methods of mapping and copying.
     pub platform: String,
     /// Counters of the whole process.
     pub process: ProcessStatus,
-    /// For each worker thread the number of queues that it serves; empty if the only thread is the
-    /// one that serves xenstore.
+    /// For each worker thread, the number of queues that it serves. The list is empty if one thread
+    /// serves both xenstore and the queues.
     #[serde(default)]
     pub workers: Vec<usize>,
     /// The backend's vifs.
@@ -76,21 +76,21 @@ pub struct BackStatus {
     pub devices: Vec<DeviceStatus>,
 }
 
-/// The value for a backend older than the field.
+/// Returns the value that is used for a backend older than the field.
 fn yes() -> bool {
     true
 }
 
-/// The figures that all devices have.
+/// The figures that devices of all classes have.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AnyDeviceStatus {
     /// Domain id of the guest.
     pub front: u16,
-    /// The guest's number of the device.
+    /// The number that the guest's device has.
     pub handle: u32,
     /// The back's xenbus state, by name.
     pub state: String,
-    /// Whether the rings were taken over from a predecessor.
+    /// True if the rings were taken over from a predecessor.
     pub reattached: bool,
     /// Seconds since the device's queues became live; null if they are not.
     pub connected_s: Option<f64>,
@@ -103,7 +103,7 @@ pub struct AnyDeviceStatus {
     /// Number of log lines that were left out because the device caused too many.
     #[serde(default)]
     pub lines_left_out: u64,
-    /// Why the device was last closed, even if it is connected again.
+    /// The reason why the device was last closed, even if it is connected again.
     pub last_failure: Option<String>,
     /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
     /// from kept pages: rings, buffers, and pages that the guest asked to map.
@@ -138,22 +138,22 @@ impl From<&DeviceReport> for AnyDeviceStatus {
 pub struct DeviceStatus {
     /// The device's class, as xenstore paths name it.
     pub class: String,
-    /// Status that devices of all classes have.
+    /// The status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Why the backing is unavailable (who has it, or what is missing), if the device is not
-    /// connected for that reason.
+    /// The reason why the backing is unavailable (the process that has it, or what is missing), if
+    /// the device is not connected because of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Whether the backing was tried; false: it is unknown whether it is available.
+    /// True if the backing was tried; false: it is unknown whether it is available.
     #[serde(default = "yes")]
     pub is_tried: bool,
-    /// Kind of the backing and how it is served, as text.
+    /// A text with the backing's kind and the way in which it is served.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// Counters of its class, since the device connected.
+    /// The values of the counters of the device's class, since the device connected.
     pub counters: BTreeMap<String, u64>,
-    /// Gauges of its class.
+    /// The values of the gauges of the device's class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, u64>,
     /// The device's requests by kind; those of a disk are `read`, `write`, `flush`, `discard`.
@@ -161,23 +161,23 @@ pub struct DeviceStatus {
     pub operations: BTreeMap<String, OperationStatus>,
 }
 
-/// Requests of one kind since the device connected.
+/// Counts of the device's requests of one kind, since it connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OperationStatus {
     /// Number of requests that were done.
     pub requests: u64,
-    /// Their bytes; 0 where none travel.
+    /// Number of bytes that these requests transferred; 0 if they carry no data.
     pub bytes: u64,
     /// Sum of the times from taking a request to answering it, including failed ones, ns.
     pub latency_sum_ns: u64,
-    /// Numbers of requests by duration, shortest first.
+    /// The numbers of requests by duration, shortest first.
     pub latency: Vec<LatencyBucket>,
 }
 
 /// Number of requests that took longer than the previous bucket's bound, and at most this bucket's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LatencyBucket {
-    /// Upper bound in nanoseconds; null: no bound.
+    /// The upper bound in nanoseconds; null: there is no bound.
     pub most_ns: Option<u64>,
     /// Number of requests.
     pub requests: u64,
@@ -200,8 +200,8 @@ impl From<Operation> for OperationStatus {
 }
 
 impl DeviceStatus {
-    /// Age of the oldest request that is not answered, seconds. None: there is none, or the backend
-    /// is older than this gauge.
+    /// Returns the age in seconds of the oldest request that is not answered. None: there is none,
+    /// or the backend is older than this gauge.
     pub fn oldest_s(&self) -> Option<f64> {
         self.gauges.get(OLDEST_NS).filter(|ns| **ns > 0).map(|ns| *ns as f64 / 1e9)
     }
@@ -211,7 +211,7 @@ impl DeviceStatus {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
     }
 
-    /// Combines the figures of all devices with those of its class.
+    /// Combines the figures that devices of all classes have with those of the device's class.
     pub fn new(report: DeviceReport, figures: Figures) -> Self {
         let Figures { description, counters, gauges, operations } = figures;
         let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
@@ -255,8 +255,8 @@ pub struct ProcessStatus {
     pub syscalls: u64,
     /// Number of events that were sent.
     pub notifications: u64,
-    /// Sleeps that a tenth of a second ended, and no event, though a guest had shown work: 0, or
-    /// somebody does not notify.
+    /// Number of sleeps that the limit of a tenth of a second ended, and no event, although a guest
+    /// had published work. It is 0 unless a peer fails to notify.
     #[serde(default)]
     pub missed_wakeups: u64,
 }
@@ -264,10 +264,10 @@ pub struct ProcessStatus {
 /// The status of one vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct VifStatus {
-    /// Status that devices of all classes have.
+    /// The status that devices of all classes have.
     #[serde(flatten)]
     pub any: AnyDeviceStatus,
-    /// Whether the guest receives frames.
+    /// True if the guest receives frames.
     #[serde(default)]
     pub link: bool,
     /// Number of times the vif's link went down because the guest received no frames for too long,
@@ -303,23 +303,23 @@ pub struct VifStatus {
 /// The status of one queue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueStatus {
-    /// Frames from the guest.
+    /// Counts of the frames that the guest sent.
     pub tx: DirStatus,
-    /// Frames to the guest.
+    /// Counts of the frames for the guest.
     pub rx: DirStatus,
     /// The table of pages that the guest asked to map, for both directions; null: there is none.
     #[serde(default)]
     pub gref_table: Option<StoreStatus>,
 }
 
-/// Pages that stay mapped.
+/// Counts of the pages that one direction of a queue keeps mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// Number of pages that are kept mapped.
     pub pages: u64,
-    /// Largest number of pages at the same time.
+    /// Largest number of pages that were mapped at the same time.
     pub most: u64,
-    /// Largest number of pages that are kept mapped.
+    /// Largest number of pages that may be kept mapped.
     pub limit: u64,
     /// Number of times there was no room for a page.
     pub overflows: u64,
@@ -332,12 +332,12 @@ impl From<MappedStats> for StoreStatus {
     }
 }
 
-/// One direction of a queue, since the vif connected.
+/// Counts of one direction of a queue, since the vif connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DirStatus {
     /// The path that moves the bytes: the first of `chain`.
     pub path: String,
-    /// All paths that are asked for a frame, in order.
+    /// All paths that are asked to move a frame, in this order.
     #[serde(default)]
     pub chain: Vec<String>,
     /// Largest number of bytes of a frame that fits a staging buffer; null: there are none.
@@ -346,12 +346,12 @@ pub struct DirStatus {
     /// Number of staging buffers; null: there are none.
     #[serde(default)]
     pub buffers: Option<u32>,
-    /// Pages that stay mapped after they were seen; null: there are none.
+    /// Counts of the pages that stay mapped after they were seen; null: there are none.
     #[serde(default)]
     pub store: Option<StoreStatus>,
     /// Number of frames that were passed on.
     pub frames: u64,
-    /// Their bytes.
+    /// Number of bytes of these frames.
     pub bytes: u64,
     /// Number of frames that used staging buffers only.
     pub staged: u64,
@@ -361,13 +361,13 @@ pub struct DirStatus {
     /// Number of frames in pages that the guest asked to map.
     #[serde(default)]
     pub gref_mapped: u64,
-    /// Frames through the data ring.
+    /// Number of frames that were moved by the data ring.
     #[serde(default)]
     pub data_ring: u64,
     /// RX: number of frames that found no room in the data ring.
     #[serde(default)]
     pub data_ring_full: u64,
-    /// RX: the most bytes of the data ring that were in use at a time.
+    /// RX: the largest number of bytes of the data ring that were in use at a time.
     #[serde(default)]
     pub data_ring_most: u64,
     /// Number of frames in pages that the guest named by frame number, with all of its memory
@@ -382,7 +382,7 @@ pub struct DirStatus {
     pub lent: u64,
     /// Number of batches.
     pub batches: u64,
-    /// Events sent to the guest.
+    /// Number of events that were sent to the guest.
     pub notifications: u64,
     /// Number of fragments of these frames that were copied by grant copy.
     pub grant_copies: u64,
@@ -443,7 +443,7 @@ impl DirStatus {
         }
     }
 
-    /// Sum of copies, maps and unmaps.
+    /// Returns the sum of copies, maps and unmaps.
     pub fn grant_ops(&self) -> u64 {
         self.grant_copies + self.grant_maps + self.grant_unmaps
     }
@@ -505,17 +505,18 @@ impl From<Counters> for ProcessStatus {
     }
 }
 
-/// A text from elsewhere, shortened and made fit to be shown.
+/// Shortens a text of another process or domain, and makes it fit to be shown.
 pub(super) fn short(text: &str) -> String {
     excerpt(text, TEXT_MAX)
 }
 
-/// Path of the status socket of domain `domid`'s backend for vifs; `dir` has all sockets.
+/// Returns the path of the status socket of domain `domid`'s backend for vifs; `dir` has all
+/// sockets.
 pub fn socket_path(dir: &Path, domid: u16) -> PathBuf {
     path_of(dir, DAEMONS[0], domid)
 }
 
-/// Path of the status socket of domain `domid`'s backend that serves only vbds.
+/// Returns the path of the status socket of domain `domid`'s backend that serves only vbds.
 pub fn blk_socket_path(dir: &Path, domid: u16) -> PathBuf {
     path_of(dir, DAEMONS[1], domid)
 }
@@ -524,8 +525,8 @@ fn path_of(dir: &Path, daemon: &str, domid: u16) -> PathBuf {
     dir.join(format!("{daemon}-{domid}{SUFFIX}"))
 }
 
-/// The kind of backend that a status socket of this name belongs to, and its domain; None: it is no
-/// status socket.
+/// Returns the kind and the domain of the backend to which a status socket of this name belongs;
+/// None: it is not a status socket.
 pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     let of = |daemon: &'static str| {
         let number =
@@ -536,8 +537,8 @@ pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     DAEMONS.into_iter().find_map(of)
 }
 
-/// The status sockets in `dir`, in the order of their names: what is a socket and [named
-/// so](daemon_of), for the directory may be the user's own.
+/// Returns the status sockets in `dir`, in the order of their names. Only sockets with [such a
+/// name](daemon_of) count, since the directory may be the user's own.
 ///
 /// # Errors
 /// The directory cannot be read.

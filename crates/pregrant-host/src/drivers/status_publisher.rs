@@ -1,5 +1,5 @@
-//! A backend's process tells its status: what [`BackStatus`] needs beside the backend's own
-//! reports.
+//! Collects and publishes the status of a backend's process: what [`BackStatus`] needs in addition
+//! to the backend's own reports.
 
 use crate::counters::Counters;
 use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, daemon_of};
@@ -79,7 +79,7 @@ impl<P: Platform> StatusPublisher<P> {
 }
 
 impl<P> AsFd for StatusPublisher<P> {
-    /// Readable when a reader connects.
+    /// Returns a descriptor that is readable when a reader connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

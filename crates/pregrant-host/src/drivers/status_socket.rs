@@ -25,25 +25,25 @@ use std::time::{Duration, Instant};
 
 /// Largest number of readers that are served at the same time.
 pub const READERS_MAX: usize = 16;
-/// How long a reader may take to read the status.
+/// The time that a reader may take to read the status.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Interval of checks of the socket.
+/// Interval at which the socket is checked.
 const CHECK: Duration = Duration::from_millis(10);
 /// Interval of retries while the process has no file descriptor for a reader.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
-/// How long one document serves new readers, too.
+/// The time within which new readers get the same document, so that it is not made again.
 const FRESH: Duration = Duration::from_millis(100);
 
 /// The socket on which a backend publishes its status.
 #[derive(Debug)]
 pub struct StatusSocket {
     listener: Listener,
-    /// Readable once for each reader that connects.
+    /// Reports each reader that connects, once.
     comes: PortReadiness,
     /// A spare descriptor, which is closed when the process has none left.
     spare: Option<OwnedFd>,
-    /// A reader may wait that was not accepted: when to try again.
+    /// Time of the next attempt to accept a reader that may wait; None: no reader waits.
     left: Option<Instant>,
     readers: Vec<Reader>,
     last: Option<(Instant, Rc<[u8]>)>,
@@ -164,7 +164,7 @@ impl StatusSocket {
 }
 
 impl AsFd for StatusSocket {
-    /// Becomes readable once for each reader that connects.
+    /// Returns a descriptor that becomes readable once for each reader that connects.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.comes.as_fd()
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 const PER_STEP: Duration = Duration::from_millis(250);
 /// Number of steps that a guest can save up.
 const STEPS: u32 = 32;
-/// The steps of one guest may use 1/50 of the worker's time.
+/// The divisor of a guest's part of the worker's time: the steps of one guest may use 1/50 of it.
 const SHARE: u32 = 50;
 /// Control thread time that a guest can save up.
 const TIME: Duration = Duration::from_millis(20);
@@ -31,12 +31,12 @@ const TIME: Duration = Duration::from_millis(20);
 /// is detached, is served.
 pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 
-/// The accounts of one guest's use of the control thread.
+/// The accounts of the control thread's time and work that one guest has used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Throttle {
-    /// When the last step ended, by any clock.
+    /// Time at which the last step ended, by any clock.
     at: Duration,
-    /// The used part of each account, as the time that it takes to fill it again.
+    /// The used part of each account, given as the time that it takes to refill it.
     steps: Duration,
     time: Duration,
     asked: Duration,
@@ -76,7 +76,7 @@ impl Throttle {
         }
     }
 
-    /// The used part of an account after a step of `took`.
+    /// Returns the used part of an account after a step of `took`.
     fn after(spent: Duration, took: Duration) -> Duration {
         spent.saturating_add(took.saturating_mul(SHARE)).min(TIME * SHARE + LONGEST_THROTTLE)
     }
@@ -88,8 +88,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Plays steps of `took` for a minute, as fast as allowed or one each `every`. Returns their
-    /// number, and their total time.
+    /// Simulates steps of `took` for a minute, as fast as allowed or one in each `every`. Returns
+    /// their number and their total time.
     fn minute(took: Duration, every: Duration) -> (u32, Duration) {
         let (mut throttle, mut now, mut steps) = (Throttle::default(), Duration::from_secs(7), 0);
         while now < Duration::from_secs(67) {

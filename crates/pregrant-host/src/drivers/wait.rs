@@ -24,19 +24,19 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Environment variable that lifts the bound if its value is `unbounded`.
+/// The environment variable that lifts the bound if its value is `unbounded`.
 pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 
 /// A wait ends after this time, and the worker checks for work even without an event.
 const BOUND: Duration = Duration::from_millis(100);
-/// How long after that the event may still arrive: its sender may be between publishing the work
-/// and sending the event.
+/// The time after such a check within which the event may still arrive, because its sender may be
+/// between publishing the work and sending the event.
 const LATE: Duration = Duration::from_millis(20);
-/// These two bounds replace the ones above if the bound is lifted. They are long, since on a busy
-/// machine senders can be paused there for long.
+/// This bound and the next one replace the ones above while the bound on waits is lifted. They are
+/// long because senders can be paused for long on a busy machine.
 const UNBOUNDED_CHECK: Duration = Duration::from_secs(5);
 const UNBOUNDED_LATE: Duration = Duration::from_secs(2);
-/// After this time an unbounded wait logs what it waits for.
+/// The time after which an unbounded wait logs what it waits for.
 const SAYS: Duration = Duration::from_secs(60);
 
 static LIFTED: AtomicBool = AtomicBool::new(false);
@@ -70,14 +70,14 @@ impl Waiter {
         self.missed_wakeups
     }
 
-    /// The event channels that ended the last sleep.
+    /// Returns the event channels that ended the last sleep.
     pub fn ready(&self) -> &ReadySet {
         &self.ready
     }
 
     /// Sleeps until an event or a descriptor ends it, or until `due`. `driver` is armed and has no
-    /// work; `pending` checks whether it has some, without arming anything. `what` describes what
-    /// is waited for.
+    /// work; `pending` checks whether `driver` has work, without arming anything. `what` describes
+    /// the awaited event for the log.
     pub fn sleep<D, E: Events + WakeOn>(
         &mut self,
         driver: &mut D,
@@ -132,7 +132,7 @@ impl Waiter {
         }
     }
 
-    /// Waits; true: something ended it.
+    /// Waits at most for `most`. Returns true if anything ended the wait earlier.
     fn is_woken<E: Events + WakeOn>(&mut self, events: &E, most: Duration) -> bool {
         events.wait(&mut self.ready, Some(most));
         self.ready.others || !self.ready.ports.is_empty() || events.woken_by_any()

@@ -52,13 +52,13 @@ const IDLE_ROUNDS: u32 = 64;
 pub struct Returned<P> {
     /// The device.
     pub id: DeviceId,
-    /// All of its queues that this worker had.
+    /// All queues of the device that this worker had.
     pub queues: Vec<Box<dyn ServedQueue<P>>>,
-    /// Why the queues are returned although no one asked for them.
+    /// The reason why the queues are returned although the control thread did not ask for them.
     pub why: Option<Why>,
 }
 
-/// Why a device is served no longer.
+/// The reason why workers no longer serve a device.
 pub enum Why {
     /// The guest violated the protocol.
     Fault(RingFault),
@@ -77,7 +77,7 @@ struct Slot<P> {
     ports: Vec<EvtchnPort>,
 }
 
-/// The queues of one device.
+/// The queues of one device that the thread serves.
 struct Group {
     id: DeviceId,
     turn: Turn,
@@ -86,19 +86,19 @@ struct Group {
     /// Worker time that the device used in all, for the status; other workers add theirs.
     worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
-    /// Indices of the active queues; the one that is polled first changes.
+    /// Indices of the active queues. The queue that is polled first changes from round to round.
     active: Vec<usize>,
     first: usize,
 }
 
 impl Group {
-    /// Adds the time to the reported counter.
+    /// Adds the measured time to the reported counter.
     fn publish_time(&mut self) {
         self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
     }
 }
 
-/// Doorbells that were rung during some queue's turn.
+/// Collects the doorbells that are rung during some queue's turn.
 struct Rung<'a, P> {
     waker: &'a Waker,
     slots: &'a mut [Option<Slot<P>>],
@@ -125,10 +125,10 @@ impl<P: Platform> Rung<'_, P> {
 pub struct WorkerQueues<P: Platform> {
     waker: Arc<Waker>,
     slots: Vec<Option<Slot<P>>>,
-    /// Number of groups that have a queue.
+    /// Number of queues in all groups.
     nr_queues: usize,
     groups: Vec<Option<Group>>,
-    /// Groups with active queues.
+    /// The groups that have active queues.
     busy: Vec<usize>,
     /// A slot, by the local number of an event channel.
     by_port: Vec<Option<usize>>,
@@ -136,29 +136,29 @@ pub struct WorkerQueues<P: Platform> {
     timed: Vec<usize>,
     /// Readiness of ports that receive frames from the kernel.
     arrivals: Option<PortReadiness>,
-    /// The warning that there is no file descriptor for ports was logged.
+    /// True once the warning that there is no file descriptor for ports was logged.
     fd_error_logged: bool,
     turns: FairScheduler,
     began: Instant,
     /// Number of rounds until the clock is checked.
     check_in: u32,
     check_every: u32,
-    /// When the clock was last checked.
+    /// Time at which the clock was last read.
     counted_at: Instant,
-    /// When events were last polled.
+    /// Time at which events were last polled.
     checked_at: Instant,
-    /// The thread arms queues and sleeps; false for one that only polls.
+    /// True if the thread arms queues and sleeps; false if it only polls.
     sleeps: bool,
     scratch: Arena,
     rx_context: RxContext,
     /// Queues that got a batch in another queue's turn, and become active.
     delivered: Vec<usize>,
-    /// Scratch memory: the active slots while they are gone through.
+    /// Scratch memory for the list of the active slots while they are visited.
     listed: Vec<usize>,
     ready: ReadySet,
     /// Channels that fired and belong to no queue of this thread; None: no one needs them.
     unknown: Option<ReadySet>,
-    /// Where the next check for lost events starts.
+    /// The slot at which the next check for lost events starts.
     checked: usize,
     returned: Vec<Returned<P>>,
     /// Devices that the control thread must check.
@@ -166,7 +166,7 @@ pub struct WorkerQueues<P: Platform> {
 }
 
 impl<P: Platform> WorkerQueues<P> {
-    /// A worker without queues.
+    /// Creates a worker without queues.
     pub fn new(waker: Arc<Waker>) -> Self {
         Self {
             waker,
@@ -204,7 +204,8 @@ impl<P: Platform> WorkerQueues<P> {
         self
     }
 
-    /// Sets in whose turn frames go from one queue to another.
+    /// Sets whether frames from one queue to another are delivered in the sender's or in the
+    /// receiver's turn.
     pub fn delivering(mut self, rx_context: RxContext) -> Self {
         self.rx_context = rx_context;
         self
@@ -309,7 +310,7 @@ impl<P: Platform> WorkerQueues<P> {
         queues
     }
 
-    /// Has all queues of a device polled.
+    /// Makes all queues of a device active, so that they are polled.
     pub fn wake_queues(&mut self, id: &DeviceId) {
         let is = |g: &&Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let slots = self.groups.iter().find(is).and_then(Option::as_ref).map(|g| g.slots.clone());
@@ -427,7 +428,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.returned.push(Returned { id, queues, why: fault.map(Why::Fault) });
     }
 
-    /// Done now and then: polls events of armed queues, and arms queues that were idle for long.
+    /// Called now and then: polls events of armed queues, and arms queues that were idle for long.
     #[cold]
     fn check_while_busy(&mut self, p: &P) {
         let rounds = std::mem::replace(&mut self.check_every, CHECK_EVERY);
@@ -463,7 +464,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Makes active what fired, without sleeping.
+    /// Makes the queues active whose event channels have fired, without sleeping.
     pub fn check(&mut self, p: &P) {
         let mut ready = std::mem::take(&mut self.ready);
         p.events().wait(&mut ready, Some(Duration::ZERO));
@@ -473,7 +474,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.poll_ports();
     }
 
-    /// Called with the event channels that fired.
+    /// Makes the queues active whose event channels fired.
     pub fn fired(&mut self, ready: &ReadySet) {
         if ready.others {
             (0..self.slots.len()).for_each(|slot| self.activate(slot));
@@ -487,7 +488,7 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Channels that fired since the last call and belong to no queue of this thread.
+    /// Returns the channels that fired since the last call and belong to no queue of this thread.
     pub fn take_unknown(&mut self, whose: impl FnOnce(&ReadySet)) {
         if let Some(unknown) = &mut self.unknown {
             whose(unknown);
@@ -503,7 +504,7 @@ impl<P: Platform> WorkerQueues<P> {
         waker.doorbell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
     }
 
-    /// Makes queues active for whose ports the kernel has frames.
+    /// Makes the queues active for whose ports the kernel has frames.
     pub fn poll_ports(&mut self) {
         if let Some(arrivals) = self.arrivals.clone() {
             arrivals.take(|slot| {
@@ -515,7 +516,8 @@ impl<P: Platform> WorkerQueues<P> {
         }
     }
 
-    /// Readable when the kernel has frames for one of the ports; None: there is no such port yet.
+    /// Returns a descriptor that is readable when the kernel has frames for one of the ports; None:
+    /// there is no such port yet.
     pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
         self.arrivals.as_ref().map(AsFd::as_fd)
     }
@@ -536,7 +538,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.busy.iter().filter_map(|at| self.groups[*at].as_ref()).flat_map(|g| g.active.iter().copied())
     }
 
-    /// The active queues, in a list that is reused because each wake-up needs one.
+    /// Returns the active queues, in a list that is reused because each wake-up needs one.
     fn list_active(&mut self) -> Vec<usize> {
         let mut list = std::mem::take(&mut self.listed);
         list.clear();
@@ -544,7 +546,7 @@ impl<P: Platform> WorkerQueues<P> {
         list
     }
 
-    /// Arms one queue, which becomes inactive if it has nothing to do.
+    /// Arms one queue. It becomes inactive if it has no work.
     fn arm_one(&mut self, p: &P, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
         // Queues that have become active since the last round, perhaps by their port, are asked
@@ -581,7 +583,7 @@ impl<P: Platform> WorkerQueues<P> {
         self.turn_checked(p);
     }
 
-    /// Like [`turn`](Self::turn), right after events were polled.
+    /// Runs a turn as [`turn`](Self::turn) does, right after events were polled.
     pub fn turn_checked(&mut self, p: &P) {
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
@@ -614,9 +616,9 @@ impl<P: Platform> WorkerQueues<P> {
         Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
     }
 
-    /// True if a guest has published work; an event has reported it, or will. Checks some queues in
-    /// each call, or with `all` all of them, and makes those with work active, whether their event
-    /// arrives or not.
+    /// True if a guest has published work. An event has reported that work, or will. Checks some
+    /// queues in each call, or with `all` all of them, and makes those with work active, whether
+    /// their event arrives or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
         let checks = if all { n } else { n.min(PENDING_CHECKS) };
@@ -632,7 +634,7 @@ impl<P: Platform> WorkerQueues<P> {
         found.is_some()
     }
 
-    /// Number of queues. Called in each round.
+    /// Returns the number of queues. It is called in each round.
     #[inline(always)]
     pub fn nr_queues(&self) -> usize {
         self.nr_queues
@@ -642,12 +644,12 @@ impl<P: Platform> WorkerQueues<P> {
         self.active().count()
     }
 
-    /// Queues that were returned since the last call.
+    /// Returns the queues that were given back since the last call.
     pub fn take_returned(&mut self) -> Vec<Returned<P>> {
         std::mem::take(&mut self.returned)
     }
 
-    /// Devices that the control thread must check, since the last call.
+    /// Returns the devices that the control thread must check, since the last call.
     pub fn take_changed(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.changed)
     }
@@ -658,12 +660,12 @@ impl<P: Platform> WorkerQueues<P> {
         !self.returned.is_empty() || !self.changed.is_empty()
     }
 
-    /// The waker by which others reach this worker.
+    /// Returns the waker by which other threads reach this worker.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }
 
-    /// Text for a test that waits for this worker in vain.
+    /// Describes the worker for a test that waits for it in vain.
     pub fn describe(&self) -> String {
         let active = self.nr_active();
         format!("frames or slots of {} queue(s), {active} of them active", self.nr_queues())

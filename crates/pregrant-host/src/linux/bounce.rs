@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 /// Pages per handle: enough for a batch of 64 frames of 1500 bytes.
 const PAGES: usize = 32;
-/// Largest number of bytes of a short segment; a memcpy of them costs a quarter of what it saves.
+/// Largest number of bytes of a short segment. Copying that many with memcpy costs a quarter of
+/// what it saves.
 const SHORT: usize = 2048;
 
 /// The bounce pages of one handle.
@@ -34,7 +35,7 @@ pub(super) struct Bounce {
     places: Cell<Places>,
 }
 
-/// How much of the pages is used.
+/// Tracks which parts of the bounce pages are in use.
 #[derive(Clone, Copy, Default, Debug)]
 struct Places {
     used: usize,
@@ -73,7 +74,7 @@ impl Bounce {
         Some(at)
     }
 
-    /// A reserved range as the local side of a segment.
+    /// Returns a reserved range as the local side of a segment.
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         self.granted()?.side(at)
     }
@@ -90,7 +91,7 @@ impl Bounce {
         self.granted().is_some_and(|granted| granted.region.copy_out(at, bytes))
     }
 
-    /// Frees all reserved ranges.
+    /// Frees all reserved ranges of the bounce pages.
     pub(super) fn clear(&self) {
         self.places.set(Places::default());
     }

@@ -28,7 +28,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 /// The file that names the type of this domain.
 const GUEST_TYPE: &str = "/sys/hypervisor/guest_type";
 
-/// Pages that this domain granted to itself.
+/// Pages that this domain has granted to itself.
 #[derive(Debug)]
 pub(super) struct OwnPages {
     own: DomId,
@@ -52,7 +52,7 @@ impl OwnPages {
         Some(Self { own, region: region.ok()?, refs })
     }
 
-    /// Byte `at` as the local side of a segment.
+    /// Returns byte `at` as the local side of a segment.
     #[inline]
     pub(super) fn side(&self, at: usize) -> Option<u64> {
         let gref = self.refs.get(at / PAGE_SIZE)?;
@@ -60,21 +60,22 @@ impl OwnPages {
     }
 }
 
-/// A buffer while it exists, its first byte's address, and its length.
+/// A buffer that exists: a weak reference to it, the address of its first byte, and its length.
 struct Known {
     buffer: Weak<OwnPages>,
     start: usize,
     len: usize,
 }
 
-/// Guests that connect again and again, each wanting a buffer, could repeat this line without end.
+/// Limits the log lines about missing buffers, which guests that connect again and again could
+/// repeat without end.
 static NONE: LineBudget = LineBudget::new();
-/// Whether there ever was a buffer. If not, lookups need not lock the list.
+/// True once a buffer was registered. Before that, lookups need not lock the list.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// The buffers of this process.
 static BURST_BUFFERS: BurstBuffers = BurstBuffers(RwLock::new(Vec::new()));
 
-/// The list of buffers.
+/// The list of registered buffers.
 pub(super) struct BurstBuffers(RwLock<Vec<Known>>);
 
 impl BurstBuffers {

@@ -1,4 +1,4 @@
-//! The device nodes below `/dev/xen`, and what to do when one is missing.
+//! The device nodes below `/dev/xen`, and the remedies if they are missing.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 pub struct NodeError {
     pub path: &'static str,
     pub errno: Errno,
-    /// What to do about it.
+    /// The remedy that the error's message proposes.
     pub remedy: String,
 }
 
@@ -19,7 +19,7 @@ pub struct NodeError {
 pub struct NodeName {
     /// Path below `/dev/xen`.
     pub path: &'static str,
-    /// The module to load with `modprobe`.
+    /// The module that `modprobe` must load.
     pub module: &'static str,
     pub purpose: &'static str,
 }

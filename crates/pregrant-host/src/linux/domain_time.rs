@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const PRIVCMD: &str = "/dev/xen/privcmd";
 
-/// `XEN_DOMCTL_INTERFACE_VERSION` of Xen 4.16 to 4.20 (xen/include/public/domctl.h).
+/// The values of `XEN_DOMCTL_INTERFACE_VERSION` in Xen 4.16 to 4.20 (xen/include/public/domctl.h).
 const VERSIONS: std::ops::RangeInclusive<u32> = 0x14..=0x17;
 
 /// `struct privcmd_hypercall`.
@@ -30,7 +30,7 @@ struct Hypercall {
     arg: [u64; 5],
 }
 
-/// The CPU time of `domid`, including Xen's own work on the domain's behalf.
+/// Returns the CPU time of `domid`, including Xen's own work on the domain's behalf.
 ///
 /// # Errors
 ///

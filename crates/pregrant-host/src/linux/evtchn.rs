@@ -39,15 +39,15 @@ pub struct Evtchn {
     tally: Arc<Tally>,
     extras: Extras,
     masked: RefCell<Masked>,
-    /// The read buffer, which is zeroed only once.
+    /// The read buffer, which is kept so that it is zeroed only once.
     taken: RefCell<Box<[u8; PORTS_A_READ * 4]>>,
 }
 
-/// Ports that fired and are masked: one bit per local port number.
+/// The ports that fired and are masked, with one bit for each local port number.
 #[derive(Default, Debug)]
 struct Masked {
     bits: Vec<u64>,
-    /// The kernel dropped events, so any port may be masked.
+    /// True if the kernel dropped events, so that any port may be masked.
     any: bool,
 }
 
@@ -60,7 +60,7 @@ impl Masked {
         self.bits[word] |= 1 << bit;
     }
 
-    /// Whether the port is masked and must be unmasked. Clears its bit.
+    /// Clears the port's bit. Returns true if the port is masked and must be unmasked.
     fn take(&mut self, port: EvtchnPort) -> bool {
         let (word, bit) = (port.0 as usize / 64, port.0 % 64);
         let Some(word) = self.bits.get_mut(word) else { return self.any };
@@ -149,8 +149,8 @@ impl Events for Evtchn {
         self.opened(near, Some((to, port)), "bind to the peer's event channel")
     }
 
-    /// Xen makes the peer's end unbound, and it then waits for this domain, with whichever handle
-    /// it binds.
+    /// Binds a channel to this handle. Xen makes the peer's end unbound, which then waits for this
+    /// domain, with whichever handle it binds.
     fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
         let offered = PlatformError {
             op: "take over an event channel's end that was offered, not bound",
@@ -221,7 +221,8 @@ impl WakeOn for Evtchn {
     }
 }
 
-/// Guests that send events and reconnect could repeat this line without end.
+/// Limits the log lines about dropped events, which guests that send events and reconnect could
+/// repeat without end.
 static DROPPED: LineBudget = LineBudget::new();
 static UNREAD: LineBudget = LineBudget::new();
 static UNCLOSED: LineBudget = LineBudget::new();

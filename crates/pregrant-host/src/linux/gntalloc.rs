@@ -67,8 +67,8 @@ impl Gntalloc {
         })
     }
 
-    /// The most pages that all processes of this domain together can grant through gntalloc. None:
-    /// the module is not loaded.
+    /// Returns the largest number of pages that all processes of this domain together can grant
+    /// through gntalloc. None: the module is not loaded.
     pub fn limit() -> Option<u64> {
         std::fs::read_to_string(LIMIT).ok()?.trim().parse().ok()
     }
@@ -131,7 +131,8 @@ unsafe impl GrantPool for Gntalloc {
         Ok(region)
     }
 
-    /// Never fails: the kernel keeps pages that a peer still has mapped.
+    /// Releases a region. This never fails, since the kernel keeps pages that a peer still has
+    /// mapped.
     fn release(&self, region: Region) -> Result<(), InUse<Region>> {
         drop(region);
         Ok(())
@@ -142,7 +143,8 @@ unsafe impl GrantPool for Gntalloc {
     }
 }
 
-/// Backends that reconnect could repeat this line without end.
+/// Limits the log lines about the missing node, which backends that reconnect could repeat without
+/// end.
 static NO_NODE: LineBudget = LineBudget::new();
 static KEPT: LineBudget = LineBudget::new();
 

@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// is kept free for an operation that crosses a page boundary.
 const SEGMENTS: usize = 1024;
 
-/// The segments of the next call, and what each belongs to.
+/// The segments of the next call, and the operation to which each belongs.
 #[derive(Debug)]
 struct Tried {
     segments: Vec<Segment>,
@@ -107,7 +107,7 @@ impl Gntdev {
     }
 }
 
-/// The grant status that corresponds to an errno of gntdev.
+/// Returns the grant status that corresponds to an errno of gntdev.
 fn status_of(errno: Errno) -> GrantStatus {
     match errno {
         Errno::NOMEM | Errno::NOSPC => GrantStatus::NO_SPACE,
@@ -302,7 +302,8 @@ impl Gntdev {
     }
 }
 
-/// Guests that reconnect could repeat this line without end.
+/// Limits the log lines about the missing node, which guests that reconnect could repeat without
+/// end.
 static NO_NODE: LineBudget = LineBudget::new();
 static UNMAPPED: LineBudget = LineBudget::new();
 

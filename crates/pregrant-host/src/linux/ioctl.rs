@@ -17,7 +17,7 @@ const fn request(kind: u8, nr: u8, size: u16) -> Opcode {
 /// `IOCTL_GNTDEV_MAP_GRANT_REF`: count u32, pad, index u64 (out), then domid u32 and ref u32 for
 /// each page.
 pub(super) const GNTDEV_MAP: Opcode = request(b'G', 0, 24);
-/// `IOCTL_GNTDEV_UNMAP_GRANT_REF`: index u64, count u32, pad.
+/// `IOCTL_GNTDEV_UNMAP_GRANT_REF`, with index u64, count u32 and padding.
 pub(super) const GNTDEV_UNMAP: Opcode = request(b'G', 1, 16);
 /// `IOCTL_GNTDEV_GRANT_COPY`: count u32, pad, pointer to segments.
 pub(super) const GNTDEV_COPY: Opcode = request(b'G', 8, 16);
@@ -34,9 +34,10 @@ pub(super) const EVTCHN_BIND_UNBOUND: Opcode = request(b'E', 2, 4);
 pub(super) const EVTCHN_UNBIND: Opcode = request(b'E', 3, 4);
 /// `IOCTL_EVTCHN_NOTIFY`: port u32.
 pub(super) const EVTCHN_NOTIFY: Opcode = request(b'E', 4, 4);
-/// `IOCTL_EVTCHN_RESET`: nothing; drops what overflowed.
+/// `IOCTL_EVTCHN_RESET`, without an argument; it discards the events that overflowed the device's
+/// ring.
 pub(super) const EVTCHN_RESET: Opcode = request(b'E', 5, 0);
-/// `IOCTL_PRIVCMD_HYPERCALL`: op u64, five arguments u64; returns what Xen does.
+/// `IOCTL_PRIVCMD_HYPERCALL`, with op u64 and five arguments u64. It returns what Xen returns.
 pub(super) const PRIVCMD_HYPERCALL: Opcode = request(b'P', 0, 48);
 
 const _: () = assert!(
@@ -65,7 +66,7 @@ pub(super) struct DomCtl {
     version: u32,
     domid: u16,
     pad: [u16; 3],
-    /// The fields before it: flags, then numbers of pages.
+    /// The fields before the CPU time: flags, and then numbers of pages.
     before: [u64; 7],
     cpu_time: u64,
     behind: [u64; 8],
@@ -88,18 +89,19 @@ impl DomCtl {
         Self { cmd: 5, version, domid, pad: [0; 3], before: [0; 7], cpu_time: 0, behind: [0; 8] }
     }
 
-    /// The CPU time that Xen reported, in nanoseconds.
+    /// Returns the CPU time that Xen reported, in nanoseconds.
     pub(super) fn cpu_time(&self) -> u64 {
         self.cpu_time
     }
 }
 
-/// One piece of a grant copy: `struct gntdev_grant_copy_segment`. 24 bytes.
+/// One segment of a grant copy: `struct gntdev_grant_copy_segment`. 24 bytes.
 ///
 /// ```text
 /// | 0 .. 7 source | 8 .. 15 dest | 16 17 len | 18 19 flags | 20 21 status (out) | 22 23 pad |
 /// ```
-/// A side is an address, or, where its flag is set, ref u32, offset u16, domid u16.
+/// Source and dest are an address each, or, if the flag of that side is set, ref u32, offset u16,
+/// domid u16.
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C)]
 pub(super) struct Segment {

@@ -24,7 +24,7 @@ pub struct KernelBack {
     class: Class,
 }
 
-/// Why a vif could not be moved.
+/// The reason why a vif could not be moved between this process and the kernel's driver.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}; {remedy}")]
 pub struct SysfsError {
@@ -38,32 +38,32 @@ fn device(id: &DeviceId) -> String {
 }
 
 impl KernelBack {
-    /// The driver for this class.
+    /// Returns the driver for this class.
     pub fn of(class: Class) -> Self {
         Self::on_bus("/sys/bus/xen-backend", class)
     }
 
-    /// The driver in another directory of the backend bus, for tests.
+    /// Returns the driver in another directory of the backend bus, for tests.
     pub fn on_bus(bus: impl Into<PathBuf>, class: Class) -> Self {
         Self { bus: bus.into(), class }
     }
 
-    /// Whether the driver is loaded (xen-netback or xen-blkback).
+    /// Returns true if the driver is loaded (xen-netback or xen-blkback).
     pub fn is_loaded(&self) -> bool {
         self.bus.join("drivers").join(self.class.name()).exists()
     }
 
-    /// Whether the kernel has a backend bus, so that it can run backends.
+    /// Returns true if the kernel has a backend bus, and can therefore run backends.
     pub fn has_bus(&self) -> bool {
         self.bus.join("drivers_autoprobe").exists()
     }
 
-    /// Whether the driver has the device.
+    /// Returns true if the kernel's driver has the device.
     pub fn has(&self, id: &DeviceId) -> bool {
         self.driver_of(&device(id)).is_some()
     }
 
-    /// The name of the driver that is bound to a device.
+    /// Returns the name of the driver that is bound to a device.
     fn driver_of(&self, device: &str) -> Option<String> {
         let link = fs::read_link(self.bus.join("devices").join(device).join("driver")).ok()?;
         Some(link.file_name()?.to_string_lossy().into_owned())
@@ -100,13 +100,13 @@ impl KernelBack {
         self.write("drivers_autoprobe", if yes { "1" } else { "0" }, "run as root")
     }
 
-    /// Whether the kernel's drivers bind to new devices by themselves.
+    /// Returns true if the kernel's drivers bind to new devices by themselves.
     pub fn autoprobe(&self) -> bool {
         fs::read_to_string(self.bus.join("drivers_autoprobe")).is_ok_and(|t| t.trim() == "1")
     }
 
-    /// While autoprobe is off: lets the kernel bind the devices of any class that have no driver
-    /// and are not `ours`.
+    /// Lets the kernel bind the devices of any class that have no driver and are not `ours`. This
+    /// is needed while the kernel's autoprobe is off.
     pub fn probe_others(&self, ours: impl Fn(Class, u16, u32) -> bool) {
         let Ok(devices) = fs::read_dir(self.bus.join("devices")) else { return };
         for name in devices.flatten().filter_map(|d| d.file_name().into_string().ok()) {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use pregrant::DomId;
 
-    /// A directory that imitates the bus of sysfs.
+    /// A directory that imitates the bus of sysfs, for tests.
     struct Bus(KernelBack);
 
     impl Bus {

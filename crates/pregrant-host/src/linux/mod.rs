@@ -61,7 +61,7 @@ impl Xen {
     ///
     /// # Errors
     ///
-    /// `/dev/xen/evtchn` cannot be opened, which both ends need.
+    /// `/dev/xen/evtchn`, which both ends need, cannot be opened.
     pub fn open(domid: DomId) -> Result<Self, NodeError> {
         Self::counted(domid, Totals::default())
     }
@@ -99,7 +99,7 @@ impl Xen {
         self.peer.node().map(drop)
     }
 
-    /// Opens what a front needs.
+    /// Opens the device nodes that a front needs.
     ///
     /// # Errors
     ///
@@ -108,8 +108,8 @@ impl Xen {
         self.grants.node().map(drop)
     }
 
-    /// Counts of the operations of this handle and of all made from it by
-    /// [`another`](Self::another), including those that are gone.
+    /// Returns the counts of the operations of this handle and of all handles made from it by
+    /// [`another`](Self::another), including those that were dropped.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }

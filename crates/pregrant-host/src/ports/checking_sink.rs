@@ -11,38 +11,38 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, ZeroCopyBurst};
 
 use super::sequence::{self, Tracker, Wrong};
 
-/// How much of a frame is checked.
+/// The part of each frame that is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Check {
-    /// The frame's header and number.
+    /// The frame's header and its number are checked.
     #[default]
     Number,
-    /// Every byte after the addresses.
+    /// Every byte after the addresses is checked.
     Payload,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SinkReport {
-    /// Undamaged numbered frames received, including repeats.
+    /// Number of numbered frames that were received undamaged, including repeats.
     pub frames: u64,
-    /// Bytes of these frames.
+    /// Number of bytes of these frames.
     pub bytes: u64,
-    /// One more than the highest number received.
+    /// The highest number received, plus 1.
     pub next: u64,
-    /// Numbers below `next` that were not received.
+    /// Number of frames with a number below `next` that were not received.
     pub lost: u64,
-    /// Frames received a second time.
+    /// Number of frames that were received a second time.
     pub duplicated: u64,
-    /// Frames received after one with a higher number.
+    /// Number of frames received after one with a higher number.
     pub reordered: u64,
-    /// Frames with a wrong length, number or byte.
+    /// Number of frames with a wrong length, number or byte.
     pub damaged: u64,
-    /// Frames of other protocols, such as ARP.
+    /// Number of frames of other protocols, such as ARP.
     pub foreign: u64,
 }
 
 impl SinkReport {
-    /// Frames lost out of `sent`, including those after the last one received.
+    /// Returns how many of `sent` frames were lost, including those after the last one received.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.lost + sent.saturating_sub(self.next)
     }
@@ -89,17 +89,17 @@ impl CheckingSink {
         self.check = check;
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     pub fn counters(&self) -> Arc<SinkCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Counts of what it has received.
+    /// Returns the counts of the frames that the sink has received.
     pub fn report(&self) -> SinkReport {
         self.report
     }
 
-    /// Checks the frames of a burst. A front that measures what it receives uses it, too.
+    /// Checks the frames of a burst. A front that measures received frames calls this as well.
     pub fn take(&mut self, frames: &Burst<'_>) {
         match self.check {
             Check::Number => self.take_with(frames, sequence::number),
@@ -107,8 +107,8 @@ impl CheckingSink {
         }
     }
 
-    /// Like [`take`](Self::take) for zero-copy frames, whose payload is read only if every byte
-    /// must be checked.
+    /// Checks zero-copy frames as [`take`](Self::take) does. Their payload is read only if every
+    /// byte must be checked.
     pub fn take_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {

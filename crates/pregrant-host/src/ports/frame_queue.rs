@@ -22,9 +22,9 @@ const ALIGN: usize = 64;
 /// The result of queueing a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Queued {
-    /// Frames added to the queue; more than one if it was segmented.
+    /// Number of frames that were added to the queue; more than one if the frame was segmented.
     pub frames: u32,
-    /// Frames dropped because the queue was full.
+    /// Number of frames that were dropped because the queue was full.
     pub overflow: u32,
     /// 1 if the frame needs a checksum or segmentation that its headers do not allow.
     pub unfinishable: u32,

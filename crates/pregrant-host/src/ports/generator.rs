@@ -20,12 +20,12 @@ pub struct GeneratorControl {
 }
 
 impl GeneratorControl {
-    /// Frames made so far.
+    /// Returns the number of frames made so far.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// While `paused`, the generator returns no frames.
+    /// Stops the generator, which returns no frames while `paused` is true, or lets it continue.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
@@ -36,13 +36,14 @@ impl GeneratorControl {
     }
 }
 
-/// How much of each frame is written.
+/// The part of each frame that the generator writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Filling {
-    /// Every byte, for a receiver that checks each.
+    /// Every byte is written, for a receiver that checks each one.
     #[default]
     Whole,
-    /// Only the head with the number, [`MIN_LEN`] bytes; the rest keeps whatever the arena held.
+    /// Only the head with the number ([`MIN_LEN`] bytes) is written. The other bytes are those that
+    /// the arena held before.
     Head,
 }
 
@@ -73,7 +74,7 @@ impl Generator {
         }
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     pub fn control(&self) -> Arc<GeneratorControl> {
         Arc::clone(&self.control)
     }
@@ -103,7 +104,7 @@ impl Generator {
         self.next - first
     }
 
-    /// Frames from the guest that were dropped.
+    /// Returns the number of frames from the guest that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -28,7 +28,7 @@ pub const AGE_NS: u64 = 300_000_000_000;
 pub const ADDRESSES_PER_PORT: u16 = 64;
 /// Largest number of ports in the table.
 pub const MAX_PORTS: usize = 256;
-/// Interval between sweeps of aged addresses.
+/// The interval between two sweeps that remove aged addresses.
 const SWEEP_NS: u64 = 10_000_000_000;
 /// About twice the number of entries that all ports may have, each with a pinned address, so that
 /// runs of used slots stay short.
@@ -66,7 +66,7 @@ fn number(mac: MacAddr) -> u64 {
 /// The right of a port to an address that was learnt at another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Do nothing, until the address has aged or its port is gone.
+    /// The rule does nothing until the address has aged or its port is gone.
     Free,
     /// Take the address over, as that of a station that has moved.
     Moved,
@@ -88,9 +88,10 @@ pub enum Source {
 #[derive(Debug)]
 pub struct MacTable {
     secret: RandomState,
-    /// Written only under the lock.
+    /// The entries of the table, which are written only under the lock.
     entries: Box<[AtomicU64]>,
-    /// When each address was last seen as a source. Its port also writes this without the lock.
+    /// For each address, the time at which a frame with it as its source was last seen. The
+    /// address's port also writes this value, without the lock.
     seen_ns: Box<[AtomicU64]>,
     held: Box<[AtomicU16]>,
     len: AtomicUsize,
@@ -150,7 +151,7 @@ impl MacTable {
         entry.pinned || now_ns.saturating_sub(self.seen_ns[i].load(Ordering::Relaxed)) <= AGE_NS
     }
 
-    /// The result of `claim` for an address, if at most its time must be written.
+    /// Returns the result of `claim` for an address, if it changes nothing but the address's time.
     fn known(&self, mac: u64, port: u16, claim: Claim, now_ns: u64) -> Option<Source> {
         if let Found::At(i, entry) = self.search(mac) {
             if entry.port == port {
@@ -219,7 +220,8 @@ impl MacTable {
         }
     }
 
-    /// Removes addresses not seen for [`AGE_NS`]. Does nothing if it ran a short while ago.
+    /// Removes addresses that were not seen for [`AGE_NS`]. Does nothing if the last sweep was a
+    /// short while ago.
     pub fn sweep(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.swept_ns.load(Ordering::Relaxed)) < SWEEP_NS {
             return;

@@ -19,7 +19,7 @@ use std::io;
 /// The state of the limit on one interface.
 #[derive(Debug, Default)]
 pub struct MtuLimit {
-    /// The MTU that it had before, and the lower one set instead.
+    /// The interface's former MTU, and the lower one that was set instead.
     lowered: Option<(u32, u32)>,
 }
 
@@ -33,7 +33,7 @@ pub enum MtuChange {
 }
 
 impl MtuLimit {
-    /// The MTU that the administrator set, given that the current one is `mtu`.
+    /// Returns the MTU that the administrator set, given that the current one is `mtu`.
     fn before(&self, mtu: u32) -> u32 {
         self.lowered.filter(|(_, bound)| mtu == *bound).map_or(mtu, |(before, _)| before)
     }

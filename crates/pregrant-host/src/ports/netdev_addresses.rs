@@ -21,7 +21,7 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
-/// `NLM_F_ROOT | NLM_F_MATCH`: request all objects.
+/// `NLM_F_ROOT | NLM_F_MATCH`, which requests all objects.
 const DUMP: u16 = 0x300;
 
 /// `struct nlmsghdr`.
@@ -51,10 +51,10 @@ const ROOM: usize = 32 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Netdev {
     pub name: String,
-    /// Whether the interface is administratively up.
+    /// True if the interface is administratively up.
     pub is_up: bool,
     pub mac: MacAddr,
-    /// The index of the bridge that it is a port of.
+    /// The index of the bridge of which the interface is a port.
     pub bridge: Option<u32>,
     /// The interface's usable IP addresses.
     pub ips: Vec<IpAddr>,
@@ -80,7 +80,7 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').into()
 }
 
-/// An rtnetlink socket.
+/// An rtnetlink socket, by which the kernel is asked.
 struct Kernel(OwnedFd);
 
 impl Kernel {
@@ -142,7 +142,7 @@ impl Kernel {
     }
 }
 
-/// The usable address in `answer`, if that is about interface `index`.
+/// Returns the usable address in `answer`, if the answer is about interface `index`.
 fn address_of(index: u32, answer: &[u8]) -> Option<IpAddr> {
     if u32_at(answer, 4)? != index {
         return None;

@@ -36,7 +36,7 @@ const ETHERNET: u16 = 1;
 pub struct Interface {
     name: String,
     socket: Arc<OwnedFd>,
-    /// Why its name must not be used: another interface may have that name now.
+    /// The reason why the interface's name must not be used: another interface may have it now.
     absent: Option<&'static str>,
 }
 
@@ -78,7 +78,7 @@ impl Interface {
         Ok(Self { name: text(&request.name), ..numbered })
     }
 
-    /// Another interface by the same socket. `absent` is the error with which each call fails if
+    /// Returns another interface that uses the same socket. `absent` is the error of each call if
     /// the name must not be used any more.
     pub fn called(&self, name: &str, absent: Option<&'static str>) -> Self {
         Self { name: name.into(), socket: Arc::clone(&self.socket), absent }
@@ -88,7 +88,7 @@ impl Interface {
         &self.name
     }
 
-    /// Makes one call; `value` is written to the union, which is returned.
+    /// Makes one ioctl call. `value` is written to the union, and the union is returned.
     fn call<const OPCODE: Opcode>(&self, what: &str, value: &[u8]) -> io::Result<[u8; 24]> {
         if let Some(why) = self.absent {
             let text = format!("network interface {}: cannot {what}: {why}", self.name);
@@ -117,7 +117,7 @@ impl Interface {
         })
     }
 
-    /// The interface's index.
+    /// Returns the interface's index.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Interface {
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 
-    /// The MTU in bytes, which excludes the Ethernet header.
+    /// Returns the MTU in bytes, which excludes the Ethernet header.
     ///
     /// # Errors
     ///
@@ -171,8 +171,9 @@ impl Interface {
         Ok(self.flags()? & UP != 0)
     }
 
-    /// Whether frames that it receives are forwarded, through its bridge if it is a port of one,
-    /// else to the stack. After the link comes up the kernel needs a moment for that.
+    /// Returns true if frames that the interface receives are forwarded: through its bridge if it
+    /// is a port of one, and otherwise to the stack. After the link comes up the kernel needs a
+    /// moment until then.
     pub fn forwards(&self) -> bool {
         if self.absent.is_some() {
             return false;

@@ -24,7 +24,7 @@ use pregrant::port::{
     Arena, Burst, DropCounts, FrameDesc, FramePort, MAX_FRAME, Offloads, PortOwner, Room, Steering,
 };
 
-/// Longer than any frame.
+/// A capture length that is longer than any frame.
 pub const WHOLE_FRAMES: u32 = MAX_FRAME as u32;
 
 const MAGIC_MICROSECONDS: u32 = 0xA1B2_C3D4;
@@ -34,7 +34,7 @@ const BUFFER: usize = 256 * 1024;
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// Why a capture ended.
+/// The reason why a capture ended.
 #[derive(Debug)]
 pub enum End {
     /// Writing the file failed.
@@ -64,11 +64,11 @@ impl<W: Write> Clone for Capture<W> {
 
 #[derive(Debug)]
 struct Shared<W: Write> {
-    /// None: the capture has ended.
+    /// The file that is written; None once the capture has ended.
     file: Option<io::BufWriter<W>>,
     ended: Option<End>,
     snap_len: u32,
-    /// The size limit of the file, and its size including what is buffered.
+    /// The size limit of the file; `size` is its size with the bytes that are buffered.
     limit: u64,
     len: u64,
     written: u64,
@@ -99,7 +99,7 @@ impl<W: Write> Capture<W> {
         Ok(Self(Arc::new(Mutex::new(shared))))
     }
 
-    /// Frames captured so far.
+    /// Returns the number of frames captured so far.
     pub fn written(&self) -> u64 {
         self.lock().written
     }
@@ -109,7 +109,7 @@ impl<W: Write> Capture<W> {
         self.lock().attempt(|file| file.flush().map(|()| None));
     }
 
-    /// Returns once why the capture has ended, if it has.
+    /// Returns why the capture has ended, once, if it has ended.
     pub fn ended(&self) -> Option<End> {
         self.lock().ended.take()
     }
@@ -164,7 +164,7 @@ impl<W: Write> Shared<W> {
     }
 }
 
-/// A port whose frames are captured.
+/// A port that also writes its frames to a capture.
 pub struct Pcap<W: Write> {
     inner: Box<dyn FramePort>,
     capture: Capture<W>,
@@ -329,7 +329,7 @@ mod tests {
         let started = Capture::new(Full(23), WHOLE_FRAMES, u64::MAX).map(|_| ());
         assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "at once");
     }
-    /// The file reaches its limit with complete frames, and the traffic continues.
+    /// At the limit the file ends with a complete frame, and the traffic continues.
     #[test]
     fn a_capture_ends_at_its_limit() {
         // Room for two frames of 100 bytes and most of a third.

@@ -14,7 +14,7 @@ use pregrant::net::gso::Segments;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::Offload;
 
-/// The frames of a segment.
+/// The frames into which a large segment was cut.
 #[derive(Debug, Default)]
 pub struct CutFrame {
     bytes: Vec<u8>,
@@ -39,13 +39,13 @@ impl CutFrame {
         Ok(())
     }
 
-    /// Number of frames.
+    /// Returns the number of frames.
     #[allow(clippy::len_without_is_empty, reason = "a frame that was cut is at least one")]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Frame `i`, whose checksums are complete.
+    /// Returns frame `i`, whose checksums are complete.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         let begin = i.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
         self.bytes.get(begin..*self.ends.get(i)?)

@@ -24,22 +24,22 @@ pub const SOURCE: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x01]);
 /// The default destination address.
 pub const DESTINATION: MacAddr = MacAddr([0x02, 0x50, 0x47, 0, 0, 0x02]);
 
-/// EtherType and magic, as in bytes 12..16.
+/// The EtherType and the magic number in bytes 12..16 of a numbered frame.
 const MARK: [u8; 4] = [(ETHERTYPE >> 8) as u8, ETHERTYPE as u8, b'P', b'G'];
 /// Odd constants without structure (the fractions of the golden ratio and of e).
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 const STEP: u64 = 0xB7E1_5162_8AED_2A6B;
 
-/// Why a frame does not count as received.
+/// The reason why a frame does not count as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The frame is not a numbered one.
+    /// The frame does not carry a number.
     Foreign,
     /// The frame is numbered, with a wrong length, number or pattern.
     Damaged,
 }
 
-/// The constant part of a frame, computed once.
+/// The first bytes of a frame, which are the same in all frames and computed once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head([[u8; 8]; 2]);
 
@@ -147,7 +147,7 @@ impl Head {
     }
 }
 
-/// Makes `frame` number `seq`, with the usual addresses.
+/// Writes frame number `seq`, with the default addresses, to `frame`.
 pub fn fill(frame: &mut [u8], seq: u64) {
     Head::default().fill(frame, seq);
 }
@@ -158,7 +158,7 @@ pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     number_of(frame, frame.len())
 }
 
-/// The number of a frame of `len` bytes, of which `frame` has the first ones.
+/// Returns the number of a frame of `len` bytes, of which `frame` has the first ones.
 #[inline(always)]
 pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     let Some(head) = frame.first_chunk::<MIN_LEN>() else { return Err(Wrong::Foreign) };
@@ -257,27 +257,28 @@ impl Tracker {
         self.gaps.insert(at, gap);
     }
 
-    /// The number expected next: one more than the highest received.
+    /// Returns the number that is expected next: the highest received number, plus 1.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Numbers below [`Tracker::next`] that were not received.
+    /// Returns how many numbers below [`Tracker::next`] were not received.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Numbers of `sent` that were not received, including those at the end.
+    /// Returns how many of the first `sent` numbers were not received, including those at the end.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.lost + sent.saturating_sub(self.next)
     }
 
-    /// Frames received after one with a higher number.
+    /// Returns the number of frames received after one with a higher number.
     pub fn reordered(&self) -> u64 {
         self.reordered
     }
 
-    /// Frames received before, or so late that their gap is forgotten.
+    /// Returns the number of frames that were received before, or so late that their gap is
+    /// forgotten.
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }

@@ -27,11 +27,11 @@ pub const QUEUE_BYTES: usize = 512 * 1024;
 #[derive(Debug, Default)]
 struct Shared {
     by: Option<Arc<dyn Steering>>,
-    /// One per queue of the guest; empty until the guest steers.
+    /// One queue of frames for each queue of the guest; empty until the guest steers.
     queues: Vec<FrameQueue>,
-    /// For each queue whose port a worker has, the waker of that worker.
+    /// For each queue, the waker of the worker that has the queue's port.
     wakers: Vec<Option<Arc<dyn QueueWaker>>>,
-    /// Frames dropped because a queue was full.
+    /// Number of frames that were dropped because a queue was full.
     overflow: u64,
 }
 
@@ -63,7 +63,7 @@ impl<P: FramePort> Steered<P> {
     }
 }
 
-/// Frames dropped by the inner ports, and by the queues between them.
+/// Counts the frames that the inner ports dropped, and those that the queues of this port dropped.
 struct SteeredDrops {
     inner: Option<Arc<dyn DropCounts>>,
     shared: Arc<Mutex<Shared>>,
@@ -150,7 +150,8 @@ impl<P: FramePort> FramePort for Steered<P> {
         self.inner.held() + self.shared().queues.get(self.queue).map_or(0, FrameQueue::len)
     }
 
-    /// Frames that were moved already stay in their queue.
+    /// Sets the guest's rule for the distribution of frames. Frames that were moved already stay in
+    /// their queue.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         let nr_queues = self.nr_queues;
         let mut shared = self.shared();
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Counts wake-ups.
+    /// A doorbell of the tests that records whether it was rung.
     #[derive(Debug, Default)]
     struct Rung(AtomicBool);
 

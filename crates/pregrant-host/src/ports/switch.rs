@@ -68,24 +68,24 @@ pub use self::vif::{Sources, SwitchFull};
 /// Largest number of ports of one switch.
 pub use super::mac_table::MAX_PORTS;
 
-/// By default frames of more bytes are forwarded zero-copy, if their pages are mapped. Copying
-/// shorter ones costs less than holding and answering them.
+/// The default of the length above which frames are forwarded zero-copy, if their pages are mapped.
+/// Copying shorter frames costs less than holding and answering them.
 pub const LEND_ABOVE: u32 = 4096;
 /// After a burst in which nothing could be zero-copy, a port asks for copies for this many bursts.
 const COPY_AGAIN: u32 = 32;
 
-/// A switch. Clones are the same switch.
+/// A switch. All clones of a value are the same switch.
 #[derive(Clone, Default)]
 pub struct Switch {
     shared: Arc<Shared>,
 }
 
-/// State that its ports share.
+/// State that the ports of one switch share.
 struct Shared {
     fabric: Fabric,
     lend_above: AtomicU32,
-    /// Each worker's outbox, by its number. None: the outbox of ports that were not given to a
-    /// worker.
+    /// The outboxes of the workers, by the workers' numbers. The one of None belongs to ports that
+    /// were not given to a worker.
     outboxes: Mutex<BTreeMap<Option<usize>, Arc<Mutex<Outbox>>>>,
 }
 
@@ -134,13 +134,13 @@ impl Switch {
         Ok((0..queues).map(|queue| SwitchPort::new(&self.shared, port, queue, &vif)).collect())
     }
 
-    /// Frames of more than `bytes` bytes stay in their sender's pages, if these are mapped, until
+    /// Sets the length above which frames stay in their sender's pages, if these are mapped, until
     /// they are copied to their receiver. [`MAX_FRAME`](pregrant::port::MAX_FRAME) disables this.
     pub fn lend_above(&self, bytes: u32) {
         self.shared.lend_above.store(bytes, Ordering::Relaxed);
     }
 
-    /// Number of known addresses, including pinned ones.
+    /// Returns the number of known addresses, including pinned ones.
     pub fn known_addresses(&self) -> usize {
         self.shared.fabric.macs.len()
     }
@@ -155,14 +155,14 @@ pub struct SwitchPort {
     counters: Arc<Counters>,
     /// The outbox of the worker that has this queue.
     outbox: Arc<Mutex<Outbox>>,
-    /// The segments of the current frame.
+    /// Scratch memory for the segments of the current frame.
     cut: CutFrame,
     lends: Arc<Lends>,
     /// The completions as the trait object that the queue needs.
     completions: Arc<dyn Completions>,
     /// Number of bursts still to be copied, without a zero-copy attempt.
     not_lent: u32,
-    /// The receivers of its last burst.
+    /// The queues that received the port's last burst.
     recent: Recent,
     /// Wakes its worker. None: no worker has it, so its caller cannot be woken and does not wait.
     waker: Option<Arc<dyn QueueWaker>>,
@@ -210,12 +210,12 @@ impl SwitchPort {
         self.shared.fabric.set_sources(self.port, sources);
     }
 
-    /// Counters of the port, over all its queues.
+    /// Returns the counters of the port, summed over all its queues.
     pub fn stats(&self) -> SwitchStats {
         self.counters.get()
     }
 
-    /// Whether frames wait for the guest.
+    /// Returns true if frames wait for the guest.
     pub fn has_frames(&self) -> bool {
         self.held() > 0
     }
@@ -237,7 +237,8 @@ impl DropCounts for Counters {
 }
 
 impl FramePort for SwitchPort {
-    /// All offloads: the switch completes frames for receivers that do not support them.
+    /// Returns all offloads, since the switch completes frames for receivers that do not support
+    /// them.
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
@@ -251,7 +252,7 @@ impl FramePort for SwitchPort {
         }
     }
 
-    /// Accepts all frames; those that a slow receiver has no room for are counted at its port.
+    /// Accepts all frames. Frames for which a slow receiver has no room are counted at its port.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         let sender = Sender { port: self.port, recent: &mut self.recent, cut: &mut self.cut };
         lock(&self.outbox).forward(&self.shared.fabric, sender, frames, None);
@@ -270,7 +271,8 @@ impl FramePort for SwitchPort {
         arena.len()
     }
 
-    /// Private copies if nothing could be zero-copy lately, since copying at once is cheaper then.
+    /// Asks for private copies if nothing could be zero-copy lately, since copying at once is
+    /// cheaper then.
     fn payload(&self) -> Payload {
         if self.not_lent > 0 {
             return Payload::Private;
@@ -307,13 +309,14 @@ impl FramePort for SwitchPort {
         self.incoming.inbox().len()
     }
 
-    /// Frames that already wait stay in their queue.
+    /// Sets how frames are distributed to the guest's queues. Frames that wait already stay in
+    /// their queue.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.shared.fabric.change(self.port, |vif| vif.steering = by);
     }
 
-    /// Frames that it sent through another worker arrive before those that it sends through this
-    /// one.
+    /// Moves the port to another worker. Frames that it sent through its old worker arrive before
+    /// those that it sends through the new one.
     fn owned_by(&mut self, owner: &PortOwner) {
         // The old worker also must not recall mail that contains frames of this port: then later
         // mail could become the oldest.

@@ -112,7 +112,7 @@ fn align(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// The common part of all repeats of one row.
+/// A row of the table, with the settings that all its repeats share.
 pub struct Row {
     plan: Plan,
     dir: Dir,
@@ -120,11 +120,11 @@ pub struct Row {
     size: usize,
     /// Requests begin at multiples of this number of bytes.
     align: usize,
-    /// Requests in flight, of each guest.
+    /// Number of requests that each guest keeps in flight.
     depth: usize,
     /// Length of the last guest's requests, if it is greedy: then only the others are counted.
     greedy: Option<usize>,
-    /// Whether this is the greedy guest's row, or the one compared with it.
+    /// True if this is the greedy guest's row, or the row that it is compared with.
     is_compared: bool,
     records: Repeats,
 }
@@ -175,30 +175,31 @@ impl Row {
         greedy.max(self.depth * self.size)
     }
 
-    /// Bytes of the longest request.
+    /// Returns the number of bytes of the longest request.
     fn longest(&self) -> usize {
         self.greedy.unwrap_or(0).max(self.size)
     }
 
-    /// The work apart from path, guests and workers.
+    /// Returns the settings that a row shares with rows of other paths and of other numbers of
+    /// guests and workers.
     fn work(&self) -> impl PartialEq + Copy + use<> {
         (self.dir, self.size, self.align, self.depth)
     }
 
-    /// Whether this is the row of `greedy`, but with no one greedy.
+    /// Returns true if this is the row without a greedy guest that `greedy` must be compared with.
     fn is_equal_load_of(&self, greedy: &Row) -> bool {
         self.greedy.is_none() && self.plan == greedy.plan && self.work() == greedy.work()
     }
 
-    /// The rate of each guest that is not greedy, relative to that at `equal` load; the median of
-    /// the repeats' ratios.
+    /// Returns the rate of each guest that is not greedy, relative to its rate at `equal` load. It
+    /// is the median of the repeats' ratios.
     fn kept(&self, equal: &Row) -> Option<Summary> {
         let all = f64::from(self.plan.guests);
         Some(self.records.ratio(&equal.records)?.per((all - 1.0) / all))
     }
 
-    /// Worker time of the guests that are not greedy, as a part of their fair share; the median of
-    /// the repeats.
+    /// Returns the worker time of the guests that are not greedy, as a part of their fair share. It
+    /// is the median of the repeats.
     fn share(&self) -> Option<Summary> {
         let shares = self.records.iter().filter_map(|record| {
             let by_guest = record.of.disk()?.guests_worker_ns.as_deref()?;
@@ -210,8 +211,8 @@ impl Row {
         Summary::of(&shares.collect::<Vec<_>>())
     }
 
-    /// The time of workers for each counted request, to that at `equal` load; the median of the
-    /// repeats' ratios.
+    /// Returns the workers' time for each counted request, relative to that at `equal` load. It is
+    /// the median of the repeats' ratios.
     fn dearer(&self, equal: &Row) -> Option<Summary> {
         // The greedy one is no part of either.
         self.records.ratio_of(&equal.records, |record| {
@@ -233,7 +234,7 @@ impl Row {
 }
 
 impl BlkArgs {
-    /// The paths, each with the owners of the pages that its requests use.
+    /// Returns the paths, each with the owner of the pages that its requests use.
     fn paths(&self) -> impl Iterator<Item = (PathName, Buffers)> {
         let own = |path| path != PathName::Persistent;
         self.path.iter().flat_map(move |&path| {
@@ -254,7 +255,7 @@ pub fn run(args: BlkArgs, given: &Given) -> Result<()> {
     args.output.run(|run| measure(&args, run))
 }
 
-/// The work of each row: bytes, alignment, direction, depth.
+/// Returns the work of each row: bytes, alignment, direction and depth.
 fn works(args: &BlkArgs) -> impl Iterator<Item = (u32, u32, Dir, u16)> {
     let with_depths =
         move |(size, align, dir)| args.depth.iter().map(move |&depth| (size, align, dir, depth));
@@ -263,7 +264,8 @@ fn works(args: &BlkArgs) -> impl Iterator<Item = (u32, u32, Dir, u16)> {
     args.size.iter().flat_map(with_aligns).flat_map(with_dirs).flat_map(with_depths)
 }
 
-/// The machines for one path, for each kind of disk, number of guests and number of workers.
+/// Returns the machines for one path: one for each kind of disk, number of guests and number of
+/// workers.
 fn machines(args: &BlkArgs) -> impl Iterator<Item = (Medium, u16, u16)> {
     let with_media = move |(guests, workers)| Medium::of(args).map(move |medium| (medium, guests, workers));
     let with_workers = move |&guests| args.workers.iter().map(move |&workers| (guests, workers));

@@ -17,14 +17,15 @@ use std::io;
 pub struct CorePlacement {
     /// The guest's core; None: this process may use only one core, and pins no thread.
     pub guest: Option<usize>,
-    /// The core of the back's first thread.
+    /// The core of the back's first thread, if it is pinned.
     pub back: Option<usize>,
     pub workers: Vec<usize>,
     nr_workers: usize,
 }
 
 impl CorePlacement {
-    /// The placement for a back with this many worker threads; 0: it serves the queues itself.
+    /// Returns the placement for a back with this many worker threads; 0: the back's only thread
+    /// serves the queues.
     pub fn of(workers: usize) -> io::Result<Self> {
         Ok(Self::on(&crate::limit::cores()?, workers))
     }
@@ -38,7 +39,7 @@ impl CorePlacement {
         Self { guest: Some(guest), back: Some(back), workers, nr_workers }
     }
 
-    /// The cores of the back's workers; None: it has no workers.
+    /// Returns the setting for the back's workers; None: the back has no workers.
     pub fn worker_setup(&self, place: Placement, mode: Mode) -> Option<WorkerSetup> {
         let Self { nr_workers: workers, workers: cores, .. } = self;
         (*workers > 0).then(|| WorkerSetup {
@@ -59,7 +60,7 @@ impl CorePlacement {
         self.nr_workers
     }
 
-    /// Describes the placement, as a sentence without its full stop.
+    /// Describes the placement in a sentence without its full stop.
     pub fn words(&self) -> String {
         let (Some(guest), Some(back)) = (self.guest, self.back) else {
             return "one core for all threads, and the figures say little".into();

@@ -23,19 +23,19 @@ use std::time::Duration;
 
 pub const DATA_LEN: u32 = 2048;
 const FIRST: u16 = 10;
-/// How long rings are full before frames are counted.
+/// The time that rings are full before frames are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Descriptors of this process for each vif, as broker and xenstored: connections, memory, ledgers,
-/// what outlives a back.
+/// Number of descriptors that this process needs for each vif as broker and xenstored: connections,
+/// memory, ledgers, and memory that outlives a back.
 const DESCRIPTORS_A_VIF: u64 = 16;
 
 /// Settings of a testbed with many guests.
 pub struct Plan {
-    /// Queues of each guest's vif.
+    /// For each guest, the number of queues of its vif.
     pub queues: Vec<u32>,
     /// Number of worker threads of the backend, unless each guest has its own.
     pub workers: usize,
-    /// Which worker gets a guest's queues.
+    /// The rule by which a guest's queues get their workers.
     pub place: Placement,
     pub mode: Mode,
     pub path: PathName,
@@ -50,7 +50,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// The cores that this process may use.
+    /// Returns the cores that this process may use.
     pub fn of_machine() -> Result<Self> {
         let cores = crate::limit::cores()?;
         Ok(match &cores[..] {
@@ -120,18 +120,18 @@ impl Wrong {
     }
 }
 
-/// The frames that arrived in some time.
+/// The frames that arrived in the measured time.
 #[derive(Default)]
 pub struct Window {
     pub seconds: f64,
     pub frames: Vec<u64>,
-    /// Resources that the backend used.
+    /// The resources that the backend used in that time.
     pub spent: Spent,
     pub wrong: Wrong,
 }
 
 impl Window {
-    /// Number of frames of all guests.
+    /// Returns the number of frames of all guests.
     pub fn sum(&self) -> u64 {
         self.frames.iter().sum()
     }
@@ -155,13 +155,13 @@ impl Wrong {
 
 /// Latency of single frames, and the resources that the backend used for them.
 pub struct Echoes {
-    /// The guest's report.
+    /// The report of the guest.
     pub guest: Played,
     pub spent: Spent,
 }
 
 impl Echoes {
-    /// A share of each time that an event woke the backend.
+    /// Divides `of` by the number of times that an event woke the backend.
     pub fn a_wakeup(&self, of: u64) -> f64 {
         of as f64 / self.guest.spent.ops.wakeups.max(1) as f64
     }
@@ -204,12 +204,13 @@ impl Stand {
         Ok(Self { ends, wrong: Wrong::default() })
     }
 
-    /// The backend's use of the machine up to now.
+    /// Asks the backend for the resources that it has used up to now.
     pub fn spent(&mut self) -> Result<Spent> {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent))
     }
 
-    /// Bytes of memory of the backend's process: its own, and memory of guests that it has mapped.
+    /// Returns the number of bytes of the backend's own memory, and of guests' memory that it has
+    /// mapped.
     pub fn memory(&self) -> Result<[u64; 2]> {
         let path = format!("/proc/{}/status", self.ends.back.pid());
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;

@@ -62,7 +62,7 @@ pub struct FairnessArgs {
 }
 
 named! {
-    /// Load of the last guest.
+    /// The behaviour of the last guest.
     pub enum Greed {
         /// The load of the others
         None = "none",
@@ -93,8 +93,8 @@ struct Row {
     records: Repeats,
 }
 
-/// Frames per second in one repeat: of the guests that are not greedy, and of the greedy one, if
-/// there is one.
+/// Returns the frames per second of one repeat: of each guest that is not greedy, and of the greedy
+/// guest, if there is one.
 fn shares(window: &Window, guests: usize, greed: Greed) -> (Vec<f64>, Option<f64>) {
     let rates: Vec<f64> =
         window.frames.iter().map(|frames| *frames as f64 / window.seconds.max(1e-9)).collect();
@@ -118,21 +118,21 @@ fn mean(others: &[f64]) -> f64 {
     others.iter().sum::<f64>() / others.len().max(1) as f64
 }
 
-/// Standard deviation divided by the mean.
+/// Returns the standard deviation divided by the mean.
 fn spread(others: &[f64]) -> f64 {
     let mean = mean(others);
     let squares: f64 = others.iter().map(|rate| (rate - mean).powi(2)).sum();
     (squares / others.len().max(1) as f64).sqrt() / mean.max(1e-9)
 }
 
-/// Largest number of less least, over mean.
+/// Returns the difference between the largest and the smallest rate, divided by the mean.
 fn width(others: &[f64]) -> f64 {
     let most = others.iter().copied().fold(f64::MIN, f64::max);
     let least = others.iter().copied().fold(f64::MAX, f64::min);
     (most - least) / mean(others).max(1e-9)
 }
 
-/// The sum over all guests.
+/// Returns the sum of the rates of all guests.
 fn sum(record: &Record) -> f64 {
     others(record).iter().sum::<f64>() + greedy(record).unwrap_or(0.0)
 }
@@ -203,7 +203,8 @@ pub fn measure(args: &FairnessArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, &cores))
 }
 
-/// The backend's workers: own ones of the guests once, whatever numbers there are.
+/// Returns the placements and numbers of the backend's workers. With a worker for each guest there
+/// is only one row, whatever numbers are given.
 fn teams(args: &FairnessArgs) -> Vec<(Placement, u16)> {
     let of = |place: &Placement| match place {
         Placement::Own => vec![(Placement::Own, 0)],

@@ -73,7 +73,7 @@ named! {
 
 const OPS: [Op; 4] = [Op::Grant, Op::Copy, Op::Revoke, Op::Release];
 
-/// Time of each op of [`OPS`], and how often it was done.
+/// For each op of [`OPS`], its time, and how often it was done.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     ns: [u64; OPS.len()],
@@ -90,7 +90,8 @@ impl Spent {
     }
 }
 
-/// A burst for the backend to copy, or what it spent for that.
+/// The message by which a burst is given to the backend, to be copied. The next type is the
+/// backend's answer: what the copy cost.
 type ToBack = Vec<GrantRef>;
 type FromBack = std::result::Result<Spent, String>;
 
@@ -106,7 +107,7 @@ fn next<T>(from: &Receiver<T>, shared_core: bool) -> Option<T> {
     }
 }
 
-/// The backend's side: copies pages as asked, until the guest has finished.
+/// Runs the backend's side: copies pages as asked, until the guest has finished.
 fn copy_bursts(
     back: &Loopback,
     size: u16,
@@ -141,7 +142,7 @@ fn copy_bursts(
     }
 }
 
-/// One row: a grant table version and a burst length, measured on a machine of its own.
+/// A row of the table: a grant table version and a burst length, measured on a machine of its own.
 struct Row {
     table: GrantTableVersion,
     burst: usize,
@@ -186,7 +187,7 @@ impl Row {
         })
     }
 
-    /// The guest's side: runs rounds of all operations until the time is over, at least one.
+    /// Runs the guest's side: rounds of all operations until the time is over, at least one round.
     fn rounds(
         &self,
         guest: &Loopback,

@@ -1,8 +1,8 @@
 //! `pregrant-lab bench hook`: what a frame hook saves a guest that drops frames, and one that sends
 //! them back.
 //!
-//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
-//! vif of its own, as in `bench net`.
+//! A guest and a backend process are each pinned to a core of its own. Each repeat of each row uses
+//! a new vif, as in `bench net`.
 
 use super::Result;
 use super::net::{Row, data_len, in_poll_mode, platform, queues};
@@ -65,7 +65,8 @@ const PATHS: &[(PathName, &str)] = &[
 ];
 
 impl HookArgs {
-    /// The rows to measure: sizes, paths, and buffers if the path has any.
+    /// Returns the rows to measure: their sizes, their paths, and their number of buffers if the
+    /// path has any.
     fn cases(&self) -> impl Iterator<Item = (u32, PathName, u32)> {
         let with_buffers = move |(size, path)| {
             let buffers = if path == PathName::Staging { &self.buffers[..] } else { &[0] };
@@ -75,7 +76,7 @@ impl HookArgs {
         self.size.iter().flat_map(with_paths).flat_map(with_buffers)
     }
 
-    /// The length of buffers for frames of `size` bytes.
+    /// Returns the length of buffers for frames of `size` bytes.
     fn len_for(&self, size: u32) -> u32 {
         self.data_len.unwrap_or(if size <= 2048 { 2048 } else { MAX_FRAME as u32 })
     }
@@ -87,7 +88,7 @@ impl HookArgs {
     }
 }
 
-/// A guest's action on the frames of a row, and in words.
+/// The guest's actions on frames that are measured, each with a description.
 const WAYS: [(RxWay, &str); 6] = [
     (RxWay::Stack, "copied, given to smoltcp, dropped there"),
     (RxWay::Allocate, "copied, then to memory of their own, parsed, dropped"),

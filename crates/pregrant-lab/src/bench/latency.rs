@@ -1,5 +1,5 @@
-//! `pregrant-lab bench latency`: one frame at a time, there and back; how long a request and a
-//! response take.
+//! `pregrant-lab bench latency` measures how long a request and a response take, with one frame at
+//! a time that is sent back.
 
 use super::Result;
 use super::net::{MODES, PATHS};
@@ -44,7 +44,7 @@ pub struct LatencyArgs {
     pub output: Output,
 }
 
-/// Measures one row. Returns a record for each direction, whose `frames_per_s` is the rate of round
+/// Measures one row. Returns one record for each direction; its `frames_per_s` is the rate of round
 /// trips.
 pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> Result<[Record; 2]> {
     measure_coalesced(stand, path, mode, RxCoalescing::Off, seconds)

@@ -22,7 +22,7 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-/// The hidden subcommand of the process whose memory is read.
+/// The hidden subcommand that runs the process whose memory is read.
 const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 
 /// Arguments of `bench limit`.
@@ -66,7 +66,7 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// A row of the table.
+/// A row of the table, with what it measures and its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Row {
     Lines { stride: usize, copies: Copies },
@@ -76,7 +76,7 @@ enum Row {
     Wake,
 }
 
-/// The rows but for pools, which follow the first.
+/// All rows except those for pools, which follow the first of these.
 const ROWS: [Row; 14] = [
     Row::Lines { stride: 256, copies: Copies::None },
     Row::Lines { stride: 64, copies: Copies::None },
@@ -97,7 +97,7 @@ const ROWS: [Row; 14] = [
 /// Lengths of frames that are passed through a pool.
 const POOLED: [usize; 3] = [64, 256, 1500];
 
-/// All rows, for these numbers of buffers, and these amounts of other work.
+/// Returns all rows, for these numbers of buffers and these amounts of other work.
 fn rows(pools: &[u32], works: &[u32]) -> Vec<Row> {
     let lines = |row: &&Row| matches!(row, Row::Lines { .. });
     let pooled = POOLED.iter().flat_map(|&size| {
@@ -113,7 +113,7 @@ impl Row {
         matches!(self, Row::Lines { .. } | Row::Pool { .. } | Row::Wake)
     }
 
-    /// The record of this row with nothing counted yet.
+    /// Creates the record of this row, with nothing counted yet.
     fn record(self, burst: u32) -> Record {
         let sized = |path, size, burst, stride, copies| Record {
             burst,
@@ -171,7 +171,7 @@ impl Row {
     }
 }
 
-/// Two of these cores, or the only one twice.
+/// Returns two of these cores; if there is only one, it is returned twice.
 pub fn pair(cores: &[usize]) -> Result<[usize; 2]> {
     match cores {
         [a, b, ..] => Ok([*a, *b]),
@@ -235,8 +235,8 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// An error if the target was killed: a missing result is then a failure, not a property of the
-/// machine.
+/// Returns an error if the target was killed. A missing result is then a failure, and not a
+/// property of the machine.
 fn alive(target: &mut Option<Target>) -> Result<()> {
     match target.as_mut().map(Target::check_alive) {
         Some(Err(e)) => Err(format!("{e}; its rows would be missing or wrong, run bench limit again").into()),
@@ -244,18 +244,19 @@ fn alive(target: &mut Option<Target>) -> Result<()> {
     }
 }
 
-/// The two rows that others are shown against: lines handed over (the headline) and grant copy's
-/// system call at 64 B.
+/// The two rows with which others are compared: single lines handed over (the headline), and grant
+/// copy's system call at 64 B.
 pub struct Ceiling {
     pair: [usize; 2],
     target: Target,
 }
 
 impl Ceiling {
-    /// Lines passed on at a time, as in `bench limit` unless an option changes it.
+    /// Number of lines that are passed on at a time, as in `bench limit` unless an option changes
+    /// it.
     const BURST: u32 = 32;
 
-    /// None if this process may use one core only.
+    /// Starts the process whose memory is read. None: this process may use only one core.
     pub fn start() -> Result<Option<Self>> {
         let cores = limit::cores()?;
         let [a, b, ..] = cores[..] else { return Ok(None) };
@@ -263,7 +264,7 @@ impl Ceiling {
         Ok(Some(Self { pair: [a, b], target }))
     }
 
-    /// Both rows, once: lines, process_vm_readv.
+    /// Measures each of the two rows once: the lines, and process_vm_readv.
     pub fn measure(&self, seconds: f64) -> io::Result<[Record; 2]> {
         let row = |row: Row| {
             let m =

@@ -73,7 +73,7 @@ struct Row {
     nuisance: Nuisance,
     /// The guest's load as a part of its rate without a neighbour; None: full load.
     paced: Option<f64>,
-    /// Worker threads of the backend.
+    /// Number of worker threads of the backend.
     workers: usize,
     records: Repeats,
 }
@@ -92,8 +92,8 @@ impl Row {
         (self.path, self.paced, self.workers) == (other.path, other.paced, other.workers)
     }
 
-    /// The share that the measured guest can claim, as a part of its rate beside a neighbour
-    /// without a vif.
+    /// Returns the part that the measured guest can claim of its rate beside a neighbour without a
+    /// vif.
     fn fair_share(&self) -> f64 {
         // Beside a neighbour at another worker: all of its own.
         let greedy = self.workers < 2 && matches!(self.nuisance, Nuisance::Greedy | Nuisance::GreedyLong);
@@ -163,7 +163,7 @@ pub fn measure(args: &NeighbourArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, stands.values()))
 }
 
-/// The cores of a testbed's threads, as lines of text.
+/// Describes the cores of a testbed's threads, in lines of text.
 fn on_cores(core_placement: &CorePlacement) -> String {
     let words = core_placement.words();
     match core_placement.nr_workers() {

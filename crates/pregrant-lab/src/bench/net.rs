@@ -1,8 +1,8 @@
 //! `pregrant-lab bench net`: frames through a vif, path by path.
 //!
-//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
-//! vif of its own, from connect to close. Rows take turns within a repeat, so that a slow phase of
-//! the machine hits all alike.
+//! A guest and a backend process are each pinned to a core of its own. Each repeat of each row uses
+//! a new vif, from connect to close. All rows are measured once in each repeat, so that a slow
+//! phase of the machine affects all of them.
 
 use super::output::{Output, Run};
 use super::stand::Stand;
@@ -123,7 +123,7 @@ pub struct NetArgs {
     pub output: Output,
 }
 
-/// The paths that can be measured.
+/// The paths that can be measured, each with its description in the help.
 pub const PATHS: &[(PathName, &str)] = &[
     (PathName::Copy, "Batched grant copy"),
     (PathName::Map, "Copy of the headers, map and unmap of the rest"),
@@ -135,7 +135,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
 ];
 
-/// The paths of a guest that only sends, to a backend shared with others: it maps no pages of
+/// The paths of a guest that only sends to a backend shared with other guests. It maps no pages of
 /// theirs, and exports pages for RX only.
 pub const SENDERS_PATHS: &[(PathName, &str)] = &[
     described(PathName::Copy),
@@ -146,7 +146,7 @@ pub const SENDERS_PATHS: &[(PathName, &str)] = &[
     described(PathName::Foreign),
 ];
 
-/// The row of [`PATHS`] of this name.
+/// Returns the row of [`PATHS`] of this name.
 const fn described(name: PathName) -> (PathName, &'static str) {
     let mut i = 0;
     while PATHS[i].0 as u8 != name as u8 {
@@ -155,13 +155,13 @@ const fn described(name: PathName) -> (PathName, &'static str) {
     PATHS[i]
 }
 
-/// A path of this bench's rows.
+/// A path that a row measures, with a second path for what the first does not move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetPath {
     /// The first path of the chain.
     pub path: PathName,
-    /// With `staging`: the heads of longer frames are in their buffers, and the rest uses this
-    /// path.
+    /// With `staging`, the path for the rest of longer frames, whose heads are in their staging
+    /// buffers.
     pub rest: Option<PathName>,
 }
 
@@ -174,7 +174,7 @@ impl NetPath {
         Self { path: PathName::Staging, rest: Some(rest) }
     }
 
-    /// The name for `pregrant back --path`.
+    /// Returns the name for `pregrant back --path`.
     pub fn name(self) -> &'static str {
         match (self.path, self.rest) {
             (path, None) => path.name(),
@@ -182,7 +182,7 @@ impl NetPath {
         }
     }
 
-    /// RX: true if frames are in pages that the guest can read by reference.
+    /// True if received frames are in pages that the guest can read by reference.
     fn comes_in_pages(self) -> bool {
         ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path)
     }
@@ -203,7 +203,7 @@ impl std::fmt::Display for NetPath {
     }
 }
 
-/// The paths of this bench.
+/// The paths of this bench, each with its description in the help.
 const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::of(PathName::Copy), "Batched grant copy"),
     (NetPath::of(PathName::Map), "Copy of the headers, map and unmap of the rest"),
@@ -217,7 +217,7 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
 
-/// How both ends can wait.
+/// The waiting modes of both ends, each with its description in the help.
 pub const MODES: &[(Mode, &str)] = &[
     (Mode::Poll, "Never sleep"),
     (Mode::Event, "Sleep as soon as nothing moves"),
@@ -234,11 +234,11 @@ named! {
     }
 }
 
-/// Largest number of workers: each is an attachment, of which a domain has 20, and the control
-/// thread uses two.
+/// Largest number of workers. Each worker is an attachment, of which a domain has 20, and the
+/// control thread uses two.
 const WORKERS_MOST: i64 = 16;
 
-/// Bytes of a frame's head.
+/// Parses the number of bytes of a frame's head.
 fn rx_head() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64)
 }
@@ -261,24 +261,24 @@ pub fn data_len(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Entries of a table for the pages of all ids of a queue: 256 of each direction.
+/// Number of table entries for the pages of all ids of a queue: 256 of each direction.
 pub const STATIC_POOL: usize = 512;
 /// Number of the guest's own pages that the table has room for, in addition.
 const OWN_PAGES: usize = RING_SLOTS as usize;
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The measured case, without its duration and vif.
+    /// The measured case; its duration and its vif are set for each repeat.
     pub case: Case,
     /// Number of the backend's worker threads; 0: its one thread serves the queues. The testbed has
     /// the same number.
     pub workers: usize,
     /// Name of the bench that the row belongs to.
     pub bench: &'static str,
-    /// The records, one for each repeat.
+    /// The records of the row, one for each repeat.
     pub records: Repeats,
-    /// How the platform copied and mapped, as text.
+    /// A text that says how the platform copied and mapped.
     pub platform: String,
 }
 
@@ -290,38 +290,38 @@ impl std::ops::Deref for Row {
 }
 
 impl Row {
-    /// A row of nothing yet.
+    /// Creates a row without records.
     pub fn of(bench: &'static str, case: Case) -> Self {
         Self { case, workers: 0, bench, records: Repeats::default(), platform: String::new() }
     }
 
-    /// A row for frames of `size` bytes, with buffers of this length if the path has some.
+    /// Creates a row for frames of `size` bytes, with buffers of this length if the path has some.
     pub fn new(path: PathName, dir: Dir, size: usize, data_len: u32) -> Self {
         let data_len = (path == PathName::Staging).then_some(data_len);
         Self::of("net", Case { size, data_len, ..Case::of(dir, path) })
     }
 
-    /// The path for the rests of frames whose heads come from staging buffers.
+    /// Returns the path for the rests of frames whose heads come from staging buffers.
     pub fn rest(&self) -> Option<PathName> {
         self.heads.then_some(self.case.rest)
     }
 
-    /// Number of entries in the back's table for the guest's own buffers.
+    /// Returns the number of entries in the back's table for the guest's own buffers.
     pub fn table(&self) -> usize {
         self.gref_pages.map_or(0, |pages| pages - STATIC_POOL)
     }
 
-    /// The memory from which frames are sent.
+    /// Returns the memory from which frames are sent.
     pub fn tx_way(&self) -> TxWay {
         if self.buffers.is_some() { TxWay::Own } else { TxWay::Copy }
     }
 
-    /// The name of the path for `--path`.
+    /// Returns the name of the path for `--path`.
     pub fn name(&self) -> &'static str {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
 
-    /// Staging's data length of the other direction, if it is different; 0: no buffers.
+    /// Returns the data length of staging in the other direction, if it differs; 0: no buffers.
     fn other_data_len(&self) -> Option<u32> {
         let [tx, rx] = self.data_lens?;
         Some(if self.dir == Dir::Tx { rx } else { tx }.unwrap_or(0))
@@ -459,7 +459,7 @@ impl NetArgs {
         Ok(())
     }
 
-    /// Staging's data lengths, where the directions differ.
+    /// Returns the data lengths of staging for TX and RX, if the directions differ.
     fn data_lens(&self) -> Option<[Option<u32>; 2]> {
         let [tx, rx] = [self.tx_data_len, self.rx_data_len].map(|len| len.unwrap_or(self.data_len));
         (self.rx_only || tx != rx).then_some([(!self.rx_only).then_some(tx), Some(rx)])
@@ -476,7 +476,8 @@ pub fn run(args: NetArgs, given: &Given) -> Result<()> {
     args.output.run(|run| measure(&args, run))
 }
 
-/// The ways in which a guest receives: by copy or reference, with which head and coalescing.
+/// Returns the ways in which a guest receives: by copy or by reference, with the lengths of heads
+/// and the coalescing.
 fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoalescing)> {
     let heads = if rx == RxWay::Reference { &args.rx_head[..] } else { &[RX_HEAD_BYTES as u32] };
     let coalescings = if dir == Dir::Rx { &args.rx_coalesce[..] } else { &[RxCoalescing::Off] };
@@ -484,7 +485,7 @@ fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoale
     all.collect()
 }
 
-/// The kinds of memory from which frames are sent.
+/// Returns the kinds of memory from which frames are sent.
 fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
     if dir != Dir::Tx || path != PathName::GrefMapping {
         return vec![None];
@@ -613,12 +614,12 @@ pub fn in_poll_mode(
     })
 }
 
-/// How the platform copied and mapped.
+/// Returns how the platform copied and mapped.
 pub fn platform(rows: &[Row]) -> String {
     rows.first().map_or(String::new(), |row| format!("Platform: {}.\n", row.platform))
 }
 
-/// The rows as a table.
+/// Formats the rows as a table.
 fn table(rows: &[Row]) -> Table {
     Columns::of(rows.iter().filter(|row| row.records.rate().is_some()))
         .left("path", Row::name)

@@ -1,4 +1,5 @@
-//! Where the results of a bench go: JSON lines, the page of a report, a table on standard output.
+//! Writes the results of a bench as JSON lines, as the page of a report, and as a table on standard
+//! output.
 
 use super::{Result, none_went_wrong};
 use crate::load::{self, COMPARED_MOST, Load, percent};
@@ -42,8 +43,8 @@ impl Output {
         run(self.lines.json.as_deref(), self.report.as_deref(), "", checked(measure))
     }
 
-    /// Like [`run`](Self::run), for a bench that reports its own failures; an empty line precedes
-    /// the name of the report.
+    /// Measures as [`run`](Self::run) does, for a bench that reports its own failures. An empty
+    /// line precedes the name of the report.
     pub fn run_all(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
         run(self.lines.json.as_deref(), self.report.as_deref(), "\n", measure)
     }
@@ -79,7 +80,7 @@ fn run(
     outcome
 }
 
-/// The output of a bench.
+/// Collects the results of a bench while it runs.
 pub struct Run {
     json: RecordWriter,
     /// The report, with facts that are not in the records.
@@ -109,7 +110,7 @@ impl Run {
         self.print(format_args!("\n{text}"))
     }
 
-    /// Whether a table would be in the lines' way.
+    /// Returns true if the JSON lines go to standard output, where a table would disturb them.
     pub fn is_quiet(&self) -> bool {
         self.json.is_stdout()
     }

@@ -15,7 +15,7 @@ use super::net::Row;
 use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay, TxWay};
 use pregrant_cli::table::figure;
 
-/// The key of a row.
+/// The settings that identify a row.
 #[derive(Clone, Copy, PartialEq)]
 struct Kind {
     name: &'static str,
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// Rows with the row that they are compared with, if there is one.
+/// Returns each row with the row that it is compared with, if there is one.
 fn paired(
     rows: &[Row],
     counterpart: impl Fn(&Row, Kind) -> Option<Kind>,
@@ -48,7 +48,7 @@ fn paired(
     })
 }
 
-/// Formats all rows as text, one line for each.
+/// Formats all rows as text, with one line each.
 pub fn in_words(rows: &[Row]) -> String {
     let mut text = String::new();
     let differ = rows.iter().any(|row| row.burst != rows[0].burst);

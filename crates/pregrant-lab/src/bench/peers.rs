@@ -35,7 +35,7 @@ use testpmd::Pair;
 
 /// Largest number of frames in one of our bursts.
 const BURST: u32 = 64;
-/// How long a bare ring is measured.
+/// The time that a bare ring is measured.
 const RING: Duration = Duration::from_millis(50);
 /// Two rates of a bare ring count as equal if they differ by no more than this.
 const ALIKE: f64 = 0.2;
@@ -111,7 +111,7 @@ impl Line {
         }
     }
 
-    /// Whether this is a peer's row of the same frames.
+    /// Returns true if this is the row of a peer that moves the same frames.
     fn is_peer_of(&self, other: &Self) -> bool {
         matches!(self.by, By::Peer(_)) && (self.dir, self.size) == (other.dir, other.size)
     }
@@ -142,7 +142,7 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Frames. The answer: which peers are not among them, and why.
+/// Measures the rows of frames. Returns the peers that could not be measured, each with the reason.
 fn measure_frames(
     args: &PeersArgs,
     peers: &[Peer],
@@ -227,7 +227,7 @@ fn ring_per_s(record: &Record) -> [f64; 2] {
     record.of.peers().map(|of| of.ring_per_s).or_else(disk).unwrap_or_default()
 }
 
-/// The bare ring before a row's repeats, or after them.
+/// Returns the rate of the bare ring: at index 0 before a row's repeats, at index 1 after them.
 fn ring(records: &Repeats, at: usize) -> Option<Summary> {
     records.summary(|r| ring_per_s(r)[at])
 }
@@ -240,8 +240,8 @@ fn alike(a: &Record, b: &Record) -> bool {
     least > 0.0 && most <= least * (1.0 + ALIKE)
 }
 
-/// The ratio of one row to another, from repeats in the same phase of the machine, and the number
-/// of these.
+/// Describes the ratio of one row to another, from repeats in the same phase of the machine, and
+/// the number of these repeats.
 fn times(row: &Repeats, base: &Repeats) -> String {
     let repeats = row.iter().zip(base.iter());
     let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);
@@ -251,7 +251,7 @@ fn times(row: &Repeats, base: &Repeats) -> String {
     times.map_or(format!("- {of}"), |times| format!("{times} {of}"))
 }
 
-/// For our rows: the ratio to the better peer.
+/// Returns the ratio of one of our rows to the better peer; None for a row of a peer.
 fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
     let By::Ours(_) = line.by else { return None };
     let peers = lines.iter().filter(|other| other.is_peer_of(line));

@@ -67,12 +67,12 @@ pub struct ScaleArgs {
     pub lines: Lines,
 }
 
-/// Machines with the first number of vifs, at most.
+/// Largest number of machines with the first number of vifs.
 const MOST_BASES: u32 = 8;
-/// How long backends have for what comes after connecting, before they are idle.
+/// The time that backends may need to finish their work after connecting, before they are idle.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// A row: a number of vifs, a path, and a number of workers.
+/// A row of the table: a number of vifs, a path, and a number of workers.
 #[derive(Default)]
 struct Row {
     path: PathName,
@@ -86,15 +86,15 @@ struct Row {
     all: Repeats,
     /// Nanoseconds of the backend's CPU time for each time that a single frame woke it.
     woken_ns: Vec<f64>,
-    /// For each machine, what the backend used while all guests were idle: CPU time in ns, and
-    /// system calls.
+    /// For each machine, the resources that the backend used while all guests were idle: CPU time
+    /// in ns, and system calls.
     idle: Vec<[f64; 2]>,
-    /// For each machine, the backend's memory in bytes: its own, and mapped pages of guests.
+    /// For each machine, the backend's memory in bytes: its own, and the mapped pages of guests.
     memory: Vec<[u64; 2]>,
 }
 
 impl Row {
-    /// A record with the fields that all records of the row share.
+    /// Creates a record with the fields that all records of the row share.
     fn record(&self, args: &ScaleArgs, dir: &str, busy: u16, syscalls_a_wakeup: Option<f64>) -> Record {
         let mut record = Record::new("scale", &self.path.to_string(), dir, args.size.into());
         record.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
@@ -106,7 +106,7 @@ impl Row {
         record
     }
 
-    /// Measures one sender, then single frames, then all senders.
+    /// Measures one sender, then single frames, then all senders at once.
     fn measure(&mut self, stand: &mut Stand, args: &ScaleArgs, run: &mut Run) -> Result<()> {
         let (size, repeat) = (args.size as usize, self.one.0.len());
         let load = |member| Load { member, size };
@@ -158,7 +158,7 @@ pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, &cores))
 }
 
-/// Measures rows that have the same path and number of workers.
+/// Measures the rows that have the same path and number of workers.
 fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut Run) -> Result<()> {
     // By row.
     let mut machines: Vec<Vec<Stand>> = Vec::new();
@@ -225,12 +225,14 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
     Ok(())
 }
 
-/// How many machines the others are held against, so that each repeat can have another guest.
+/// Returns how many machines with the first number of vifs are started, with which the others are
+/// compared. Each repeat can then have another guest.
 fn bases(vifs: u16, repeats: u32) -> u32 {
     repeats.div_ceil(vifs.into()).clamp(1, MOST_BASES)
 }
 
-/// Nanoseconds of the backend's CPU time for each frame, without time that other programs used.
+/// Returns the nanoseconds of the backend's CPU time for each frame, without time that other
+/// programs used.
 fn cost(record: &Record) -> f64 {
     record.backend_cpu_ns as f64 / record.frames.max(1) as f64
 }
@@ -239,12 +241,12 @@ fn syscalls_a_wakeup(record: &Record) -> f64 {
     record.of.scale().and_then(|of| of.syscalls_a_wakeup).unwrap_or(0.0)
 }
 
-/// The row to compare another one with.
+/// Returns the row with which another row is compared.
 fn base_of<'a>(rows: &'a [Row], row: &'a Row) -> &'a Row {
     rows.iter().find(|base| (base.path, base.workers) == (row.path, row.workers)).unwrap_or(row)
 }
 
-/// The key of a row.
+/// Returns the settings that identify a row.
 fn columns(rows: &[Row]) -> Columns<'_, Row> {
     Columns::of(rows)
         .left("path", |row| row.path)
@@ -252,7 +254,7 @@ fn columns(rows: &[Row]) -> Columns<'_, Row> {
         .right("vifs", |row| row.vifs)
 }
 
-/// A table of frames, for one sender and for all.
+/// Formats a table of frames, for one sender and for all.
 fn frames_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let first = format!("of {}'s", args.vifs[0]);
     let to_base = |row: &Row, of: fn(&Record) -> f64| row.one.ratio_of(&base_of(rows, row).one, of);

@@ -1,5 +1,5 @@
-//! A machine with one guest and one backend, each on a core of its own; or one for each worker,
-//! while there are cores.
+//! A machine with one guest and one backend, each on a core of its own. With worker threads, each
+//! worker also has its own core while there are cores.
 
 use super::Result;
 use super::core_placement::CorePlacement;
@@ -8,9 +8,8 @@ use crate::process::report::Played;
 use crate::testbed::{Ends, Process, Testbed};
 use pregrant_host::drivers::{Mode, Placement};
 
-/// Domain id of the guest. Guests beside it have the next ones, each with a domain of its own. If
-/// guests are placed by their numbers, the guest gets the first of two workers, and those beside it
-/// the other.
+/// The domain id of the guest. Other guests have the next ids. If guests are placed by their ids,
+/// the guest gets the first of two workers, and the others get the second.
 const GUEST: u16 = 6;
 const FIRST_NEIGHBOUR: u16 = 101;
 
@@ -19,23 +18,24 @@ pub struct Stand {
     ends: Ends,
     vifs: u32,
     neighbours: u16,
-    /// The guest yields its core when it has nothing to do.
+    /// True if the guest yields its core when it has nothing to do.
     pub gives_way: bool,
 }
 
 impl Stand {
-    /// Starts both processes; the backend's has one thread.
+    /// Starts both processes, with a backend of one thread.
     pub fn start() -> Result<Self> {
         Self::with_workers(0, Mode::Poll, Placement::Balanced)
     }
 
-    /// A stand whose backend has this many worker threads, which wait in this way; 0: none.
+    /// Creates a stand whose backend has this number of worker threads (0: none), with this waiting
+    /// mode and placement.
     pub fn with_workers(workers: usize, mode: Mode, place: Placement) -> Result<Self> {
         Self::on(Testbed::start()?, CorePlacement::of(workers)?, mode, place)
     }
 
-    /// A stand whose broker and xenstored are threads of this process on the guest's core, which
-    /// yield to it.
+    /// Creates a stand whose broker and xenstored run in this process on the guest's core, and
+    /// yield to the guest.
     pub fn that_gives_way(workers: usize) -> Result<Self> {
         let core_placement = CorePlacement::of(workers)?;
         let guests = core_placement.guest;
@@ -56,13 +56,13 @@ impl Stand {
         Ok(Self { core_placement, ends, vifs: 0, neighbours: 0, gives_way: false })
     }
 
-    /// The core of each thread.
+    /// Returns the core of each thread.
     pub fn core_placement(&self) -> &CorePlacement {
         &self.core_placement
     }
 
-    /// Runs one case, with such a neighbour from before until after: the guest's account and the
-    /// backend's.
+    /// Runs one case. If it has a neighbour, that is active from before the case until after it.
+    /// Returns the guest's results and the backend's.
     pub fn play(&mut self, case: Case) -> Result<(Played, Played)> {
         let case = Case { front: GUEST, handle: self.vifs, ..case };
         self.vifs += 1;
@@ -85,7 +85,7 @@ impl Stand {
     }
 }
 
-/// Starts a neighbour, and waits until it does what it should.
+/// Starts a neighbour, and waits until it behaves as it should.
 fn begin(
     ends: &mut Ends,
     nuisance: Nuisance,

@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 
 /// The guest of the first connection; the others follow.
 const FIRST_GUEST: u16 = 1;
-/// Number of nodes of others in the store, and of watches on them.
+/// Number of nodes of other guests in the store; the next constant is the number of watches on
+/// them.
 const OTHERS: usize = 10_000;
 const OTHERS_WATCHES: usize = 1000;
 const WARM_UP: Duration = Duration::from_millis(20);
@@ -65,7 +66,7 @@ pub struct StoreArgs {
     pub lines: Lines,
 }
 
-/// A server in a thread and on a processor of its own.
+/// A server in a thread that is pinned to a processor of its own.
 struct Running {
     handle: Handle,
     thread: JoinHandle<ThreadResult>,
@@ -95,8 +96,8 @@ impl Running {
         Ok(Self { handle, thread, server })
     }
 
-    /// Processor time of the server. It sleeps whenever this is asked, so the kernel's account is
-    /// complete.
+    /// Returns the processor time that the server has used. It is called while the server sleeps,
+    /// so the kernel's account is complete.
     fn cpu_ns(&self) -> Result<u64> {
         Ok(cpu_time::of_thread(self.server)?)
     }
@@ -113,7 +114,7 @@ impl Running {
     }
 }
 
-/// Xen's own quotas, but room for the deepest round.
+/// Returns Xen's own quotas, with more room where the deepest round needs it.
 fn limits() -> Limits {
     Limits { transactions: 256, ..Limits::default() }
 }
@@ -136,7 +137,7 @@ fn furniture() -> (Vec<Vec<u8>>, usize) {
     (chunks, OTHERS + 2 * OTHERS_WATCHES)
 }
 
-/// One measurement of a row.
+/// The result of measuring a row once.
 struct Measured {
     ops: u64,
     seconds: f64,
@@ -182,7 +183,7 @@ fn rounds<W: Way>(
     Ok(Measured { ops, seconds, client_cpu_ns, server_cpu_ns })
 }
 
-/// The store as it is before a row, reached without sockets.
+/// Creates the store as it is before a row is measured, reached without sockets.
 fn core(connections: u16) -> Result<Core> {
     let mut server = Server::new(limits());
     let dom0 = server.connect(DomId(0));
@@ -199,7 +200,8 @@ fn core(connections: u16) -> Result<Core> {
     Ok(Core { server, conns })
 }
 
-/// Connections over sockets; the last one is domain 0's, whose watches stay.
+/// Connects to the server by sockets. The second value is domain 0's connection, which has the
+/// watches that stay.
 fn sockets(running: &Running, connections: u16) -> Result<(Sockets, UnixStream)> {
     let dom0 = running.connect(DomId(0))?;
     let mut way = Sockets(vec![dom0]);
@@ -217,7 +219,7 @@ fn sockets(running: &Running, connections: u16) -> Result<(Sockets, UnixStream)>
     Ok((way, dom0))
 }
 
-/// A row: what is asked, and whether through sockets.
+/// A row of the table: the requests, and whether they go through sockets.
 struct Row {
     op: Op,
     depth: u32,

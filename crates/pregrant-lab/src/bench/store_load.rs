@@ -1,5 +1,5 @@
-//! The requests of `bench store`, byte by byte, and their target: sockets, or the server's core
-//! alone.
+//! Makes the requests of `bench store`, byte by byte, and sends them by sockets or to the server's
+//! core alone.
 
 use crate::named::named;
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
@@ -29,7 +29,7 @@ named! {
 }
 
 impl Op {
-    /// Number of the server's messages for one operation.
+    /// Returns the number of messages that the server sends for one operation.
     pub fn answers(self) -> usize {
         match self {
             Self::Transaction => 4,
@@ -39,12 +39,13 @@ impl Op {
     }
 }
 
-/// A client's way to a store, over several connections.
+/// A client of a store with several connections: by sockets, or of the server's core in this
+/// thread.
 pub trait Way {
     /// Sends requests on a connection.
     fn send(&mut self, conn: usize, requests: &[u8]) -> io::Result<()>;
 
-    /// Waits for that many messages of a connection.
+    /// Waits for this many messages on a connection.
     fn receive(&mut self, conn: usize, answers: usize, into: &mut Answers) -> io::Result<()>;
 }
 
@@ -66,7 +67,7 @@ impl Answers {
         &mut self.bytes[self.filled..]
     }
 
-    /// The messages' headers and payloads.
+    /// Returns the messages' headers and payloads.
     fn messages(&self) -> impl Iterator<Item = (Header, &[u8])> {
         let mut rest = &self.bytes[..self.filled];
         std::iter::from_fn(move || {
@@ -115,7 +116,7 @@ impl Way for Sockets {
     }
 }
 
-/// The server's core in this thread.
+/// The server's core, called in this thread.
 pub struct Core {
     pub server: Server,
     pub conns: Vec<ConnId>,
@@ -140,7 +141,7 @@ impl Way for Core {
     }
 }
 
-/// Requests of one connection for one round: `depth` operations at once.
+/// The requests that one connection sends in one round: those of `depth` operations at once.
 pub struct Load {
     op: Op,
     requests: Vec<u8>,
@@ -151,13 +152,14 @@ fn request(out: &mut Vec<u8>, kind: MsgType, tx: u32, slot: usize, payload: &[&[
     codec::encode(out, kind.raw(), slot as u32, tx, payload);
 }
 
-/// The node of an operation; each operation of a round has its own, so that they do not conflict.
+/// Returns the node of an operation. Each operation of a round has its own node, so that the
+/// operations do not conflict.
 fn node(slot: usize) -> String {
     format!("data/{slot}\0")
 }
 
 impl Load {
-    /// A load for a connection of a guest that owns its `data` node.
+    /// Creates a load for a connection of a guest that owns its `data` node.
     pub fn new(op: Op, depth: usize) -> Self {
         let mut requests = vec![];
         for slot in 0..depth {
@@ -175,7 +177,7 @@ impl Load {
         Self { op, requests, depth }
     }
 
-    /// Requests that prepare the store, and the number of their answers.
+    /// Returns the requests that prepare the store, and the number of their answers.
     pub fn set_up(&self) -> (Vec<u8>, usize) {
         let (mut out, mut answers) = (vec![], 0);
         for slot in 0..self.depth {
@@ -199,8 +201,8 @@ impl Load {
         (out, 1)
     }
 
-    /// One round over all connections, each with a load of its own: all requests are sent, then all
-    /// replies are read. Returns the number of operations.
+    /// Runs one round over all connections, each with a load of its own: all requests are sent,
+    /// then all replies are read. Returns the number of operations.
     pub fn round(loads: &mut [Load], way: &mut impl Way, answers: &mut Answers) -> io::Result<u64> {
         for (conn, load) in loads.iter().enumerate() {
             way.send(conn, &load.requests)?;
@@ -222,7 +224,7 @@ impl Load {
         Ok(done)
     }
 
-    /// The requests, in the transactions that were just opened.
+    /// Returns the requests, in the transactions that were just opened.
     fn in_transactions(&self, opened: &Answers) -> io::Result<Vec<u8>> {
         let mut out = vec![];
         for (slot, (_, payload)) in opened.messages().enumerate() {

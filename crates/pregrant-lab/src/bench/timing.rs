@@ -1,4 +1,4 @@
-//! How long rows are measured, and how often.
+//! The options for how long each row is measured, and how often.
 
 use super::Result;
 use super::output::Run;
@@ -50,7 +50,7 @@ pub fn in_turns<R>(
     Ok(())
 }
 
-/// The remark on few repeats.
+/// Returns a remark if there are few repeats.
 pub fn few(repeats: u32) -> &'static str {
     match repeats {
         0..5 => "So few repeats scatter, the range says how much: --repeats 9 scatters less.\n",

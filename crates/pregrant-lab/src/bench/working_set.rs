@@ -119,7 +119,7 @@ fn pages_out(row: &Row) -> String {
     figure(evictions as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
-/// The mode at the end of all repeats, or a note that it differed.
+/// Returns the mode at the end of all repeats, or a note that the repeats' modes differed.
 fn modes<'a>(records: impl Iterator<Item = &'a Record>) -> String {
     let mut all: Vec<&str> = records.filter_map(|r| Some(&*set(r)?.cache_mode)).collect();
     all.dedup();

@@ -27,16 +27,16 @@ use std::time::{Duration, Instant};
 pub const GUEST: u16 = 7;
 /// Length of the disk in bytes.
 pub const DISK_BYTES: u64 = 32 << 20;
-/// Bytes of a request, and requests in flight.
+/// The number of bytes of a request; the next constant is the number of requests in flight.
 pub const SIZE: usize = 4096;
 pub const DEPTH: usize = 32;
 const WORKERS: usize = 1;
 const MODE: Mode = Mode::Adaptive;
-/// How long requests run before the kill, and after the first answer of the new process.
+/// The time that requests run before the kill, and after the first answer of the new process.
 const MOVES: Duration = Duration::from_millis(150);
-/// How long the new process may take to answer: a busy machine takes long to start one.
+/// The time that the new process may need to answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Interval of checks of the requests.
+/// Interval at which the requests are checked.
 const CHECK: Duration = Duration::from_millis(2);
 
 /// A disk image for this run only: a file without a name, so that no signal leaves it behind.
@@ -57,20 +57,20 @@ impl ImageFile {
     }
 }
 
-/// The machine, its disk and its two processes.
+/// A machine with a disk, and the processes at both ends of the disk.
 pub struct DiskStage {
     ends: Ends,
     _image: ImageFile,
 }
 
 pub struct Played {
-    /// The process that was killed, and its successor.
+    /// The process ids of the backend that was killed and of its successor.
     pids: [u32; 2],
     /// Number of requests that were answered before the kill, and in all.
     before: u64,
     all: u64,
     rested: Rested,
-    /// How long requests were sent.
+    /// The time for which requests were sent.
     took: Duration,
     /// Number of sectors that were checked at the end.
     sectors: u64,
@@ -91,7 +91,7 @@ fn serve(testbed: &Testbed) -> Result<Process> {
 }
 
 impl DiskStage {
-    /// Connects the disk and writes all of it.
+    /// Creates the machine, connects the disk, and writes all of it.
     pub fn start() -> Result<Self> {
         let image = ImageFile::make()?;
         let mut testbed = Testbed::start()?;

@@ -33,15 +33,15 @@ const AFTER_MOST: u64 = 60_000;
 
 /// Interval of counting. It is longer than the pause, since counting uses time of a core.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
-/// Number of checks: a process that resumes nothing reports why at the transfer's end.
+/// Number of counts. If the new process resumes nothing, it reports why at the end of the transfer.
 const COUNTS: u32 = 100;
 
 pub struct Restarted {
     done: Done,
-    /// Duration of the same transfer without a kill.
+    /// Duration in seconds of the same transfer without a kill.
     undisturbed_s: f64,
     pause: Pause,
-    /// The process that was killed, and its successor.
+    /// The process ids of the backend that was killed and of its successor.
     pids: [u32; 2],
     /// Grants before the kill, under the new process, and when the vifs are closed.
     grants: [Grants; 3],
@@ -65,7 +65,8 @@ pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     Ok(Restarted { done, undisturbed_s, pause, pids, grants: [before, after, stage.testbed.grants()?] })
 }
 
-/// The grants, once the new backend uses as many as the old one, or guests have ended some.
+/// Counts the grants once the new backend uses as many as the old one did, or guests have ended
+/// some.
 fn taken_up(stage: &Stage, before: Grants) -> Result<Grants> {
     let mut now = Grants::default();
     for _ in 0..COUNTS {
@@ -107,20 +108,20 @@ fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
     })
 }
 
-/// The longest time between two arrivals at a guest of which the second is after the kill.
+/// Returns the longest time between two arrivals at a guest of which the second is after the kill.
 fn longest_gap(arrivals: &[Arrival], killed_at_ns: u64) -> u64 {
     let after = arrivals.windows(2).filter(|pair| pair[1].at_ns > killed_at_ns);
     after.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).max().unwrap_or(0)
 }
 
-/// Number of bytes that had arrived at a time.
+/// Returns the number of bytes that had arrived at this time.
 fn bytes_at(arrivals: &[Arrival], at_ns: u64) -> u64 {
     arrivals.iter().take_while(|a| a.at_ns <= at_ns).last().map_or(0, |a| a.bytes)
 }
 
-/// Frames at both guests in each bucket around the kill, past the frame at `again_at_ns` however
-/// late that was, and the bucket that the kill begins. There are no buckets before the first frame
-/// or after the last.
+/// Counts the frames at both guests in each bucket around the kill, until after the frame at
+/// `again_at_ns`, however late that was. Also returns the index of the bucket that begins with the
+/// kill. There are no buckets before the first frame or after the last.
 fn timeline(arrivals: [&[Arrival]; 2], killed_at_ns: u64, again_at_ns: u64) -> (Vec<u64>, usize) {
     let all = || arrivals.into_iter().flatten();
     let first = all().map(|a| a.at_ns).min().unwrap_or(killed_at_ns);

@@ -7,7 +7,7 @@
 //! Little endian. The sum is over all bytes but its own, and over the length; the bytes after it
 //! are known to both ends, so that a change shows even if the sum were right.
 
-/// Bytes of the shortest data.
+/// Number of bytes of the shortest datagram.
 pub(super) const LEAST: usize = 32;
 /// Length in bytes of the longest datagram of UDP over IPv4.
 pub(super) const MOST: usize = 65_507;
@@ -19,15 +19,15 @@ const DATA: u8 = 1;
 const ACKS: u8 = 2;
 const ACKS_HEADER: usize = 56;
 
-/// The receiver's counts of a run.
+/// The numbers that the receiver counts in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
     pub(super) received: u64,
-    /// Datagrams from the same address whose content was changed on the way.
+    /// Number of datagrams from the same address whose content was changed on the way.
     pub(super) damaged: u64,
-    /// Datagrams that arrived after one that was sent later.
+    /// Number of datagrams that arrived after one that was sent later.
     pub(super) out_of_order: u64,
-    /// Datagrams that arrived twice or more.
+    /// Number of datagrams that arrived twice or more.
     pub(super) again: u64,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Counters {
 pub(super) struct Data {
     pub(super) run: u64,
     pub(super) number: u64,
-    /// Whether the datagram was sent before.
+    /// True if the datagram was sent before.
     pub(super) repeat: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A sum of bytes in which every bit, and every place, counts.
+/// Returns a sum of bytes in which every bit and every position counts.
 fn sum(parts: [&[u8]; 2]) -> u64 {
     let mut sum = parts.iter().map(|p| p.len() as u64).sum();
     for chunk in parts.iter().flat_map(|p| p.chunks(8)) {
@@ -62,7 +62,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Fills the bytes after the header.
+/// Writes the bytes after the header, which depend on the run and the number.
 fn fill(run: u64, number: u64, into: &mut [u8]) {
     let mut state = run ^ number.rotate_left(32);
     for chunk in into.chunks_mut(8) {
@@ -92,7 +92,7 @@ impl Data {
         into[24..LEAST].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Parses a datagram. None: it is damaged, or not one of ours.
+    /// Parses a datagram. None: the bytes are damaged, or are not a datagram of ours.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (run, number) = (word(bytes, 8)?, word(bytes, 16)?);
         let repeat = *bytes.get(5)?;
@@ -119,8 +119,8 @@ pub(super) fn write_acks(run: u64, counters: &Counters, numbers: &[u64], into: &
     into[48..ACKS_HEADER].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Parses an acknowledgement of `run`: its counters and numbers. None: it is damaged, or of another
-/// run.
+/// Parses an acknowledgement of `run`: its counters and numbers. None: it is damaged, or belongs to
+/// another run.
 pub(super) fn read_acks(bytes: &[u8], run: u64) -> Option<(Counters, impl Iterator<Item = u64>)> {
     let (head, rest) = (bytes.get(..48)?, bytes.get(ACKS_HEADER..)?);
     let n = rest.len() / 8;

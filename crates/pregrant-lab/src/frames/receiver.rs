@@ -1,4 +1,4 @@
-//! The end that counts and acknowledges.
+//! Receives, counts and acknowledges datagrams.
 
 use super::Result;
 use super::datagram::{ACKS_MOST, Counters, Data, MOST, write_acks};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Largest number of senders at the same time; a new one replaces the one that was silent for
+/// Largest number of senders at the same time. A new sender replaces the one that was silent for
 /// longest.
 pub(super) const RUNS_MAX: usize = 16;
 /// Size of the receive buffer that is asked for.
@@ -67,7 +67,7 @@ struct Run {
     counters: Counters,
     highest: Option<u64>,
     fresh: Vec<u64>,
-    /// When the sender was last reported.
+    /// The number of the receiver's turn in which the last datagram of this sender arrived.
     turn: u64,
 }
 
@@ -90,11 +90,11 @@ impl Seen {
     }
 }
 
-/// Numbers may be ahead of the first missing one by at most this: more than any window.
+/// The largest distance of a number from the first missing one. It is more than any window.
 const AHEAD_MAX: u64 = 1 << 16;
 
 impl Receiver {
-    /// Processes a datagram. Returns true if its sender waits for an answer.
+    /// Processes a received datagram. Returns true if its sender waits for an answer.
     fn came(&mut self, bytes: &[u8], from: SocketAddr) -> bool {
         self.turn += 1;
         if !self.runs.contains_key(&from) && self.runs.len() == RUNS_MAX {
@@ -142,7 +142,7 @@ impl Receiver {
         waiting.into_iter().for_each(|from| self.answer(from, bytes, socket));
     }
 
-    /// Prints at the end what arrived from which sender.
+    /// Prints at the end which datagrams arrived from which sender.
     fn print_summary(&self) -> Result<()> {
         for (from, Run { counters: c, .. }) in &self.runs {
             screen::print(format_args!(

@@ -1,4 +1,4 @@
-//! The end that sends, and says at the end how it went.
+//! Sends datagrams, and reports at the end how many arrived and how fast.
 
 use super::Result;
 use super::datagram::{Counters, Data, MOST, mix, read_acks};
@@ -11,9 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Retransmission timeout while no round trip was measured.
+/// The time after which a datagram is sent again while no round trip was measured.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// However short the round trip.
+/// The shortest wait for an acknowledgement, even if the round trip is shorter.
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
 /// Interval of checks for late datagrams. One timeout serves all, since setting one and reading the
 /// clock may each be a system call.
@@ -25,7 +25,7 @@ const PATIENCE_MOST: Duration = Duration::from_secs(4);
 /// count as lossy.
 #[derive(Default)]
 struct RoundTrip {
-    /// Mean, and mean deviation from it.
+    /// The mean of the round trip times, and their mean deviation from it.
     seen: Option<(Duration, Duration)>,
 }
 
@@ -39,7 +39,7 @@ impl RoundTrip {
         });
     }
 
-    /// How long to wait for an acknowledgement.
+    /// Returns how long to wait for an acknowledgement.
     fn patience(&self) -> Duration {
         let patience = self.seen.map_or(PATIENCE, |(mean, deviation)| mean + 4 * deviation);
         patience.clamp(PATIENCE_LEAST, PATIENCE_MOST)
@@ -66,7 +66,7 @@ pub(super) struct Plan {
     pub(super) patience: Duration,
 }
 
-/// A datagram that was not acknowledged yet.
+/// A datagram that was sent; `acked` is true once it was acknowledged, until it is forgotten.
 struct Open {
     number: u64,
     sent: Instant,
@@ -138,7 +138,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Length of a number's datagram, the same each time it is sent.
+    /// Returns the length of the datagram with this number, which is the same each time it is sent.
     fn size(&self, number: u64) -> usize {
         let (from, to) = (u64::from(*self.plan.size.start()), u64::from(*self.plan.size.end()));
         (from + mix(self.run ^ number) % (to - from + 1)) as usize
@@ -197,7 +197,7 @@ impl<'a> Flight<'a> {
         }
     }
 
-    /// Waits for an answer, for a while.
+    /// Waits for acknowledgements, for a short time.
     fn receive(&mut self, came: &mut [u8]) -> Result<()> {
         let n = match self.socket.recv(came) {
             Ok(n) => n,

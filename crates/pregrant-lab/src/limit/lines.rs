@@ -35,26 +35,26 @@ pub const MAX_BATCH: u32 = 64;
 
 type Line = [u64; LINE / 8];
 
-/// Whether the lines are copied from and to private memory.
+/// Chooses whether the lines are copied from and to private memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copies {
-    /// Written from registers, read into registers.
+    /// Lines are not copied: they are written from registers and read into registers.
     None,
     /// The sender copies lines into the ring, and the receiver copies them out.
     Both,
 }
 
-/// An index alone in its pair of lines (the prefetcher fetches pairs).
+/// A ring's index. It is alone in its pair of cache lines, since the prefetcher fetches pairs.
 #[repr(align(128))]
 #[derive(Default)]
 pub(super) struct Index(pub(super) AtomicU32);
 
-/// The slots, in memory of their own, page aligned.
+/// The slots of the ring, in page-aligned memory of their own.
 pub(super) struct Slots {
     base: NonNull<u8>,
     bytes: usize,
     pub(super) stride: usize,
-    /// Number of slots: a power of two.
+    /// Number of slots, a power of two.
     pub(super) count: u32,
 }
 
@@ -82,14 +82,15 @@ impl Slots {
         Ok(Self { base, bytes, stride, count })
     }
 
-    /// The line of slot `index`. The sender may write it once the receiver has published that it is
-    /// done with it; the receiver may read it once the sender has published it.
+    /// Returns the line of slot `index`. The sender may write the line once the receiver has
+    /// published that it is done with it. The receiver may read the line once the sender has
+    /// published it.
     #[inline(always)]
     fn line(&self, index: u32) -> *mut Line {
         self.slot(index).cast()
     }
 
-    /// The slot's first byte, aligned as a line is.
+    /// Returns the address of the slot's first byte, which is aligned as a line is.
     #[inline(always)]
     pub(super) fn slot(&self, index: u32) -> *mut u8 {
         let at = (index & (self.count - 1)) as usize * self.stride;
@@ -115,7 +116,8 @@ struct Ring {
 }
 
 impl Ring {
-    /// Writes batches until asked to stop; ends with everything published. Returns its CPU time.
+    /// Writes batches until it is asked to stop. It ends when all of them are published, and
+    /// returns its CPU time.
     fn give(&self, batch: u32, copies: Copies) -> u64 {
         let before = cpu_time::of_this_thread();
         let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
@@ -220,8 +222,8 @@ pub fn hand_over(
     on_both(cores, || ring.give(batch, copies), || ring.take(batch, copies, run_for))
 }
 
-/// Runs both ends, a thread each on its core. The giver returns its CPU time, the taker how a wrong
-/// number differs from the right one.
+/// Runs both ends, each in a thread on its core. The sender returns its CPU time; the receiver
+/// returns how a wrong number differs from the right one.
 pub(super) fn on_both(
     cores: [usize; 2],
     give: impl Fn() -> u64 + Send + Sync,

@@ -1,4 +1,5 @@
-//! memcpy within the caches: a burst's worth of frames from one private area to another.
+//! Measures memcpy within the caches: the frames of a burst are copied from one private area to
+//! another.
 
 use std::hint::black_box;
 use std::io;

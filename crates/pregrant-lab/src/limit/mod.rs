@@ -24,7 +24,7 @@ pub mod remote;
 pub mod wake;
 mod window;
 
-/// The counts of a run.
+/// The numbers that were counted in the measured time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measured {
     /// Number of lines, copies, fragments or round trips.
@@ -34,11 +34,11 @@ pub struct Measured {
     pub giver_cpu_ns: u64,
     /// CPU time of the receiving thread.
     pub taker_cpu_ns: u64,
-    /// System calls of both ends in the measured loop.
+    /// Number of system calls that both ends made in the measured loop.
     pub syscalls: u64,
 }
 
-/// The cores that this process may use; measurements use the first two.
+/// Returns the cores that this process may use; measurements use the first two.
 pub fn cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
@@ -51,7 +51,8 @@ pub fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The result of a thread that was joined; a panic in it continues here.
+/// Returns the result of a thread that was joined. If the thread panicked, the panic continues
+/// here.
 pub fn joined<T>(result: std::thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

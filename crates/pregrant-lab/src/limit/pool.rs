@@ -32,12 +32,12 @@ use crate::cpu_time;
 pub const BUFFERS_MAX: u32 = 32768;
 /// Largest number of multiplications for each frame.
 pub const WORK_MAX: u32 = 4096;
-/// An odd factor: products never become 0.
+/// The factor of the multiplications. It is odd, so that products never become 0.
 const MIXES: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Private buffers of each end.
+/// Number of private buffers of each end.
 const PRIVATE: usize = 128;
 
-/// Distance of buffers in bytes, for frames of `size` bytes.
+/// Returns the distance of buffers in bytes, for frames of `size` bytes.
 pub fn stride(size: usize) -> usize {
     if size <= 256 { 256 } else { 2048 }
 }
@@ -53,8 +53,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Address of a buffer's bytes. Small frames begin at one of four lines: with a constant stride
-    /// all buffers would use the same sets of the caches.
+    /// Returns the address of a buffer's bytes. Small frames begin at one of four lines, since with
+    /// a constant stride all buffers would use the same sets of the caches.
     #[inline(always)]
     fn at(&self, id: u32) -> *mut u8 {
         let line = (id & 3) as usize * LINE;
@@ -67,7 +67,7 @@ impl Pool {
         &self.ids[(index & (SLOTS - 1)) as usize]
     }
 
-    /// The work of an end for a batch before it copies.
+    /// Does the work that an end does for a batch before it copies.
     #[inline(always)]
     fn work(&self, batch: u32) {
         let mut product = black_box(MIXES);
@@ -78,7 +78,8 @@ impl Pool {
         black_box(product);
     }
 
-    /// Writes batches until asked to stop; ends with everything published. Returns its CPU time.
+    /// Writes batches until it is asked to stop. It ends when all of them are published, and
+    /// returns its CPU time.
     fn give(&self, batch: u32) -> u64 {
         let before = cpu_time::of_this_thread();
         let mut free: VecDeque<u32> = (0..self.buffers.count).collect();
@@ -149,7 +150,7 @@ impl Pool {
     }
 }
 
-/// The private buffer of a frame.
+/// Returns the private buffer for a frame.
 #[inline(always)]
 fn private_at(all: &mut [u8], number: u64, size: usize) -> &mut [u8] {
     let at = number as usize % PRIVATE * size.next_multiple_of(LINE);

@@ -51,7 +51,7 @@ impl Drop for TargetMemory {
     }
 }
 
-/// The target's side: prints the address of its memory, and waits for `input` to end.
+/// Runs the target's side: prints the address of its memory, and waits for the end of `input`.
 pub fn serve_target(mut input: impl Read, mut output: impl Write) -> io::Result<()> {
     let memory = TargetMemory::new()?;
     writeln!(output, "{}", memory.start())?;
@@ -61,7 +61,7 @@ pub fn serve_target(mut input: impl Read, mut output: impl Write) -> io::Result<
     Ok(())
 }
 
-/// A process to read from.
+/// A process whose memory is read.
 #[derive(Debug)]
 pub struct Target {
     child: Child,
@@ -96,8 +96,8 @@ impl Target {
         }))
     }
 
-    /// An error if the process has ended, with the reason: then what was read from it must not be
-    /// trusted.
+    /// Returns an error with the reason if the process has ended. Bytes that were read from it must
+    /// then not be trusted.
     pub fn check_alive(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),

@@ -1,4 +1,5 @@
-//! An eventfd there and back: what a notification costs when the other end sleeps.
+//! Measures an eventfd there and back, which shows what a notification costs when the other end
+//! sleeps.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,7 @@ fn wait(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Counts round trips between a thread on `cores[0]` and one on `cores[1]`.
+/// Counts the round trips between a thread on `cores[0]` and one on `cores[1]`.
 pub fn round_trips(cores: [usize; 2], run_for: Duration) -> io::Result<Measured> {
     let there = eventfd(0, EventfdFlags::CLOEXEC)?;
     let back = eventfd(0, EventfdFlags::CLOEXEC)?;

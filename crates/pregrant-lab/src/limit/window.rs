@@ -1,4 +1,5 @@
-//! The time that counts of a taker's run: behind a warm-up of a tenth of it.
+//! Measures the part of a receiving thread's run that counts: it begins after a warm-up of a tenth
+//! of its length.
 //!
 //! ```text
 //!   begin --warm-up--> count, clock, CPU time --run_for--> what was taken in between
@@ -13,7 +14,7 @@ pub(super) struct Window {
     run_for: Duration,
     since: Instant,
     cpu_ns: u64,
-    /// Number of frames before the measured time; None: it has not started.
+    /// Number of frames before the measured time; None while that has not started.
     first: Option<u64>,
 }
 

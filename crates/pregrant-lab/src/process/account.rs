@@ -25,29 +25,30 @@ use pregrant_loopback::{Loopback, Persistent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Name under which the broker keeps the memory.
+/// The name under which the broker keeps the account's memory.
 const NAME: &str = "pregrant/switch-account";
 
-/// A count's place in the memory.
+/// The place of a count in the account's memory.
 #[derive(Clone, Copy)]
 enum Count {
     Repeated,
     Missing,
     Overflow,
     Left,
-    /// The first of [`GUESTS`]: the next number of each guest's.
+    /// The first of [`GUESTS`] counts: for each guest, the number that its next frame has.
     Next,
 }
 
 /// Number of guests that are distinguished, by domain id.
 const GUESTS: usize = 8;
 
-/// The guest that sent a frame, by the address that the testbed assigns: 00:16:3e:0:DOMAIN:0.
+/// Returns the guest that sent a frame, by the address that the testbed assigns:
+/// 00:16:3e:0:DOMAIN:0.
 fn guest_of(frame: &[u8]) -> usize {
     usize::from(frame.get(10).copied().unwrap_or(0)) % GUESTS
 }
 
-/// The last bytes of frame `i`, wherever they are.
+/// Returns the last bytes of frame `i`, which may be in its head or in its payload.
 fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
     let mut tail = [0; frame_number::LEN];
     let first = frames.len_of(i).saturating_sub(tail.len());
@@ -67,15 +68,15 @@ fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
     tail
 }
 
-/// The counts of all ports together. One process at a time counts.
+/// The counts of all ports together. Only one process at a time updates them.
 pub struct Account {
     kept: Mutex<Persistent>,
-    /// When the first frame reached this process; 0: none has.
+    /// Time at which the first frame reached this process; 0: none has.
     first_frame_at_ns: AtomicU64,
 }
 
 impl Account {
-    /// Opens the account; without `succeed` all counts start at 0.
+    /// Opens the account. Without `succeed` all counts start at 0.
     pub fn open(platform: &Loopback, succeed: bool) -> Result<Self> {
         let kept = Mutex::new(platform.persist(NAME, pregrant::PAGE_SIZE)?);
         let account = Self { kept, first_frame_at_ns: AtomicU64::new(0) };
@@ -87,13 +88,13 @@ impl Account {
         Ok(account)
     }
 
-    /// Does something with a count.
+    /// Calls `act` with a word of the account's memory.
     fn with<R>(&self, word: usize, act: impl FnOnce(&AtomicU32) -> R) -> R {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         act(kept.word(word * 4).expect("a page has room for a dozen counts"))
     }
 
-    /// A guest sent a frame with these first and last bytes.
+    /// Called when a guest sent a frame with these first and last bytes.
     fn note(&self, head: &[u8], tail: &[u8]) {
         let Some(number) = frame_number::read(tail) else { return };
         let due = self.with(Count::Next as usize + guest_of(head), |next| {
@@ -119,7 +120,7 @@ impl Account {
         }
     }
 
-    /// When this process saw its first frame; 0: it has seen none.
+    /// Returns the time at which this process saw its first frame; 0: it has seen none.
     pub fn first_frame_at_ns(&self) -> u64 {
         self.first_frame_at_ns.load(Ordering::Relaxed)
     }
@@ -139,7 +140,7 @@ impl Account {
     }
 }
 
-/// A switch's port that keeps the account.
+/// A port of the switch whose frames are counted in the account.
 pub struct CountedPort {
     port: SwitchPort,
     account: Arc<Account>,

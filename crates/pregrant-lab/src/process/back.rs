@@ -79,16 +79,17 @@ struct Host {
     redo: Rc<Cell<bool>>,
     worker_threads: Option<Arc<WorkerThreads>>,
     attach_at_ns: u64,
-    /// The directory of the machine's sockets, and the number of this domain.
+    /// The directory of the machine's sockets; `domid` is the number of this domain.
     dir: PathBuf,
     domid: u16,
-    /// With many guests: the number, among this thread's wake-ups, of the descriptor for commands.
+    /// The number of the descriptor for commands among the descriptors that wake this thread. None:
+    /// the process does not serve many guests.
     commands: Option<usize>,
     hall: Arc<Hall>,
     over: bool,
 }
 
-/// Carries out commands until there are no more.
+/// Executes commands until there are no more.
 pub fn play(args: &ProcessArgs) -> Result<()> {
     let Some(first) = next_command()? else { return Ok(()) };
     let mut host = Host::new(args, &first)?;
@@ -103,7 +104,7 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
     Ok(())
 }
 
-/// The class of disks, whose images the toolstack names.
+/// Creates the class of disks, whose images the toolstack names.
 fn disks(path: DiskPath) -> Blk<Loopback> {
     let mut config = BlkConfig::default();
     config.vbd.features.persistent = path == DiskPath::Persistent;
@@ -117,7 +118,7 @@ fn disks(path: DiskPath) -> Blk<Loopback> {
 const STAGING_PAGES: u32 = 8192;
 
 impl Host {
-    /// Starts a backend as the first command needs it.
+    /// Starts a backend with the settings that the first command needs.
     fn new(args: &ProcessArgs, first: &ProcessCommand) -> Result<Self> {
         let attach_at_ns = MonotonicClock.now_ns();
         let (platform, xs) = super::attach(&args.broker, DomId(args.domid))?;
@@ -143,7 +144,8 @@ impl Host {
         })
     }
 
-    /// Executes a command, and answers it. `spent`: resources used before the answer was prepared.
+    /// Executes a command and answers it. `spent` are the resources that were used before the
+    /// answer was prepared.
     fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
         let done = match command {
             ProcessCommand::StartWorkers(worker_setup) => {
@@ -176,7 +178,7 @@ impl Host {
         send_report(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
     }
 
-    /// A crowd's devices, from now on, also between commands.
+    /// Serves a crowd's devices from now on, also between commands.
     fn serve(&mut self, worker_setup: &WorkerSetup, devices: Devices) -> Result<Report> {
         if let Devices::Vifs(path) = devices {
             *self.port_plan.borrow_mut() = PortPlan::Crowd(Arc::clone(&self.hall));
@@ -209,7 +211,7 @@ impl Host {
     }
 }
 
-/// Rounds between the commands of a crowd.
+/// Serves a crowd's queues between the commands.
 impl Rest for Host {
     type Error = Box<dyn Error>;
     // As in `pregrant back`.
@@ -300,7 +302,7 @@ impl<F: FnMut(&mut LoopbackBackend) -> bool> Work for Rounds<'_, F> {
 }
 
 impl Host {
-    /// Plays one case, from the connect of the vif to its close.
+    /// Runs the back's part of one case, from the connect of the vif to its close.
     fn case(&mut self, case: &Case) -> Result<Played> {
         self.redo.set(case.redo);
         let signals = Arc::new(Signals::new(self.meter()));
@@ -392,7 +394,7 @@ impl Host {
     }
 }
 
-/// The path that the case's vif runs in the case's direction.
+/// Returns the path that the case's vif uses in the case's direction.
 fn path_of(backend: &LoopbackBackend, case: &Case) -> String {
     let reports = backend.reports();
     let own = reports.iter().find(|r| (r.id.front.0, r.id.handle) == (case.front, case.handle));

@@ -22,14 +22,14 @@ pub struct Consumer {
     diverted: Diverted,
     numbers: [(Number, usize); BURST_FRAMES],
     stack: GuestStack,
-    /// Frames that a network stack would have queued.
+    /// Frames that the guest's network stack would have queued.
     backlog: Vec<Box<[u8]>>,
 }
 
 type Number = std::result::Result<u64, Wrong>;
 
 impl Consumer {
-    /// A consumer that has received no frame.
+    /// Creates a consumer that has received no frame.
     pub fn new() -> Self {
         let config = StackConfig::new(MacAddr([2, 0, 0, 0, 0, 5]), Ipv4Addr::new(10, 0, 0, 5));
         Self {
@@ -40,8 +40,8 @@ impl Consumer {
         }
     }
 
-    /// Handles frames of queue `i` by a hook that drops them, or sends them back, `slots` slots
-    /// each.
+    /// Handles frames of queue `i`, of `slots` slots each, by a hook that drops them or sends them
+    /// back.
     #[inline(always)]
     pub fn hook(
         &mut self,
@@ -85,7 +85,7 @@ impl Consumer {
         Ok(n)
     }
 
-    /// Frames of queue `i` that were copied to `arena`.
+    /// Handles frames of queue `i` that were copied to `arena`.
     #[inline(always)]
     pub fn consume(
         &mut self,
@@ -114,7 +114,7 @@ impl Consumer {
     }
 }
 
-/// Sends all frames back.
+/// Sends all frames of the arena back.
 fn send_back(
     guest: &mut Guest,
     i: usize,

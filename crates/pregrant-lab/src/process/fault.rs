@@ -1,8 +1,8 @@
 //! Faults on purpose, so that a test sees that a measurement notices them.
 //!
-//! `PREGRANT_FAULT=damage` turns the last byte of one frame of a row's untimed burst; `lose` keeps
-//! one frame that was to be echoed, `repeat` echoes one twice. Several, with commas between them,
-//! are possible.
+//! `PREGRANT_FAULT=damage` changes the last byte of one frame of a row's untimed burst. `lose` does
+//! not send back one frame of an echo, `repeat` sends one back twice. Several faults are separated
+//! by commas.
 
 use pregrant::port::Arena;
 use std::sync::OnceLock;
@@ -39,7 +39,7 @@ impl Fault {
         burst.bytes_mut()[(frame.at + frame.len) as usize - 1] ^= 0x10;
     }
 
-    /// Number of times frame number `n` is echoed.
+    /// Returns how often frame number `n` is sent back.
     pub fn echoes(self, n: u64) -> usize {
         match n {
             LOST if self.lose => 0,

@@ -31,18 +31,18 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A guest's driver with its connection.
+/// A guest's driver for its vif, with its xenstore connection.
 pub type Guest = Frontend<Loopback, UnixTransport>;
 
-/// How long both ends run before frames are counted.
+/// The time that both ends run before frames are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Length of a warm-up in which pages must first be added to a table, and how often it may be
 /// repeated.
 const WARM_UP_BUFFERS: Duration = Duration::from_millis(150);
 const WARM_UPS_MAX: usize = 10;
-/// An echo that takes longer than this counts as lost.
+/// The time after which an echo that has not arrived counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
-/// Longest wait for a handshake.
+/// The longest wait for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn play(args: &ProcessArgs) -> Result<()> {
@@ -82,7 +82,7 @@ pub fn attach(broker: &Path, domid: u16, handle: u32, config: FrontConfig) -> Re
     Ok(Frontend::new(platform, xs, handle, config, false)?)
 }
 
-/// The error for a vif that did not connect in time.
+/// Creates the error for a vif that did not connect in time.
 pub fn not_connected(guest: &mut Guest, patience: Duration) -> Box<dyn Error> {
     let at = guest.device().id();
     match guest.states() {
@@ -98,7 +98,7 @@ pub fn connect(guest: &mut Guest) -> Result<()> {
     if guest.connect(PATIENCE)? { Ok(()) } else { Err(not_connected(guest, PATIENCE)) }
 }
 
-/// A guest's settings for frames that travel by this path.
+/// Returns a guest's settings for frames that use this path.
 pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig {
     let len = data_len.and_then(DataLen::new);
     FrontConfig {
@@ -114,7 +114,7 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
     }
 }
 
-/// Plays one case, from connect to close.
+/// Runs the guest's part of one case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let mut config = config(case.path, case.data_len, case.queues);
     if let Some(lens) = case.data_lens {
@@ -175,7 +175,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// The resources that a guest with a thread of its own has used so far.
+/// Returns the resources that a guest with a thread of its own has used so far.
 pub fn spent(guest: &Guest) -> Spent {
     Spent {
         ops: guest.platform().counters(),
@@ -189,12 +189,12 @@ pub fn spent(guest: &Guest) -> Spent {
 /// Number of bytes of each frame that are read: its headers and number.
 const READ_BYTES: usize = 64;
 
-/// What a guest waits for.
+/// The event that a guest waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// Frames.
+    /// The guest waits for received frames.
     Rx,
-    /// Answers to frames that it sent (and received frames).
+    /// The guest waits for answers to frames that it sent, and for received frames.
     Answers,
 }
 
@@ -202,9 +202,9 @@ enum For {
 struct Waiter {
     poll_loop: PollLoop,
     gives_way: bool,
-    /// Wakes at this time even without an event.
+    /// The time at which the guest wakes even without an event.
     until: Option<Instant>,
-    /// The event did not come in time.
+    /// True if the event did not arrive in time.
     late: bool,
     quiet_since: Option<Instant>,
 }
@@ -214,7 +214,8 @@ impl Waiter {
         Self { poll_loop: PollLoop::new(mode), gives_way: false, until: None, late: false, quiet_since: None }
     }
 
-    /// Call it after each round; `moved` says whether anything moved.
+    /// Decides how to wait. It is called after each round; `moved` is true if anything moved in the
+    /// round.
     #[inline]
     fn after(&mut self, guest: &mut Guest, moved: bool, what: For) -> Result<()> {
         if moved {
@@ -236,7 +237,7 @@ impl Waiter {
     }
 }
 
-/// The step of a waiter between two rounds.
+/// What a waiter needs to pause between two rounds.
 struct Pause<'a> {
     guest: &'a mut Guest,
     what: For,
@@ -276,7 +277,8 @@ impl Rest for Pause<'_> {
     }
 }
 
-/// Sends one mark, alone: after everything before it was answered, before anything else.
+/// Sends one mark alone: after everything that was sent before is answered, and before anything
+/// else is sent.
 fn send_mark(guest: &mut Guest, mode: Mode) -> Result<()> {
     let mut alone = Arena::new();
     if !alone.push(&mark(), Offload::default()) {
@@ -308,14 +310,14 @@ struct Sender<'a> {
     guest: &'a mut Guest,
     frames: Vec<(Generator, Arena)>,
     burst: u64,
-    /// Frames of the untimed burst, on each queue.
+    /// Number of frames of the untimed first burst, on each queue.
     whole: u64,
     mode: Mode,
     seconds: f64,
-    /// Frames per second at most.
+    /// Largest number of frames that are sent per second.
     rate: Option<f64>,
     gives_way: bool,
-    /// Answers to wait for before the ring's lines are touched.
+    /// Number of answers to wait for before the ring's cache lines are touched.
     want: u32,
     /// The guest's own buffers for frames of one queue, if it has any.
     own: Option<OwnFrames>,
@@ -458,7 +460,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// The receiver: a sink for each queue.
+/// Receives frames, with a sink for each queue.
 struct Receiver {
     waiter: Waiter,
     arena: Arena,
@@ -468,7 +470,7 @@ struct Receiver {
     lent: Lent,
     /// Number of slots of a frame.
     slots: usize,
-    /// Part of a zero-copy frame's number is outside of its head.
+    /// True if a part of a zero-copy frame's number is outside of its head.
     reads_more: bool,
     whole: bool,
 }
@@ -564,7 +566,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// Sends one frame at a time and waits for its echo.
+/// Sends one frame at a time, and waits until it comes back.
 pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mode = case.mode;
     let mut out = Arena::new();

@@ -44,9 +44,9 @@ type LoopbackBackend = Backend<Loopback, UnixTransport>;
 /// Which domain to play.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Role {
-    /// The driver domain.
+    /// The process is the driver domain.
     Back,
-    /// A guest, or many.
+    /// The process is a guest, or many guests.
     Guest,
 }
 
@@ -90,7 +90,7 @@ fn is_end_of_machine(e: &(dyn Error + 'static)) -> bool {
     matches!(e.downcast_ref(), Some(LoopbackError::NoBroker { .. } | LoopbackError::Gone { .. }))
 }
 
-/// Pins the calling thread, and those that it starts from now on.
+/// Pins the calling thread and those that it starts from now on to a core, if one is given.
 pub fn stay_on(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = CpuSet::new();
@@ -98,7 +98,7 @@ pub fn stay_on(cpu: Option<usize>) -> Result<()> {
     Ok(sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?)
 }
 
-/// Attaches to a domain, and connects to its xenstore, whose events wake the platform.
+/// Attaches to a domain, and connects to its xenstore. Events of xenstore then wake the platform.
 fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport>)> {
     let platform = Loopback::attach(broker, domid)?;
     let xs = loopback_machine::store_of(&platform)?;
@@ -106,7 +106,7 @@ fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport
     Ok((platform, xs))
 }
 
-/// The next command; None at the end of the input.
+/// Reads the next command; None at the end of the input.
 fn next_command() -> Result<Option<ProcessCommand>> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {

@@ -1,8 +1,8 @@
-//! A guest that is a nuisance, until it is killed: what one vif's owner can do to another's at the
-//! same backend.
+//! A guest that disturbs the others until it is killed. It shows what the owner of one vif can do
+//! to another vif at the same backend.
 //!
-//! It gives way on its own processor: lowest priority, and a yield after each act. So what the
-//! measured guest loses beside it is lost at the backend.
+//! The guest yields on its own processor: it has the lowest priority, and yields after each act.
+//! So the measured guest loses nothing on its processor: it loses time only at the backend.
 
 use super::process_command::Nuisance;
 use super::report::Report;
@@ -20,7 +20,7 @@ use pregrant_host::UnixTransport;
 use pregrant_loopback::{Channel, Loopback, Region};
 use std::time::Duration;
 
-/// A req_prod that no ring has room for.
+/// A value of req_prod that is larger than any ring allows.
 const REQ_PROD_BEYOND_RING: u32 = 1000;
 
 /// Plays a bad neighbour; returns only if that fails.
@@ -114,7 +114,7 @@ fn broken(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     }
 }
 
-/// Changes its xenbus state as fast as xenstore allows.
+/// Changes the vif's xenbus state as fast as xenstore allows.
 fn flipping(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     use XenbusState as S;
     ready()?;
@@ -126,14 +126,14 @@ fn flipping(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     }
 }
 
-/// Vif 0 without a driver.
+/// Vif 0, connected without a driver.
 struct RawVif {
     xs: Client<UnixTransport>,
     device: Device,
     tx: RingPages<NetTx, Region>,
     rx: RingPages<NetRx, Region>,
     refs: [GrantRef; 3],
-    /// The page that all slots name.
+    /// The granted page that all slots of the rings name.
     _page: Region,
     channel: Channel,
     port: pregrant::EvtchnPort,

@@ -18,7 +18,7 @@ use pregrant::port::{BURST_FRAMES, Burst, FrameDesc};
 use pregrant::shm::SharedBytes;
 use pregrant_host::ports::sequence::MIN_LEN;
 
-/// Number of buffers that are tried for one frame.
+/// Number of buffers that are tried for each frame.
 const TRIES: usize = 64;
 
 pub struct OwnFrames {
@@ -26,7 +26,7 @@ pub struct OwnFrames {
     /// Number of pages of a buffer.
     pages: usize,
     seed: u64,
-    /// The next buffer, if they are used one after another.
+    /// The index of the next buffer, if buffers are used one after another.
     next: usize,
     /// For each buffer, the number of the burst that used it last.
     taken: Box<[u32]>,
@@ -105,7 +105,7 @@ impl OwnFrames {
         Ok(vif.send_own(platform, i, &self.descs)?)
     }
 
-    /// Starts to count.
+    /// Notes the current counts, from which the counts of the measured time start.
     pub fn begin(&mut self, guest: &Guest) {
         self.before = cache(guest).map(GrefCache::stats).unwrap_or_default();
     }
@@ -123,7 +123,7 @@ impl OwnFrames {
     }
 }
 
-/// Bytes of a frame of `size` that are written.
+/// Returns how many bytes of a frame of `size` are written.
 pub fn written(fill: Fill, size: usize) -> usize {
     match fill {
         Fill::Whole => size,
@@ -131,7 +131,8 @@ pub fn written(fill: Fill, size: usize) -> usize {
     }
 }
 
-/// Which of the guest's own pages the back of its first queue has.
+/// Returns the front's record of which of the guest's own pages the back has mapped, for the first
+/// queue.
 fn cache(guest: &Guest) -> Option<&GrefCache> {
     guest.vif().queue(0)?.tx().cache()
 }

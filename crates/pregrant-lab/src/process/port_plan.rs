@@ -1,4 +1,4 @@
-//! The ports behind the vifs of the back's process, as the last command requested them.
+//! Chooses the ports of the vifs of the back's process, as the last command requested them.
 
 use super::account::{Account, CountedPort};
 use super::crowd::port::Hall;
@@ -17,25 +17,27 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Which ports the next vif gets that connects.
+/// The ports that the next vif gets when it connects.
 pub enum PortPlan {
     Nothing,
     Case(Case, Arc<Signals>),
-    /// This guest's vif plays the case; any other gets frames without end, if that is wanted.
+    /// The vif of the guest `front` plays the case. Any other vif gets frames without end if `feed`
+    /// is set.
     Beside {
         front: DomId,
         case: Box<PortPlan>,
         feed: Option<usize>,
-        /// Counts the other guests' frames.
+        /// The counts of the other guests' frames.
         others: Arc<Signals>,
     },
     Switch(Stations, Arc<Account>),
-    /// Each vif's port checks numbers, or sends frames back.
+    /// The port of each vif checks numbers, or sends frames back.
     Crowd(Arc<Hall>),
 }
 
 impl PortPlan {
-    /// The ports of a vif with `n` queues; `caps` is the offload work that the guest accepts to do.
+    /// Returns the ports of a vif with `n` queues; `caps` is the offload work that the guest
+    /// accepts to do.
     fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Ports {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.
@@ -74,7 +76,7 @@ impl PortPlan {
     }
 }
 
-/// The ports as the last command asked for them.
+/// Provides the ports that the last command asked for.
 pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for PlannedPorts {

@@ -24,10 +24,10 @@ use std::sync::atomic::Ordering;
 
 pub struct SinkPort {
     sink: CheckingSink,
-    /// The port asks for private bytes, although it only reads heads.
+    /// True if the port asks for private bytes, although it only reads heads.
     look: bool,
     signals: Presence,
-    /// When the last burst arrived; None: gaps are not measured.
+    /// The gaps between bursts; None: they are not measured.
     gaps: Option<Gaps>,
 }
 
@@ -52,7 +52,7 @@ impl Gaps {
 }
 
 impl SinkPort {
-    /// A port for a case; `gaps` records the time between bursts.
+    /// Creates a port for a case; with `gaps` it records the time between bursts.
     pub fn new(signals: Arc<Signals>, look: bool, gaps: bool) -> Self {
         let sink = CheckingSink::new(Check::Number);
         locked(&signals.sinks).push(sink.counters());
@@ -98,7 +98,7 @@ impl FramePort for SinkPort {
 }
 
 impl SinkPort {
-    /// Notes the gap that ends now.
+    /// Called when a burst has arrived: records the gap before it.
     fn burst_came(&mut self, is_mark: impl Fn() -> bool) {
         if let Some(gaps) = &mut self.gaps {
             // The mark that ends the count ends the last gap too: a back that froze before it
@@ -111,7 +111,7 @@ impl SinkPort {
         }
     }
 
-    /// Whether frames must be checked completely now; asks the sink.
+    /// Returns true if the sink wants frames to be checked completely now.
     fn wants_whole(&mut self) -> bool {
         let whole = self.signals.marks.load(Ordering::Relaxed) == WHOLE;
         self.sink.set_check(if whole { Check::Payload } else { Check::Number });
@@ -125,7 +125,7 @@ pub struct SourcePort {
     generator: Generator,
     signals: Presence,
     burst: u64,
-    /// Frames of the untimed burst.
+    /// Number of frames of the untimed first burst.
     whole: u64,
     /// Number of marks that were sent: one at the end of the warm-up, one at the end of everything.
     marks: u32,
@@ -141,7 +141,7 @@ impl SourcePort {
 }
 
 impl SourcePort {
-    /// A port for a case, with frames of `size` bytes in bursts of `burst`.
+    /// Creates a port for a case, with frames of `size` bytes in bursts of `burst`.
     pub fn new(signals: Arc<Signals>, size: usize, burst: usize) -> Self {
         Self {
             generator: Generator::new(Head::default(), size),
@@ -186,7 +186,7 @@ impl FramePort for SourcePort {
     }
 }
 
-/// Frames on their way back to the sender, with the time at which they were here.
+/// Frames that will be sent back, each with the time at which it was here.
 #[derive(Default)]
 pub struct Echo(Arena);
 
@@ -201,7 +201,7 @@ impl Echo {
         true
     }
 
-    /// Moves all frames to `into`. Returns how many.
+    /// Moves all frames to `into`, and returns their number.
     pub fn give(&mut self, into: &mut Arena) -> usize {
         let n = self.0.burst().iter().filter(|(frame, offload)| into.push(frame, *offload)).count();
         self.0.clear();
@@ -211,7 +211,7 @@ impl Echo {
 
 pub struct EchoPort {
     back: Echo,
-    /// Number of frames so far.
+    /// Number of frames made so far.
     nr: u64,
     signals: Presence,
 }

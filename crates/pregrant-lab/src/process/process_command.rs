@@ -72,14 +72,14 @@ named! {
     }
 }
 
-/// The guest's own memory from which its frames are sent.
+/// The buffers in a guest's own memory from which its frames are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Buffers {
     /// Pages of a buffer. A frame begins at a page, and uses as many as it needs.
     pub pages: usize,
-    /// In which order buffers are used.
+    /// The order in which buffers are used.
     pub reuse: Reuse,
-    /// The bytes that the guest writes there before each frame is sent.
+    /// The bytes that the guest writes to a buffer before each frame is sent.
     pub fill: Fill,
 }
 
@@ -93,7 +93,7 @@ named! {
     }
 }
 
-/// Named values, as their names.
+/// Serializes named values as their names.
 pub mod by_name {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use std::fmt::Display;
@@ -124,7 +124,7 @@ pub struct Case {
     pub size: usize,
     /// Largest number of frames in a burst.
     pub burst: usize,
-    /// How long frames are counted, in seconds.
+    /// The number of seconds for which frames are counted.
     pub seconds: f64,
     #[serde(with = "by_name")]
     pub mode: Mode,
@@ -138,22 +138,22 @@ pub struct Case {
     pub copy_below: u32,
     /// Staging buffers of each direction and queue, where more than the ring has slots.
     pub staging_buffers: u32,
-    /// The path for frames that no other path serves, or their rests.
+    /// The path for frames that no other path moves, or for the rest of frames.
     #[serde(with = "by_name")]
     pub rest: PathName,
     /// With `staging`: the heads of longer frames are sent from their staging buffers.
     pub heads: bool,
     pub queues: u32,
-    /// True if the back keeps redo pages, without which no successor can take over its rings.
+    /// True if the back keeps redo pages, without which a successor cannot take over its rings.
     pub redo: bool,
     /// For TX: the sink asks for private copies of whole frames, as a switch does; otherwise it
     /// reads heads in place.
     pub look: bool,
-    /// RX: what the guest does with frames.
+    /// For RX: what the guest does with frames.
     pub rx: RxWay,
     /// RX by reference: number of bytes of a longer frame that are copied at first.
     pub rx_head: usize,
-    /// How many frames a guest that sleeps waits for.
+    /// The number of frames that a sleeping guest waits for.
     #[serde(with = "by_name")]
     pub rx_coalescing: RxCoalescing,
     /// TX: the guest's own buffers from which frames are sent; None: frames are copied to the
@@ -163,14 +163,15 @@ pub struct Case {
     pub gref_pages: Option<usize>,
     /// Frames per second that the guest offers (TX only); None: as many as the ring accepts.
     pub rate: Option<f64>,
-    /// The guest yields its processor for a moment whenever it finds nothing to do.
+    /// True if the guest yields its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
-    /// What another guest does meanwhile, which may have a vif, too.
+    /// The behaviour of another guest meanwhile, which may also have a vif.
     pub beside: Option<Nuisance>,
 }
 
 impl Case {
-    /// A case with one queue and bursts of 64 frames of 64 bytes, without a duration and a vif.
+    /// Creates a case with one queue and bursts of 64 frames of 64 bytes, without a duration and a
+    /// vif.
     pub fn of(dir: Dir, path: PathName) -> Self {
         Self {
             front: 0,
@@ -229,21 +230,21 @@ named! {
 }
 
 impl Nuisance {
-    /// Whether this guest has a vif.
+    /// Returns true if this guest has a vif.
     pub fn has_vif(self) -> bool {
         !matches!(self, Self::Absent | Self::Spinning)
     }
 }
 
-/// The worker threads of a back.
+/// The settings of a back's worker threads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerSetup {
     /// Number of workers, if each serves several vifs.
     pub workers: usize,
-    /// Which worker gets a queue.
+    /// The rule by which a queue gets its worker.
     #[serde(with = "by_name")]
     pub place: Placement,
-    /// The worker in whose turn frames go from one guest's queue to another's.
+    /// The worker in whose turn frames go from one guest's queue to another guest's.
     #[serde(with = "by_name")]
     pub rx_context: RxContext,
     #[serde(with = "by_name")]
@@ -253,20 +254,20 @@ pub struct WorkerSetup {
     pub cores: Vec<usize>,
 }
 
-/// One of many guests, with vif 0.
+/// One of many guests, each of which has vif 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
-    /// The domain, which the toolstack has created with its vif.
+    /// The guest's domain, which the toolstack has created with its vif.
     pub domid: u16,
-    /// Number of queues of its vif.
+    /// Number of queues of the guest's vif.
     pub queues: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// The index of the guest in the crowd.
+    /// The index of this guest among all guests of the process.
     pub member: usize,
-    /// Length of its frames in bytes.
+    /// Length of the guest's frames in bytes.
     pub size: usize,
 }
 
@@ -275,22 +276,22 @@ pub struct Load {
 pub enum Devices {
     /// Vifs, with the path of frames that are in no staging buffer.
     Vifs(#[serde(with = "by_name")] PathName),
-    /// Disks.
+    /// The devices are disks.
     Disks(#[serde(with = "by_name")] DiskPath),
 }
 
-/// A command to a process. The end of its input means "stop".
+/// A command to a process. When the process' input ends, it stops.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProcessCommand {
     /// Back: have threads serve the queues in all commands that follow. It must be the first
     /// command; without it the only thread serves them. Answer: `Done`.
     StartWorkers(WorkerSetup),
-    /// Play your part of a case. Answer: `Case`.
+    /// Play this process' part of a case. Answer: `Case`.
     Case(Case),
     /// Back: serve a learning switch until the given number of vifs have come and gone. Answer:
     /// `Switch`.
     Switch {
-        /// Vifs to come and go.
+        /// Number of vifs that must have connected and closed before the command ends.
         vifs: u64,
         /// Go on with a dead predecessor's count of frames; else begin a new one.
         succeed: bool,
@@ -324,8 +325,8 @@ pub enum ProcessCommand {
         /// Number of buffers per direction, if there are more than slots.
         buffers: u32,
     },
-    /// Guests: keep the rings of these full, in turn, until the next command. Answer: `Done`, once
-    /// all are full.
+    /// Guests: keep the rings of these guests full, in turn, until the next command. Answer:
+    /// `Done`, once all rings are full.
     Send(Vec<Load>),
     /// Guests: the first one sends one frame at a time, which come back. Answer: `Case`.
     Echo {
@@ -333,7 +334,7 @@ pub enum ProcessCommand {
         #[serde(with = "by_name")]
         mode: Mode,
     },
-    /// Guests: send no more, and wait until all is answered. Answer: `Sent`.
+    /// Guests: send no more, and wait until everything is answered. Answer: `Sent`.
     Rest,
     Disks(DisksCommand),
 }
@@ -341,17 +342,17 @@ pub enum ProcessCommand {
 /// A guest's part in a TCP transfer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Transfer {
-    /// Own address, the last byte of 10.0.0.x.
+    /// The last byte of this guest's own address, 10.0.0.x.
     pub own: u8,
-    /// The peer's; None: this is the server.
+    /// The last byte of the peer's address; None: this guest is the server.
     pub to: Option<u8>,
-    /// Bytes to send, or to expect.
+    /// Number of bytes to send, or to expect.
     pub bytes: u64,
     /// Staging's data length; None: ordinary grants.
     pub data_len: Option<u32>,
     /// Largest length of a packet in bytes.
     pub mtu: usize,
-    /// Server: report when this many bytes have arrived.
+    /// The server reports when this many bytes have arrived.
     pub report_at: Option<u64>,
     pub arrivals: bool,
 }

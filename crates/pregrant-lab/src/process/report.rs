@@ -1,4 +1,5 @@
-//! Answers of a testbed's processes to [commands](super::process_command): one JSON object a line.
+//! Answers of a testbed's processes to [commands](super::process_command). Each answer is one JSON
+//! object on a line.
 
 use super::disks::disks_command::{DisksSeen, Rested};
 use hdrhistogram::Histogram;
@@ -11,9 +12,9 @@ pub enum Report {
     /// The command was executed.
     Done,
     Failed(String),
-    /// The latest events, as text, for the demo.
+    /// The latest events as text, for the demo to display.
     Note(String),
-    /// A case is over, or single frames of a crowd's first guest are.
+    /// A case has ended, or the single frames of a crowd's first guest have.
     Case(Box<Played>),
     /// This many bytes of a transfer have arrived.
     Reached(u64),
@@ -27,42 +28,43 @@ pub enum Report {
         /// Sleeps of this end that ended by timeout although work was pending.
         missed_wakeups: u64,
     },
-    /// How the platform copies and maps, as text.
+    /// A text that says how the platform copies and maps.
     Described(String),
-    /// The use of a crowd's backend up to now.
+    /// The resources that a crowd's backend has used up to now.
     Spent(Spent),
     /// The frames that have arrived so far.
     Seen {
-        /// Resources that the process has used until the same moment.
+        /// The resources that the process has used until the same moment.
         spent: Spent,
         /// Frames received by each guest whose vif was ever connected.
         came: Vec<Came>,
     },
     /// Numbers of answers that guests with disks got so far.
     DisksSeen(DisksSeen),
-    /// All requests of the guests are answered.
+    /// All requests of the guests are answered; these are their results.
     Rested(Box<Rested>),
 }
 
-/// Resources that one end has used since it started. Times are CLOCK_MONOTONIC.
+/// The resources that one end has used since it started. Times are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Spent {
     pub at_ns: u64,
     /// CPU time of this end.
     pub cpu_ns: u64,
-    /// Back: CPU time of each worker.
+    /// Back: the CPU time of each worker.
     pub workers_cpu_ns: Vec<u64>,
     /// Back with many guests: for each guest's domain the worker time that its device used while
     /// others wanted it too.
     pub devices_ns: Vec<(u16, u64)>,
-    /// Platform operations of this end.
+    /// Counts of this end's platform operations.
     pub ops: Counters,
-    /// Sleeps that ended by timeout although work was pending: a wake-up was lost.
+    /// Number of sleeps that ended by timeout although work was pending, because a wake-up was
+    /// lost.
     pub missed_wakeups: u64,
 }
 
 impl Spent {
-    /// The use since an earlier moment.
+    /// Returns the resources that were used since an earlier moment.
     pub fn since(&self, before: &Self) -> Self {
         let workers =
             self.workers_cpu_ns.iter().zip(&before.workers_cpu_ns).map(|(a, b)| a.saturating_sub(*b));
@@ -78,31 +80,32 @@ impl Spent {
         }
     }
 
-    /// The duration in seconds, for resources used in some time.
+    /// Returns the duration in seconds, for resources used in some time.
     pub fn seconds(&self) -> f64 {
         self.at_ns as f64 / 1e9
     }
 }
 
-/// Frames that one end received, on all queues together.
+/// Counts of the frames that one end received, on all queues together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Came {
     /// Number of frames, including repeated ones.
     pub frames: u64,
-    /// Sum over the queues of one more than the highest number received.
+    /// The highest number received on a queue, plus 1; summed over the queues.
     pub next: u64,
-    /// Numbers below that which did not arrive.
+    /// Number of frames with lower numbers that did not arrive.
     pub missing: u64,
     /// Number of frames that arrived twice, or late.
     pub wrong: u64,
-    /// Frames with a wrong byte: anywhere in the first burst, in the head of later frames.
+    /// Number of frames with a wrong byte: anywhere in the first burst, and in the head of later
+    /// frames.
     pub damaged: u64,
-    /// Number of frames of other programs.
+    /// Number of frames that other programs sent.
     pub foreign: u64,
 }
 
 impl Came {
-    /// The sum over the sinks of all queues.
+    /// Adds up the counts of the sinks of all queues.
     pub fn of(sinks: impl IntoIterator<Item = SinkReport>) -> Self {
         sinks.into_iter().fold(Self::default(), |sum, r| Self {
             frames: sum.frames + r.frames,
@@ -114,20 +117,21 @@ impl Came {
         })
     }
 
-    /// Number of the `sent` frames that did not arrive.
+    /// Returns how many of the `sent` frames did not arrive.
     pub fn lost_of(&self, sent: u64) -> u64 {
         self.missing + sent.saturating_sub(self.next)
     }
 }
 
-/// What a back with a switch did. Times are CLOCK_MONOTONIC, which is the same in all processes.
+/// The times and counts of a back with a switch. Times are CLOCK_MONOTONIC, which is the same in
+/// all processes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Switched {
-    /// When this process began to attach to its domain.
+    /// Time at which this process began to attach to its domain.
     pub attach_at_ns: u64,
-    /// When the first frame reached or left one of this process's ports.
+    /// Time at which the first frame reached or left one of this process's ports.
     pub first_frame_at_ns: u64,
-    /// Counts of the ports, those of dead predecessors included.
+    /// Counts of the ports' frames, including those of dead predecessors.
     pub frames: SwitchFrames,
     /// Sleeps that ended by timeout although work was pending.
     pub missed_wakeups: u64,
@@ -135,18 +139,18 @@ pub struct Switched {
     pub cpu_ns: u64,
 }
 
-/// Frames at the ports of a switch.
+/// Counts of the frames at the ports of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchFrames {
     /// Number of different frames that guests sent, by frame number.
     pub seen: u64,
     /// Number of these frames that arrived a second time.
     pub repeated: u64,
-    /// Frame numbers that did not arrive, although a higher one did.
+    /// Number of frames that did not arrive, although one with a higher number did.
     pub missing: u64,
-    /// Frames that found the queue to their guest full.
+    /// Number of frames that found the queue to their guest full.
     pub overflow: u64,
-    /// Frames that waited for a guest when its vif closed.
+    /// Number of frames that waited for a guest when its vif closed.
     pub left: u64,
 }
 
@@ -157,9 +161,9 @@ pub struct Played {
     pub frames: u64,
     /// The measured time and the resources used in it; lost wake-ups are those of the whole case.
     pub spent: Spent,
-    /// All frames sent by this end.
+    /// Number of all frames that this end sent.
     pub sent: u64,
-    /// All frames that this end received.
+    /// Counts of all frames that this end received.
     pub came: Came,
     /// Number of frames of the unmeasured first burst, every byte of which was checked.
     pub checked: u64,
@@ -169,15 +173,15 @@ pub struct Played {
     /// The path that was run in the case's direction.
     pub path: String,
     pub platform: String,
-    /// Latencies of requests and of responses.
+    /// The latencies of requests, and those of responses.
     pub latency: Option<[Latencies; 2]>,
     /// Back: frames that other guests sent in the measured time.
     pub others: u64,
-    /// Guest: results for frames in its own buffers.
+    /// Guest: the results for frames in its own buffers.
     pub cache: Option<CachePlayed>,
 }
 
-/// Frames in a guest's own buffers, in the time that is counted.
+/// The results for frames in a guest's own buffers, in the measured time.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CachePlayed {
     /// Number of frames that were sent without a copy.
@@ -185,29 +189,29 @@ pub struct CachePlayed {
     pub copied: u64,
     /// Number of pages that were removed to make room for others.
     pub evictions: u64,
-    /// At the end no frame was zero-copy any more.
+    /// True if no frame was zero-copy any more at the end.
     pub copying: bool,
     /// Largest number of pages that the back accepted.
     pub capacity: usize,
 }
 
-/// How long single frames took in one direction.
+/// The latencies of single frames in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// Median, ns.
+    /// The median in ns.
     pub p50_ns: u64,
-    /// 99th percentile, ns.
+    /// The 99th percentile in ns.
     pub p99_ns: u64,
     pub most_ns: u64,
     /// The histogram: upper bound of each bucket in ns, rising, and number of frames in it.
     pub histogram: Vec<(u64, u64)>,
 }
 
-/// Buckets of a histogram that a factor of two in time is cut into.
+/// Number of buckets of a histogram for each factor of two in time.
 const BUCKETS_PER_OCTAVE: f64 = 32.0;
 
 impl Latencies {
-    /// Percentiles, and the histogram in coarse buckets, without empty ones.
+    /// Computes the percentiles, and the histogram in coarse buckets without empty ones.
     pub fn of(times: &Histogram<u64>) -> Self {
         let mut histogram: Vec<(u64, u64)> = Vec::new();
         for value in times.iter_recorded() {
@@ -223,7 +227,8 @@ impl Latencies {
         Self { p50_ns, p99_ns, most_ns: times.max(), histogram }
     }
 
-    /// The sum of several histograms in coarse buckets: percentiles are bucket bounds, 2 % apart.
+    /// Computes the percentiles from the sum of several histograms in coarse buckets. They are
+    /// bounds of buckets, which are 2 % apart.
     pub fn of_buckets(histogram: Vec<(u64, u64)>) -> Self {
         let all: u64 = histogram.iter().map(|(_, n)| n).sum();
         let at = |part: f64| {
@@ -238,46 +243,46 @@ impl Latencies {
         Self { p50_ns: at(0.5), p99_ns: at(0.99), most_ns, histogram }
     }
 
-    /// Sets the exact maximum, since a bucket's bound may be above it.
+    /// Sets the exact maximum, since the upper bound of a histogram's bucket may be higher.
     pub fn with_most(self, most_ns: u64) -> Self {
         let [p50_ns, p99_ns] = [self.p50_ns, self.p99_ns].map(|ns| ns.min(most_ns));
         Self { p50_ns, p99_ns, most_ns, ..self }
     }
 }
 
-/// A guest's account of a transfer.
+/// The results of a transfer at one of its guests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Transferred {
     /// Number of bytes.
     pub bytes: u64,
     /// Checksum of all bytes.
     pub sum: u64,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last, in seconds.
     pub seconds: f64,
-    /// Frames sent and received by the vif.
+    /// Number of frames that the vif sent, and number that it received.
     pub frames: [u64; 2],
-    /// Number of these frames that used staging buffers.
+    /// Number of these frames that used staging buffers, for each direction.
     pub staged: [u64; 2],
     /// Frames that the guest's stack had no room for.
     pub overflow: u64,
-    /// Frame numbers that this guest sent, and those that it received.
+    /// The counts of numbered frames that this guest sent and received.
     pub numbers: Numbered,
     /// Sleeps that ended by timeout although work was pending.
     pub missed_wakeups: u64,
     /// Number of events that were sent.
     pub notifications: u64,
-    /// When frames arrived, if that was asked for.
+    /// The arrivals of frames, if the command asked for them.
     pub arrivals: Vec<Arrival>,
 }
 
-/// Numbered frames at one end.
+/// The counts of numbered frames at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Numbered {
     /// Number of frames that this guest sent.
     pub sent: u64,
-    /// One more than the highest number received from the other guest.
+    /// The highest number received from the other guest, plus 1.
     pub next: u64,
-    /// Numbers below that which did not arrive.
+    /// Number of frames with lower numbers that did not arrive.
     pub missing: u64,
     /// Number of frames that arrived a second time, or after a later one.
     pub again: u64,
@@ -286,7 +291,7 @@ pub struct Numbered {
 /// Frames that a guest received from its ring in one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Arrival {
-    /// CLOCK_MONOTONIC.
+    /// Time of the arrival, by CLOCK_MONOTONIC.
     pub at_ns: u64,
     pub frames: u32,
     /// Number of bytes of the transfer that had arrived by then; 0 at the sender.

@@ -31,9 +31,9 @@ pub struct Signals {
     pub others: Mutex<Vec<Arc<SinkCounters>>>,
     pub made: AtomicU64,
     pub checked: AtomicU64,
-    /// The time between bursts in the measured time, of one queue.
+    /// The times between bursts of one queue in the measured time.
     pub gaps: Mutex<Option<Histogram<u64>>>,
-    /// The vif's ports are gone.
+    /// True once the vif's ports were dropped.
     pub gone: AtomicBool,
     /// Wakers of ports that produce frames by themselves after a mark.
     pub wakers: Mutex<Vec<Arc<dyn QueueWaker>>>,
@@ -43,13 +43,13 @@ pub struct Signals {
     meter: Meter,
 }
 
-/// Locks a value; no panic leaves it half changed.
+/// Locks a value even if a thread panicked with it, since no panic leaves it half changed.
 pub fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Signals {
-    /// Signals of a case that this meter measures.
+    /// Creates the signals of a case whose resources this meter measures.
     pub fn new(meter: Meter) -> Self {
         Self {
             marks: AtomicU32::new(0),
@@ -65,7 +65,7 @@ impl Signals {
         }
     }
 
-    /// A mark arrived on a queue: wakes those who wait for it.
+    /// Called when a mark arrived on a queue: wakes the threads that wait for it.
     pub fn mark(&self) {
         let marks = self.marks.load(Ordering::Relaxed) + 1; // all of a case come on one queue
         if let COUNTED | OVER = marks {
@@ -81,8 +81,8 @@ impl Signals {
         self.meter.wake();
     }
 
-    /// Resources that were used, and frames of other guests, in the measured time; None: it is not
-    /// over.
+    /// Returns the resources that were used, and the frames of other guests, in the measured time;
+    /// None: that is not over.
     pub fn counted(&self) -> Option<(Spent, u64)> {
         let [begin, end] = std::mem::take(&mut *locked(&self.stamps));
         let ((begin, before), (end, after)) = begin.zip(end)?;
@@ -90,7 +90,7 @@ impl Signals {
     }
 }
 
-/// A port's reference to its signals; dropping it is a signal, too.
+/// A port's reference to the signals of its case. Dropping it sets `gone`.
 pub struct Presence(pub Arc<Signals>);
 
 impl std::ops::Deref for Presence {

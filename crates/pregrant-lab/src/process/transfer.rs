@@ -1,4 +1,4 @@
-//! A guest's part in a TCP transfer: smoltcp over the vif.
+//! Runs a guest's part in a TCP transfer, by smoltcp over the vif.
 
 use super::guest::{attach, config, connect};
 use super::process_command::Transfer;
@@ -21,10 +21,10 @@ const SEED: u64 = 0x5eed;
 /// Longest duration of a transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Number of times the server reports its progress.
+/// The interval at which the server reports its progress.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
-/// How long an end stays after its connection has closed.
+/// The time that an end stays after its connection has closed.
 const LINGER: Duration = Duration::from_millis(50);
 
 enum End {
@@ -32,7 +32,7 @@ enum End {
     Server(TransferServer),
 }
 
-/// Connects vif 0, transfers, closes.
+/// Connects vif 0, transfers the bytes, and closes the vif.
 pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
     let mut guest = attach(&args.broker, args.domid, 0, config(PathName::Staging, command.data_len, 1))?;
     connect(&mut guest)?;

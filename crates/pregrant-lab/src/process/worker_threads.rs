@@ -28,14 +28,14 @@ use std::sync::{Arc, Mutex};
 pub struct WorkerThreads {
     waker: OwnedFd,
     threads: Mutex<Vec<Option<Pid>>>,
-    /// Why a worker is not on its core, or its CPU time cannot be measured.
+    /// The reason why a worker is not on its core, or why its CPU time cannot be measured.
     astray: Mutex<Option<String>>,
     /// The switch, to which the workers report the time.
     switch: Mutex<Switch>,
 }
 
 impl WorkerThreads {
-    /// Starts the backend's workers. Call it before its first device.
+    /// Starts the backend's workers. It must be called before the backend has a device.
     pub fn start(backend: &mut LoopbackBackend, worker_setup: &WorkerSetup) -> Result<Arc<Self>> {
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         backend.platform().events().also_wake_on(waker.as_fd())?;
@@ -69,22 +69,23 @@ impl WorkerThreads {
         Ok(worker_threads)
     }
 
-    /// From now on the workers set the time of this switch.
+    /// Makes the workers set the time of this switch from now on.
     pub fn serve(&self, switch: &Switch) {
         *locked(&self.switch) = switch.clone();
     }
 
-    /// Clears the wake-up of the control thread. Call it before checking what the wake-up was for.
+    /// Clears the wake-up of the control thread. It must be called before checking what the wake-up
+    /// was for.
     pub fn awake(&self) {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]); // no one rang: that is fine, too
     }
 
-    /// Checks that each worker is on its core.
+    /// Returns an error if a worker is not on its core.
     pub fn in_place(&self) -> Result<()> {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// CPU time of each worker; 0 for one that has not started yet, or has ended.
+    /// Returns the CPU time of each worker; 0 for a worker that has not started yet, or has ended.
     fn cpu(&self) -> Vec<u64> {
         let of =
             |thread: &Option<Pid>| thread.and_then(|thread| cpu_time::of_thread(thread).ok()).unwrap_or(0);
@@ -92,7 +93,7 @@ impl WorkerThreads {
     }
 }
 
-/// Reads what the process has used, on any thread.
+/// Reads on any thread the resources that the process has used.
 #[derive(Clone)]
 pub struct Meter {
     totals: Totals,
@@ -100,12 +101,12 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter for this backend with these workers.
+    /// Creates a meter for this backend and these workers.
     pub fn new(backend: &LoopbackBackend, worker_threads: Option<&Arc<WorkerThreads>>) -> Self {
         Self { totals: backend.platform().totals(), worker_threads: worker_threads.cloned() }
     }
 
-    /// The sum over all handles and threads of the backend.
+    /// Returns the sum over all handles and threads of the backend.
     pub fn read(&self) -> Spent {
         Spent {
             at_ns: MonotonicClock.now_ns(),

@@ -1,4 +1,4 @@
-//! The fields of a record that not all benches have: those of one bench, and times.
+//! The fields of a record that not all benches have: the fields of one bench, and times.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ macro_rules! kinds {
         #[serde(untagged)]
         pub enum $all {
             $($(#[$of])* $kind($kind),)*
-            /// Fields that all kinds have: none.
+            /// The record has no fields besides those that all kinds have.
             Nothing {},
         }
 
@@ -28,18 +28,18 @@ kinds! {
     /// The fields of one bench. A line that is read belongs to the first bench of which it has all
     /// fields.
     Of;
-    /// `bench blk`, disks of `bench peers`, and a disk whose backend died.
+    /// Fields of `bench blk`, of the disks of `bench peers`, and of a disk whose backend died.
     disk: Disk {
-        /// Guests, each with a disk.
+        /// Number of guests, each of which has a disk.
         guests: u32,
     } {
         /// Bytes that each request begins at a multiple of.
         align: u32,
         /// The medium of the disks: `ram` or `file`.
         medium: String,
-        /// Whether requests used the guest's own pages (`--buffers own`).
+        /// True if requests used the guest's own pages (`--buffers own`).
         own_pages: bool,
-        /// The work of the last guest, where it is greedy.
+        /// The work of the last guest, if that guest is greedy.
         neighbour: String,
         neighbour_frames_per_s: f64,
         /// For each guest, the worker time that its device used while others wanted it too; the
@@ -51,27 +51,27 @@ kinds! {
         /// (`bench peers` only).
         ring_per_s: [f64; 2],
     }
-    /// `bench peers`.
+    /// Fields of `bench peers`.
     peers: Peers {
         /// Lines per second through a bare ring on the same cores, just before and just after.
         ring_per_s: [f64; 2],
-        /// The row, if it is one of ours.
+        /// The fields of `bench net`, if the row is one of ours.
         #[serde(flatten)]
         ours: Option<Net>,
     } {}
-    /// `bench net`, and other benches with such rows.
+    /// Fields of `bench net`, and of other benches with such rows.
     net: Net {
         /// Number of bytes that were copied by grant copies.
         grant_copy_bytes: u64,
-        /// Whether the backend kept redo pages.
+        /// True if the backend kept redo pages.
         redo: bool,
-        /// A guest's own buffers (`bench working-set` only).
+        /// The guest's use of its own buffers (`bench working-set` only).
         #[serde(flatten)]
         set: Option<WorkingSet>,
     } {
         /// Staging buffers of each direction, where there were more than slots.
         staging_buffers: u32,
-        /// Whether the consumer had private copies of whole frames made (`--look`).
+        /// True if the consumer had private copies of whole frames made (`--look`).
         look: bool,
         /// The guest's action on received frames, if it did not copy them (`--rx reference`).
         rx: String,
@@ -83,7 +83,7 @@ kinds! {
         /// `map` copied frames up to this length, if not the usual 128.
         copy_below: u32,
     }
-    /// `bench limit`.
+    /// Fields of `bench limit`.
     limit: Limit {
         /// Distance in bytes between two slots.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ kinds! {
         /// Multiplications per frame at each end besides its copies, if there were any.
         work: u32,
     }
-    /// `bench neighbour`.
+    /// Fields of `bench neighbour`.
     neighbour: Neighbour {
         /// What the guest next to the measured one did.
         neighbour: String,
@@ -104,23 +104,23 @@ kinds! {
         neighbour_frames_per_s: f64,
         /// The longest time between two bursts of the measured guest at the backend's port.
         longest_gap_ns: u64,
-        /// 99th percentile of these gaps, ns.
+        /// The 99th percentile of these gaps in ns.
         gap_p99_ns: u64,
     } {
         /// Frames per second that the measured guest offers; missing: as many as the ring accepts.
         offered_per_s: f64,
     }
-    /// `bench fairness`.
+    /// Fields of `bench fairness`.
     fairness: Fairness {
-        /// Which worker got a guest's queues.
+        /// The rule by which a guest's queues got their workers.
         place: String,
-        /// Number of connected vifs, each of another guest.
+        /// Number of connected vifs, each of which belongs to another guest.
         vifs: u32,
         /// Number of guests that send.
         busy: u32,
-        /// How the last guest is greedy.
+        /// The way in which the last guest is greedy.
         neighbour: String,
-        /// Frames a second of each guest that is not.
+        /// Frames per second of each guest that is not greedy.
         guests_frames_per_s: Vec<f64>,
         /// Standard deviation of the rates divided by their mean.
         spread: f64,
@@ -128,9 +128,9 @@ kinds! {
         /// Frames per second of the greedy guest.
         neighbour_frames_per_s: f64,
     }
-    /// `bench scale`.
+    /// Fields of `bench scale`.
     scale: Scale {
-        /// Number of connected vifs, each of another guest.
+        /// Number of connected vifs, each of which belongs to another guest.
         vifs: u32,
         /// Number of guests that send.
         busy: u32,
@@ -142,12 +142,12 @@ kinds! {
         /// Number of bytes of guests' memory that the backend has mapped.
         mapped_bytes: u64,
     }
-    /// `bench between`.
+    /// Fields of `bench between`.
     between: Between {
         /// The worker in whose turn frames went from guest to guest.
         rx_context: String,
     } {}
-    /// The restart of a backend of vifs.
+    /// Fields of the restart of a backend of vifs.
     restart: Restart {
         pause: Pause,
     } {}
@@ -161,15 +161,15 @@ impl Default for Of {
 
 super::part! {
     WorkingSet {
-        /// Number of the guest's own pages that its frames were in.
+        /// Number of the guest's own pages that its frames were sent from.
         buffers: u32,
-        /// In which order the buffers were used: `uniform`, `skewed` or `circular`.
+        /// The order in which the buffers were used: `uniform`, `skewed` or `circular`.
         reuse: String,
         /// Number of entries in the backend's table for the buffers.
         table: u32,
         /// Share of frames that were sent without a copy.
         hit_rate: f64,
-        /// `caching` or `copying`, at the end.
+        /// The state of the cache at the end: `caching` or `copying`.
         cache_mode: String,
         /// Number of pages that were removed to make room for others.
         evictions: u64,
@@ -177,11 +177,11 @@ super::part! {
 }
 
 super::part! {
-    /// Times of single frames, or requests.
+    /// The times that single frames or requests took.
     Took {
-        /// Median, ns.
+        /// The median in ns.
         latency_p50_ns: u64,
-        /// 99th percentile, ns.
+        /// The 99th percentile in ns.
         latency_p99_ns: u64,
     } {
         latency_most_ns: u64,
@@ -193,10 +193,11 @@ super::part! {
 /// The restart of a backend that was killed while frames moved; another took over its rings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
-    /// From the kill to the start of the new process's attach: the old one's end, fork, exec.
+    /// Time from the kill to the start of the new process's attach. It covers the end of the old
+    /// process, the fork, and the exec.
     pub start_ns: u64,
-    /// From the start of the new process's attach to the first frame at one of its ports: the
-    /// pause.
+    /// Time from the start of the new process's attach to the first frame at one of its ports. This
+    /// is the pause.
     pub attach_ns: u64,
     /// Time from the kill to the first frame that a guest received after the new process began to
     /// attach.
@@ -209,12 +210,12 @@ pub struct Pause {
     pub bytes_before: u64,
     /// Number of frames that the ports saw twice (at most 64 for each kill, docs/protocol 1.1 R7).
     pub duplicated: u64,
-    /// Number of frames that were in the switch, or taken from it and not published, and were lost
-    /// with the old process.
+    /// Number of frames that were lost with the old process, because they were in the switch, or
+    /// taken from it and not published.
     pub lost: u64,
     /// Width of a bucket of the timeline.
     pub bucket_ns: u64,
-    /// The bucket that begins with the kill.
+    /// The index of the bucket that begins with the kill.
     pub kill_bucket: usize,
     /// Number of frames that both guests received in each bucket, from before the kill until some
     /// time after it.

@@ -37,7 +37,7 @@ use crate::process::report::{Latencies, Played, Spent};
 use pregrant_host::counters::Counters;
 use serde::{Deserialize, Serialize};
 
-/// The path of a disk whose backend died.
+/// The name of the path in records of a disk whose backend died.
 pub const DISK_RESTART: &str = "disk-restart";
 
 part! {
@@ -45,28 +45,28 @@ part! {
         /// Name of the benchmark: `net`, `blk`, `latency`, `limit`, `store` (whose operations count
         /// as frames, and connections as queues); `restart` and `disk-restart` are the demo's.
         bench: String,
-        /// The path of the bytes, or what else was measured.
+        /// The path by which bytes moved, or the name of what else was measured.
         path: String,
-        /// `tx` or `rx`, as the guest sees it; `read` or `write`.
+        /// The direction: `tx` or `rx`, as the guest sees it; `read` or `write`.
         dir: String,
         /// Length of a frame in bytes.
         size_bytes: u64,
-        /// The negotiated data length, where there is one.
+        /// The negotiated data length, if the path has one.
         data_len: Option<u64>,
         queues: u32,
         /// Largest number of frames in a burst.
         burst: u32,
-        /// Requests in flight, where that is set.
+        /// The number of requests in flight, if the bench sets it.
         depth: Option<u32>,
         repeat: u32,
-        /// How long it was measured, in seconds.
+        /// The number of seconds for which the row was measured.
         seconds: f64,
         /// Number of frames that arrived.
         frames: u64,
         frames_per_s: f64,
-        /// Bits of frames per second, headers included, no preamble.
+        /// Bits per second of the frames, with their headers and without the preamble.
         bits_per_s: f64,
-        /// Sent minus received, by sequence number at the consumer.
+        /// Number of sent frames minus received frames, by their numbers at the consumer.
         lost: u64,
         /// Number of grant copy operations.
         grant_copies: u64,
@@ -78,25 +78,25 @@ part! {
         syscalls: u64,
         /// Number of notifications that either end sent.
         notifications: u64,
-        /// CPU time of the frontend, or of what gives.
+        /// CPU time of the frontend, or of the sending thread.
         frontend_cpu_ns: u64,
         /// CPU time of the backend, or of the receiving thread.
         backend_cpu_ns: u64,
-        /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the
-        /// store.
+        /// The platform: `loopback`, `xen` or `local`; `host` for the machine itself; `socket` and
+        /// `core` for the store.
         platform: String,
-        /// `poll`, `event` or `adaptive`.
+        /// The waiting mode: `poll`, `event` or `adaptive`.
         mode: String,
         /// The published figure that this row is compared with, in frames (or operations) per
         /// second.
         published: Option<f64>,
-        /// How long single frames or requests took, if that was measured.
+        /// The times that single frames or requests took, if they were measured.
         #[serde(flatten)]
         took: Option<Took>,
         #[serde(flatten)]
         of: Of,
     } {
-        /// How many frames a sleeping guest waited for, if more than one.
+        /// The number of frames that a sleeping guest waited for, if more than one.
         rx_coalesce: String,
         /// Number of the backend's worker threads; 0: its only thread served the queues.
         workers: u32,
@@ -110,16 +110,16 @@ part! {
         /// Number of frames that arrived with a wrong byte: in the head, or anywhere in the first
         /// burst, which is not measured.
         damaged: u64,
-        /// Frames of the untimed burst, with every byte checked.
+        /// Number of frames of the untimed burst, every byte of which was checked.
         checked: u64,
-        /// The share of the processors that other programs and the host used since the row before,
-        /// from 0 to 1.
+        /// The share of the processors that other programs and the host used since the previous
+        /// row, from 0 to 1.
         others: f64,
     }
 }
 
 impl Record {
-    /// A record of nothing yet: one queue, poll mode, loopback.
+    /// Creates a record with nothing counted yet, for one queue, poll mode and the loopback.
     pub fn new(bench: &str, path: &str, dir: &str, size_bytes: u64) -> Self {
         Self {
             bench: bench.into(),
@@ -134,7 +134,7 @@ impl Record {
         }
     }
 
-    /// The measurement of a record of `bench limit`, in words.
+    /// Describes what a record of `bench limit` measured.
     pub fn ceiling(&self) -> String {
         let stride = self.of.limit().and_then(|limit| limit.stride).unwrap_or(0);
         match &*self.path {
@@ -155,12 +155,13 @@ impl Record {
         }
     }
 
-    /// The fields of `bench net`, for its rows and those that are measured like them.
+    /// Returns the fields of `bench net`, for its rows and for rows that are measured in the same
+    /// way.
     pub fn net(&self) -> Option<&Net> {
         self.of.net().or_else(|| self.of.peers()?.ours.as_ref())
     }
 
-    /// Number of bytes that were copied by grant copies, if that was counted.
+    /// Returns the number of bytes that were copied by grant copies, if they were counted.
     pub fn grant_copy_bytes(&self) -> u64 {
         self.net().map_or(0, |net| net.grant_copy_bytes)
     }
@@ -170,32 +171,32 @@ impl Record {
         self.of.disk().is_some_and(|disk| disk.neighbour.is_some())
     }
 
-    /// The restart of a backend, if the record is about one.
+    /// Returns the restart of a backend, if the record is about one.
     pub fn pause(&self) -> Option<&Pause> {
         Some(&self.of.restart()?.pause)
     }
 
-    /// The longest time of a frame or request.
+    /// Returns the longest time of a frame or request.
     pub fn longest(&self) -> Option<u64> {
         self.took.as_ref()?.latency_most_ns
     }
 
-    /// The median time of frames or requests.
+    /// Returns the median time of frames or requests.
     pub fn p50(&self) -> Option<u64> {
         self.took.as_ref().map(|took| took.latency_p50_ns)
     }
 
-    /// The 99th percentile of times of frames or requests.
+    /// Returns the 99th percentile of the times of frames or requests.
     pub fn p99(&self) -> Option<u64> {
         self.took.as_ref().map(|took| took.latency_p99_ns)
     }
 
-    /// Number of grant operations.
+    /// Returns the number of grant operations.
     pub fn grant_ops(&self) -> u64 {
         self.grant_copies.saturating_add(self.grant_maps).saturating_add(self.grant_unmaps)
     }
 
-    /// Sets what the platform counted.
+    /// Sets the counts of the platform's operations.
     pub fn set_ops(&mut self, ops: Counters) {
         self.grant_copies = ops.grant_copies;
         self.grant_maps = ops.grant_maps;
@@ -204,7 +205,7 @@ impl Record {
         self.notifications = ops.notifications;
     }
 
-    /// Sets what both ends used.
+    /// Sets the resources that both ends used.
     pub fn set_spent(&mut self, guest: &Spent, back: &Spent) {
         self.set_ops(guest.ops.plus(&back.ops));
         self.frontend_cpu_ns = guest.cpu_ns;
@@ -212,8 +213,8 @@ impl Record {
         self.worker_cpu_ns = Some(back.workers_cpu_ns.clone());
     }
 
-    /// Sets what both ends of a case account for, but for losses: the guest's frames, what went
-    /// wrong, what was used. `workers` are the threads that the backend was given.
+    /// Sets the results of both ends of a case, except for losses: the guest's frames, the errors,
+    /// and the used resources. `workers` are the threads that the backend was given.
     pub fn set_ends(&mut self, guest: &Played, back: &Played, workers: usize) {
         self.count(guest.frames, guest.spent.seconds());
         self.set_spent(&guest.spent, &back.spent);
@@ -234,7 +235,7 @@ impl Record {
         });
     }
 
-    /// Sets frames and time, and the rates that follow from them.
+    /// Sets the number of frames and the time, and the rates that follow from them.
     pub fn count(&mut self, frames: u64, seconds: f64) {
         self.frames = frames;
         self.seconds = seconds;
@@ -243,8 +244,8 @@ impl Record {
     }
 }
 
-/// The destination of JSON lines: a file, standard output for `-`, or nowhere. Records are kept for
-/// a report.
+/// Writes JSON lines to a file, or to standard output for `-`, or to nowhere. Records are also kept
+/// for a report.
 pub struct RecordWriter {
     out: Option<Box<dyn Write>>,
     path: PathBuf,
@@ -252,7 +253,7 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens `path` again; None writes nothing.
+    /// Opens `path` for the lines. None: no lines are written.
     pub fn open(path: Option<&Path>) -> io::Result<Self> {
         let out: Option<Box<dyn Write>> = match path {
             None => None,
@@ -264,12 +265,12 @@ impl RecordWriter {
         Ok(Self { out, path: path.unwrap_or(Path::new("")).into(), written: Vec::new() })
     }
 
-    /// Whether the lines go to standard output, where a table would be in their way.
+    /// Returns true if the lines go to standard output, where a table would disturb them.
     pub fn is_stdout(&self) -> bool {
         self.path.as_os_str() == "-"
     }
 
-    /// All records that were written so far.
+    /// Returns all records that were written so far.
     pub fn written(&self) -> &[Record] {
         &self.written
     }

@@ -1,19 +1,19 @@
-//! Figures that others published, to stand beside ours. Other machines, other years, real Xen: they
-//! show the shape.
+//! Figures that others published, which are shown beside ours. They come from other machines, other
+//! years and real Xen, so that only their relations can be compared.
 //!
 //! docs/protocol 10 has the sources in full.
 
 use super::Record;
 use pregrant_cli::table::figure;
 
-/// The fate of the frames in a published figure.
+/// Where the frames of a published figure were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Frames from the guest, received by domain 0.
+    /// Frames that the guest sent were counted when domain 0 received them.
     Back,
-    /// Frames to the guest, whose network stack received and dropped them.
+    /// Frames for the guest were counted when its network stack received and dropped them.
     Stack,
-    /// Frames to the guest that an XDP program dropped before any stack.
+    /// Frames for the guest were counted when an XDP program dropped them before any stack.
     Xdp,
 }
 
@@ -21,16 +21,16 @@ pub enum End {
 pub const THROUGH_STACK: &str = "* In the published figure a Linux guest's network stack took the frames, and dropped them. The guests of these \
     rows have no stack: they copy a frame, and read its number. `pregrant-lab bench hook` has rows with a stack.";
 
-/// One published figure: frames per second, with one queue unless stated.
+/// A published rate of frames per second, with one queue unless `queues` says more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Published {
-    /// Our path that does the same as the measured scheme.
+    /// The path of ours that works as the measured scheme does.
     pub path: &'static str,
     /// `tx` or `rx`, as the guest sees it.
     pub dir: &'static str,
     /// Length of a frame in bytes.
     pub size_bytes: u64,
-    /// Queues, each with its own virtual CPU.
+    /// Number of queues, each with its own virtual CPU.
     pub queues: u32,
     /// Frames per second.
     pub frames_per_s: f64,
@@ -38,17 +38,17 @@ pub struct Published {
     pub source: &'static str,
 }
 
-/// Guest and dom0 on one host.
+/// A source whose guest and dom0 ran on one host.
 const S2: &str = "staging grants RFC, 2016";
-/// pktgen against netback.
+/// A source that measured pktgen against netback.
 const S0: &str = "persistent grants RFC, 2015";
-/// The document of the gref mappings that Xen accepted.
+/// A source: the document of the gref mappings that Xen accepted.
 const DOC: &str = "netif-staging-grants rev. 4, 2017";
 
-/// Disks of 15 guests.
+/// A source that measured the disks of 15 guests.
 const XBD: &str = "xbd persistent grants, 2012";
 
-/// A source with author, place and machine.
+/// Describes a source with its author, place and machine.
 pub fn in_full(source: &str) -> Option<&'static str> {
     match source {
         S2 => Some(
@@ -81,7 +81,7 @@ const fn tx(
     Published { path, dir: "tx", size_bytes, queues, frames_per_s, end: End::Back, source }
 }
 
-/// A figure for frames to a Linux guest's stack.
+/// Creates a figure for frames that a Linux guest's stack received.
 const fn rx(
     path: &'static str,
     size_bytes: u64,
@@ -97,8 +97,8 @@ const fn rx(
 const SHARES: &[(&str, [f64; 4])] =
     &[("fixed", [1899.14, 2280.43, 1963.33, 1893.47]), ("own", [2027.89, 2025.95, 2018.57, 2016.23])];
 
-/// The published difference between the fastest and the slowest of this many guests, in per cent of
-/// their mean.
+/// Returns the published difference between the fastest and the slowest of this number of guests,
+/// in per cent of their mean.
 pub fn find_width(place: &str, guests: u16) -> Option<f64> {
     let (_, shares) =
         SHARES.iter().find(|(of, shares)| *of == place && shares.len() == usize::from(guests))?;
@@ -109,12 +109,12 @@ pub fn find_width(place: &str, guests: u16) -> Option<f64> {
 /// A published sum of requests per second, of many guests with a disk each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublishedDisks {
-    /// Our path that does the same as the measured scheme.
+    /// The path of ours that works as the measured scheme does.
     pub path: &'static str,
     /// Length of a request in bytes.
     pub size_bytes: u64,
     pub guests: u32,
-    /// Requests per second of all guests.
+    /// Requests per second, of all guests together.
     pub requests_per_s: f64,
     pub source: &'static str,
 }
@@ -132,7 +132,7 @@ pub const PUBLISHED_DISKS: &[PublishedDisks] = &[
     },
 ];
 
-/// The published sum for a row of ours.
+/// Returns the published figure for a row of ours: the sum over all guests.
 pub fn find_disks(path: &str, size_bytes: u64, guests: u32) -> Option<&'static PublishedDisks> {
     PUBLISHED_DISKS.iter().find(|p| (p.path, p.size_bytes, p.guests) == (path, size_bytes, guests))
 }
@@ -176,19 +176,20 @@ pub const PUBLISHED: &[Published] = &[
     rx("gref-mapping", 64, 4, 9_920_000.0, DOC),
 ];
 
-/// Whether two sizes are so close that their figures can be compared: an Ethernet frame is given as
-/// 1496, 1500 or 1514.
+/// Returns true if two sizes are so close that their figures can be compared: an Ethernet frame is
+/// given as 1496, 1500 or 1514.
 fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)
 }
 
-/// The published figure for a row of ours. For frames to the guest: of frames that its stack
-/// received.
+/// Returns the published figure for a row of ours. For frames to the guest it is that of frames
+/// that the guest's stack received.
 pub fn find(path: &str, dir: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
     find_by(path, dir, size_bytes, queues, |end| end != End::Xdp)
 }
 
-/// Like [`find`], for frames that a program in the guest's driver (XDP) dropped.
+/// Returns the published figure as [`find`] does, but for frames that a program in the guest's
+/// driver (XDP) dropped.
 pub fn find_by_xdp(path: &str, size_bytes: u64, queues: u32) -> Option<&'static Published> {
     find_by(path, "rx", size_bytes, queues, |end| end == End::Xdp)
 }
@@ -206,7 +207,7 @@ fn find_by(
     PUBLISHED.iter().find(is_alike)
 }
 
-/// True if a network stack received the frames of the published figure, and none received ours.
+/// True if a network stack received the frames of the published figure, and no stack received ours.
 pub fn is_through_stack(r: &Record) -> bool {
     let like = ["stack", "hook"];
     r.published.is_some()
@@ -214,15 +215,16 @@ pub fn is_through_stack(r: &Record) -> bool {
         && !r.net().and_then(|net| net.rx.as_deref()).is_some_and(|way| like.contains(&way))
 }
 
-/// The published figure for a record, in millions; marked if [a stack](THROUGH_STACK) received its
-/// frames.
+/// Formats the published figure for a record, in millions. It is marked if [a stack](THROUGH_STACK)
+/// received its frames.
 pub fn cell(r: &Record) -> String {
     let mark = if is_through_stack(r) { "*" } else { "" };
     r.published.map_or("-".into(), |p| figure(p / 1e6) + mark)
 }
 
-/// Frames per second that fill an Ethernet line of `gbit_per_s` with frames of `size_bytes`. As
-/// line rates are quoted: a size counts the FCS, and preamble and gap add 20 bytes.
+/// Returns the frames per second that fill an Ethernet line of `gbit_per_s` with frames of
+/// `size_bytes`. As in the usual line rates, a size includes the FCS, and preamble and gap add 20
+/// bytes.
 pub fn line_rate(gbit_per_s: f64, size_bytes: u64) -> f64 {
     gbit_per_s * 1e9 / ((size_bytes as f64 + 20.0) * 8.0)
 }

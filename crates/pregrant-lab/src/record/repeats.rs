@@ -1,4 +1,5 @@
-//! The records of one row, in the order of its repeats, and what they come to.
+//! The records of one row in the order of its repeats, with the rates and ratios that follow from
+//! them.
 
 use super::Record;
 use super::stats::Summary;
@@ -21,7 +22,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.0.iter().map(Borrow::borrow)
     }
 
-    /// The first record, for fields that all repeats share. There is always one.
+    /// Returns the first record, for fields that all repeats share. There is always one.
     pub fn first(&self) -> &Record {
         self.0[0].borrow()
     }
@@ -30,7 +31,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         self.iter().map(count).fold(0, u64::saturating_add)
     }
 
-    /// A count for each frame or request, over all repeats.
+    /// Returns a count divided by the number of frames or requests, over all repeats.
     pub fn each(&self, count: impl Fn(&Record) -> u64) -> f64 {
         self.sum(count) as f64 / self.sum(|r| r.frames).max(1) as f64
     }
@@ -39,30 +40,32 @@ impl<R: Borrow<Record>> Repeats<R> {
         Summary::of(&self.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// The median of a figure that not every record has.
+    /// Returns the median of a figure that not every record has.
     pub fn middle(&self, of: impl Fn(&Record) -> Option<u64>) -> Option<Summary> {
         Summary::of(&self.iter().filter_map(of).map(|n| n as f64).collect::<Vec<_>>())
     }
 
-    /// Frames per second.
+    /// Returns the median and the range of the frames per second.
     pub fn rate(&self) -> Option<Summary> {
         self.summary(|r| r.frames_per_s)
     }
 
-    /// The ratio of a figure to that of the same repeat of another row, since these ran on the
-    /// machine in the same state. Marked as unusable if others used too much of the machine.
+    /// Returns the ratio of a figure to that of the same repeat of another row, since the two ran
+    /// on the machine in the same state. It is marked as unusable if other programs used too much
+    /// of the machine.
     pub fn ratio_of(&self, base: &Self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
         let ratios = Summary::of_ratios(self.iter().zip(base.iter()).map(|(a, b)| (of(a), of(b))))?;
         Some(Summary { is_loaded: self.is_loaded_with(base), ..ratios })
     }
 
-    /// The rate divided by the median rate of `bound`, its upper bound.
+    /// Returns the rate divided by the median rate of `bound`, which is its upper bound.
     pub fn part_of(&self, bound: &Self) -> Option<Summary> {
         let part = self.rate()?.per(bound.rate()?.median);
         Some(Summary { is_loaded: self.is_loaded_with(bound), ..part })
     }
 
-    /// True if others used too much of the machine, while both were measured, to compare the two.
+    /// True if other programs used too much of the machine to compare the two rows, while either
+    /// was measured.
     pub fn is_loaded_with(&self, other: &Self) -> bool {
         let (mut all, mut others) = (0.0, 0.0);
         for record in self.iter().chain(other.iter()) {
@@ -76,7 +79,7 @@ impl<R: Borrow<Record>> Repeats<R> {
         others > all * COMPARED_MOST
     }
 
-    /// The ratio of the rate to another row's.
+    /// Returns the ratio of the rate to another row's rate.
     pub fn ratio(&self, base: &Self) -> Option<Summary> {
         self.ratio_of(base, |r| r.frames_per_s)
     }

@@ -1,25 +1,27 @@
-//! Middle and ends of the figures of a few repeats.
+//! Computes the median, the smallest and the largest of a few repeats' figures.
 
 use pregrant_cli::table::figure;
 use std::fmt;
 
-/// The median and the extremes of some figures.
+/// The median, the smallest and the largest of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// The middle; the mean of the middle two when their number is even.
+    /// The figure in the middle, or the mean of the two in the middle if the number of figures is
+    /// even.
     pub median: f64,
     pub min: f64,
     pub max: f64,
-    /// The compared figures were measured while others used too much of the machine: the comparison
-    /// is not shown.
+    /// True if other programs used too much of the machine while the compared figures were
+    /// measured. The comparison is then not shown.
     pub is_loaded: bool,
 }
 
-/// Shown in place of a figure that must not be read.
+/// The text that is shown in place of a figure that must not be used.
 pub const LOADED: &str = "loaded";
 
 impl Summary {
-    /// The summary of `figures`, in any order. None: there are none, or one is not a number.
+    /// Summarizes `figures`, which may be in any order. None: there are none, or one of them is not
+    /// a number.
     pub fn of(figures: &[f64]) -> Option<Self> {
         if figures.is_empty() || figures.iter().any(|f| f.is_nan()) {
             return None;
@@ -35,7 +37,7 @@ impl Summary {
         Self { median: self.median / unit, min: self.min / unit, max: self.max / unit, ..self }
     }
 
-    /// The median in units of `unit`, or a text that it is unknown.
+    /// Formats the median in units of `unit`, or a text that says that it is unknown.
     pub fn middle(&self, unit: f64) -> String {
         if self.is_loaded { LOADED.into() } else { figure(self.median / unit) }
     }
@@ -47,14 +49,14 @@ impl Summary {
         format!("({}..{})", figure(self.min), figure(self.max))
     }
 
-    /// The summary of ratios of pairs: interleaved repeats are compared with their neighbours in
-    /// time. Pairs with a 0 as the divisor are ignored.
+    /// Summarizes the ratios of pairs: interleaved repeats are compared with their neighbours in
+    /// time. Pairs with 0 as the divisor are ignored.
     pub fn of_ratios(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         Self::of(&pairs.filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b).collect::<Vec<_>>())
     }
 }
 
-/// `2.25 (1.58..2.60)`
+/// Formats the summary, for example as `2.25 (1.58..2.60)`.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_loaded {

@@ -23,15 +23,15 @@ use maud::{Markup, html};
 pub struct Bar {
     pub name: String,
     pub figure: String,
-    /// Length, and range of the repeats.
+    /// The length of the bar, and the range of the repeats.
     pub value: Summary,
     pub series: usize,
-    /// A published figure and its source.
+    /// A published figure that is drawn beside the bar, and its source.
     pub published: Option<(f64, String)>,
 }
 
 impl Bar {
-    /// Height with its texts and the gap to the next bar.
+    /// Returns the height of the bar with its texts and the gap to the next bar.
     fn height(&self) -> f64 {
         NAME + BAR + GAP + if self.published.is_some() { PUBLISHED } else { 0.0 }
     }
@@ -39,16 +39,16 @@ impl Bar {
 
 pub struct Panel {
     pub id: String,
-    /// For screen readers: the title of the drawing.
+    /// The title of the drawing, for screen readers.
     pub title: String,
-    /// For screen readers: the figures in words.
+    /// The figures in words, for screen readers.
     pub about: String,
     pub bars: Vec<Bar>,
     /// Values with a name that are drawn as lines through all bars, if they fit the axis.
     pub lines: Vec<(f64, &'static str)>,
 }
 
-/// A line is shown if it stretches the axis by no more than this factor.
+/// The largest factor by which a line may stretch the axis and still be shown.
 const STRETCH: f64 = 2.0;
 
 const LINE_NAMES: f64 = 22.0;
@@ -57,11 +57,11 @@ const BAR: f64 = 14.0;
 const PUBLISHED: f64 = 18.0;
 const GAP: f64 = 9.0;
 const AXIS: f64 = 22.0;
-/// Nearer to the ends than this text stays within the drawing.
+/// The two positions beyond which a text is aligned so that it stays within the drawing.
 const ENDS: [f64; 2] = [4.0, 92.0];
 
 impl Panel {
-    /// The greatest value that must be on the axis.
+    /// Returns the greatest value that must be on the axis.
     fn longest(&self) -> f64 {
         let values = self.bars.iter().flat_map(|b| [Some(b.value.max), b.published.as_ref().map(|p| p.0)]);
         values.flatten().fold(0.0, f64::max)

@@ -1,5 +1,5 @@
-//! The cost of a frame beside time: grant operations and notifications, as a table of paths by
-//! sizes with a small bar in each cell, and all counts behind it.
+//! Shows what a frame costs besides time: grant operations and notifications, as a table of paths
+//! by sizes with a small bar in each cell, and behind it a table of all counts.
 
 use super::digest::{Digest, Row};
 use super::plot::{colour, folded};
@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use pregrant_cli::table::Table;
 use std::collections::BTreeSet;
 
-/// A table of one count for each frame, in one direction.
+/// Formats a table of one count for each frame, in one direction.
 fn matrix(d: &Digest, dir: &str, what: &str, count: fn(&Record) -> u64) -> Option<Markup> {
     let rows: Vec<&Row> = d.net.iter().filter(|row| row.first().dir == dir).collect();
     let sizes: BTreeSet<u64> = rows.iter().map(|row| row.first().size_bytes).collect();
@@ -52,7 +52,7 @@ fn matrix(d: &Digest, dir: &str, what: &str, count: fn(&Record) -> u64) -> Optio
     })
 }
 
-/// The section's content; None without `bench net`.
+/// Returns the section's content; None if the run has no `bench net`.
 pub fn section(d: &Digest) -> Option<Markup> {
     let silent = d.net.iter().all(|row| row.sum(|r| r.notifications) == 0);
     let grants = ["tx", "rx"].map(|dir| matrix(d, dir, "grant operations", Record::grant_ops));
@@ -68,7 +68,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
-/// Columns with the cost of each frame or request.
+/// Adds columns with the cost of each frame or request.
 pub fn each<'a, 'r>(columns: Columns<'a, Row<'r>>) -> Columns<'a, Row<'r>> {
     columns
         .right("grant copies", |row| row.shown_each(|r| r.grant_copies))

@@ -1,5 +1,5 @@
-//! Frames a second over the size of a frame, both axes logarithmic: all paths and the line rates in
-//! one picture.
+//! Draws frames per second over the size of a frame on two logarithmic axes: all paths and the line
+//! rates in one picture.
 
 use super::plot::{colour, drawing, mark};
 use super::quantity::tick;
@@ -8,23 +8,23 @@ use crate::record::published::line_rate;
 use maud::{Markup, html};
 use std::collections::BTreeSet;
 
-/// The points of a series: size in bytes and frames a second, sizes rising.
+/// The points of a series: size in bytes and frames per second, by rising sizes.
 pub struct Curve {
     pub series: usize,
     pub points: Vec<(u64, f64)>,
     pub published: Vec<(u64, f64)>,
 }
 
-/// Ethernet lines, in Gbit/s, with their names.
+/// The rates of Ethernet lines in Gbit/s, with their names.
 pub const LINES: [(f64, &str); 3] =
     [(10.0, "10 Gbit/s line"), (40.0, "40 Gbit/s line"), (100.0, "100 Gbit/s line")];
 
 const HEIGHT: f64 = 300.0;
 const BOTTOM: f64 = HEIGHT - 36.0;
-/// Ticks nearer than this, in percent, would print over each other.
+/// The smallest distance of two ticks in percent; nearer ones would overlap.
 const APART: f64 = 9.0;
 
-/// The drawing; None where all frames have one size.
+/// Draws the curves; None if all frames have one size.
 pub fn draw(id: &str, title: &str, about: &str, curves: &[Curve]) -> Option<Markup> {
     let all = || curves.iter().flat_map(|c| c.points.iter().chain(&c.published).copied());
     let points = curves.iter().flat_map(|c| &c.points);

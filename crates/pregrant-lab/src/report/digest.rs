@@ -1,5 +1,5 @@
-//! Records to rows: the repeats of one measurement together, with a name that tells it from the
-//! others.
+//! Turns records into rows: the repeats of one measurement are put together, with a name that
+//! distinguishes it from the others.
 
 use super::quantity::{distinct, per_frame, some};
 use crate::record::repeats::Repeats;
@@ -10,11 +10,12 @@ use pregrant_cli::table::figure;
 /// The repeats of one measurement.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// The records of the row, at least one, in the order of the run.
+    /// The records of the row in the order of the run; there is at least one.
     pub records: Repeats<&'a Record>,
-    /// Frames per second.
+    /// The summary of the frames per second.
     pub rate: Summary,
-    /// The path, with its data length and anything else in which rows differ: `staging 256`.
+    /// The name of the path, with its data length and other settings in which rows differ, for
+    /// example `staging 256`.
     pub name: String,
 }
 
@@ -26,60 +27,60 @@ impl<'a> std::ops::Deref for Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The common part of all of its records.
+    /// Returns the first record of the row, for what all its records have in common.
     pub fn first(&self) -> &'a Record {
         self.records.0[0]
     }
 
-    /// Number of grant operations of both ends.
+    /// Returns the number of grant operations of both ends.
     pub fn grant_ops(&self) -> u64 {
         self.sum(Record::grant_ops)
     }
 
-    /// A count for each frame, over all repeats, as text.
+    /// Formats a count for each frame, over all repeats.
     pub fn shown_each(&self, count: impl Fn(&Record) -> u64) -> String {
         per_frame(self.sum(count), self.sum(|r| r.frames))
     }
 
-    /// The middle of the repeats' bits per second.
+    /// Returns the median of the repeats' bits per second.
     pub fn bits(&self) -> f64 {
         self.summary(|r| r.bits_per_s).map_or(0.0, |s| s.median)
     }
 
-    /// All repeats' frames per second, in units of `unit`.
+    /// Lists all repeats' frames per second, in units of `unit`.
     pub fn each_rate(&self, unit: f64) -> String {
         self.iter().map(|r| figure(r.frames_per_s / unit)).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// The headline of `bench limit`: single lines handed over.
+/// The setting of `bench limit` for the headline: single lines handed over.
 pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None, work: None };
-/// Bytes of the shortest frames.
+/// The number of bytes of the shortest frames.
 pub const SHORT: u64 = 64;
 
 /// All records of a report, sorted by kind.
 #[derive(Debug, Default)]
 pub struct Digest<'a> {
-    /// `bench net` and `bench peers`.
+    /// The rows of `bench net` and `bench peers`.
     pub net: Vec<Row<'a>>,
-    /// `bench blk`, and disks of `bench peers`.
+    /// The rows of `bench blk`, and those of the disks of `bench peers`.
     pub blk: Vec<Row<'a>>,
-    /// `bench latency`.
+    /// The rows of `bench latency`.
     pub latency: Vec<Row<'a>>,
-    /// `bench limit`.
+    /// The rows of `bench limit`.
     pub limit: Vec<Row<'a>>,
     pub restarts: Vec<&'a Record>,
-    /// Restarts of backends of disks.
+    /// The restarts of backends of disks.
     pub disk_restarts: Vec<&'a Record>,
-    /// A record of a kind that this page does not know.
+    /// The rows of benches that this page does not know.
     pub others: Vec<Row<'a>>,
-    /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and
-    /// its mark.
+    /// The names in `net` and `latency`, each once, with `copy` first. The index of a name selects
+    /// its colour and its mark.
     pub series: Vec<String>,
 }
 
 impl<'a> Digest<'a> {
-    /// The digest of `records`, in the order of the run.
+    /// Creates the digest of `records`, in the order of the run.
     pub fn of(records: &'a [Record]) -> Self {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let on_disk = |r: &&Record| r.of.disk().is_some();
@@ -105,12 +106,12 @@ impl<'a> Digest<'a> {
         digest
     }
 
-    /// The place of a name.
+    /// Returns the index of a name among the series.
     pub fn series_of(&self, name: &str) -> usize {
         self.series.iter().position(|s| s == name).unwrap_or(0)
     }
 
-    /// The row of plain `copy` that did the same work as `row`.
+    /// Returns the row of plain `copy` that did the same work as `row`.
     pub fn baseline(&self, row: &Row) -> Option<&Row<'a>> {
         let r = row.first();
         self.net.iter().find(|c| {
@@ -119,17 +120,19 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The ratio of the rate to that of `copy`: the median of the repeats' ratios.
+    /// Returns the ratio of the rate to that of `copy`: the median of the repeats' ratios.
     pub fn gain(&self, row: &Row) -> Option<f64> {
         self.gains(row).filter(|s| !s.is_loaded).map(|s| s.median)
     }
 
-    /// Like [`gain`](Self::gain), with the least and the greatest ratio.
+    /// Returns the ratio as [`gain`](Self::gain) does, together with the least and the greatest
+    /// ratio.
     pub fn gains(&self, row: &Row) -> Option<Summary> {
         row.ratio(self.baseline(row)?)
     }
 
-    /// The row of a path that the ceilings bound: the shortest frames, from the guest.
+    /// Returns the row of a path to which the ceilings apply: the one with the shortest frames,
+    /// from the guest.
     pub fn bound(&self, path: &str) -> Option<&Row<'a>> {
         self.net.iter().find(|row| {
             let r = row.first();
@@ -137,7 +140,7 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The ceiling that bounds staged short frames: single lines handed over (`bench limit`'s
+    /// Returns the ceiling for staged short frames: single lines handed over (`bench limit`'s
     /// headline).
     pub fn lines(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| {
@@ -146,30 +149,31 @@ impl<'a> Digest<'a> {
         })
     }
 
-    /// The upper bound of `copy`: its system call alone, for fragments of 64 bytes.
+    /// Returns the upper bound of `copy`: its system call alone, for fragments of 64 bytes.
     pub fn remote(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| (&*row.first().path, row.first().size_bytes) == ("process-vm-readv", 64))
     }
 
-    /// Frames that were lost where none may be: paths and round trips.
+    /// Returns the number of frames that were lost in rows of paths and of round trips, where none
+    /// may be lost.
     pub fn lost(&self) -> u64 {
         let round_trips = self.latency.iter().filter(|row| row.first().dir == "tx"); // both directions' lines have it
         self.net.iter().chain(round_trips).map(|row| row.sum(|r| r.lost)).fold(0, u64::saturating_add)
     }
 }
 
-/// Number of its staging buffers, if there are more than slots.
+/// Returns the number of a record's staging buffers, if there are more than slots.
 fn buffers(r: &Record) -> Option<u32> {
     r.net()?.staging_buffers
 }
 
-/// The work apart from the path.
+/// Returns the settings of a record besides its path.
 fn shape(r: &Record) -> impl PartialEq + '_ {
     let net = r.net().map(|net| (net.redo, net.look, &net.rx));
     (r.size_bytes, r.queues, r.workers, &*r.mode, &*r.platform, net)
 }
 
-/// Whether two records are repeats of one measurement.
+/// Returns true if two records are repeats of one measurement.
 fn same(a: &Record, b: &Record) -> bool {
     fn ends(r: &Record) -> impl PartialEq + '_ {
         let disk = r.of.disk().map(|disk| (disk.guests, disk.align, &disk.medium, disk.own_pages));
@@ -193,7 +197,7 @@ fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
     groups.into_iter().filter_map(row).collect()
 }
 
-/// A property in which rows may differ, in words; the mode is between the two.
+/// A function that describes a property in which rows may differ.
 type Part = fn(&Record) -> String;
 const AHEAD: [Part; 3] = [
     |r| some(r.queues, "queue"),
@@ -212,7 +216,7 @@ const BEHIND: [Part; 5] = [
     |r| r.platform.clone(),
 ];
 
-/// Names rows by path and data length, and by whatever else differs between them.
+/// Names rows by path and data length, and by every other property in which they differ.
 fn name_by(rows: &mut [Row], by_mode: bool) {
     let Some(first) = rows.first().map(Row::first) else { return };
     let mode = by_mode.then_some(&MODE);

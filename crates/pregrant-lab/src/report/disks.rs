@@ -1,5 +1,5 @@
-//! Requests to a disk: for each kind of request bars by path and number of guests, then the numbers
-//! with every repeat, what each request costs among them.
+//! Shows requests to a disk: for each kind of request, bars by path and number of guests; then a
+//! table with every repeat, and a table of what each request costs.
 
 use super::bars::{Bar, Panel};
 use super::costs;
@@ -14,7 +14,7 @@ use crate::record::stats::Summary;
 use maud::{Markup, html};
 use pregrant_cli::table::{Table, figure};
 
-/// The common part of a panel's rows: direction, size, alignment, depth.
+/// What the rows of a panel have in common: direction, size, alignment and depth.
 type Kind<'a> = (&'a str, u64, Option<u32>, Option<u32>);
 
 fn align(r: &Record) -> Option<u32> {
@@ -38,7 +38,7 @@ fn kind<'a>(row: &Row<'a>) -> Kind<'a> {
     (&r.dir, r.size_bytes, align(r), r.depth)
 }
 
-/// The section's content; None without `bench blk`.
+/// Returns the section's content; None if the run has no `bench blk`.
 pub fn section(d: &Digest) -> Option<Markup> {
     // Another program's file is asked for at multiples of a request's length.
     let kinds = distinct(d.blk.iter().map(kind).filter(|kind| kind.2.is_some()));
@@ -60,7 +60,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     })
 }
 
-/// The section on restarts of disks' backends; None if there are none.
+/// Returns the section on restarts of disks' backends; None if there are none.
 pub fn restarts(d: &Digest) -> Option<Markup> {
     (!d.disk_restarts.is_empty()).then(|| {
         html! {
@@ -101,7 +101,7 @@ fn restart_figures(d: &Digest) -> Table {
         .all()
 }
 
-/// Requests that failed, and reads with a wrong byte.
+/// Returns the number of requests that failed, and of reads with a wrong byte.
 fn wrong_in(r: &Record) -> u64 {
     r.lost.saturating_add(r.damaged.unwrap_or(0))
 }
@@ -122,13 +122,13 @@ fn in_words((dir, size, align, depth): Kind) -> String {
     text
 }
 
-/// The colour of a row, which depends on its path and not on the number of guests.
+/// Returns the index of a row's colour, which depends on its path and not on the number of guests.
 fn series(row: &Row) -> usize {
     let paths = ["copy", "map", "persistent"];
     paths.iter().position(|path| *path == row.first().path).unwrap_or(paths.len())
 }
 
-/// The key of a row among those of its kind.
+/// Returns the text that identifies a row among those of its kind.
 fn name(row: &Row) -> String {
     let r = row.first();
     let parts = [
@@ -140,7 +140,7 @@ fn name(row: &Row) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The ratio of the rate to that of another path for the same guests.
+/// Returns the ratio of the rate to that of another path for the same guests.
 fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
     let same = |r: &Record| (guests(r), r.workers, r.queues);
     let base =

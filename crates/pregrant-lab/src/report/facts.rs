@@ -1,5 +1,5 @@
-//! Facts about a run beside its records: the machine, the code, the command. All are optional: old
-//! results have none, and the page then says so.
+//! Facts about a run besides its records: the machine, the code, and the command. All facts are
+//! optional. Old results have none, and the page then says so.
 
 use crate::load::{BUSY_MOST, percent};
 use pregrant_host::program;
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::SystemTime;
 
-/// The facts, as the page shows them and as `machine.json` keeps them.
+/// The facts that the page shows and `machine.json` keeps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     pub cpu: Option<String>,
     /// Cores that are online, as the kernel lists them (`0-1`).
     pub cores_online: Option<String>,
-    /// The cores of both ends, in words.
+    /// A text that says which cores both ends use.
     pub pinned: Option<String>,
     pub kernel: Option<String>,
-    /// Whether the kernel knows that it runs in a virtual machine.
+    /// True if the kernel knows that it runs in a virtual machine.
     pub virtual_machine: Option<bool>,
-    /// How the platform did copies and maps.
+    /// A text that says how the platform did copies and maps.
     pub platform: Option<String>,
-    /// When the run began, UTC.
+    /// The time at which the run began, in UTC.
     pub date: Option<String>,
-    /// Version of this program, with the commit where it is known.
+    /// The version of this program, with the commit if that is known.
     pub version: Option<String>,
     pub command: Option<String>,
     /// The share of the processors that other programs used meanwhile, from 0 to 1.
     pub others: Option<f64>,
-    /// Why the run ended early, if it did.
+    /// The reason why the run ended early, if it did.
     pub failed: Option<String>,
 }
 
 impl Facts {
-    /// The facts of this machine, this program and its command line.
+    /// Collects the facts of this machine, this program and its command line.
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_string());
         let cpuinfo = read("/proc/cpuinfo").unwrap_or_default();
@@ -57,7 +57,7 @@ impl Facts {
         }
     }
 
-    /// A warning if other programs used too much CPU time, in words.
+    /// Returns a warning if other programs used too much CPU time.
     pub fn loaded(&self) -> Option<String> {
         let share = self.others.filter(|share| *share > BUSY_MOST)?;
         Some(format!(
@@ -67,13 +67,13 @@ impl Facts {
     }
 }
 
-/// The value of the first line with that name in `/proc/cpuinfo`.
+/// Returns the value of the first line with this name in `/proc/cpuinfo`.
 fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     let pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// How `bench net` and the demo use the cores that this process may use, as text.
+/// Describes how `bench net` and the demo use the cores that this process may use.
 fn pinned(cores: &[usize]) -> String {
     match cores {
         [a, b, ..] => format!("yes: the guest on core {a}, the backend on core {b}"),
@@ -82,7 +82,7 @@ fn pinned(cores: &[usize]) -> String {
     }
 }
 
-/// The command line as one would type it.
+/// Returns the command line as one would type it.
 fn command(args: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,=:+@%".contains(c);
     let mut line = String::from("pregrant-lab");

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A folder for the report's files.
+/// The folder to which the report's files are written.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -23,12 +23,12 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The path of a file in the folder.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Writes a file, and replaces one of the same name.
+    /// Writes a file, and replaces a file of the same name.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let (beside, place) = (self.beside(name), self.file(name));
         let written = File::create(&beside)
@@ -60,7 +60,7 @@ impl Folder {
 mod tests {
     use super::*;
 
-    /// A path of this test's own, gone at the end.
+    /// A directory of this test's own, which is removed at the end.
     struct Place(PathBuf);
 
     impl Place {

@@ -1,30 +1,32 @@
-//! Latencies: one strip for each path, all on one logarithmic axis of time. A strip is a histogram
-//! where the records have one, and else the span from the median to the 99th percentile.
+//! Draws latencies: one strip for each path, all on one logarithmic axis of time. A strip is a
+//! histogram if the records have one, and otherwise the span from the median to the 99th
+//! percentile.
 
 use super::plot::{colour, drawing};
 use super::quantity::{duration, duration_tick};
 use super::scale::{Percent, Scale};
 use maud::{Markup, html};
 
-/// The latencies of one path.
+/// The latencies of one path, as a strip of the drawing.
 pub struct Strip {
     pub name: String,
     pub series: usize,
-    /// Median, ns.
+    /// The median in ns.
     pub p50: f64,
-    /// 99th percentile, ns.
+    /// The 99th percentile in ns.
     pub p99: f64,
-    /// Upper bounds, ns, and how many; bounds rising. Empty where it was not recorded.
+    /// For each bucket of the histogram, its upper bound in ns and its number of frames, by rising
+    /// bounds. The list is empty if no histogram was recorded.
     pub buckets: Vec<(u64, u64)>,
 }
 
 impl Strip {
-    /// Number of frames of the histogram.
+    /// Returns the number of frames of the histogram.
     fn frames(&self) -> u64 {
         self.buckets.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
 
-    /// The bound below which a share of the frames is.
+    /// Returns the latency below which this share of the frames is.
     fn below(&self, share: f64) -> Option<f64> {
         let wanted = share * self.frames() as f64;
         let mut seen = 0.0;
@@ -35,16 +37,16 @@ impl Strip {
         found.map(|(bound, _)| *bound as f64)
     }
 
-    /// From the first thousandth to the last: what is outside is given in words, and would
-    /// squeeze the rest.
+    /// Returns the range of latencies from the first thousandth to the last one. Latencies outside
+    /// of it are given in words, since they would squeeze the others.
     fn span(&self) -> [f64; 2] {
         let (low, high) = (self.below(0.001), self.below(0.999));
         [low.unwrap_or(self.p50).min(self.p50), high.unwrap_or(self.p99).max(self.p99)]
     }
 
-    /// Number of frames in each of [`BINS`] equal parts of the axis, and beyond it. A bucket is
-    /// spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's coarse
-    /// steps should not show as gaps.
+    /// Returns the number of frames in each of [`BINS`] equal parts of the axis, and beyond it. The
+    /// frames of a bucket are spread over its width, but at most over [`WIDEST`] of its bound, so
+    /// that coarse steps of a clock are not drawn as gaps.
     fn bins(&self, scale: &Scale) -> ([f64; BINS], u64) {
         let mut bins = [0.0; BINS];
         let mut beyond = 0;
@@ -76,7 +78,7 @@ const STRIP: f64 = 46.0;
 const GAP: f64 = 14.0;
 const AXIS: f64 = 22.0;
 
-/// The drawing of some paths' latencies in one direction and mode.
+/// Draws the latencies of some paths in one direction and mode.
 pub fn draw(id: &str, title: &str, about: &str, strips: &[Strip]) -> Option<Markup> {
     let scale = Scale::log_over(strips.iter().flat_map(Strip::span), 1.15)?;
     let bottom = strips.len() as f64 * (NAME + STRIP + GAP);

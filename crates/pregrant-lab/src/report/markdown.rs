@@ -1,5 +1,5 @@
-//! The figures as Markdown, for a page of documentation: one sentence, then the machine, then
-//! tables with ranges.
+//! Formats the figures as Markdown for a page of documentation: one sentence, then the machine,
+//! then tables with ranges.
 //!
 //! A report has it as figures.md. docs/results.md has the same figures, by `cargo xtask figures`.
 
@@ -14,7 +14,7 @@ use crate::record::{Pause, Record, published};
 use pregrant_cli::table::{Table, figure};
 use std::fmt::Write;
 
-/// The text; None without rates.
+/// Returns the text; None if there are no rates.
 pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
     if d.net.is_empty() {
         return None;
@@ -29,7 +29,8 @@ pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
     Some(parts.join("\n\n") + "\n")
 }
 
-/// The ratio of staging to `copy` at the shortest frames, for readers who read only the first line.
+/// Describes the ratio of staging to `copy` at the shortest frames, for readers who read only the
+/// first line.
 fn headline(d: &Digest) -> Option<String> {
     let row = d.bound("staging")?;
     let (copy, gain) = (d.baseline(row)?, d.gains(row)?);
@@ -175,7 +176,7 @@ fn table(of: &Table) -> String {
     text
 }
 
-/// Escapes text from any file, so that no cell ends early and nothing is markup.
+/// Escapes text that may come from any file, so that it ends no cell and is not read as markup.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

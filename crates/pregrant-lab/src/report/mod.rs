@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The files of a report.
+/// The names of a report's files.
 const PAGE: &str = "index.html";
 const RATES: &str = "frames.svg";
 const RESTART: &str = "restart.svg";
@@ -55,21 +55,21 @@ const MARKDOWN: &str = "figures.md";
 const RECORDS: &str = "records.jsonl";
 const FACTS: &str = "machine.json";
 
-/// A report that a command writes when it has measured, if the user asked for one.
+/// The report that a command writes after its measurements, if the user asked for one.
 pub struct Report {
     folder: Option<Folder>,
     facts: Facts,
 }
 
 impl Report {
-    /// Makes the folder, before anything is measured.
+    /// Creates the folder before anything is measured.
     pub fn open(dir: Option<&Path>) -> Result<Self> {
         let folder = dir.map(Folder::open).transpose()?;
         let facts = if folder.is_some() { Facts::here() } else { Facts::default() };
         Ok(Self { folder, facts })
     }
 
-    /// Sets the description of the platform.
+    /// Sets the text that describes the platform.
     pub fn platform(&mut self, text: &str) {
         self.facts.platform = Some(text.into());
     }
@@ -81,7 +81,8 @@ impl Report {
         self.facts.loaded()
     }
 
-    /// Writes what was measured, also when the run failed on its way. Gives the page's place.
+    /// Writes the report of what was measured, also if the run failed before its end. Returns the
+    /// path of the page.
     pub fn write(mut self, records: &[Record], outcome: &Result<()>) -> Result<Option<PathBuf>> {
         let Some(folder) = &self.folder else { return Ok(None) };
         if records.is_empty() {
@@ -148,7 +149,7 @@ pub fn run(args: ReportArgs) -> Result<()> {
     Ok(pregrant_cli::screen::print(format_args!("Report: {}", page.display()))?)
 }
 
-/// The records of a file.
+/// Reads the records of a file.
 fn read(file: &Path) -> Result<Vec<Record>> {
     let text = fs::read_to_string(file)
         .map_err(|e| format!("cannot read {}: {e}; name a file that --json wrote", file.display()))?;

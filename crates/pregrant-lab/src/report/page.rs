@@ -13,7 +13,7 @@ use crate::record::{Pause, Record};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use pregrant_cli::table::{Table, figure};
 
-/// The page of some records, whose texts must be [`printable`].
+/// Formats the page of some records, whose texts must be [`printable`].
 pub fn page(records: &[Record], facts: &Facts) -> String {
     let facts = printable_facts(facts);
     let d = Digest::of(records);
@@ -72,7 +72,7 @@ fn headline(d: &Digest) -> &'static str {
     }
 }
 
-/// Warnings that the figures are less reliable.
+/// Formats the warnings that the figures are less reliable than usual.
 fn warnings(d: &Digest, facts: &Facts) -> Markup {
     html! {
         @if let Some(why) = &facts.failed {
@@ -126,7 +126,7 @@ fn restart_figures(d: &Digest) -> Table {
         .all()
 }
 
-/// A table of everything else that was measured.
+/// Formats a table of the measurements that no other section shows.
 fn others(d: &Digest) -> Option<Markup> {
     let table = Columns::of(&d.others)
         .left("bench", |row| &row.first().bench)
@@ -169,7 +169,7 @@ fn machine(d: &Digest, facts: &Facts) -> Markup {
     }
 }
 
-/// How close two paths come to their upper bounds.
+/// Describes how close two paths come to their upper bounds.
 fn shares(d: &Digest) -> Vec<String> {
     let share = |row: Option<&Row>, limit: Option<&Row>, what: &str| {
         let (row, limit) = (row?, limit?);
@@ -219,7 +219,7 @@ fn method(d: &Digest, facts: &Facts) -> Markup {
     }
 }
 
-/// How the rows were measured, from their records.
+/// Describes how the rows were measured, from their records.
 fn settings(rows: &[Row]) -> Option<String> {
     let all = || rows.iter().flat_map(|row| row.iter());
     let list = |field: fn(&Record) -> String| distinct(all().map(field)).join(" or ");
@@ -235,7 +235,7 @@ fn settings(rows: &[Row]) -> Option<String> {
     ))
 }
 
-/// Records without characters that no page can hold: they may come out of any file.
+/// Removes characters that no page can contain from the records, which may come from any file.
 pub fn printable(records: &[Record]) -> Vec<Record> {
     let mut records = records.to_vec();
     for r in &mut records {

@@ -1,7 +1,7 @@
-//! Pictures for a README: some of the page's plots, each as one SVG that stands alone, in light and
-//! dark.
+//! Draws pictures for a README: some of the page's plots, each as an SVG of its own, in light and
+//! dark colours.
 //!
-//! Each has a ground of its own, so it can be read on a page of any colour.
+//! Each picture has its own background, so that it can be read on a page of any colour.
 
 use super::digest::Digest;
 use super::quantity::{duration, duration_tick};
@@ -14,16 +14,17 @@ const WIDTH: f64 = 720.0;
 const MARGIN: f64 = 20.0;
 const HEADING: f64 = 24.0;
 const GAP: f64 = 14.0;
-/// A line of small text.
+/// The height of a line of small text.
 const LINE: f64 = 18.0;
-/// Left of a timeline, for the figures of its axis.
+/// The space to the left of a timeline, for the figures of its axis.
 const AXIS: f64 = 46.0;
-/// The time that a picture shows around a backend's death; more, where the silence is longer.
+/// The time that a picture shows before a backend's death; the next constant is the time after it.
+/// If the silence is longer, the picture shows more.
 const BEFORE_NS: u64 = 20_000_000;
 const AFTER_NS: u64 = 40_000_000;
 
-/// The shortest frames and full Ethernet frames where they were measured, from the guest if that
-/// was; None without rates.
+/// Draws the shortest frames and full Ethernet frames, if they were measured, in the direction from
+/// the guest if possible; None if there are no rates.
 pub fn rates(d: &Digest) -> Option<String> {
     let dir = if d.net.iter().any(|row| row.first().dir == "tx") { "tx" } else { "rx" };
     let sizes = d.net.iter().map(|row| row.first()).filter(|r| r.dir == dir).map(|r| r.size_bytes);
@@ -52,7 +53,7 @@ pub fn rates(d: &Digest) -> Option<String> {
     Some(image(y + if published { LINE } else { 0.0 }, &inner))
 }
 
-/// The restart with the median pause; None if none was recorded over time.
+/// Draws the restart with the median pause; None if no restart was recorded over time.
 pub fn restart(d: &Digest) -> Option<String> {
     let mut pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r| r.pause()).collect();
     pauses.sort_by_key(|p| p.silence_ns);

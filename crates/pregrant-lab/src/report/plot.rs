@@ -12,13 +12,13 @@ use pregrant_cli::table::{Align, Table};
 
 const COLOURS: usize = 8;
 
-/// The class of a series' colour.
+/// Returns the CSS class of a series' colour.
 pub fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 
-/// The frame of a plot. `id` is unique in the page; screen readers read `title` and `about` in
-/// place of the drawing.
+/// Draws the frame of a plot. `id` is unique in the page. Screen readers read `title` and `about`
+/// in place of the drawing.
 pub fn drawing(id: &str, title: &str, about: &str, height: u32, inner: Markup) -> Markup {
     html! {
         svg role="img" aria-labelledby={ (id) "-t " (id) "-d" } width="100%" height=(height) {
@@ -29,14 +29,14 @@ pub fn drawing(id: &str, title: &str, about: &str, height: u32, inner: Markup) -
     }
 }
 
-/// The mark of a series, with its middle at a point.
+/// Draws the mark of a series, with its middle at a point.
 pub fn mark(series: usize, x: Percent, y: f64) -> Markup {
     html! {
         svg x=(x) y=(format!("{y:.1}")) class={ "mark " (colour(series)) } { (shape(series)) }
     }
 }
 
-/// Four shapes, filled and then hollow.
+/// Draws one of eight marks: four shapes that are filled, and then the same shapes hollow.
 fn shape(series: usize) -> Markup {
     let class = if series % 8 < 4 { "solid" } else { "hollow" };
     html! {
@@ -62,7 +62,7 @@ pub fn legend(names: &[(usize, &str)]) -> Markup {
     }
 }
 
-/// A table of numbers, which scrolls in its box where it is too wide.
+/// Formats a table of numbers, which scrolls in its box if it is too wide.
 pub fn numbers(table: &Table, caption: &str) -> Markup {
     let class = |column: usize| match table.columns().get(column) {
         Some((_, Align::Right)) => "n",
@@ -83,7 +83,7 @@ pub fn numbers(table: &Table, caption: &str) -> Markup {
     }
 }
 
-/// A table that is collapsed below a plot.
+/// Formats a table that is collapsed below a plot.
 pub fn folded(table: &Table, caption: &str) -> Markup {
     html! {
         details { summary { "Numbers: " (caption) } (numbers(table, caption)) }

@@ -1,8 +1,9 @@
-//! Figures with their units, as the page writes them: three digits, the unit beside.
+//! Formats figures with their units as the page shows them: three digits, with the unit beside
+//! them.
 
 use pregrant_cli::table::figure;
 
-/// A number with a decimal prefix: `47.0 M`, `102 k`, `0.250`.
+/// Formats a number with a decimal prefix: `47.0 M`, `102 k`, `0.250`.
 pub fn si(value: f64) -> String {
     match value.abs() {
         v if v >= 999.5e6 => format!("{} G", figure(value / 1e9)),
@@ -13,7 +14,7 @@ pub fn si(value: f64) -> String {
     }
 }
 
-/// The label of an axis tick: as [`si`], without insignificant digits.
+/// Formats the label of a tick on an axis: as [`si`] does, without insignificant digits.
 pub fn tick(value: f64) -> String {
     let text = si(value);
     let (number, unit) = text.split_once(' ').map_or((&*text, ""), |(n, u)| (n, u));
@@ -22,7 +23,7 @@ pub fn tick(value: f64) -> String {
     if unit.is_empty() { short.into() } else { format!("{short} {unit}") }
 }
 
-/// A time: `711 ns`, `22.1 µs`, `4.20 ms`, `1.25 s`.
+/// Formats a time: `711 ns`, `22.1 µs`, `4.20 ms`, `1.25 s`.
 pub fn duration(ns: f64) -> String {
     match ns.abs() {
         v if v >= 999.5e6 => format!("{} s", figure(ns / 1e9)),
@@ -32,7 +33,7 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
-/// A tick of an axis of times.
+/// Formats the label of a tick on an axis of times.
 pub fn duration_tick(ns: f64) -> String {
     let text = duration(ns);
     match text.split_once(' ') {
@@ -47,12 +48,12 @@ pub fn gbit(bits_per_s: f64) -> String {
     format!("{} Gbit/s", figure(bits_per_s / 1e9))
 }
 
-/// A count for each frame; exactly 0 is shown as `0`.
+/// Formats a count for each frame; exactly 0 is shown as `0`.
 pub fn per_frame(count: u64, frames: u64) -> String {
     if count == 0 { "0".into() } else { small(count as f64 / frames.max(1) as f64) }
 }
 
-/// A number that may be much below 1, never rounded to nothing.
+/// Formats a number that may be much below 1, without rounding it to 0.
 pub fn small(value: f64) -> String {
     match value {
         0.0 => "0".into(),
@@ -61,7 +62,7 @@ pub fn small(value: f64) -> String {
     }
 }
 
-/// A number of things in words: `1 queue`, `2 queues`.
+/// Formats a number of things: `1 queue`, `2 queues`.
 pub fn some(n: impl Into<u64>, what: &str) -> String {
     match n.into() {
         1 => format!("1 {what}"),
@@ -69,7 +70,7 @@ pub fn some(n: impl Into<u64>, what: &str) -> String {
     }
 }
 
-/// Each value once, in order of its first occurrence.
+/// Returns each value once, in the order of first occurrence.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     values.into_iter().fold(Vec::new(), |mut all, value| {
         if !all.contains(&value) {
@@ -79,7 +80,7 @@ pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// A count with separated thousands.
+/// Formats a count with separated thousands.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();

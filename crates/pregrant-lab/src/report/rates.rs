@@ -1,4 +1,4 @@
-//! Frames a second: all sizes in one picture, then size by size as bars, then the numbers with
+//! Shows frames per second: all sizes in one picture, then each size as bars, then a table with
 //! every repeat.
 
 use super::bars::{Bar, Panel};
@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use pregrant_cli::table::{Table, figure};
 use std::collections::BTreeSet;
 
-/// The section's content; None without `bench net`.
+/// Returns the section's content; None if the run has no `bench net`.
 pub fn section(d: &Digest) -> Option<Markup> {
     if d.net.is_empty() {
         return None;
@@ -61,7 +61,7 @@ fn line_rates(size: u64) -> String {
     format!("Line rates, frames/s: {}", [10.0, 40.0, 100.0].map(rate).join(" · "))
 }
 
-/// Published figures of others for the same work.
+/// Returns the figure that others published for the same work, and its source.
 fn published_for(row: &Row) -> Option<(f64, String)> {
     let r = row.first();
     let value = r.published?;
@@ -70,7 +70,7 @@ fn published_for(row: &Row) -> Option<(f64, String)> {
     Some((value, source.into()))
 }
 
-/// The label of a published figure, with its position.
+/// Returns the label of a published figure, and the value at which it is drawn.
 fn published_in_words(row: &Row) -> Option<(f64, String)> {
     let (value, source) = published_for(row)?;
     let stack =
@@ -109,7 +109,7 @@ fn in_words(row: &Row) -> String {
     format!("{} B by {}: {} frames a second", r.size_bytes, row.name, si(row.rate.median))
 }
 
-/// The bars of one size and direction; None where nothing was measured.
+/// Draws the bars of one size and direction; None if nothing was measured.
 pub fn panel(d: &Digest, dir: &str, size: u64) -> Option<Panel> {
     let mut rows: Vec<&Row> =
         d.net.iter().filter(|row| row.first().dir == dir && row.first().size_bytes == size).collect();

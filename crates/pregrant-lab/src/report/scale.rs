@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// A position along an axis, written as SVG wants it.
+/// A position along an axis, in the percentages that SVG accepts.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Percent(pub f64);
 
@@ -16,8 +16,8 @@ impl fmt::Display for Percent {
 }
 
 impl Percent {
-    /// The alignment of a text at a position: near the `ends` of an axis it stays within the
-    /// drawing.
+    /// Returns the alignment of a text at a position. Near the `ends` of an axis the text then
+    /// stays within the drawing.
     pub fn anchor(self, ends: [f64; 2]) -> &'static str {
         match self.0 {
             x if x < ends[0] => "start",
@@ -33,7 +33,7 @@ pub enum Scale {
         low: f64,
         high: f64,
     },
-    /// From `low` (above 0) to `high`, each decade as long as the next.
+    /// The axis is logarithmic: from `low` (above 0) to `high`, with decades of equal length.
     Log {
         low: f64,
         high: f64,
@@ -41,20 +41,20 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// From 0 to `high`; to 1 where nothing is there to be shown.
+    /// Creates an axis from 0 to `high`, or to 1 if there is nothing to show.
     pub fn from_zero(high: f64) -> Self {
         Self::Linear { low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
 
-    /// A logarithmic scale over all `values` above 0, with `margin` (a factor above 1) at both
-    /// ends. None if there are none.
+    /// Creates a logarithmic scale over all `values` above 0, with `margin` (a factor above 1) at
+    /// both ends. None if there are no such values.
     pub fn log_over(values: impl IntoIterator<Item = f64>, margin: f64) -> Option<Self> {
         let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
         let (low, high) = positive.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
         (high > 0.0).then_some(Self::Log { low: low / margin, high: high * margin })
     }
 
-    /// The position of `value` on the axis; values outside are placed at the nearer end.
+    /// Returns the position of `value` on the axis. Values outside are placed at the nearer end.
     pub fn at(&self, value: f64) -> Percent {
         let share = match *self {
             Self::Linear { low, high } => (value - low) / (high - low),
@@ -63,13 +63,13 @@ impl Scale {
         Percent(if share.is_nan() { 0.0 } else { 100.0 * share.clamp(0.0, 1.0) })
     }
 
-    /// Whether `value` is not above the axis.
+    /// Returns true if `value` is not above the end of the axis.
     pub fn holds(&self, value: f64) -> bool {
         let (Self::Linear { high, .. } | Self::Log { high, .. }) = *self;
         value <= high
     }
 
-    /// Some three to six round values within the axis.
+    /// Returns about three to six round values within the axis.
     pub fn ticks(&self) -> Vec<f64> {
         match *self {
             Self::Linear { low, high } => {

@@ -1,4 +1,5 @@
-//! The report in a few sentences and a few large figures, made of nothing but what was measured.
+//! Tells the report in a few sentences and a few large figures, which contain nothing but measured
+//! results.
 
 use super::digest::{Digest, Row};
 use super::quantity::{duration, gbit, si};
@@ -6,7 +7,7 @@ use crate::record::Record;
 use crate::record::published::line_rate;
 use pregrant_cli::table::figure;
 
-/// A large figure with what it is.
+/// A large figure, with a text that says what it means.
 #[derive(Debug, PartialEq)]
 pub struct Tile {
     /// The figure with its unit.
@@ -14,7 +15,7 @@ pub struct Tile {
     pub of: String,
 }
 
-/// The direction in the page's words, such as `from the guest`.
+/// Returns the direction in the page's words, such as `from the guest`.
 pub fn direction(dir: &str) -> &str {
     match dir {
         "tx" => "from the guest",
@@ -23,8 +24,8 @@ pub fn direction(dir: &str) -> &str {
     }
 }
 
-/// The row that the story is about: the shortest frames, from the guest if that was measured; by
-/// staging if possible, else by another path than `copy`.
+/// Returns the row that the story is about: one with the shortest frames, from the guest if that
+/// was measured; by staging if possible, and otherwise by another path than `copy`.
 fn hero<'d, 'a>(d: &'d Digest<'a>) -> Option<&'d Row<'a>> {
     let rank = |row: &Row| {
         let r = row.first();
@@ -39,7 +40,7 @@ fn hero<'d, 'a>(d: &'d Digest<'a>) -> Option<&'d Row<'a>> {
     d.net.iter().min_by_key(|row| rank(row))
 }
 
-/// The sentences. Empty when there is nothing to tell.
+/// Returns the sentences about the run; empty if there is nothing to tell.
 pub fn sentences(d: &Digest) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(row) = hero(d) {

@@ -1,4 +1,4 @@
-//! The style sheet, and what must hold for it.
+//! The style sheet, and tests of its colours.
 
 /// The style sheet that is embedded in page and picture.
 pub const SHEET: &str = include_str!("style.css");
@@ -7,7 +7,8 @@ pub const SHEET: &str = include_str!("style.css");
 mod tests {
     use super::*;
 
-    /// The colours of the `nth` set of names: light, then dark.
+    /// Returns the colour of this name in set `nth`: the first set is for light backgrounds, the
+    /// second for dark ones.
     fn colour(name: &str, nth: usize) -> [f64; 3] {
         let key = format!("--{name}: #");
         let (at, _) =
@@ -16,7 +17,7 @@ mod tests {
         [0, 2, 4].map(|i| f64::from(u8::from_str_radix(&hex[i..i + 2], 16).unwrap()) / 255.0)
     }
 
-    /// WCAG 2.1: relative luminance.
+    /// Returns the relative luminance of a colour, as WCAG 2.1 defines it.
     fn luminance(rgb: [f64; 3]) -> f64 {
         let [r, g, b] = rgb.map(|c| if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) });
         0.2126 * r + 0.7152 * g + 0.0722 * b

@@ -1,4 +1,4 @@
-//! Rules for every page, checked on the page as a parser sees it.
+//! Tests rules for every page, on the page as a parser reads it.
 
 use super::digest::{Digest, LINES};
 use super::facts::Facts;
@@ -23,7 +23,7 @@ fn took(latency_p50_ns: u64, latency_p99_ns: u64) -> Took {
     Took { latency_p50_ns, latency_p99_ns, ..Took::default() }
 }
 
-/// Records of every kind that a page can show.
+/// Returns records of every kind that a page can show.
 fn everything() -> Vec<Record> {
     let mut records = Vec::new();
     for repeat in 0..3 {
@@ -98,7 +98,7 @@ fn html(records: &[Record], facts: &Facts) -> String {
     page::page(&page::printable(records), facts)
 }
 
-/// The tree of a page, which is well-formed XML after its first line.
+/// Parses a page, which is well-formed XML after its first line.
 fn parsed(html: &str) -> Document<'_> {
     let body = html.strip_prefix("<!DOCTYPE html>").expect("the doctype comes first");
     Document::parse(body).unwrap_or_else(|e| panic!("{e} in {body}"))
@@ -112,7 +112,7 @@ fn text(node: Node) -> String {
     node.descendants().filter(Node::is_text).filter_map(|n| n.text()).collect::<Vec<_>>().join("\n")
 }
 
-/// The whole text that a reader sees, style left out.
+/// Returns the whole text that a reader sees, without the style sheet.
 fn all_text(page: &Document) -> String {
     elements(page, "body").map(text).collect()
 }
@@ -274,7 +274,7 @@ fn one_direction_alone_has_no_other() {
     assert!(!captions.is_empty() && captions.iter().all(|c| c.contains("from the guest")), "{captions:?}");
 }
 
-/// Records may come out of any file, and the facts out of any machine.
+/// Records may come from any file, and the facts from any machine; their texts are shown as text.
 #[test]
 fn strange_texts_stay_texts() {
     let strange = "</title><script>alert(\"1\")</script>&amp;'\u{0}\u{1b}\u{ffff}";
@@ -407,7 +407,7 @@ fn pictures_stand_alone_too() {
     assert!(picture::rates(&nothing).is_none() && picture::restart(&nothing).is_none());
 }
 
-/// However slow the machine was, the picture shows what follows the silence.
+/// The picture of a restart shows what follows the silence, however slow the machine was.
 #[test]
 fn the_picture_shows_the_end_of_a_long_silence() {
     let mut record = restart();
@@ -419,7 +419,7 @@ fn the_picture_shows_the_end_of_a_long_silence() {
     assert_eq!(drawn.matches("class=\"moved\"").count(), 61);
 }
 
-/// Of several restarts the median one is shown, not the best.
+/// Of several restarts, the picture shows the one with the median silence, not the shortest.
 #[test]
 fn the_death_in_the_picture_is_the_middle_one() {
     let mut records: Vec<Record> = Vec::new();

@@ -13,12 +13,12 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 230.0;
 pub const HEIGHT: f64 = 268.0;
 
-/// The drawing with room for its axis; None where no frames were recorded over time.
+/// Draws the timeline with room for its axis; None if no frames were recorded over time.
 pub fn draw(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup> {
     plot(id, title, about, pause).map(|plot| html! { div.left { (plot) } })
 }
 
-/// The part of the pause's frames from `before_ns` before the kill to `after_ns` after it.
+/// Returns the part of the pause's frames from `before_ns` before the kill to `after_ns` after it.
 pub fn near(pause: &Pause, before_ns: u64, after_ns: u64) -> Pause {
     let buckets = |ns: u64| (ns / pause.bucket_ns.max(1)) as usize;
     let begin = pause.kill_bucket.saturating_sub(buckets(before_ns)).min(pause.frames.len());
@@ -30,7 +30,7 @@ pub fn near(pause: &Pause, before_ns: u64, after_ns: u64) -> Pause {
     }
 }
 
-/// The drawing itself. Its axis has text to the left of it.
+/// Draws the timeline itself. The labels of its axis are to the left of it.
 pub fn plot(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup> {
     let width = pause.bucket_ns as f64;
     if pause.frames.is_empty() || width <= 0.0 {

@@ -1,4 +1,4 @@
-//! Latencies: requests and responses, by how both ends wait.
+//! Shows latencies of requests and responses, by the waiting mode of both ends.
 
 use super::digest::{Digest, Row};
 use super::histogram::{self, Strip};
@@ -10,7 +10,7 @@ use crate::record::Record;
 use maud::{Markup, html};
 use pregrant_cli::table::Table;
 
-/// The section's content; None without latencies.
+/// Returns the section's content; None if there are no latencies.
 pub fn section(d: &Digest) -> Option<Markup> {
     let modes = distinct(d.latency.iter().map(|row| &*row.first().mode));
     let drawn: Vec<(&str, Vec<Markup>)> = modes
@@ -75,14 +75,14 @@ fn histogram_of(r: &Record) -> Option<&Vec<(u64, u64)>> {
     r.took.as_ref()?.latency_histogram.as_ref()
 }
 
-/// The sum of the repeats' histograms.
+/// Adds up the histograms of the repeats.
 fn buckets(row: &Row) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> = row.iter().filter_map(histogram_of).flatten().copied().collect();
     all.sort_unstable_by_key(|b| b.0);
     all
 }
 
-/// `request` or `response`.
+/// Returns `request` or `response`, the name of the row's direction.
 pub fn way(row: &Row) -> &'static str {
     if row.first().dir == "tx" { "request" } else { "response" }
 }

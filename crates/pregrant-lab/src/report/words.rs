@@ -1,6 +1,6 @@
 //! Texts of the page that do not depend on figures.
 
-/// The work of a path for a frame, in a sentence.
+/// Describes in a sentence the work of a path for a frame.
 pub fn path(name: &str) -> Option<&'static str> {
     PATHS.iter().find(|(path, _)| *path == name).map(|(_, text)| *text)
 }
@@ -44,38 +44,38 @@ const PATHS: [(&str, &str); 9] = [
     ("foreign", "The backend, which is trusted here, reads any page of the guest with memcpy."),
 ];
 
-/// How `bench net` and the demo measure.
+/// Says how `bench net` and the demo measure.
 pub const NET_METHOD: &str = "A guest and a backend are processes of their own. Every row of every repeat is a new network interface, from the \
     handshake to the close; it runs for some milliseconds before the count begins. What is counted are frames that \
     arrived, between two marks that both ends see; every frame carries a number that is checked. Rows take turns within \
     a repeat, so that a slow phase of the machine hits all of them alike; the figure is the median of the repeats, the \
     whisker their range, and \u{201c}times copy\u{201d} the median of the ratios within the repeats.";
 
-/// How `bench latency` and the demo measure.
+/// Says how `bench latency` and the demo measure.
 pub const LATENCY_METHOD: &str = "For latencies one frame of 64 bytes is in flight. The guest stamps it before it sends, the backend\u{2019}s port \
     stamps it (the request ends there), and the guest reads the clock when it has it again (the response).";
 
-/// How `bench blk` measures.
+/// Says how `bench blk` measures.
 pub const BLK_METHOD: &str = "Each guest has a RAM disk of its own, and asks for requests at random places of it; so many are in flight all the \
     time. One guest polls for its answers all the time; several share one core, and each sleeps when its requests are all in flight, \
     as the backend does when there are none. Every read is checked against what was written last. Rows take turns within a repeat; \
     bars are medians on a linear axis from 0, whiskers the range of the repeats. Operations, system calls and CPU time are of both \
     ends, for each request. On every path the guest\u{2019}s driver copies data to and from the pages that it grants.";
 
-/// How `bench limit` and the demo measure the machine itself.
+/// Says how `bench limit` and the demo measure the machine itself.
 pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the way: numbered cache lines handed from one core to the other, in a \
      ring of 256, frames by larger pools, and the system call under grant copy out of a second process.";
 
-/// How the death of a backend is measured.
+/// Says how the death of a backend is measured.
 pub const RESTART_METHOD: &str = "For the restart the backend\u{2019}s process is killed with SIGKILL while frames move; a new process attaches to the \
     same domain and takes up the rings as they are in the guest\u{2019}s memory.";
 
-/// How the restart of a disk's backend is measured.
+/// Says how the restart of a disk's backend is measured.
 pub const DISK_RESTART_METHOD: &str = "For the restart of a disk its backend\u{2019}s process is killed with requests in flight, and a new one \
     takes up the ring; the image is memory that outlives both. The guest knows what it wrote to each sector last, and checks every \
     read, and at the end all of the disk.";
 
-/// How to read the figures.
+/// Says how to read the figures.
 pub const CAVEAT: &str = "Compare figures of one run on one machine, and nothing else. A virtual machine shares its cores with others that it \
     does not see, and has fast and slow phases of minutes. The loopback is Xen in user space: its grant operations cost \
     what the Linux kernel takes for the same service, not what Xen takes; figures of real Xen are not comparable. TX is \

@@ -21,13 +21,14 @@ pub fn write(frame: &mut [u8], number: u64) {
     }
 }
 
-/// The number in a frame, if it has one.
+/// Returns the number in a frame, if it has one.
 pub fn read(frame: &[u8]) -> Option<u64> {
     let tail = frame.last_chunk::<LEN>().filter(|tail| tail[..4] == MARK)?;
     tail[4..].first_chunk().map(|number| u64::from_le_bytes(*number))
 }
 
-/// Which numbers a station sent, and which of the other's it received.
+/// Counts the numbers of the frames that a station sent, and of those that it received from the
+/// other station.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
     sent: u64,
@@ -35,7 +36,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// The next number to send with.
+    /// Returns the number for the next frame that is sent.
     pub fn take(&mut self) -> u64 {
         self.sent += 1;
         self.sent - 1
@@ -47,7 +48,7 @@ impl Numbers {
         }
     }
 
-    /// Number of frames that were sent.
+    /// Returns the number of frames that were sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }

@@ -28,7 +28,7 @@ use smoltcp::wire::{
 
 /// Largest number of bytes that may wait to be received.
 const RECEIVE_QUEUE_BYTES: usize = 512 * 1024;
-/// Bytes of an Ethernet header, which smoltcp counts into the MTU.
+/// Number of bytes of an Ethernet header, which smoltcp includes in the MTU.
 const ETHERNET_LEN: usize = 14;
 
 /// Settings of a guest's TCP/IP stack.
@@ -37,26 +37,28 @@ pub struct StackConfig {
     /// The station's hardware address; a group address is changed to a unicast one.
     pub mac: MacAddr,
     pub address: Ipv4Addr,
-    /// Leading bits of the address that name the network.
+    /// Number of leading bits of the address that name the network.
     pub prefix_len: u8,
-    /// Bytes of the largest IP packet (without the Ethernet header, as Linux counts), 576 to 65521.
+    /// Length in bytes of the largest IP packet, from 576 to 65521. The Ethernet header is not
+    /// included, as in Linux.
     pub mtu: usize,
-    /// Bytes that each socket may hold in either direction.
+    /// Number of bytes that each socket may hold in either direction.
     pub socket_bytes: usize,
     /// The seed of sequence numbers and port numbers.
     pub seed: u64,
-    /// Whether each frame ends with a number (`frame_number`), which its receiver counts.
+    /// True if each frame ends with a number (`frame_number`), which its receiver counts.
     pub numbered: bool,
 }
 
 impl StackConfig {
-    /// A stack with an Ethernet's usual MTU, in a network of 256 addresses.
+    /// Creates the settings of a stack with the usual MTU of Ethernet, in a network of 256
+    /// addresses.
     pub fn new(mac: MacAddr, address: Ipv4Addr) -> Self {
         Self { mac, address, prefix_len: 24, mtu: 1500, socket_bytes: 256 * 1024, seed: 1, numbered: false }
     }
 }
 
-/// The device between smoltcp and the bursts.
+/// The network device of smoltcp, which exchanges its frames as bursts.
 #[derive(Debug)]
 struct FrameDevice {
     incoming: FrameQueue,
@@ -186,7 +188,7 @@ impl GuestStack {
         self.device.outgoing.burst().skip(self.sent)
     }
 
-    /// The first `n` frames of [`GuestStack::outgoing`] were sent.
+    /// Called when the first `n` frames of [`GuestStack::outgoing`] were sent.
     pub fn sent(&mut self, n: usize) {
         self.sent += n;
         if self.sent >= self.device.outgoing.len() {
@@ -200,12 +202,12 @@ impl GuestStack {
         self.overflow
     }
 
-    /// The account of numbered frames, where they are.
+    /// Returns the counts of numbered frames, if frames are numbered.
     pub fn numbers(&self) -> Option<&Numbers> {
         self.device.numbers.as_ref()
     }
 
-    /// A new TCP socket, closed.
+    /// Adds a TCP socket, which is closed at first.
     pub(crate) fn add_socket(&mut self) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; self.socket_bytes]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
@@ -237,7 +239,7 @@ impl GuestStack {
     }
 }
 
-/// Whether this is the first segment of a TCP connection to `port`.
+/// Returns true if the frame is the first segment of a TCP connection to `port`.
 pub fn asks_to_connect(frame: &[u8], port: u16) -> bool {
     let asks = || {
         let frame = EthernetFrame::new_checked(frame).ok()?;
@@ -259,7 +261,7 @@ fn instant(now_ns: u64) -> Instant {
 pub(crate) mod tests {
     use super::*;
 
-    /// Two stacks on one network.
+    /// Creates two stacks on one network.
     pub(crate) fn pair(mtu: usize) -> (GuestStack, GuestStack) {
         let stack = |n: u8| {
             let mac = MacAddr([2, 0, 0, 0, 0, n]);
@@ -271,7 +273,7 @@ pub(crate) mod tests {
         (stack(1), stack(2))
     }
 
-    /// Moves what `from` has to send to `to`; returns the frames.
+    /// Moves the frames that `from` has to send to `to`, and returns their number.
     pub(crate) fn carry(from: &mut GuestStack, to: &mut GuestStack) -> usize {
         let burst = from.outgoing();
         let n = burst.frames.len();

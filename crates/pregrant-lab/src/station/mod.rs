@@ -28,11 +28,11 @@ pub struct Station<P: Platform, T: Transport> {
     poll_loop: PollLoop,
 }
 
-/// The vif and the stack on it.
+/// A vif, and the network stack on it.
 struct Ends<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     stack: GuestStack,
-    /// A hook that sees frames before the stack.
+    /// The hook that sees frames before the stack, if there is one.
     hook: Option<FrameHook<P, T>>,
     arena: Arena,
     live: bool,
@@ -43,7 +43,7 @@ struct Turn<'a, P: Platform, T: Transport, F> {
     ends: &'a mut Ends<P, T>,
     due: Duration,
     app: Option<F>,
-    /// Number of frames that arrived.
+    /// Number of frames that arrived in this turn.
     came: usize,
 }
 
@@ -51,19 +51,19 @@ impl<P: Platform, T: Transport> Station<P, T>
 where
     P::Events: WakeOn,
 {
-    /// A vif that may still wait for its backend.
+    /// Creates a station on a vif, which may still wait for its backend.
     pub fn new(guest: Frontend<P, T>, stack: GuestStack) -> Self {
         Self::hooked(guest, stack, None)
     }
 
-    /// Like [`new`](Self::new), with a hook before the stack.
+    /// Creates a station as [`new`](Self::new) does, with a hook that sees frames before the stack.
     pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<FrameHook<P, T>>) -> Self {
         let mut ends = Ends { guest, stack, hook, arena: Arena::new(), live: false };
         ends.report();
         Self { ends, poll_loop: PollLoop::new(Mode::Adaptive) }
     }
 
-    /// Sets how it waits; the default is adaptive.
+    /// Sets the mode in which the station waits; the default is adaptive.
     pub fn set_mode(&mut self, mode: Mode) {
         self.poll_loop = PollLoop::new(mode);
     }
@@ -72,12 +72,12 @@ where
         self.ends.hook.as_mut()
     }
 
-    /// The hook's actions, as a line of text.
+    /// Describes the hook's actions in a line of text.
     pub fn hook_line(&self) -> Option<HookLine> {
         Some(self.ends.hook.as_ref()?.line(&self.ends.guest))
     }
 
-    /// Nanoseconds, on the clock of the stack.
+    /// Returns the time in nanoseconds on the clock of the stack.
     pub fn now_ns(&self) -> u64 {
         self.ends.now_ns()
     }
@@ -90,12 +90,12 @@ where
         &mut self.ends.guest
     }
 
-    /// Whether frames travel at present.
+    /// Returns true if the vif is connected, so that frames can travel.
     pub fn is_live(&self) -> bool {
         self.ends.live
     }
 
-    /// Whether nothing waits to be sent, or to be answered.
+    /// Returns true if no frame waits to be sent or answered.
     pub fn is_quiet(&self) -> bool {
         self.ends.is_quiet()
     }
@@ -126,7 +126,7 @@ where
         self.guest.platform().clock().now_ns()
     }
 
-    /// Whether nothing waits to be sent, or to be answered.
+    /// Returns true if no frame waits to be sent or answered.
     fn is_quiet(&self) -> bool {
         self.stack.outgoing().frames.is_empty() && (!self.live || self.guest.vif().in_flight(0) == 0)
     }
@@ -139,7 +139,7 @@ where
         self.guest.sleep(!self.is_quiet(), (due < Duration::MAX).then_some(due))
     }
 
-    /// The other vif of the hook.
+    /// Returns the vif by which the hook's frames leave, if there is one.
     fn exit(&mut self) -> Option<&mut Exit<P, T>> {
         self.hook.as_mut()?.exit()
     }

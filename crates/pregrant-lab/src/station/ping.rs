@@ -1,4 +1,4 @@
-//! ICMP echo requests, one after another, from a guest's stack.
+//! Sends ICMP echo requests, one after another, from a guest's stack.
 
 use super::guest_stack::GuestStack;
 use smoltcp::iface::SocketHandle;
@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// The number of its request.
+    /// The sequence number of the answered request.
     pub seq: u16,
     pub took_ns: u64,
 }
@@ -27,7 +27,7 @@ pub struct Pinger {
     next: u16,
     /// Requests without an answer, with the time at which each was sent.
     waiting: VecDeque<(u16, u64)>,
-    /// Number of requests that were sent.
+    /// Returns the number of requests that were sent.
     pub sent: u64,
     pub answered: u64,
 }
@@ -80,13 +80,14 @@ impl Pinger {
         None
     }
 
-    /// Requests of the last `patience_ns` without an answer: it may still come.
+    /// Returns the number of requests that were sent in the last `patience_ns` and have no answer,
+    /// which may still arrive.
     pub fn under_way(&self, now_ns: u64, patience_ns: u64) -> u64 {
         self.waiting.iter().filter(|(_, sent_ns)| now_ns.saturating_sub(*sent_ns) < patience_ns).count()
             as u64
     }
 
-    /// True if an answer may still arrive.
+    /// Returns true if an answer may still arrive.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -28,7 +28,8 @@ pub struct StreamSum {
 }
 
 impl StreamSum {
-    /// Adds the next bytes of the stream, however they are cut.
+    /// Adds the next bytes of the stream. The sum does not depend on how the stream is divided into
+    /// calls.
     pub fn add(&mut self, mut bytes: &[u8]) {
         let held = (self.count % 8) as usize;
         self.count += bytes.len() as u64;
@@ -48,12 +49,12 @@ impl StreamSum {
         self.partial[..rest.len()].copy_from_slice(rest);
     }
 
-    /// Number of bytes so far.
+    /// Returns the number of bytes so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum up to now.
+    /// Returns the sum of the bytes so far.
     pub fn value(&self) -> u64 {
         let mut last = [0; 8];
         let held = (self.count % 8) as usize;
@@ -84,13 +85,13 @@ pub fn pattern(seed: u64, mut at: u64, mut out: &mut [u8]) {
     }
 }
 
-/// The counts of one end.
+/// The results of a transfer at one of its ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferReport {
     /// Number of payload bytes.
     pub bytes: u64,
     pub sum: u64,
-    /// From the first byte (at the server) or the start (at the client) to the end.
+    /// Time from the first byte (at the server) or from the start (at the client) to the end.
     pub elapsed_ns: u64,
 }
 
@@ -100,11 +101,11 @@ pub enum TransferError {
     BadPort(u16),
     /// The connection ended before the transfer was over, after this many bytes.
     Cut(u64),
-    /// The receipt does not match what was sent.
+    /// The server's receipt does not match the bytes that the client sent.
     Mismatch {
-        /// Count and sum of what was sent.
+        /// The number and the sum of the bytes that were sent.
         sent: (u64, u64),
-        /// Count and sum of what arrived.
+        /// The number and the sum of the bytes that arrived.
         arrived: (u64, u64),
     },
 }
@@ -127,7 +128,7 @@ impl std::fmt::Display for TransferError {
 
 impl std::error::Error for TransferError {}
 
-/// The progress of a transfer.
+/// The state of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     Waiting,
@@ -173,7 +174,7 @@ impl TransferClient {
         })
     }
 
-    /// Continues the transfer: call it after each [`GuestStack::poll`].
+    /// Continues the transfer. It is called after each [`GuestStack::poll`].
     pub fn pump(&mut self, stack: &mut GuestStack, now_ns: u64) -> Result<Progress, TransferError> {
         if let Some(report) = self.done {
             return Ok(Progress::Done(report));
@@ -232,7 +233,7 @@ impl TransferClient {
 }
 
 impl TransferClient {
-    /// Number of bytes that the server has acknowledged.
+    /// Returns the number of bytes that the server has acknowledged.
     pub fn acknowledged(&self, stack: &mut GuestStack) -> u64 {
         self.sum.count().saturating_sub(stack.socket(self.socket).send_queue() as u64)
     }
@@ -250,7 +251,7 @@ fn read_receipt(receipt: &[u8; RECEIPT_LEN]) -> (u64, u64) {
     (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]))
 }
 
-/// The receiving end of one transfer.
+/// Receives the bytes of one transfer.
 pub struct TransferServer {
     socket: SocketHandle,
     sum: StreamSum,
@@ -328,7 +329,7 @@ impl TransferServer {
         };
     }
 
-    /// Removes the transfer's socket from `stack`, whatever the state of its connection.
+    /// Removes the transfer's socket from `stack`, in any state of its connection.
     pub fn end(self, stack: &mut GuestStack) {
         stack.remove_socket(self.socket);
     }

@@ -1,5 +1,5 @@
-//! The event channel table of a domain, as Xen keeps it: who may bind to which end, and what
-//! becomes of the other end when one closes.
+//! Xen's event channel table for one domain: which domain may bind to each end, and what state an
+//! end enters when the other end closes.
 //!
 //! ```text
 //!   Free --offer--> Unbound(to) --bind by `to`--> Bound(peer)
@@ -17,7 +17,7 @@ pub(super) struct Channel {
     pub(super) state: State,
 }
 
-/// State of an end that is not free.
+/// The state of an end that is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// Offered to this domain, which has not bound yet.
@@ -26,7 +26,7 @@ pub(super) enum State {
     Bound(DomId, u32),
 }
 
-/// All ends of a domain. Port 0 is never used, as with Xen.
+/// All ends of a domain. As in Xen, port 0 is never used.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     ends: Vec<Option<Channel>>,

@@ -14,9 +14,9 @@ pub struct Hooks {
     pub destroyed: DomainHook,
 }
 
-/// Accepts a new xenstore connection.
+/// A callback that accepts a new xenstore connection for a domain.
 pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
-/// Receives the number of a domain.
+/// A callback that receives the number of a domain.
 pub type DomainHook = Box<dyn Fn(DomId) + Send>;
 
 impl Default for Hooks {
@@ -26,8 +26,9 @@ impl Default for Hooks {
 }
 
 impl Hooks {
-    /// Connects a xenstored of this process: it is informed of each domain, and gets a connection
-    /// for each process that attaches. Once it has ended, processes get none.
+    /// Creates hooks that connect a xenstored of this process: it is informed of each domain, and
+    /// gets a connection for each process that attaches. Once the xenstored has ended, processes
+    /// get none.
     pub fn with_store(store: &Handle) -> Self {
         let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
         Self {

@@ -47,14 +47,15 @@ struct Domain {
     upcalls: [Option<OwnedFd>; SLOTS],
     channels: Channels,
     regions: HashMap<String, (Backing, u64)>,
-    /// The slot that owns each name.
+    /// For each name, the slot that owns it.
     owners: HashMap<String, usize>,
 }
 
 #[derive(Clone, Copy)]
 struct Attachment {
     pid: u32,
-    /// Address at which the process has mapped its memory; 0 until it sends [`Op::Mapped`].
+    /// Address at which the process has mapped the domain's memory; 0 until the process sends
+    /// [`Op::Mapped`].
     address: u64,
     /// The process is gone, but a grant still names this attachment.
     leaving: bool,
@@ -115,7 +116,7 @@ impl Domain {
 pub(super) struct Machine {
     domains: BTreeMap<u16, Domain>,
     attached: HashMap<ConnId, User>,
-    /// Dead users of grants whose use could not be undone yet.
+    /// Dead processes and threads whose use of grants could not be undone yet.
     unswept: Vec<User>,
     /// Connections that were requested and are not served yet.
     fresh: Vec<OwnedFd>,
@@ -176,8 +177,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Destroys a domain. The peers' ends of its channels become unbound; what they have mapped
-    /// stays until they unmap it.
+    /// Destroys a domain. The peers' ends of its channels become unbound. Pages of its memory that
+    /// peers have mapped stay until they unmap them.
     pub(super) fn destroy(&mut self, domid: DomId) -> Result<(), Errno> {
         for slot in 0..SLOTS {
             self.close_slot(User { domid, slot });
@@ -195,7 +196,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A connection has ended, because its process died or closed it.
+    /// Undoes what a connection had, after its process has died or closed it.
     pub(super) fn disconnect(&mut self, conn: ConnId) {
         let Some(user) = self.attached.remove(&conn) else { return };
         self.close_slot(user);
@@ -216,7 +217,7 @@ impl Machine {
         self.sweep();
     }
 
-    /// Undoes what dead users hold. True when nothing is left.
+    /// Undoes the uses of grants of dead users. Returns true when none is left.
     fn sweep(&mut self) -> bool {
         let mut left = Vec::new();
         for user in std::mem::take(&mut self.unswept) {
@@ -240,7 +241,7 @@ impl Machine {
         self.unswept.is_empty()
     }
 
-    /// Sweeps if something is left to sweep. True when nothing is left afterwards.
+    /// Undoes the uses of grants of dead users, if there are any. Returns true when none is left.
     pub(super) fn sweep_if_due(&mut self) -> bool {
         self.unswept.is_empty() || self.sweep()
     }
@@ -252,7 +253,8 @@ impl Machine {
         }
     }
 
-    /// Xen's evtchn_close: the peer's end becomes unbound and waits for this domain.
+    /// Closes a port as Xen's evtchn_close does: the peer's end becomes unbound and waits for this
+    /// domain.
     fn close(&mut self, domid: DomId, port: u32) {
         let Some(domain) = self.domains.get_mut(&domid.0) else { return };
         domain.ledger.route(port).store(0, Ordering::Release);
@@ -453,7 +455,8 @@ impl Machine {
         }
     }
 
-    /// Xen's bind_interdomain: `to` must have an unbound end at `remote` that waits for us.
+    /// Binds a new port as Xen's bind_interdomain does: `to` must have an unbound end at `remote`
+    /// that waits for us.
     fn bind(&mut self, user: User, to: DomId, remote: u32) -> Result<Reply, Errno> {
         let peer = self.domains.get(&to.0).ok_or(Errno::NOENT)?;
         let channel = peer.channels.get(remote).ok_or(Errno::INVAL)?;
@@ -475,8 +478,8 @@ impl Machine {
         Ok(Reply::new([u64::from(near)], Vec::new()))
     }
 
-    /// Row number `row` of the summaries of a domain's grants; past its last, the first row of the
-    /// next domain that grants anything.
+    /// Returns row number `row` of the summaries of a domain's grants. If the domain has fewer
+    /// rows, returns the first row of the next domain that grants anything.
     fn grants(&self, from: DomId, row: usize) -> Option<GrantSummary> {
         self.domains.range(from.0..).find_map(|(&domid, domain)| {
             // As in `audit`.

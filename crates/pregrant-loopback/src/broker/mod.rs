@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A running broker; it ends on drop.
+/// A running broker. Dropping the value ends it.
 pub struct Broker {
     state: Arc<Mutex<State>>,
     wake: Arc<OwnedFd>,
@@ -77,7 +77,7 @@ impl Broker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The socket that it listens on.
+    /// Returns the path of the socket on which the broker listens.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -246,7 +246,7 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
     }
 }
 
-/// Serves one message. False: the connection has ended.
+/// Serves one message. Returns false if the connection has ended.
 fn serve_one(machine: &mut Machine, conn: ConnId, fd: &OwnedFd) -> bool {
     let answer = match Request::receive(fd.as_fd()) {
         Ok(None) => return false,

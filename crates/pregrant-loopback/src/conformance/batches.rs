@@ -6,7 +6,7 @@ use pregrant::platform::{Access, CopyBatch, CopyOp, LocalBytes, PeerMem, Platfor
 use pregrant::units::GrantRef;
 use pregrant::wire::grant::GrantStatus;
 
-/// Each batch has its own bytes, and one of them contains an invalid operation.
+/// Each of the batches has its own bytes, and one of them contains an invalid operation.
 pub(super) fn fetch<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadOnly, 4)?;
@@ -57,7 +57,8 @@ pub(super) fn deliver<M: Machine>(m: &M) -> Case {
     release(&front, region)
 }
 
-/// A buffer that the platform provides for copies: an invalid operation among them fails alone.
+/// Copies by a buffer that the platform provides for copies; an invalid operation among several
+/// fails alone.
 pub(super) fn by_burst_buffer<M: Machine>(m: &M) -> Case {
     const PAGES: usize = 11;
     let (front, back) = m.pair();

@@ -1,4 +1,4 @@
-//! Cases of several handles of one domain on threads of their own: what can move between them, and
+//! Tests several handles of one domain, each on its own thread: what can move between handles, and
 //! what cannot.
 
 use super::stage::{

@@ -14,12 +14,13 @@ pub trait Machine {
     type Front: Platform;
     /// The platform of the side that uses the grants.
     type Back: Platform;
-    /// Creates two domains that can reach each other (or one that grants to itself).
+    /// Creates two domains, each of which can reach the other (or one domain that grants to
+    /// itself).
     fn pair(&self) -> (Self::Front, Self::Back);
     /// Creates a successor of the last pair's back in the same domain, after that back was dropped.
-    /// None: not possible here.
+    /// None: the machine cannot do this.
     fn successor(&self) -> Option<Self::Back>;
-    /// The reason if grants cannot be mapped here.
+    /// Returns the reason why grants cannot be mapped on this machine; None: they can.
     fn cannot_map(&self) -> Option<&'static str> {
         None
     }
@@ -30,9 +31,9 @@ pub trait Machine {
 pub enum CaseStatus {
     /// The case passed.
     Ok,
-    /// The platform does not offer the feature; the reason.
+    /// The platform does not offer the feature; the text is the reason.
     Skip(&'static str),
-    /// The case failed; what was observed.
+    /// The case failed; the text describes what was observed.
     Fail(String),
 }
 
@@ -103,19 +104,20 @@ pub(super) fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
 /// If no event has come for this long, none is in flight.
 pub(super) const SETTLED: Duration = Duration::from_millis(50);
 
-/// The channels that fired. At least one must, within the time that an emulated machine may take.
+/// Returns the channels that fired. At least one must fire, within the time that an emulated
+/// machine may need.
 pub(super) fn fired<P: Platform>(p: &P) -> Vec<EvtchnPort> {
     fired_within(p, Duration::from_secs(10))
 }
 
-/// The channels that fired within `patience`.
+/// Returns the channels that fired within `patience`.
 pub(super) fn fired_within<P: Platform>(p: &P, patience: Duration) -> Vec<EvtchnPort> {
     let mut ready = ReadySet::default();
     p.events().wait(&mut ready, Some(patience));
     ready.ports
 }
 
-/// The channels that are pending now.
+/// Returns the channels that are pending now.
 pub(super) fn pending<P: Platform>(p: &P) -> Vec<EvtchnPort> {
     fired_within(p, Duration::ZERO)
 }

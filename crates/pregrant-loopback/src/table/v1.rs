@@ -11,12 +11,12 @@ use pregrant::DomId;
 use pregrant::wire::grant::{GTF_READING, GTF_WRITING, GrantStatus};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Whether the flags mark the page as in use.
+/// Returns true if the flags mark the page as in use.
 pub(super) fn in_use(flags: u16) -> bool {
     flags & (GTF_READING | GTF_WRITING) != 0
 }
 
-/// Ends a grant. False: it is in use.
+/// Ends a grant. Returns false if it is in use.
 pub(super) fn end(word: &AtomicU32) -> bool {
     let mut seen = word.load(Ordering::Relaxed);
     loop {
@@ -54,7 +54,7 @@ pub(super) fn begin_use(word: &AtomicU32, user: DomId, write: bool) -> Result<()
     }
 }
 
-/// Keeps the flags that the remaining users need.
+/// Ends a use: keeps the flags that the remaining users need, and clears the others.
 #[inline(always)]
 pub(super) fn end_use(word: &AtomicU32, used: bool, written: bool) {
     let stale = match (used, written) {

@@ -25,27 +25,27 @@ use pregrant::wire::grant::GTF_PERMIT_ACCESS;
 
 const PERMIT: u32 = GTF_PERMIT_ACCESS as u32;
 
-/// After this and the next fence no use of the page can begin.
+/// Disables a grant: after this and the next fence no use of its page can begin.
 pub fn disable(head: &AtomicU32) {
     head.store(head.load(Ordering::Relaxed) & !PERMIT, Ordering::Relaxed);
 }
 
-/// Restores a grant after [`disable`].
+/// Restores a grant that [`disable`] has disabled.
 pub fn stand(head: &AtomicU32) {
     head.store(head.load(Ordering::Relaxed) | PERMIT, Ordering::Release);
 }
 
-/// The fence between the end of grants and the read of their statuses.
+/// Orders the end of grants before the read of their statuses.
 pub fn before_statuses() {
     fence(Ordering::SeqCst);
 }
 
-/// Whether nothing uses the page.
+/// Returns true if the page is not in use.
 pub fn is_free(status: &AtomicU64) -> bool {
     status.load(Ordering::Acquire) == 0
 }
 
-/// Ends a grant. False: it is in use, and remains.
+/// Ends a grant. Returns false if it is in use, and remains.
 pub fn end(head: &AtomicU32, status: &AtomicU64) -> bool {
     if !is_free(status) {
         return false;
@@ -59,7 +59,7 @@ pub fn end(head: &AtomicU32, status: &AtomicU64) -> bool {
     ended
 }
 
-/// The entry's flags after its status was claimed by a SeqCst exchange.
+/// Returns the entry's flags after its status was claimed by a SeqCst exchange.
 #[inline(always)]
 pub fn claimed(head: &AtomicU32) -> u32 {
     ordered_as_seq_cst();

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// A command from another thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Serve this connection of this domain.
+    /// Serve this connection as one of this domain.
     Connect(OwnedFd, DomId),
     /// Introduce a domain.
     Introduce(DomId, Sender<Result<(), DomainError>>),
@@ -22,7 +22,7 @@ pub enum Command {
     Stop,
 }
 
-/// The server's end.
+/// The server's end of the channel of commands.
 #[derive(Debug)]
 pub struct CommandQueue {
     receiver: Receiver<Command>,
@@ -42,12 +42,12 @@ impl CommandQueue {
         self.wake.as_fd()
     }
 
-    /// Another handle, which sends to this server.
+    /// Returns another handle, which sends to this server.
     pub fn handle(&self) -> Handle {
         Handle { sender: self.sender.clone(), wake: self.wake.clone() }
     }
 
-    /// The next command. Call it until there is none.
+    /// Removes and returns the next command. Call it until it returns None.
     pub fn take(&self) -> Option<Command> {
         // Reset the eventfd first, so that a command that arrives after the last check wakes again.
         // The read fails only if nothing was written.
@@ -64,7 +64,7 @@ pub struct Handle {
     wake: Arc<OwnedFd>,
 }
 
-/// Why a command was not executed.
+/// The reason why a command was not executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {

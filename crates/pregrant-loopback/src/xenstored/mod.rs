@@ -68,7 +68,7 @@ struct Peer {
     /// Output for the client, of which `sent_bytes` are sent.
     output: Vec<u8>,
     sent_bytes: usize,
-    /// The events that epoll reports for it.
+    /// The events of the connection that epoll reports.
     interest: EventFlags,
 }
 
@@ -88,12 +88,12 @@ pub struct Xenstored {
 }
 
 impl Xenstored {
-    /// A server with an empty store and no listener.
+    /// Creates a server with an empty store and no listener.
     pub fn new() -> Result<Self, XenstoredError> {
         Self::with_limits(Limits::default())
     }
 
-    /// Like [`new`](Self::new), with other quotas.
+    /// Creates a server as [`new`](Self::new) does, with other quotas.
     pub fn with_limits(limits: Limits) -> Result<Self, XenstoredError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll set"))?;
         let commands = CommandQueue::new().map_err(system("make an eventfd"))?;
@@ -112,7 +112,7 @@ impl Xenstored {
         })
     }
 
-    /// A handle for commands from other threads.
+    /// Returns a handle for commands from other threads.
     pub fn handle(&self) -> Handle {
         self.commands.handle()
     }
@@ -155,12 +155,12 @@ impl Xenstored {
         result
     }
 
-    /// The store itself, for checks.
+    /// Returns the store itself, for checks.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Number of open connections.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.peers.len()
     }
@@ -256,7 +256,8 @@ impl Xenstored {
         self.pause_listeners(true);
     }
 
-    /// A ready listener that cannot be served would keep waking epoll.
+    /// Pauses the listeners, or continues them. A ready listener that cannot be served would keep
+    /// waking epoll.
     fn pause_listeners(&mut self, pause: bool) {
         if self.paused != pause {
             self.paused = pause;

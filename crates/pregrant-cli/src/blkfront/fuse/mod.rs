@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 /// Largest number of bytes of one read or write; the kernel splits longer ones. A larger value
 /// needs a larger `fs.fuse.max_pages_limit`.
 const MAX_WRITE: u32 = 1 << 20;
-/// Room for a request's header, in addition to the data of a write.
+/// Number of bytes for a request's header, in addition to the data of a write.
 const HEADERS: usize = 4096;
 /// Largest number of asynchronous requests that the kernel queues here: larger than programs' queue
 /// depths.
@@ -62,7 +62,7 @@ impl Filesystem for Agreement {
 
 /// A mount that is served by threads. The last thread drops `serve`.
 pub(super) struct Session {
-    /// Unmounts when dropped, if that was not done.
+    /// The mount. Dropping it unmounts the file system, if that was not done before.
     _mount: fuser::Session<Agreement>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -82,7 +82,7 @@ impl Session {
         Ok(Self { _mount: mounted, threads })
     }
 
-    /// Waits for its threads, which end when the kernel has released the mount.
+    /// Waits for the threads of the mount, which end when the kernel has released it.
     pub(super) fn join(self) -> Result<()> {
         let mut ended = Ok(());
         for thread in self.threads {

@@ -1,5 +1,6 @@
-//! A request's answer, which is given once, from any thread: a header of 16 bytes, and what the
-//! operation has behind it (`linux/fuse.h`). One that no one gave is EIO.
+//! A request's answer: a header of 16 bytes, and the data that the operation requires behind it
+//! (`linux/fuse.h`). It can be given once, from any thread. A request that is dropped without an
+//! answer is answered with EIO.
 
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -26,7 +27,7 @@ impl Kind {
     }
 }
 
-/// The result of `stat` for a file. Root owns it, and all of its times are one.
+/// The result of `stat` for a file. Root owns the file, and all of its times are equal.
 pub(in crate::blkfront) struct Attr {
     pub node: u64,
     pub kind: Kind,
@@ -35,7 +36,7 @@ pub(in crate::blkfront) struct Attr {
     pub time: SystemTime,
 }
 
-/// Numbers, in the machine's byte order.
+/// A message of numbers in the machine's byte order.
 #[derive(Default)]
 struct Words(Vec<u8>);
 
@@ -70,7 +71,7 @@ impl Reply {
         Self { to: Some(to), unique }
     }
 
-    /// The number of the request.
+    /// Returns the number of the request.
     pub(in crate::blkfront) fn unique(&self) -> u64 {
         self.unique
     }
@@ -117,7 +118,7 @@ impl Reply {
         self.send(0, &Words::default().u64s(&[0]).u32s(&[0, 0]).attr(attr).0);
     }
 
-    /// A file is open, and has no page cache; or a directory.
+    /// Answers that a file is open and has no page cache, or that a directory is open.
     pub(in crate::blkfront) fn opened(mut self, kind: Kind) {
         let flags = if kind == Kind::File { OPEN_FLAGS } else { 0 };
         self.send(0, &Words::default().u64s(&[0]).u32s(&[flags, 0]).0);

@@ -1,5 +1,5 @@
-//! A request of the kernel's, taken apart: a header of 40 bytes, and what its operation has behind
-//! it, in the machine's byte order (`linux/fuse.h`, from 7.9 on).
+//! A parsed request of the kernel: a header of 40 bytes, and the data of its operation behind it,
+//! in the machine's byte order (`linux/fuse.h`, from 7.9 on).
 
 /// Length of a request's header in bytes.
 const HEADER: usize = 40;
@@ -10,10 +10,10 @@ pub(in crate::blkfront) enum Op<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// The kernel forgets a file; this is not answered.
+    /// The kernel forgets a file. This request is not answered.
     Forget,
     GetAttr,
-    /// `owner`: the request changes the mode or the owner.
+    /// Attributes are changed; `owner` is true if the mode or the owner is among them.
     SetAttr {
         size: Option<u64>,
         owner: bool,
@@ -44,20 +44,20 @@ pub(in crate::blkfront) enum Op<'a> {
         len: u64,
         mode: u32,
     },
-    /// The program that waits for another request got a signal; this is not answered.
+    /// The program that waits for another request got a signal. This request is not answered.
     Interrupt {
         of: u64,
     },
-    /// An unknown operation, or one that is too short.
+    /// An operation that is unknown, or a request that is too short for its operation.
     Other,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) struct Request<'a> {
     pub unique: u64,
-    /// The file that the request is about.
+    /// The number of the file that the request is about.
     pub node: u64,
-    /// The thread that sent the request; 0: it is not in this process's namespace.
+    /// The number of the thread that sent the request; 0: it is not in this process's namespace.
     pub thread: u32,
     pub op: Op<'a>,
 }
@@ -71,7 +71,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a request. None: it is invalid.
+    /// Parses a request. None: the request is invalid.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (op, unique, node) = (u32_at(bytes, 4)?, u64_at(bytes, 8)?, u64_at(bytes, 16)?);
         let thread = u32_at(bytes, 32)?;

@@ -1,5 +1,5 @@
-//! A strict reader of Prometheus' text format, version 0.0.4, for the test of what we write: small,
-//! for the one crate that is as strict has the LGPL.
+//! A strict reader of Prometheus' text format, version 0.0.4, which tests the text that we write.
+//! It is small, and of our own, since the one crate that is as strict has the LGPL.
 //!
 //! ```text
 //!   # HELP name text      once for a family, before its samples, HELP and then TYPE
@@ -36,7 +36,8 @@ struct Reader {
     helped: Option<String>,
     current: Option<(String, String)>,
     series: BTreeSet<(String, Labels)>,
-    /// For the current histogram, by labels without `le`: its buckets and its count.
+    /// The buckets of the current histogram, by labels without `le`; `counts` has the histogram's
+    /// counts.
     buckets: BTreeMap<Labels, Vec<(f64, f64)>>,
     counts: BTreeMap<Labels, f64>,
 }
@@ -130,7 +131,7 @@ impl Reader {
     }
 }
 
-/// A value in a syntax that Go's parser accepts, and no other than we write.
+/// Parses a value in a syntax that Go's parser accepts; it accepts only the syntax that we write.
 fn number(text: &str) -> Option<f64> {
     let legal = text.bytes().all(|b| b.is_ascii_digit() || b"+-.e".contains(&b));
     match text {

@@ -23,23 +23,23 @@ use pregrant::xenstore::Transport;
 use std::marker::PhantomData;
 use vbd::VbdInstance;
 
-/// How vbds are served that are found from now on.
+/// The configuration of vbds that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct BlkConfig {
-    /// The features offered, and how bytes move.
+    /// The features that are offered, and the methods by which bytes move.
     pub vbd: VbdConfig,
-    /// How their images are opened.
+    /// The configuration of the vbds' images.
     pub disk: DiskConfig,
-    /// Whether a vbd with a script is connected only when the toolstack has run it
+    /// True if a vbd with a script is connected only after the toolstack has run the script
     /// (`hotplug-status`).
     pub awaits_scripts: bool,
-    /// Serve only these vbds; empty: all. Must be set before the first vbd is found.
+    /// The only vbds that are served; empty: all are. It must be set before the first vbd is found.
     pub chosen: Vec<DeviceChoice>,
 }
 
 /// The class of vbds, on platform `P`.
 pub struct Blk<P> {
-    /// How disks are served.
+    /// The configuration of all vbds.
     pub config: BlkConfig,
     platform: PhantomData<fn(&P)>,
 }

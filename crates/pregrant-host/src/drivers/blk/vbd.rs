@@ -34,18 +34,18 @@ use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::time::Duration;
 
-/// How long a disk that is being closed waits for requests in its image. After that the guest sees
-/// state Closed, but its pages stay mapped until the image answers.
+/// The time that a disk that is being closed waits for requests in its image. After that the guest
+/// sees state Closed, but its pages stay mapped until the image answers.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
-/// The toolstack's key that names a script.
+/// The key in which the toolstack names the disk's script.
 const SCRIPT: &str = "script";
 
 /// A disk with its image and its queues.
 pub(super) struct VbdInstance<P: Platform> {
     vbd: BackVbd<P>,
     face: ImageFace,
-    /// For each queue a descriptor that is readable when the image has completed requests; empty
-    /// while workers have the queues.
+    /// For each queue, a descriptor that is readable when the image has completed requests. The
+    /// list is empty while workers have the queues.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
     /// A warning about the image that was not logged yet.
@@ -58,8 +58,8 @@ impl<P: Platform> VbdInstance<P> {
         Self { vbd, face, readable: Vec::new(), awaits_scripts, strange: None, overdue: Overdue::default() }
     }
 
-    /// Age of the oldest request that is not answered; None: there is none. All platforms of this
-    /// crate have this clock.
+    /// Returns the age of the oldest request that is not answered; None: there is none. All
+    /// platforms of this crate have this clock.
     fn oldest(&self) -> Option<Duration> {
         let taken_ns = self.vbd.oldest_ns()?;
         Some(Duration::from_nanos(MonotonicClock.now_ns().saturating_sub(taken_ns)))
@@ -86,12 +86,12 @@ impl<P: Platform> VbdInstance<P> {
         }
     }
 
-    /// Counters of all queues since the connect.
+    /// Returns the counters of all queues since the connect.
     fn counts(&self) -> Vec<Counts> {
         self.vbd.shares().iter().map(|share| share.counters.read()).collect()
     }
 
-    /// Text for the status: the image and how it is served; empty if the disk is not connected.
+    /// Describes for the status the image and how it is served; empty if the disk is not connected.
     fn words(&self) -> String {
         let (Some(figures), [first, ..]) = (self.vbd.figures(), self.vbd.shares()) else {
             return String::new();
@@ -268,7 +268,7 @@ impl<P: Platform, T: Transport + 'static> PeriodicCheck<T> for VbdInstance<P> {
     }
 }
 
-/// A disk's size: `64 MiB`, `700 KiB`.
+/// Formats the size of a disk, such as `64 MiB` or `700 KiB`.
 fn size(sectors: u64) -> String {
     let kib = sectors / 2;
     match kib {

@@ -1,5 +1,5 @@
-//! The handshake of a device of any class, over a connection to xenstore: [`Back`] behind a table,
-//! so that the registry needs no type for each class.
+//! The handshake of a device of any class, over a connection to xenstore: [`Back`] as a trait
+//! object, so that the registry needs no type for each class.
 //!
 //! What a front may do: see [`Back`].
 
@@ -13,11 +13,11 @@ use pregrant::xenstore::Transport;
 /// The backend side of the xenbus handshake, for a device of any class. Each call does what the
 /// call of the same name of [`Back`], or of the device in it, does.
 pub trait AnyBack<P: Platform, T: Transport + 'static> {
-    /// The rules of its class.
+    /// Returns the rules of the device's class.
     fn rules(&self) -> ClassRules;
-    /// The xenbus state of the back.
+    /// Returns the xenbus state of the back.
     fn state(&self) -> XenbusState;
-    /// Whether the front is connected, and whether the device or a worker has its queues
+    /// Reports whether the front is connected, and whether the device or a worker has its queues
     /// ([`BackDevice::connection`]).
     fn connection(&self) -> Connection;
     /// See [`Back::inherit`].
@@ -66,12 +66,12 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
-    /// Ignores the front's state while `paused`; see [`Back::pause`].
+    /// While `paused` is true, ignores the front's state; see [`Back::pause`].
     fn pause(&mut self, paused: bool);
     /// Sets how many pages later connections may map ([`Back::limit_pages`]), and how many of these
     /// may stay mapped until the device closes ([`Back::limit_lasting`]).
     fn limit_pages(&mut self, pages: usize, lasting: usize);
-    /// The guest's pages that the device has mapped, or may map.
+    /// Returns the guest's pages that the device has mapped, or may map.
     fn pages(&self) -> PageUse;
     /// Sets the device's share of its guest's pages ([`BackDevice::allow_pages`]).
     fn allow_pages(&mut self, p: &P, share: PageShare);

@@ -33,26 +33,26 @@ use std::any::Any;
 use std::cell::RefMut;
 use std::time::Duration;
 
-/// Lines for the log about a device.
+/// Texts for the log about a device, each with its level.
 pub type Notes = Vec<(log::Level, String)>;
 
 /// A class of devices (vif, vbd) that a backend serves.
 pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
-    /// The class's name, the keys that may change, and when its devices connect and close.
+    /// Returns the class's name, the keys that may change, and when its devices connect and close.
     fn rules(&self) -> ClassRules;
-    /// True if this device must be served, if it exists.
+    /// Returns true if this device must be served in case it exists.
     fn serves(&self, front: u16, handle: u32) -> bool {
         let _ = (front, handle);
         true
     }
     /// Makes a device that was found. `kept` is the device's memory that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
-    /// The remote side of the class's devices, which outlives them; None: there is none.
+    /// Returns the remote side of the class's devices, which outlives them; None: there is none.
     fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
         None
     }
-    /// The part that queues traffic for guests while their devices are taken over from a
-    /// predecessor; None: devices of this class get no traffic before they are set up.
+    /// Returns the part that queues traffic for guests while their devices are taken over from a
+    /// predecessor. None: devices of this class get no traffic before they are set up.
     fn takeover(&mut self) -> Option<&mut dyn Takeover<T>> {
         None
     }
@@ -64,21 +64,22 @@ pub trait Takeover<T: Transport + 'static> {
     /// port. The port is then made at the last moment, right before the rings are used.
     fn is_served_until_placed(&self, id: &DeviceId) -> bool;
     /// Called when a device was found that a predecessor may have left connected, before it is
-    /// taken over. Queue traffic for its guest from now on. The device is not this process's yet;
-    /// errors are reported when its port is made.
+    /// taken over. The class must queue traffic for the device's guest from now on. The device is
+    /// not this process's yet; errors are reported when its port is made.
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>);
-    /// Called when the device is connected, or was not taken over after all: drops what was
-    /// [reserved](Self::reserve) and is not used. Returns how many queued frames are lost by that.
+    /// Called when the device is connected, or was not taken over after all: drops the
+    /// [reserved](Self::reserve) resources that are not used. Returns how many queued frames are
+    /// lost by that.
     fn release(&mut self, id: &DeviceId) -> usize;
 }
 
 /// The part of a class that acts on the remote side of its devices (taps, running scripts), also
-/// for devices that are gone. An implementation that wraps another returns that from
-/// [`inner_remote`](Self::inner_remote); calls that the wrapper does not implement go to the inner
-/// one.
+/// for devices that are gone. An implementation that wraps another one returns it from
+/// [`inner_remote`](Self::inner_remote). The wrapped one then gets the calls that the wrapper does
+/// not implement.
 pub trait RemoteSide {
-    /// The remote side that this one wraps, and that answers the calls which this one does not
-    /// implement.
+    /// Returns the remote side that this one wraps, and that answers the calls which this one does
+    /// not implement.
     fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         None
     }
@@ -90,13 +91,13 @@ pub trait RemoteSide {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.inner_remote().map_or(Ok(()), |inner| inner.removed(id))
     }
-    /// True if work for a device that is gone is still under way; [`failures`](Self::failures) may
-    /// report it.
+    /// True if work for a device that was removed is still under way; [`failures`](Self::failures)
+    /// may report its failure.
     fn is_ending(&mut self, id: &DeviceId) -> bool {
         self.inner_remote().is_some_and(|inner| inner.is_ending(id))
     }
-    /// Failures since the last call, for the log, of existing devices and of those that are
-    /// [ending](Self::is_ending).
+    /// Returns the failures since the last call, for the log: those of existing devices and of
+    /// devices that are [ending](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         self.inner_remote().map_or_else(Vec::new, |inner| inner.failures())
     }
@@ -112,40 +113,42 @@ pub trait RemoteSide {
     }
 }
 
-/// What a class measures for a device, in addition to the figures of all devices.
+/// The figures that a class measures for a device, in addition to those that all devices have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
-    /// The backing's kind and how it is served, as text. Empty: none.
+    /// A text with the backing's kind and the way in which it is served. Empty: there is no
+    /// backing.
     pub description: String,
-    /// Counters that only grow, since the device connected.
+    /// The values of counters since the device connected. They only grow.
     pub counters: Vec<(&'static str, u64)>,
-    /// Gauges: current values.
+    /// Current values, which may also fall.
     pub gauges: Vec<(&'static str, u64)>,
     /// The device's requests by kind.
     pub operations: Vec<Operation>,
 }
 
-/// Requests of one kind, since the device connected.
+/// Counts of the device's requests of one kind, since it connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Operation {
     /// Name of the kind.
     pub name: &'static str,
     /// Number of requests that were done.
     pub requests: u64,
-    /// Their bytes; 0 where no data travels.
+    /// Number of bytes that these requests transferred; 0 if they carry no data.
     pub bytes: u64,
-    /// Time that requests took, including failed ones.
+    /// The time that requests needed, including failed ones.
     pub latency: LatencyFigures,
 }
 
 /// A device that a backend serves.
 pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
-    /// The device's end of the xenbus handshake.
+    /// Returns the device's end of the xenbus handshake.
     fn back(&self) -> &dyn AnyBack<P, T>;
-    /// Like [`back`](Self::back), to make the handshake's next step.
+    /// Returns what [`back`](Self::back) returns, for the handshake's next step.
     fn back_mut(&mut self) -> &mut dyn AnyBack<P, T>;
-    /// Makes its port, or checks its image, before its front sees anything; or finds it again,
-    /// where a predecessor left the device connected (`live`). May be called again.
+    /// Creates the device's port, or checks the disk's image, before the front sees anything. If a
+    /// predecessor left the device connected (`live`), finds that port or image again. The call may
+    /// be repeated.
     ///
     /// # Errors
     /// The reason, in words for the log and the store. The device is not served.
@@ -155,7 +158,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     fn connected(&mut self, begin: Begin, device: &Device, log: &DeviceLog);
     /// Called when the device is no longer connected.
     fn closed(&mut self, id: &DeviceId, log: &DeviceLog);
-    /// Stops in good order without closing ([`Back::detach`](pregrant::xenbus::Back::detach)).
+    /// Stops the device in good order without closing it
+    /// ([`Back::detach`](pregrant::xenbus::Back::detach)).
     fn detach(&mut self, p: &P) -> Drained;
     /// Returns the queues of a device that has just connected, in order, for the thread that will
     /// serve them. Until they are back the handshake reports
@@ -166,23 +170,23 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// Called when one of the class's own keys changed and the handshake has read it: logs the
     /// consequence.
     fn own_key_changed(&mut self, device: &Device, log: &DeviceLog);
-    /// The device's part of the status that depends on its class.
+    /// Returns the part of the device's status that depends on its class.
     fn figures(&self) -> Figures;
 
-    /// The device's control ring, which belongs to no queue.
+    /// Returns the device's control ring, which belongs to no queue.
     fn control_ring(&mut self) -> Option<&mut dyn ControlRing<P>> {
         None
     }
-    /// The device's hotplug script, if this process runs it.
+    /// Returns the device's hotplug script, if this process runs it.
     fn hotplug(&mut self) -> Option<&mut dyn HotplugScript> {
         None
     }
-    /// The device's backing, if it can be missing, in use or slow.
+    /// Returns the device's backing, if it is one that can be missing, in use or slow.
     fn backing(&mut self) -> Option<&mut dyn DeviceBacking<P, T>> {
         None
     }
-    /// The device's check of what changes without an event; None while there is nothing to check.
-    /// Called only while it is connected.
+    /// Returns a check of things that change without an event; None while there is nothing to
+    /// check. It is called only while the device is connected.
     fn periodic_check(&mut self) -> Option<&mut dyn PeriodicCheck<T>> {
         None
     }
@@ -198,26 +202,27 @@ pub fn log_reattached(log: &DeviceLog, unfinished: &str) {
 /// A part of a device: a ring that belongs to no queue, which the control thread serves in control
 /// turns.
 pub trait ControlRing<P: Platform> {
-    /// The control ring's event channel, as this platform handle knows it, from the time of the
-    /// connect. None: the front has no control ring.
+    /// Returns the control ring's event channel, as this platform handle names it, from the time of
+    /// the connect. None: the front has no control ring.
     fn channel(&self, p: &P) -> Option<EvtchnPort>;
-    /// A control turn, while the device is connected: called while the ring is active or a queue
-    /// requests it. True: there was something to do that the queues must know of.
+    /// Serves the ring in a control turn. It is called while the device is connected and the ring
+    /// is active or a queue requests it. Returns true if there was something to do that the queues
+    /// must know of.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault>;
-    /// The part, in thousandths, of the last [`turn`](Self::turn)'s work that each connection
-    /// brings once. It is not charged to the guest's account of control requests, since an honest
-    /// guest makes them, too.
+    /// Returns the part, in thousandths, of the last [`turn`](Self::turn)'s work that each
+    /// connection brings once. It is not charged to the guest's account of control requests, since
+    /// an honest guest makes them, too.
     fn part_of_connecting(&self) -> u32;
     /// Called before sleeping: arms the ring. Returns true if there is work.
     ///
     /// # Errors
     /// As for [`turn`](Self::turn).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// True if the guest has published work on the ring; an event has reported it, or will. Arms
-    /// nothing.
+    /// True if the guest has published work on the ring. An event has reported that work, or will.
+    /// The call arms nothing.
     fn is_pending(&mut self) -> bool;
 }
 
@@ -225,7 +230,7 @@ pub trait ControlRing<P: Platform> {
 pub trait HotplugScript {
     /// True if the script runs, or waits to run, so that [`turn`](Self::turn) must be called.
     fn is_pending(&self) -> bool;
-    /// Continues the script. Returns the result once it has ended.
+    /// Continues the script, and returns its result once it has ended.
     fn turn(&mut self, id: &DeviceId) -> Option<HotplugStep>;
     /// Called when the device ends: starts to undo its hotplug. Returns false if there is nothing
     /// to undo.
@@ -236,9 +241,10 @@ pub trait HotplugScript {
 
 /// The result of a hotplug step.
 pub enum HotplugStep {
-    /// The hotplug was done: the text for `hotplug-status`, and why it failed, if it did.
+    /// The hotplug was done. The first text is for `hotplug-status`; the second says why it failed,
+    /// if it did.
     In(&'static str, Option<String>),
-    /// The hotplug was undone; the text says why that failed, if it did.
+    /// The hotplug was undone. The text says why that failed, if it did.
     Out(Option<String>),
 }
 
@@ -250,23 +256,24 @@ pub trait DeviceBacking<P: Platform, T: Transport + 'static> {
     /// # Errors
     /// The directory is gone, or xenstore.
     fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError>;
-    /// The device has all its queues and is about to be closed: returns how long the close may wait
-    /// for requests that the backing still works on. None: there are none. It is called again
-    /// meanwhile, and no new request starts.
+    /// Called when the device has all its queues and is about to be closed. Returns how long the
+    /// close may wait for requests that the backing still works on; None: there are none. The call
+    /// is repeated meanwhile, and no new request starts.
     fn under_way(&mut self, p: &P) -> Option<Duration>;
     /// Called when the device is about to end for good. Returns true if its kept memory must stay
     /// for a successor.
     fn give_up(&mut self) -> bool;
 }
 
-/// Result of trying a device's backing before the front connects ([`DeviceBacking::try_ahead`]).
+/// The result of trying a device's backing before the front connects
+/// ([`DeviceBacking::try_ahead`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trial {
     /// The device has no backing that could be tried.
     Nothing,
     /// The backing is available; the text is a warning about it.
     There(Option<String>),
-    /// Another process has the backing and may release it; the text says who.
+    /// Another process has the backing and may release it; the text names that process.
     Busy(String),
     /// The backing cannot be opened; the text says why, and what to do.
     Missing(String),

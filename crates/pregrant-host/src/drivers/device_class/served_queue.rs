@@ -1,6 +1,6 @@
 //! One queue of a connected device, as a worker serves it.
 //!
-//! A worker calls by table once for each active queue and round, and never for each frame.
+//! A worker makes one dynamic call for each active queue and round, and none for each frame.
 //!
 //! What a guest may do: break the protocol of a ring. The queue returns a [`RingFault`], and its
 //! device is closed.
@@ -15,19 +15,19 @@ use std::any::Any;
 /// A ring of a device broke its protocol.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingFault {
-    /// The front's key that names the ring, below its directory.
+    /// The front's key that names the ring, relative to the front's directory.
     pub key: String,
-    /// What the front did wrong.
+    /// The violation that the front committed.
     pub fault: PeerFault,
 }
 
-/// One queue of a connected device: its rings together with its port or its disk. One thread at a
-/// time has it.
+/// One queue of a connected device: its rings together with its port or its disk. Only one thread
+/// at a time has it.
 pub trait ServedQueue<P: Platform>: Any + Send {
     /// Index of the queue in its device.
     fn number(&self) -> usize;
     /// Serves one batch in both directions. Returns true if there may be more work. `scratch` is
-    /// memory for the batch, of which nothing is kept between calls.
+    /// memory for the batch, whose contents are not kept between calls.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
@@ -51,7 +51,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         0
     }
     /// Called now and then, and before the queue is armed: applies the device's pending
-    /// configuration, and checks what waits. Returns true if the device must have a control turn.
+    /// configuration, and checks requests that wait. Returns true if the device must have a control
+    /// turn.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -59,19 +60,21 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         let _ = p;
         Ok(false)
     }
-    /// Arms its rings, and allows the next event of its channels. Returns true if there is work.
+    /// Arms the queue's rings, and allows the next event of its channels. Returns true if there is
+    /// work.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// True if the guest has published work; an event has reported it, or will. Arms nothing.
+    /// True if the guest has published work. An event has reported that work, or will. The call
+    /// arms nothing.
     fn is_pending(&mut self) -> bool;
-    /// Time, by the platform's clock, at which the queue needs a poll even if the guest sends
-    /// nothing. None: never.
+    /// Returns the time, by the platform's clock, at which the queue needs a poll even if the guest
+    /// sends nothing. None: it needs none.
     fn deadline_ns(&self) -> Option<u64> {
         None
     }
-    /// The queue's event channels, as this platform handle knows them.
+    /// Returns the queue's event channels, as this platform handle names them.
     fn channels(&self, p: &P) -> Vec<EvtchnPort>;
     /// Binds its event channels to this handle.
     ///
@@ -84,8 +87,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     }
     /// Called before a poll when the kernel has something for the guest.
     fn became_readable(&mut self) {}
-    /// The descriptor that is readable when the kernel has something for the guest, if there is
-    /// one.
+    /// Returns the descriptor that is readable when the kernel has frames for the guest, if there
+    /// is one.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
     }

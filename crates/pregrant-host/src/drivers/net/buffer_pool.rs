@@ -13,7 +13,7 @@ use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 
-/// Bytes of buffers if the machine does not report the size of its caches.
+/// Number of bytes of buffers if the machine does not report the size of its caches.
 const UNKNOWN: u64 = 4 << 20;
 /// The buffers of one vif use at most this fraction (one in four) of the pages that a domain can
 /// grant.
@@ -25,7 +25,7 @@ pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
     within(pool_bytes(), len, lists, grantable)
 }
 
-/// Number that [`buffers`] gives a vif of one queue with our back.
+/// Returns the number that [`buffers`] gives a vif of one queue with our back.
 pub fn offered(len: DataLen) -> u32 {
     buffers(len, 2, None).min(len.buffers_within(MAX_PAGES_OFFERED, 2))
 }
@@ -35,13 +35,14 @@ pub fn allowed_pages() -> u32 {
     PathConfig::default().mapped_pages() / 2
 }
 
-/// Bytes of the buffers of a direction.
+/// Returns the number of bytes of one direction's buffers.
 pub fn pool_bytes() -> u64 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
     text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache)
 }
 
-/// Like [`buffers`], for pages, each of which usually holds a frame of at most half a page.
+/// Returns the number of pages, as [`buffers`] does for buffers. Each page usually holds a frame of
+/// at most half a page.
 pub fn pages(lists: u32, grantable: Option<u64>) -> u32 {
     let pages = (pool_bytes() / (PAGE_SIZE as u64 / 2)).min(share(lists, grantable));
     pages.min(LONG_LIST_MAX as u64) as u32

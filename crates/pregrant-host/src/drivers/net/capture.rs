@@ -24,7 +24,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// An open capture file, whose content is not overwritten yet.
+/// An open capture file whose old content is not overwritten yet.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The guest's domain id and the number of its vif.
@@ -60,7 +60,7 @@ impl CaptureFile {
         Capture::new(self.file, WHOLE_FRAMES, most)
     }
 
-    /// Device and inode of the file; None: it is not a regular file.
+    /// Returns the device and the inode of the file; None: it is not a regular file.
     fn number(&self) -> Option<(u64, u64)> {
         self.file.metadata().ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()))
     }
@@ -70,11 +70,11 @@ fn cannot(path: &std::path::Path, e: &io::Error) -> String {
     format!("{}: the capture file cannot be made: {e}", path.display())
 }
 
-/// The capture of one vif.
+/// The capture of one vif's frames.
 struct Capturing {
     path: PathBuf,
     capture: Capture<File>,
-    /// The vif, once it was connected.
+    /// The captured vif; None until it was connected for the first time.
     id: Option<DeviceId>,
 }
 

@@ -32,9 +32,9 @@ use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use std::time::{Duration, Instant};
 
-/// How long a new connection waits until the back has said which pages it keeps mapped.
+/// The time that a new connection waits for the back to announce which pages it keeps mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Interval of checks for the back's answers.
+/// Interval at which the back's answers are checked for.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// Mask of the source address in bytes 4 to 12 of a frame, read as one word: the last six of these
@@ -57,18 +57,18 @@ pub struct Frontend<P: Platform, T: Transport> {
     vif: FrontVif<P>,
     waiter: Waiter,
     coalescing: RxCoalescing,
-    /// Number of received frames at the last sleep.
+    /// Number of frames that had been received at the last sleep.
     came: u64,
     defaults: Defaults,
     /// The address from the toolstack; None if the key is missing or invalid.
     mac: Option<MacAddr>,
     /// Number of frames that were sent with another source address.
     forged_source: u64,
-    /// The log line about the paths is still to come: the back has not said which pages it keeps
-    /// mapped.
+    /// True while the log line about the paths is not written, because the back has not announced
+    /// which pages it keeps mapped.
     is_path_due: bool,
     silent_back: SilentBack,
-    /// Budget for log lines about the backs.
+    /// The budget of log lines about the vif's backs.
     lines: LineBudget,
 }
 
@@ -109,15 +109,15 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         })
     }
 
-    /// The hardware address that the toolstack gave to the vif (its key `mac`): the source of
-    /// frames that this guest sends. None: the key is missing or invalid.
+    /// Returns the hardware address that the toolstack gave to the vif (its key `mac`), which is
+    /// the source of frames that this guest sends. None: the key is missing or invalid.
     pub fn mac(&self) -> Option<MacAddr> {
         self.mac
     }
 
-    /// Largest packet, in bytes without the Ethernet header, that the toolstack announced (the key
-    /// `mtu` in this end's directory, else in the back's). None: it announced none; 1500 is usual
-    /// then.
+    /// Returns the largest packet, in bytes without the Ethernet header, that the toolstack
+    /// announced (the key `mtu` in this end's directory, or else in the back's). None: it announced
+    /// none; 1500 is usual then.
     pub fn mtu(&mut self) -> Result<Option<u32>, FrontendError> {
         let say = |e: &KeyError| {
             // A program may ask at each connection.
@@ -140,12 +140,13 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.end.platform
     }
 
-    /// The driver's end of the vif.
+    /// Returns the driver's end of the vif.
     pub fn vif(&self) -> &FrontVif<P> {
         &self.vif
     }
 
-    /// The driver and its platform, for everything but frames (control ring, multicast requests).
+    /// Returns the driver and its platform, for everything but frames (control ring, multicast
+    /// requests).
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
         (&self.end.platform, &mut self.vif)
     }
@@ -154,7 +155,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.end.device
     }
 
-    /// The own domain's xenstore connection.
+    /// Returns the connection to this domain's xenstore.
     pub fn xs(&mut self) -> &mut Client<T> {
         &mut self.end.xs
     }
@@ -233,14 +234,15 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         (0..self.vif.nr_queues()).any(|i| self.vif.in_flight(i) > 0)
     }
 
-    /// Time until a vif that waits before it restarts needs the next [`control`](Self::control);
-    /// None: it does not wait.
+    /// Returns the time until a vif that waits before it restarts needs the next
+    /// [`control`](Self::control); None: it does not wait.
     pub fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vif.begins_at_ns())
     }
 
-    /// Waits at most `most` until frames can travel. Returns false on timeout. Then also waits a
-    /// short time until the back has said which pages it keeps mapped; frames travel meanwhile.
+    /// Waits at most `most` until frames can travel. Returns false on timeout. After that it waits
+    /// for a short time until the back has announced which pages it keeps mapped; frames travel
+    /// meanwhile.
     #[inline(never)]
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let mut until = Instant::now() + most;
@@ -293,7 +295,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(sent)
     }
 
-    /// Has queue `i` do something, while the vif is live. A fault of the back's closes the vif.
+    /// Calls a function on queue `i` while the vif is live. If the back broke the protocol, the vif
+    /// is closed.
     #[inline(always)]
     fn on_queue<R: Default>(
         &mut self,
@@ -304,7 +307,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         act(&self.end.platform, queue).map_err(|fault| self.fault(fault))
     }
 
-    /// Processes TX answers of queue `i`, once at least `want` are there.
+    /// Processes TX answers of queue `i`, once at least `want` of them are there.
     #[inline(never)]
     pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
         self.on_queue(i, |p, queue| queue.reclaim(p, want))
@@ -351,7 +354,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.on_queue(i, |p, queue| queue.recv_hooked(p, out, diverted, at, hook))
     }
 
-    /// Releases frames by their tokens; see [`FrontVif::release`].
+    /// Releases held frames by their tokens; see [`FrontVif::release`].
     #[inline(always)]
     pub fn release(&mut self, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         self.vif.release(&self.end.platform, tokens)
@@ -386,7 +389,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         queues.map(|queue| queue.stats().1.frames).sum()
     }
 
-    /// How many answers from now the event is requested for on which the front sleeps.
+    /// Returns the number of answers after which the back must notify a front that sleeps.
     fn ahead(&mut self) -> u32 {
         if self.coalescing == RxCoalescing::Off {
             return 1;
@@ -396,8 +399,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.coalescing.ahead(came.saturating_sub(before))
     }
 
-    /// Arms all queues like [`arm`](Self::arm), then sleeps until there may be work, at most until
-    /// `due`. The connection to xenstore must wake the platform's events.
+    /// Arms all queues as [`arm`](Self::arm) does, and sleeps until there may be work, at most
+    /// until `due`. The connection to xenstore must wake the platform's events.
     #[inline(never)]
     pub fn sleep(&mut self, tx_too: bool, due: Option<Duration>) -> Result<(), FrontendError>
     where
@@ -435,7 +438,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.end.fault(fault)
     }
 
-    /// Our state and the back's.
+    /// Returns our xenbus state and the back's.
     pub fn states(&mut self) -> Result<(XenbusState, XenbusState), FrontendError> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
@@ -480,7 +483,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// Logs the paths, once the back has said which pages it keeps mapped.
+    /// Logs the paths, once the back has announced which pages it keeps mapped.
     fn log_path(&mut self) {
         self.is_path_due = false;
         let (id, pages, path) = (self.end.device.id(), self.vif.gref_pages(0), self.path_in_words());
@@ -495,7 +498,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// The paths by which frames of queue 0 travel, as text; the most used one first.
+    /// Describes the paths by which frames of queue 0 travel; the most used one is first.
     fn path_in_words(&self) -> String {
         let vif = &self.vif;
         let mut ways = Vec::new();
@@ -533,9 +536,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 /// The parts of a front's configuration that are defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defaults {
-    /// Staging, and the length of staging buffers.
+    /// Staging, and the length of staging buffers, are defaults.
     pub staging: bool,
-    /// The number of queues.
+    /// The number of queues is a default.
     pub queues: bool,
 }
 

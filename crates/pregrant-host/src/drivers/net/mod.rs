@@ -44,29 +44,29 @@ use vif::VifInstance;
 /// Name of a vif's control page among its kept memory.
 pub const CONTROL_PAGE: &str = "control";
 
-/// How vifs are served that are found from now on.
+/// The configuration of vifs that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct NetConfig {
-    /// The features offered, and how frames move.
+    /// The features that are offered, and the methods by which frames move.
     pub vif: VifConfig,
-    /// The runner of their hotplug scripts.
+    /// The process that runs the vifs' hotplug scripts.
     pub hotplug: Hotplug,
-    /// Serve only these vifs; empty: all. Must be set before the first vif is found.
+    /// The only vifs that are served; empty: all are. It must be set before the first vif is found.
     pub chosen: Vec<DeviceChoice>,
 }
 
 /// The class of vifs, on platform `P`.
 pub struct Net<P> {
-    /// How vifs are served.
+    /// The configuration of all vifs.
     pub config: NetConfig,
     provider: SharedProvider,
-    /// The warning that guests may not be isolated was logged.
+    /// True once the warning that guests may not be isolated was logged.
     warned: Rc<Cell<bool>>,
     platform: PhantomData<fn(&P)>,
 }
 
 impl<P: Platform> Net<P> {
-    /// Serves vifs whose ports `provider` makes.
+    /// Creates a class whose vifs get their ports from `provider`.
     pub fn new(config: NetConfig, provider: Box<dyn PortProvider>) -> Self {
         let (provider, warned) = (Rc::new(RefCell::new(provider)), Rc::default());
         Self { config, provider, warned, platform: PhantomData }

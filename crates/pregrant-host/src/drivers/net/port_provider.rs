@@ -33,11 +33,11 @@ pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 /// The toolstack's settings of a vif's remote side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HotplugConfig {
-    /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
+    /// The interface's name: the key `vifname`, or else `vif<domid>.<handle>`.
     pub name: String,
     /// Key `bridge`: the bridge that the interface joins.
     pub bridge: Option<String>,
-    /// Key `script`: run when the interface exists.
+    /// Key `script`: the script that is run when the interface exists.
     pub script: Option<String>,
     /// Key `mtu`: the interface's MTU. An impossible value counts as absent.
     pub mtu: Option<u32>,
@@ -45,7 +45,7 @@ pub struct HotplugConfig {
     pub mac: Option<String>,
     /// [`INTERFACE`]: the number of the interface that a predecessor made.
     pub interface: Option<u32>,
-    /// The back's directory, which the script gets.
+    /// The back's directory in xenstore, which the script gets.
     pub dir: String,
 }
 
@@ -53,7 +53,7 @@ pub struct HotplugConfig {
 /// successor finds it even if its owner renamed it.
 pub const INTERFACE: &str = "pregrant-interface";
 
-/// The name of a vif's interface where the toolstack gives none.
+/// Returns the name of a vif's interface if the toolstack gives none.
 pub fn usual_name(id: &DeviceId) -> String {
     format!("vif{}.{}", id.front.0, id.handle)
 }
@@ -91,16 +91,16 @@ impl HotplugConfig {
     }
 }
 
-/// Who connects a vif's interface to the network (docs/protocol 2.10).
+/// The process that connects a vif's interface to the network (docs/protocol 2.10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
-    /// The toolstack: its script writes "connected" to `hotplug-status`, and only then the front is
-    /// connected.
+    /// The toolstack connects it: its script writes "connected" to `hotplug-status`, and only then
+    /// the front is connected.
     Toolstack,
-    /// This process: it runs `script`, or joins `bridge` if there is no such file, and then writes
-    /// "connected".
+    /// This process connects it: it runs `script`, or joins `bridge` if there is no such file, and
+    /// then writes "connected".
     Own,
-    /// No one.
+    /// No process connects it.
     #[default]
     None,
 }
@@ -121,7 +121,8 @@ pub use crate::drivers::device_class::Notes;
 /// Makes the ports of vifs: taps, ports of the switch, or others. An implementation writes no log
 /// lines; it returns failures to the backend, which logs them within the vif's budget.
 pub trait PortProvider: RemoteSide {
-    /// Like [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
+    /// Returns what [`inner_remote`](RemoteSide::inner_remote) returns, for the calls of this
+    /// trait.
     fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         None
     }
@@ -129,9 +130,9 @@ pub trait PortProvider: RemoteSide {
     fn is_kernels(&mut self, id: &DeviceId) -> bool {
         self.inner_provider().is_some_and(|inner| inner.is_kernels(id))
     }
-    /// Called when a vif was found: makes its interface. The front knows nothing of it yet, unless
-    /// `live`: then the vif is about to be taken over, with a predecessor's interface, or one that
-    /// must be made like it at once. Can be called again.
+    /// Called when a vif was found: creates the vif's interface. The front does not see the vif
+    /// yet, unless `live` is true. Then the vif is about to be taken over, with a predecessor's
+    /// interface, or with a new one like it that must be created at once. The call may be repeated.
     ///
     /// # Errors
     /// The reason, in words for the log and the store. The vif is not served.
@@ -140,24 +141,27 @@ pub trait PortProvider: RemoteSide {
     }
     /// Called when a vif that a predecessor left connected is about to be taken over, at once or
     /// when its last owner is gone: frames for its guest are queued from now on. `queues` and
-    /// `front` are the likely arguments of [`connected`](Self::connected). The vif is not this
-    /// process's yet.
+    /// `front` are the likely arguments of [`connected`](Self::connected). The vif does not belong
+    /// to this process yet.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         if let Some(inner) = self.inner_provider() {
             inner.reserve(id, place, queues, front);
         }
     }
-    /// Called when the vif is connected, or was not taken over after all: drops what was
-    /// [reserved](Self::reserve) and is not used. Returns how many queued frames are lost by that.
+    /// Called when the vif is connected, or was not taken over after all: drops the
+    /// [reserved](Self::reserve) ports that are not used. Returns how many queued frames are lost
+    /// by that.
     fn release(&mut self, id: &DeviceId) -> usize {
         self.inner_provider().map_or(0, |inner| inner.release(id))
     }
-    /// For [`Hotplug::Own`]: starts or continues hotplug. Called again until it is done.
+    /// Starts or continues the hotplug of a vif with [`Hotplug::Own`]. It is called again until it
+    /// returns another value than `NotYet`.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.plug(id, place))
     }
-    /// For [`Hotplug::Own`], if this process also removes the vif's directory: starts or continues
-    /// to undo hotplug. Called again until that is done; the directory still exists.
+    /// Starts or continues to undo the hotplug of a vif with [`Hotplug::Own`], if this process also
+    /// removes the vif's directory. It is called again until the hotplug is undone; the directory
+    /// still exists.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         self.inner_provider().map_or(Plugged::Yes, |inner| inner.unplug(id))
     }
@@ -198,7 +202,7 @@ pub trait PortProvider: RemoteSide {
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
     }
-    /// The number (ifindex) of the vif's interface, for [`INTERFACE`]; None: the vif has no
+    /// Returns the number (ifindex) of the vif's interface, for [`INTERFACE`]; None: the vif has no
     /// interface.
     fn interface_number(&mut self, id: &DeviceId) -> Option<u32> {
         self.inner_provider()?.interface_number(id)
@@ -229,7 +233,7 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Ports> PortProvider for F {
     }
 }
 
-/// Ports of a vif that has no interface: every frame is refused, and counted.
+/// Returns the ports of a vif that has no interface. They refuse and count every frame.
 pub fn unplugged(queues: usize) -> Ports {
     (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
 }
@@ -251,9 +255,9 @@ impl FramePort for Unplugged {
 /// State of one vif's hotplug.
 #[derive(Debug)]
 pub(super) enum HotplugState {
-    /// Nothing is left to do.
+    /// No hotplug step is left to do.
     Done,
-    /// This process does the hotplug: ask the provider again.
+    /// This process does the hotplug, and calls the provider again.
     Own(HotplugConfig),
     /// The vif has ended, and the hotplug that this process did is being undone.
     Undone,
@@ -278,7 +282,7 @@ impl HotplugState {
         Ok((if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done }, notes))
     }
 
-    /// Asks the provider again. Returns the result once it is known.
+    /// Calls the provider again. Returns the result once it is known.
     pub(super) fn turn(&mut self, provider: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,
@@ -303,7 +307,7 @@ impl HotplugState {
         matches!(self, Self::Undone)
     }
 
-    /// True if the provider must be asked again.
+    /// True if the provider must be called again.
     pub(super) fn is_pending(&self) -> bool {
         !matches!(self, Self::Done)
     }

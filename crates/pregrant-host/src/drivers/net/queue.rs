@@ -24,8 +24,8 @@ pub(super) struct VifQueue<P: Platform> {
     pub(super) nr_queues: usize,
 }
 
-/// The front's key `{dir}-{what}` of queue `i` of `n`, below its directory; the control ring,
-/// `ctrl`, is of no queue.
+/// Returns the front's key `{dir}-{what}` of queue `i` of `n`, relative to the front's directory.
+/// The control ring, `ctrl`, belongs to no queue.
 pub(super) fn front_key(i: usize, n: usize, dir: &str, what: &str) -> String {
     let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
     format!("{at}{dir}-{what}")

@@ -16,11 +16,11 @@ use std::ops::Deref;
 /// The state of one vif, for tests and tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VifReport {
-    /// The report that devices of all classes have.
+    /// The report that devices of all classes have, for this vif.
     pub device: DeviceReport,
-    /// For each queue: path and counters of TX, then of RX.
+    /// For each queue: the path and the counters of TX, then those of RX.
     pub queues: Vec<(&'static str, DirStats, &'static str, DirStats)>,
-    /// For each queue the memory that it shares with its guest.
+    /// For each queue, the memory that it shares with its guest.
     pub shared: Vec<SharedMemory>,
     /// Number of the guest's pages that the vif has mapped.
     pub mapped_pages: usize,
@@ -33,13 +33,13 @@ pub struct VifReport {
     pub rate: Option<Rate>,
     /// Number of times frames had to wait for the rate limit since the connect.
     pub credit_waits: u64,
-    /// Staging lists that were refused: queue, direction, why.
+    /// The staging lists that were refused, each with its queue, its direction and the reason.
     pub refused: Vec<(usize, &'static str, String)>,
-    /// Frames that the vif's ports dropped.
+    /// The numbers of frames that the vif's ports dropped.
     pub port_drops: Vec<PortDrop>,
 }
 
-/// By which memory a queue's frames reach the backend, for TX and RX.
+/// The memory by which a queue's frames reach the backend, for TX and RX.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedMemory {
     /// The paths, as they are shown, in the order in which they are asked.
@@ -60,7 +60,7 @@ impl Deref for VifReport {
 }
 
 impl VifReport {
-    /// The report of this device, if it is a vif.
+    /// Returns the report of this device, if it is a vif.
     fn of<P: Platform, T: Transport + 'static>(
         device: DeviceReport,
         served: &dyn ServedDevice<P, T>,
@@ -92,7 +92,7 @@ impl VifReport {
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Reports of all vifs.
+    /// Returns the reports of all vifs.
     pub fn reports(&self) -> Vec<VifReport> {
         self.devices().filter_map(|(device, served)| VifReport::of(device, served)).collect()
     }

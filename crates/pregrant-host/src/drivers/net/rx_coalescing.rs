@@ -25,21 +25,21 @@ pub const FRAMES_MAX: u32 = 128;
 /// Largest number of frames to wait for if the load decides.
 const BY_LOAD_MAX: u64 = 32;
 
-/// How many frames must arrive before the guest's end is woken.
+/// The number of frames that must arrive before the guest's end is woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RxCoalescing {
-    /// One event for the next frame.
+    /// The next frame causes an event.
     #[default]
     Off,
-    /// One event for this number of frames.
+    /// An event is sent after this number of frames.
     Frames(u32),
-    /// One event for as many frames as arrived since the last sleep.
+    /// An event is sent after as many frames as arrived since the last sleep.
     Load,
 }
 
 impl RxCoalescing {
-    /// How many answers from now the event is requested for. `came`: number of frames received
-    /// since the last sleep.
+    /// Returns the number of answers after which the event is requested. `came` is the number of
+    /// frames received since the last sleep.
     pub fn ahead(self, came: u64) -> u32 {
         match self {
             _ if came == 0 => 1,

@@ -12,7 +12,7 @@
 use crate::drivers::overdue::{News, Overdue};
 use std::time::{Duration, Instant};
 
-/// Interval between two checks.
+/// The interval between two checks.
 pub(super) const EACH: Duration = Duration::from_secs(1);
 
 /// A connected vif's traffic until now, of all queues.
@@ -20,7 +20,7 @@ pub(super) const EACH: Duration = Duration::from_secs(1);
 pub(super) struct Traffic {
     /// Number of TX requests without an answer.
     pub out: u32,
-    /// Frames that were sent, each of a request or more.
+    /// Number of frames that were sent, each by a request or more.
     pub sent: u64,
     /// Number of frames that arrived.
     pub came: u64,
@@ -36,12 +36,13 @@ pub(super) struct SilentBack {
 }
 
 impl SilentBack {
-    /// Whether a check is due.
+    /// Returns true if the interval since the last check is over.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.checked.is_none_or(|at| now.saturating_duration_since(at) >= EACH)
     }
 
-    /// The vif's traffic is this now; None: it is not connected.
+    /// Records the vif's current traffic, and checks whether the back answers. None: the vif is not
+    /// connected.
     pub(super) fn check(&mut self, now: Instant, traffic: Option<Traffic>) -> Option<News> {
         let Some(traffic) = traffic else {
             *self = Self { checked: Some(now), ..Self::default() };

@@ -22,8 +22,8 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::{DeviceId, KeyValue};
 use std::collections::BTreeMap;
 
-/// A guest whose vifs, or one vif, may send with source addresses that are not its own; None: all
-/// guests.
+/// A guest that may send with source addresses other than its own, on all of its vifs or on one;
+/// None: all guests.
 pub type Spoofing = Option<DeviceChoice>;
 
 /// Ports of the built-in switch, one for each vif.
@@ -48,7 +48,7 @@ struct Reserved {
     sources: Sources,
 }
 
-/// The address in a vif's `mac`.
+/// Parses the address in a vif's key `mac`.
 fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
     let Some(text) = &place.mac else { return Ok(None) };
     let mac = <[u8; 6]>::parse(text.trim_end_matches('\0')).map(MacAddr);
@@ -62,7 +62,7 @@ fn mac_of(place: &HotplugConfig) -> Result<Option<MacAddr>, String> {
 }
 
 impl Stations {
-    /// Makes ports at this switch.
+    /// Creates a provider of ports at this switch.
     pub fn at(switch: &Switch) -> Self {
         Self { switch: switch.clone(), ..Self::default() }
     }
@@ -72,7 +72,7 @@ impl Stations {
         self.spoofing.extend(whose);
     }
 
-    /// A port for each queue of a vif that was [found](PortProvider::found). Uses the
+    /// Returns a port for each queue of a vif that was [found](PortProvider::found). Uses the
     /// [reserved](PortProvider::reserve) ports if their number is right. `front` is the offload
     /// work that the guest accepts to do.
     ///
@@ -111,7 +111,7 @@ impl Stations {
         Ok(Reserved { ports, front, sources })
     }
 
-    /// The source addresses that a vif's guest may use.
+    /// Returns the source addresses that a vif's guest may use.
     fn sources(&self, id: &DeviceId) -> Sources {
         let mac = self.vifs.get(&(id.front.0, id.handle)).and_then(|station| station.mac);
         let may_spoof = |whose: &Spoofing| whose.is_none_or(|vifs| vifs.names(id.front.0, id.handle));
@@ -130,8 +130,8 @@ impl PortProvider for Stations {
         Ok(Notes::new())
     }
 
-    /// If the address is invalid, or the switch is full, nothing is reserved: the connect reports
-    /// it.
+    /// Reserves the vif's port. If the address is invalid, or the switch is full, nothing is
+    /// reserved, and the connect reports that.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
         let Ok(mac) = mac_of(place) else { return };
         let key = (id.front.0, id.handle);

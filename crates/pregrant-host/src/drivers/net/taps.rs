@@ -33,32 +33,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The address that Linux's netback gives its interfaces. It is the highest, so that no bridge
-/// takes it as its own.
+/// The address that Linux's netback gives its interfaces. It is the highest one, so that no bridge
+/// uses it as its own address.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
 /// Interval of checks of the scripts of vifs that are gone.
 const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
-/// How long a bridge may take to forward for a port whose link came up. (The kernel checks links
-/// once a second, and may be late.)
+/// The time within which a bridge must forward for a port whose link came up. (The kernel checks
+/// links once a second, and may be late.)
 const FORWARDS: Duration = Duration::from_secs(3);
 
-/// All taps of a backend.
+/// The taps of all vifs of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
     /// The rest of the time [`FORWARDS`], which all vifs share, since no queue is served meanwhile.
     patience: Duration,
     /// Scripts of vifs that are gone, in the order in which the vifs went.
     ending: Vec<Ending>,
-    /// Hotplugs that failed since the last call.
+    /// Hotplugs that have failed since the last call.
     failures: Vec<(DeviceId, String)>,
-    /// When the service last refused a connection.
+    /// Time at which the hotplug service last refused a connection.
     refused: Option<Instant>,
     way: TransportKind,
-    /// Who connects vifs to the network.
+    /// The process that connects vifs to the network.
     hotplug: Hotplug,
-    /// Socket of the process that runs scripts; None: this process runs them.
+    /// The socket of the process that runs scripts; None: this process runs them.
     scripts: Option<PathBuf>,
 }
 
@@ -66,25 +66,25 @@ struct Placed {
     tap: Tap,
     place: HotplugConfig,
     script: Option<Run>,
-    /// Descriptors of ports that were just made.
+    /// Descriptors of ports that were just created. A worker polls them.
     readable: Vec<OwnedFd>,
-    /// A script connected the vif to the network, and must be run again to undo that.
+    /// True if a script connected the vif to the network, and must be run again to undo that.
     scripted: bool,
-    /// The vif is a predecessor's, which may have run its script.
+    /// True if a predecessor created the vif, and may have run its script.
     reattached: bool,
     /// The MTU that the interface had before it was lowered for the guest.
     mtu_limit: MtuLimit,
-    /// The link has just come up, and the bridge may not forward yet.
+    /// True if the link has just come up, and the bridge may not forward yet.
     settling: bool,
     /// The link is up.
     is_up: bool,
-    /// Whether the interface still exists and where, and why a removed one was not made again, as
-    /// last logged.
+    /// The state of the interface as last logged: where it is, or that it was removed and why it
+    /// was not created again.
     seen: Whereabouts,
     failed: Option<String>,
 }
 
-/// A vif that is gone, whose script must still run, or runs.
+/// A vif that was removed, and whose script must still be run or is running.
 struct Ending {
     id: DeviceId,
     name: String,
@@ -113,7 +113,7 @@ impl Placed {
         Ok(note.into_iter().collect())
     }
 
-    /// Checks the interface; returns what changed since the last call.
+    /// Checks the interface, and returns what has changed since the last call.
     fn check(&mut self, hotplug: Hotplug) -> Notes {
         let now = self.tap.whereabouts();
         if now == Whereabouts::Gone {
@@ -190,8 +190,8 @@ impl Placed {
         vec![(log::Level::Warn, text)]
     }
 
-    /// The script that undoes what an earlier script did, if there was one. Returns it at most
-    /// once.
+    /// Returns the script that undoes what an earlier script did, if there was one. It is returned
+    /// at most once.
     fn undo(&mut self, scripts: Option<&PathBuf>) -> Option<Run> {
         if let Some(run) = self.script.as_mut().filter(|run| run.what() != What::Offline) {
             run.end();
@@ -228,23 +228,23 @@ impl Taps {
         self.way = way;
     }
 
-    /// Sets who connects vifs to the network; the default is this process.
+    /// Sets the process that connects vifs to the network; the default is this process.
     pub fn set_hotplug(&mut self, hotplug: Hotplug) {
         self.hotplug = hotplug;
     }
 
-    /// Has scripts run by the service at this socket instead of this process.
+    /// Makes the service at this socket run scripts instead of this process.
     pub fn ask_for_scripts_at(&mut self, socket: PathBuf) {
         self.scripts = Some(socket);
     }
 
-    /// Number of scripts that run.
+    /// Returns the number of scripts that are running.
     fn nr_runs(&self) -> usize {
         let placed = self.taps.values().filter_map(|placed| placed.script.as_ref());
         placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_started()).count()
     }
 
-    /// Whether another script may start while `nr_runs` run.
+    /// Tells whether another script may start while `nr_runs` run.
     fn room(&self, nr_runs: usize) -> Capacity {
         match self.refused {
             _ if nr_runs >= RUNS_MAX => Capacity::None,
@@ -253,7 +253,7 @@ impl Taps {
         }
     }
 
-    /// Continues a vif's script; None: it has none.
+    /// Continues a vif's script. None: the vif has none.
     fn turn_script(&mut self, id: &DeviceId) -> Option<Plugged> {
         let room = self.room(self.nr_runs());
         let placed = self.taps.get_mut(&(id.front.0, id.handle))?;
@@ -268,8 +268,8 @@ impl Taps {
         Some(turned)
     }
 
-    /// Continues the scripts of vifs that are gone: first those that run, then as many more as
-    /// there is room for.
+    /// Continues the scripts of vifs that were removed: first the scripts that are running, then as
+    /// many more as there is room for.
     fn turn_ending(&mut self) {
         let mut nr_runs = self.nr_runs();
         let mut ending = std::mem::take(&mut self.ending);
@@ -293,8 +293,8 @@ impl Taps {
     }
 
     /// Waits until the bridges forward for all taps whose links came up. Frames that guests sent
-    /// meanwhile are in their rings; they would be lost at a port that does not forward yet, their
-    /// own or another's.
+    /// meanwhile are in their rings; the frames would be lost at a port that does not forward yet,
+    /// whether it is their sender's or their receiver's.
     fn settle(&mut self) {
         let began = Instant::now();
         let mut settling: Vec<_> = self.taps.values_mut().filter(|placed| placed.settling).collect();
@@ -387,7 +387,7 @@ fn open(place: &HotplugConfig, live: bool) -> io::Result<(Tap, bool, Notes)> {
     Ok((tap, is_there, notes))
 }
 
-/// The script that connects a vif to the network; None: it joins its `bridge`.
+/// Returns the script that connects a vif to the network; None: the vif joins its `bridge`.
 fn script_of(place: &HotplugConfig) -> Option<&str> {
     place.script.as_deref().filter(|script| Path::new(script).exists())
 }

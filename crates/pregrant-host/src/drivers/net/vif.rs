@@ -52,13 +52,13 @@ pub(super) struct VifInstance<P: Platform> {
     provider: SharedProvider,
     hotplug: Hotplug,
     plug: HotplugState,
-    /// The log has a line that the guest receives no frames.
+    /// True if the log has a line that the guest receives no frames.
     stalled: bool,
-    /// The vif has an interface that others may rename, move or remove.
+    /// True if the vif has an interface that others may rename, move or remove.
     has_interface: bool,
-    /// The number in xenstore may not be the interface's any more.
+    /// True if the number in xenstore may not be the interface's any more.
     renumbered: bool,
-    /// The rate limit as last logged.
+    /// The rate limit that was logged last.
     said_rate: Option<Rate>,
     /// Number of frames that were too long for the guest when the interface's MTU was last set.
     too_long: u64,
@@ -66,7 +66,7 @@ pub(super) struct VifInstance<P: Platform> {
     /// [check](PeriodicCheck::check).
     said_grefs: usize,
     seen_grefs: usize,
-    /// A warning was logged, for any vif, that its guest is not isolated.
+    /// True once a warning was logged, for any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
 }
 
@@ -122,7 +122,7 @@ impl<P: Platform> VifInstance<P> {
         }
     }
 
-    /// Logs what happened to the vif's interface, if it has one.
+    /// Logs the changes of the vif's interface, if it has one.
     fn check_interface(&mut self, id: &DeviceId, log: &DeviceLog) {
         let notes = self.provider.borrow_mut().check(id);
         self.renumbered |= !notes.is_empty();
@@ -148,12 +148,12 @@ impl<P: Platform> VifInstance<P> {
         self.seen_grefs = pages;
     }
 
-    /// Frames that the vif's ports dropped.
+    /// Returns the numbers of frames that the vif's ports dropped.
     pub(super) fn port_drops(&self) -> Vec<PortDrop> {
         self.drops.as_ref().map_or_else(Vec::new, |drops| drops.read())
     }
 
-    /// Closes the vif because its control ring violated the protocol.
+    /// Creates the fault that closes the vif because its control ring violated the protocol.
     #[cold]
     fn fault(fault: PeerFault) -> RingFault {
         RingFault { key: front_key(0, 1, "ctrl", "ring-ref"), fault }

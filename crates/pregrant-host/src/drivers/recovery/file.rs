@@ -48,18 +48,18 @@ const ALL: std::ops::Range<i64> = 0..i64::MAX;
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
 
-/// Why a file is not locked.
+/// The reason why a file could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// Another process has the lock.
     #[error("process {owner} has locked {path}; stop that process first")]
     Held {
-        /// Path of the lock file.
+        /// The path of the lock file.
         path: PathBuf,
-        /// The owner, as it wrote itself into the file.
+        /// The owner's description of itself, as it is in the file.
         owner: String,
     },
-    /// The file cannot be made or locked.
+    /// The file cannot be created or locked.
     #[error("{path}: {source}; is the directory writable for this user?")]
     Failed {
         /// Path of the lock file.
@@ -69,8 +69,8 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// The owner of the lock at `path`, as it wrote itself into the file; None: the lock is free.
-    /// The check itself locks out no one.
+    /// Returns the owner of the lock at `path`, as it described itself in the file; None: the lock
+    /// is free. The check itself locks out no process.
     #[must_use]
     pub fn owner(path: &Path) -> Option<String> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -113,7 +113,7 @@ impl Lock {
     }
 }
 
-/// The owner's text in a lock file.
+/// Reads the owner's description in a lock file.
 fn owner_in(file: &mut File) -> String {
     let mut owner = String::new();
     let _ = file.take(16).read_to_string(&mut owner);
@@ -130,12 +130,12 @@ fn open(path: &Path) -> Result<File, Errno> {
 }
 
 impl FileRecovery {
-    /// Keeps everything below `dir`.
+    /// Creates a recovery that keeps its files below `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// Path of a device's lock file.
+    /// Returns the path of a device's lock file.
     pub fn lock_of(&self, id: &DeviceId) -> PathBuf {
         self.dir.join(device_name(id)).join(LOCK)
     }
@@ -215,7 +215,7 @@ mod tests {
         DeviceId { class: Class::VIF, front: DomId(front), back: DomId(0), handle: 1 }
     }
 
-    /// Asking for the owner locks out no one and writes nothing.
+    /// Asking for the owner of a lock does not take the lock, and writes nothing.
     #[test]
     fn a_lock_is_asked_and_not_taken() {
         let scratch = Scratch::new("asked");

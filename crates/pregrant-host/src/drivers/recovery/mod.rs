@@ -32,26 +32,26 @@ pub trait Recovery<P> {
     /// Makes this process the only owner of the device, until the value is dropped or the process
     /// dies. The error names the present owner.
     fn own(&mut self, p: &P, id: &DeviceId) -> Result<Box<dyn Any>, String>;
-    /// Memory of `bytes` bytes that belongs to the device, under a name that the class chooses,
-    /// with the content that a predecessor left. None: no memory is kept.
+    /// Returns memory of `bytes` bytes that belongs to the device, under a name that the class
+    /// chooses, with the content that a predecessor left. None: no memory is kept.
     ///
     /// # Errors
     /// There is no memory to be had, in words for the log: the device works but does not survive a
     /// crash.
     fn page(&mut self, p: &P, id: &DeviceId, name: &str, bytes: usize) -> Result<Option<KeptBytes>, String>;
-    /// Called when the device is gone for good: forgets its memory.
+    /// Called when the device was removed for good: forgets the device's memory.
     fn forget(&mut self, p: &P, id: &DeviceId);
-    /// The domain's devices of this class for which something is kept, whether they exist or not.
-    /// `own` is the domain.
+    /// Returns the domain's devices of this class for which something is kept, whether they exist
+    /// or not. `own` is the domain.
     fn kept(&mut self, p: &P, class: Class, own: DomId) -> Vec<DeviceId>;
 }
 
-/// Name of the directory with all that is kept of a device, such as `vif5.0`.
+/// Returns the name of the directory with everything that is kept of a device, such as `vif5.0`.
 pub fn device_name(id: &DeviceId) -> String {
     format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
 }
 
-/// The device of a page's name, in domain `back`, if it is of this class.
+/// Returns the device that a page's name contains, in domain `back`, if it is of this class.
 pub fn device_of(page: &str, class: Class, back: DomId) -> Option<DeviceId> {
     let (front, handle) = page.split_once('/')?.0.strip_prefix(class.name())?.split_once('.')?;
     let front = DomId(front.parse().ok()?);

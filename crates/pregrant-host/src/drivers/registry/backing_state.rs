@@ -14,11 +14,11 @@
 use super::retry_interval::retry_interval;
 use std::time::{Duration, Instant};
 
-/// Pause after the first failed try.
+/// The pause after the first failed try.
 const PAUSE_LEAST: Duration = Duration::from_millis(500);
 /// Longest pause: a repair is noticed within this time.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
-/// How long another process may use the backing before it counts as missing.
+/// The time that another process may use the backing before it counts as missing.
 pub(super) const BUSY_MOST: Duration = Duration::from_secs(10);
 
 /// The state of a device's backing as far as known, and the time of the next try. The default is
@@ -28,28 +28,28 @@ pub(super) struct BackingState {
     known: Known,
     /// Time of the first failed try since the device last connected.
     failing_since: Option<Instant>,
-    /// The reason that was logged.
+    /// The reason that was logged last.
     logged: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 enum Known {
-    /// The backing was not tried, or no try was conclusive. The time says when it is tried without
-    /// a front; None: it is not.
+    /// The backing was not tried, or no try was conclusive. The time is that of the next try
+    /// without a front; None: there will be none.
     Untried(Option<Instant>),
     /// The backing was available when it was last tried or used.
     #[default]
     Present,
     /// A front is there, and waits because another process uses the backing.
     Busy { who: String, since: Instant, next: Instant, was_tried: bool },
-    /// The backing is unavailable.
+    /// The backing is unavailable, because it is missing or another process has it.
     Missing {
         why: String,
         /// The front is not connected before this time.
         until: Instant,
-        /// When the backing is tried again without a front; None while a front waits.
+        /// Time of the next try without a front; None while a front waits.
         next: Option<Instant>,
-        /// False: another process has the backing, so it may exist.
+        /// False if another process has the backing, so that it may exist.
         is_certain: bool,
     },
 }
@@ -57,21 +57,21 @@ enum Known {
 /// The decision for a front that is about to connect while another process has the backing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Busy {
-    /// The front waits, from now on.
+    /// The front must wait from now on.
     Begins,
-    /// The front waits on.
+    /// The front, which waits already, must wait longer.
     GoesOn,
     /// The front has waited for too long.
     TooLong,
 }
 
 impl BackingState {
-    /// For a device that was just found.
+    /// Creates the state for a device that was just found.
     pub(super) fn found(now: Instant) -> Self {
         Self { known: Known::Untried(Some(now)), ..Self::default() }
     }
 
-    /// Why the front is not connected.
+    /// Returns the reason why the front is not connected.
     pub(super) fn why(&self) -> Option<&str> {
         match &self.known {
             Known::Busy { who, .. } => Some(who),
@@ -89,25 +89,25 @@ impl BackingState {
         }
     }
 
-    /// Whether a front that could be connected must wait.
+    /// Returns true if a front that could be connected must wait.
     pub(super) fn is_paused(&self, now: Instant) -> bool {
         matches!(self.known, Known::Missing { until, .. } if now < until)
     }
 
-    /// Called when the toolstack has named another backing: forgets what was known, and tries it at
-    /// once.
+    /// Called when the toolstack has named another backing: forgets what was known about the old
+    /// one, and tries the new one at once.
     pub(super) fn changed(&mut self, now: Instant) {
         *self = Self { logged: self.logged.take(), ..Self::found(now) };
     }
 
-    /// The backing seems to be available, without a front. If a front that connects now finds
-    /// otherwise, the pauses continue where they were.
+    /// Called when the backing seems to be available, without a front. If it turns out to be
+    /// unavailable for a front that connects now, the pauses continue where they were.
     pub(super) fn is_there(&mut self) {
         self.known = Known::Present;
     }
 
-    /// The backing is missing (`is_certain`), or another process uses it. It is tried again after a
-    /// pause.
+    /// Called when the backing is missing (`is_certain`), or another process uses it. It is tried
+    /// again after a pause.
     pub(super) fn fails(&mut self, now: Instant, why: &str, is_certain: bool) {
         let since = *self.failing_since.get_or_insert(now);
         let pause = now.duration_since(since).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -135,14 +135,15 @@ impl BackingState {
         busy
     }
 
-    /// The front that waited is gone.
+    /// Called when the front that waited is gone.
     pub(super) fn end_busy(&mut self) {
         if let Known::Busy { was_tried, .. } = self.known {
             self.known = if was_tried { Known::Present } else { Known::Untried(None) };
         }
     }
 
-    /// When the backing is tried again for a front that waits because another process uses it.
+    /// Returns the time at which the backing is tried again for a front that waits because another
+    /// process uses it.
     pub(super) fn busy_check(&self) -> Option<Instant> {
         match self.known {
             Known::Busy { next, .. } => Some(next),
@@ -157,7 +158,7 @@ impl BackingState {
         Some(self.failing_since.map_or(Duration::ZERO, |since| now.duration_since(since)))
     }
 
-    /// When the backing is tried without a front.
+    /// Returns the time at which the backing is tried without a front.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.known {
             Known::Untried(next) | Known::Missing { next, .. } => next,

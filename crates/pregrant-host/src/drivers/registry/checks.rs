@@ -76,7 +76,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Checks what it is time to check.
+    /// Runs all checks of devices that are due.
     pub(super) fn run_checks(&mut self) {
         let now = Instant::now();
         let due: Vec<_> = self.due_by(now, |stage| stage.backing()?.busy_check());
@@ -100,13 +100,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Devices whose check is due.
+    /// Returns the devices whose check is due.
     fn due_by(&self, now: Instant, check: impl Fn(&Stage<P>) -> Option<Instant>) -> Vec<DeviceId> {
         let due = self.devices.iter().filter(|served| check(&served.stage).is_some_and(|at| at <= now));
         due.map(|served| served.device.id()).collect()
     }
 
-    /// Time until the next check is due.
+    /// Returns the time until the next check is due.
     pub(super) fn check_due(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let checks =

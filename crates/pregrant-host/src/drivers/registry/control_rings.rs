@@ -22,7 +22,7 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Which control rings have work, which are idle and armed, and which are paused.
+/// The state of all control rings: active (with work), armed (idle), or paused.
 #[derive(Default)]
 pub(super) struct ControlRings {
     /// Connected devices by the event channel of their control ring.
@@ -30,9 +30,10 @@ pub(super) struct ControlRings {
     /// Devices whose control ring is served in each control turn.
     pub(super) active: BTreeSet<DeviceId>,
     paused: BTreeMap<DeviceId, Instant>,
-    /// Where the next check for lost events starts.
+    /// The index at which the next check for lost events starts.
     checked: usize,
-    /// This thread has not asked for events since its last control turn.
+    /// True if this thread has neither slept nor polled since its last control turn, so that the
+    /// next one must poll the platform for events.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }
@@ -82,7 +83,7 @@ impl ControlRings {
         self.active.extend(self.by_port.values().filter(|id| !self.paused.contains_key(id)));
     }
 
-    /// Serves rings again whose pause is over.
+    /// Makes rings active again whose pause is over.
     pub(super) fn end_pauses(&mut self) {
         if self.paused.is_empty() {
             return;
@@ -98,7 +99,7 @@ impl ControlRings {
         });
     }
 
-    /// Does not serve the ring for this long.
+    /// Stops serving the ring for this long.
     pub(super) fn pause(&mut self, id: DeviceId, pause: Duration) {
         self.active.remove(&id);
         self.paused.insert(id, Instant::now() + pause);
@@ -109,19 +110,20 @@ impl ControlRings {
         self.by_port.is_empty()
     }
 
-    /// Time until the first pause is over.
+    /// Returns the time until the first pause is over.
     pub(super) fn due(&self) -> Option<Duration> {
         let first = self.paused.values().min()?;
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// This thread has slept or polled, so it has seen all events.
+    /// Called after this thread has slept or polled, which shows it all events.
     pub(super) fn events_seen(&mut self) {
         self.asks = false;
     }
 
-    /// True if a guest has published work on an armed ring; an event has reported it, or will.
-    /// Checks some rings in each call, or with `all` all of them, and makes those with work active.
+    /// True if a guest has published work on an armed ring. An event has reported that work, or
+    /// will. Checks some rings in each call, or with `all` all of them, and makes those with work
+    /// active.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 const PAUSED: &str = "control ring throttled: the frontend sends too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The control turn of each live device with something in its own ring. True when there was
-    /// something to do.
+    /// Runs the control turn of each live device that has something to do in its own ring. Returns
+    /// true if there was something to do.
     pub(super) fn turn_devices(&mut self) -> bool {
         self.check_control_rings();
         self.control_rings.end_pauses();
@@ -119,7 +119,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fault(fault) | work
     }
 
-    /// Whether a guest showed work in a device's own ring that is armed.
+    /// Returns true if a guest has published work on an armed control ring.
     pub(super) fn control_ring_is_pending(&mut self) -> bool {
         self.control_rings.is_pending(&mut self.devices, is_lifted())
     }

@@ -19,11 +19,11 @@ use std::time::Duration;
 /// The state of one device of any class, for the status and for tests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceReport {
-    /// Class, guest and number of the device.
+    /// The class, the guest and the number of the device.
     pub id: DeviceId,
     /// The back's xenbus state.
     pub state: XenbusState,
-    /// Why this end closed the device, if it did.
+    /// The reason why this end closed the device, if it did.
     pub failed: Option<String>,
     /// Number of times the device was closed because of a fault.
     pub faults: u64,
@@ -33,17 +33,17 @@ pub struct DeviceReport {
     /// Number of log lines that were left out because the device caused too many
     /// ([`DeviceLog`](crate::drivers::device_log::DeviceLog)).
     pub lines_left_out: u64,
-    /// Why this end last closed the device, even if it is connected again.
+    /// The reason why this end last closed the device, even if it is connected again.
     pub last_failure: Option<String>,
-    /// Why the backing is unavailable, if the device is not connected for that reason.
+    /// The reason why the backing is unavailable, if the device is not connected because of that.
     pub waits_for: Option<String>,
-    /// Whether the backing was tried; false: it is unknown whether it is available.
+    /// True if the backing was tried; false: it is unknown whether it is available.
     pub is_tried: bool,
     /// Worker time in nanoseconds that its queues used while other queues wanted the same worker.
     pub worker_ns: u64,
     /// True if the rings were taken over from a predecessor.
     pub reattached: bool,
-    /// Time since its queues became live; None: they are not.
+    /// The time since the device's queues became live; None: they are not live.
     pub connected: Option<Duration>,
     /// Number of the guest's pages that the device has mapped, or may have at any moment, apart
     /// from kept pages.
@@ -53,7 +53,8 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    /// For a device that a predecessor left connected, and that waits for its backing.
+    /// Creates the report of a device that a predecessor left connected, and that waits for its
+    /// backing.
     pub(super) fn waiting(id: DeviceId, state: XenbusState, why: &str) -> Self {
         Self {
             id,
@@ -91,7 +92,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
 pub(super) struct History {
     /// Number of times this end closed the device.
     pub(super) failures: u64,
-    /// The reason of the last of these.
+    /// The reason of the last of these failures.
     pub(super) last_failure: Option<String>,
     /// True if the rings were taken over from a predecessor.
     pub(super) reattached: bool,
@@ -100,7 +101,7 @@ pub(super) struct History {
 }
 
 impl<P: Platform, T: Transport + 'static> Instance<P, T> {
-    /// Whether this device's front changed a key that we watch.
+    /// Returns true if this device's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
         let is_about = |key: &&str| self.device.is_peer_key_event(event, key);
         self.device.is_peer_event(event) || self.front_keys().iter().any(is_about)
@@ -112,7 +113,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         watch(&self.device, self.front_keys(), xs)
     }
 
-    /// Ends these watches.
+    /// Removes the device's watches.
     pub(super) fn unwatch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         unwatch(&self.device, self.front_keys(), xs)
     }
@@ -131,7 +132,7 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.is_connected() == (self.served.back().connection() != Connection::None)
     }
 
-    /// Keys of the front that may change while it is connected.
+    /// Returns the keys of the front that may change while it is connected.
     fn front_keys(&self) -> &'static [&'static str] {
         self.served.back().rules().front_keys
     }

@@ -7,11 +7,12 @@ use pregrant::xenstore::Transport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What the domain's backend directory holds: devices that are served, held by others, or ignored.
+/// The devices that are in the domain's backend directory: devices that are served, held by others,
+/// or ignored.
 pub(super) struct Directory<P: Platform, T: Transport + 'static> {
-    /// A device's directory may have appeared that was not checked.
+    /// True if a device's directory may have appeared that was not checked.
     pub(super) rescan: bool,
-    /// The kept memory of devices that are gone was freed, which is done once.
+    /// True once the kept memory of removed devices was freed, which is done only once.
     pub(super) has_cleared: bool,
     /// Devices that another process still has, and that are tried again.
     pub(super) held: BTreeMap<DeviceId, Held<P, T>>,
@@ -25,17 +26,17 @@ impl<P: Platform, T: Transport + 'static> Default for Directory<P, T> {
     }
 }
 
-/// A device that its last owner has not released yet, or whose backing it has not released.
+/// A device that its last owner has not released yet, or whose backing is not released.
 pub(super) struct Held<P: Platform, T: Transport + 'static> {
     /// Time of the first try.
     pub(super) since: Instant,
-    /// The owner of the device, or what is missing.
+    /// The owner of the device, or a text that says what is missing.
     pub(super) why: String,
-    /// Time of the next try; None: it is given up until the directory changes.
+    /// The time of the next try; None: there is none until the directory changes.
     pub(super) next: Option<Instant>,
-    /// True if this was logged.
+    /// True if the reason was logged.
     pub(super) is_logged: bool,
-    /// The device as it was made, if it waits for its backing.
+    /// The device as it was created, if it waits for its backing.
     pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
 }
 

@@ -35,8 +35,8 @@ use std::any::Any;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long to retry a device whose last owner is dying (docs/protocol 1.1). Others are served
-/// meanwhile.
+/// The time for which opening a device is tried again whose last owner is dying
+/// (docs/protocol 1.1). Other devices are served meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Gives a device its kept memory. If that fails, it is logged for the device.
@@ -56,14 +56,14 @@ struct Placed<P: Platform, T: Transport + 'static> {
     log: DeviceLog,
     owned: Option<Box<dyn Any>>,
     left: PreviousState,
-    /// The rings that a predecessor left may be usable.
+    /// True if the rings that a predecessor left may be usable.
     live: bool,
-    /// Why the port or image cannot be made; None: it was made.
+    /// The reason why the port or image could not be created; None: it was created.
     misplaced: Option<String>,
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The meaning of an event that is no served front's.
+    /// Returns the meaning of an event that belongs to no served front.
     pub(super) fn meaning_of(&self, event: &WatchEvent) -> Changed {
         // Another token: a front's key, of a device that is not served, or not yet. Its path is as
         // the guest likes.
@@ -72,12 +72,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         rules.map_or(Changed::Nothing, |rules| below_watch(event, self.platform.domid(), &rules))
     }
 
-    /// The part of a device's class for taking over from a predecessor.
+    /// Returns the part of a device's class that takes over devices from a predecessor.
     fn takeover(&mut self, id: &DeviceId) -> Option<&mut dyn Takeover<T>> {
         self.classes.iter_mut().find(|class| class.rules().class == id.class)?.takeover()
     }
 
-    /// Finds new devices, and forgets those whose directory is gone.
+    /// Finds new devices, and forgets those whose directory was removed.
     pub(super) fn scan(&mut self) -> Result<(), BackendError> {
         let mut seen = Vec::new();
         let back = self.platform.domid();
@@ -136,7 +136,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             .is_some())
     }
 
-    /// Frees, once, what is kept of devices that the toolstack removed while no backend ran.
+    /// Frees, once, everything that is kept of devices that the toolstack removed while no backend
+    /// ran.
     fn forget_gone(&mut self) -> Result<(), BackendError> {
         let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.directory.has_cleared) else {
             return Ok(());
@@ -173,7 +174,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.directory.left_alone.iter().any(|id| had(id).is_none())
     }
 
-    /// Drops what is queued for a device's guest, if the device is not connected.
+    /// Drops the frames that are queued for a device's guest, if the device is not connected.
     fn release(&mut self, id: &DeviceId) {
         let Some(takeover) = self.takeover(id) else { return };
         let lost = takeover.release(id);
@@ -349,9 +350,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// The device's last owner still has it: retries for a second, then when the directory changes.
-    /// `busy`: the backing is locked by a dying process, or missing; retries as long as the guest
-    /// waits.
+    /// Keeps a device for later that its last owner still has: it is tried again for a second, and
+    /// then when the directory changes. If `busy` is true, the backing is locked by a dying
+    /// process, or missing; it is then tried again as long as the guest waits.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
         let first = Held { since: now, why: String::new(), next: Some(now), is_logged: false, made: None };
@@ -377,7 +378,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Tries again what a dying process still had. True: check again soon.
+    /// Tries again to open devices that a dying process still had. Returns true if they must be
+    /// checked again soon.
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
         let is_due = |held: &Held<P, T>| held.next.is_some_and(|at| at <= now);

@@ -151,8 +151,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// The front is gone, or `online` is 0: the device stays closed until the toolstack removes its
-    /// directory and `scan` notices. If it was forgotten now, it would be found again at once.
+    /// Called when the front is gone, or `online` is 0. The device stays closed until the toolstack
+    /// removes its directory and `scan` notices that. If the device was forgotten now, it would be
+    /// found again at once.
     fn over(&mut self, id: DeviceId) {
         self.closed(id);
         if self.config.removes
@@ -167,7 +168,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.share_pages(id.front);
     }
 
-    /// A line in the log of a device that is served.
+    /// Writes a line to the log of a device that is served.
     fn say(&self, id: DeviceId, level: Level, text: &dyn Display) {
         if let Some(served) = self.devices.get(&id) {
             served.say(level, text);
@@ -221,7 +222,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// The toolstack changed one of the class's own keys.
+    /// Called when the toolstack has changed one of the class's own keys.
     pub(super) fn own_key_changed(&mut self, id: &DeviceId, key: &str) {
         let Some(served) = self.devices.get_mut(id) else { return };
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
@@ -270,7 +271,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fail_with(id, why, Some(Level::Info));
     }
 
-    /// Like [`fail`](Self::fail), with a log line at this level, if it is news.
+    /// Closes the device as [`fail`](Self::fail) does, with a log line at this level if the reason
+    /// is new.
     pub(super) fn fail_with(&mut self, id: DeviceId, why: &dyn Display, news: Option<Level>) {
         if !self.has_returned(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
             return;

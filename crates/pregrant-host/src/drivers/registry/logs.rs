@@ -1,4 +1,5 @@
-//! The logs of a backend's devices, from when each was found until nothing is under way for it.
+//! The logs of a backend's devices. A device has a log from the time at which it was found until
+//! all work for it has ended.
 //!
 //! ```text
 //!   found --> current, as long as its directory is there --removed--> ending, as long as its remote side works for it --> ended
@@ -16,22 +17,22 @@ pub(super) struct Logs {
     budget: DeviceLogs,
     /// The log of each device, including those that another owner has.
     current: BTreeMap<DeviceId, DeviceLog>,
-    /// The logs of devices that are gone, as long as their class has something under way for them.
+    /// The logs of devices that were removed and for which their class still has work under way.
     ending: Vec<DeviceLog>,
 }
 
 impl Logs {
-    /// The log of a device that was found.
+    /// Returns the log of a device that was found.
     pub(super) fn of(&mut self, id: DeviceId) -> &DeviceLog {
         self.current.entry(id).or_insert_with(|| self.budget.of(id))
     }
 
-    /// The log of a device that was found before.
+    /// Returns the log of a device that was found before.
     pub(super) fn get(&self, id: &DeviceId) -> Option<&DeviceLog> {
         self.current.get(id)
     }
 
-    /// The log for a line about a device that may be gone.
+    /// Returns the log for a line about a device that may have been removed.
     pub(super) fn of_any(&self, id: DeviceId) -> DeviceLog {
         let ending = self.ending.iter().find(|log| log.id() == id);
         ending.or_else(|| self.get(&id)).cloned().unwrap_or_else(|| self.budget.of(id))
@@ -48,7 +49,8 @@ impl Logs {
         });
     }
 
-    /// Called when a device is gone; `is_ending`: its class still has work under way for it.
+    /// Called when a device was removed. `is_ending` is true if the device's class still has work
+    /// under way for it.
     pub(super) fn removed(&mut self, id: &DeviceId, log: DeviceLog, is_ending: bool) {
         if is_ending {
             self.ending.push(log);

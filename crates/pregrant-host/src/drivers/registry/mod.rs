@@ -87,22 +87,22 @@ use watch::{Changed, watch_of};
 /// Largest number of xenstore events that one call of [`Backend::control`] handles.
 pub const EVENTS_PER_TURN: usize = 128;
 
-/// Why the whole backend (not a single device) cannot continue.
+/// The reason why the whole backend, and not only one device, cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The connection to xenstore has ended, or xenstore refused a request.
     #[error("xenstore: {0}")]
     Store(#[from] XsError),
-    /// A key of our own is of no use.
+    /// A key of the backend's own directories has a value that cannot be used.
     #[error("{0}")]
     Device(#[from] DeviceError),
 }
 
-/// How a backend serves its devices, of any class.
+/// The configuration of a backend, for devices of all classes.
 pub struct BackendConfig<P> {
-    /// Lets devices outlive this process, and takes over those that outlived a predecessor.
+    /// Lets devices outlive this process, and takes over devices that outlived a predecessor.
     pub recovery: Option<Box<dyn Recovery<P>>>,
-    /// Whether this process removes the directories of devices that have ended. (The toolstack does
+    /// True if this process removes the directories of devices that have ended. (The toolstack does
     /// so only for its own domain.)
     pub removes: bool,
     /// Returns another driver that has the device and keeps it, as text with a remedy; None: there
@@ -111,12 +111,12 @@ pub struct BackendConfig<P> {
     /// Largest number of pages of one guest that may be mapped, for devices that connect from now
     /// on.
     pub page_limit: usize,
-    /// Whether to throttle fronts: not to watch one for a while that asks for steps without end,
-    /// and to pause a control ring that is never empty.
+    /// True if fronts are throttled: a front that asks for steps without end is not watched for a
+    /// while, and a control ring that is never empty is paused.
     pub limits_steps: bool,
 }
 
-/// The type of [`BackendConfig::had_by_others`].
+/// A function that returns why a device is left to another owner; None: it is not.
 pub type HadByOthers = Box<dyn Fn(&DeviceId) -> Option<String>>;
 
 impl<P> Default for BackendConfig<P> {
@@ -133,17 +133,17 @@ impl<P> Default for BackendConfig<P> {
 
 /// The worker threads of a backend.
 pub struct WorkerConfig {
-    /// Number of workers, if each serves several devices.
+    /// Number of workers, unless each device has its own.
     pub workers: usize,
-    /// Which worker gets a queue.
+    /// Chooses the worker that gets a queue.
     pub place: Placement,
-    /// Whether frames from guest to guest are delivered in the sender's or in the receiver's turn.
+    /// The turn, the sender's or the receiver's, in which frames from guest to guest are delivered.
     pub rx_context: RxContext,
-    /// How workers wait for work.
+    /// The workers' behaviour when they find no work.
     pub mode: Mode,
-    /// Called first in each worker thread.
+    /// A function that each worker thread calls first.
     pub each_start: EachStart,
-    /// A periodic call of each, between batches.
+    /// A function that each worker thread calls periodically, between batches.
     pub each_turn: EachTurn,
 }
 
@@ -196,8 +196,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         })
     }
 
-    /// Has queues served by worker threads instead of this thread. Call it before the first device
-    /// is found.
+    /// Starts worker threads, which serve the queues instead of this thread. It must be called
+    /// before the first device is found.
     ///
     /// # Errors
     /// A thread, or a handle of the domain for it, could not be created: the reason in words.
@@ -227,17 +227,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// The platform of the devices.
+    /// Returns the platform of the devices.
     pub fn platform(&self) -> &P {
         &self.platform
     }
 
-    /// The configuration, to be changed for what happens from now on.
+    /// Returns the configuration, so that it can be changed for the future.
     pub fn config_mut(&mut self) -> &mut BackendConfig<P> {
         &mut self.config
     }
 
-    /// One of the classes, by its type; None: this backend does not serve it.
+    /// Returns the class of this type, or None if this backend does not serve it.
     pub fn class_mut<C: DeviceClass<P, T>>(&mut self) -> Option<&mut C> {
         self.classes.iter_mut().find_map(|class| (&mut **class as &mut dyn Any).downcast_mut())
     }
@@ -303,7 +303,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(held || events > 0 || woke || asked || came || news || self.directory.rescan)
     }
 
-    /// True if one of the classes serves this device, if it exists.
+    /// True if one of the classes serves this device in case it exists.
     fn serves(&self, id: &DeviceId) -> bool {
         self.classes.iter().any(|c| c.rules().class == id.class && c.serves(id.front.0, id.handle))
     }
@@ -321,8 +321,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         remotes.fold(false, |came, mut remote| remote.turn() | came)
     }
 
-    /// Without worker threads: serves one batch of each active queue, in both directions, of each
-    /// device whose turn it is. Returns true if there may be more.
+    /// Serves one batch of each active queue, in both directions, of each device whose turn it is.
+    /// It does nothing if there are worker threads. Returns true if there may be more work.
     #[inline(never)]
     pub fn round(&mut self) -> bool {
         let Some(load) = self.pool.inline_mut() else { return false };
@@ -333,7 +333,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         moved
     }
 
-    /// Called before sleeping: arms what this thread serves. Returns true if there is work.
+    /// Called before sleeping: arms the rings and queues that this thread serves. Returns true if
+    /// there is work.
     #[inline(never)]
     pub fn arm(&mut self) -> bool {
         // Events that arrived before a reply since the last control turn do not wake this thread.
@@ -346,7 +347,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.pump() | work
     }
 
-    /// The status of all devices, with the part of each class.
+    /// Returns the status of all devices, with the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.directory.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.
@@ -361,7 +362,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.devices.nr_connected()
     }
 
-    /// For each worker thread the queues that it serves, by device.
+    /// Returns, for each worker thread, the queues that it serves, by device.
     pub fn carried(&self) -> Vec<Carried> {
         self.pool.carried()
     }

@@ -19,7 +19,7 @@
 /// MiB. For comparison: a vif with eight queues and a page for each of 256 buffers in both
 /// directions has 4112.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
-/// One in this number of the guest's pages is kept back, so that a device that connects later finds
+/// One of this number of the guest's pages is kept back, so that a device that connects later finds
 /// room.
 const SPARE: usize = 16;
 
@@ -28,21 +28,21 @@ const SPARE: usize = 16;
 pub(super) struct PageBudget {
     /// Number of pages that the guest's other devices do not need.
     pub(super) limit: usize,
-    /// Number of these pages that may stay mapped until the device closes, beyond what it cannot
-    /// work without.
+    /// Number of these pages that may stay mapped until the device closes, in addition to those
+    /// that the device cannot work without.
     pub(super) lasting: usize,
 }
 
-/// The share of one device: its guest may have `limit` pages, the guest's other devices have
-/// `least` and, if connected, request these `requests` beyond that. `waiting` devices, including
-/// this one, are not connected and may be soon.
+/// Returns the share of one device. Its guest may have `limit` pages; the guest's other devices
+/// have `least` and, if connected, request these `requests` beyond that. `waiting` devices,
+/// including this one, are not connected and may be soon.
 pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> PageBudget {
     let lasting = lasting(limit, least, requests, waiting.max(1)).pop().unwrap_or(0);
     PageBudget { limit: limit.saturating_sub(least), lasting }
 }
 
-/// Number of pages that each device may still keep until it closes, among devices with these
-/// `requests` and `waiting` devices whose requests are not known yet.
+/// Returns the number of pages that each device may still keep until it closes. There are devices
+/// with these `requests`, and `waiting` devices whose requests are not known yet.
 pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Vec<usize> {
     let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
     shares(left, &[requests, &vec![usize::MAX; waiting]].concat())

@@ -1,9 +1,9 @@
-//! Any devices of a guest, in any order: what each may have mapped.
+//! Checks which pages each device of a guest may have mapped, for any devices in any order.
 
 use super::{PAGES_PER_GUEST, PageBudget, SPARE, lasting, room, shares};
 use proptest::prelude::*;
 
-/// A device, as the bound counts it.
+/// A device in the state that the bound on a guest's pages depends on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     there: bool,
@@ -20,7 +20,7 @@ struct Device {
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     rings: usize,
-    /// Pages of lists and the like.
+    /// Number of pages for lists and the like.
     lasting: usize,
     kept: usize,
 }
@@ -31,7 +31,7 @@ enum Event {
     /// The backing is checked; the front has not come.
     Check,
     Connect(Wants),
-    /// The device keeps as many pages of its share as it may.
+    /// The device keeps as many pages of its share as are allowed.
     Fill,
     Close,
     Remove,
@@ -193,7 +193,8 @@ proptest! {
     }
 }
 
-/// However many pages others keep, there is room for the rings of one device that is not known yet.
+/// However many pages other devices keep, there is room for the rings of one device that is not
+/// known yet.
 #[test]
 fn there_is_room_for_one_that_comes_late() {
     let wants = Wants { rings: 17, lasting: 4096, kept: 6144 };
@@ -207,7 +208,8 @@ fn there_is_room_for_one_that_comes_late() {
     assert!(guest.least(None) >= PAGES_PER_GUEST - PAGES_PER_GUEST / SPARE - 32);
 }
 
-/// Each device gets its part of the pages that may be kept, and one owner has all devices.
+/// While its guest's devices are present, each of them gets its part of the pages that may stay
+/// mapped, and a single backend owns all devices.
 #[test]
 fn devices_that_are_there_have_their_part() {
     let wants = Wants { rings: 8, lasting: 2048, kept: 0 };

@@ -1,10 +1,10 @@
-//! The control thread's polls of all devices, for what no event reports.
+//! Tracks when the control thread last polled the things that no event reports, for all devices.
 
 use std::time::Instant;
 
-/// When the control thread last polled what reports no events, for all devices.
+/// The times at which the control thread last polled things that report no events, for all devices.
 pub(super) struct Polls {
-    /// When the backings of connected devices were last checked.
+    /// Time at which the backings of connected devices were last checked.
     pub(super) checked: Instant,
     /// True if hotplug scripts of some devices are under way.
     pub(super) hotplugs: bool,

@@ -28,34 +28,34 @@ pub(super) enum Then {
     Fail(Level, String),
     /// Closes the device because of a fault in its ring.
     Fault(RingFault),
-    /// The device's directory is gone.
+    /// Removes the device, whose directory is gone.
     Remove,
 }
 
 impl Then {
-    /// True if `other` asks for nothing more.
+    /// Returns true if carrying out `other` as well would change nothing.
     fn is_like(&self, other: &Self) -> bool {
         let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
         fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-/// Where the device's queues are.
+/// The place of the device's queues: the control thread, or the workers.
 enum Place<P: Platform> {
-    /// The control thread has them.
+    /// The control thread has the queues.
     Here,
-    /// Workers have them, or they are on their way: how many there are, and those that have
-    /// returned.
+    /// Workers have the queues, or the queues are on their way. The fields are the number of
+    /// queues, and those that have returned.
     HandedOut { queues: usize, returned: Vec<Box<dyn ServedQueue<P>>> },
-    /// The control thread has them. The device is about to be closed, while its backing works on
-    /// requests.
+    /// The control thread has the queues. The device is about to be closed, while its backing works
+    /// on requests.
     Draining { since: Instant, next: Instant },
-    /// The control thread has them. The device may be closed: no request is under way, or it has
-    /// waited for long enough.
+    /// The control thread has the queues. The device may be closed: no request is under way, or the
+    /// device has waited for long enough.
     Drained,
 }
 
-/// The queues of a connected device: with workers, on their way back, or here.
+/// The queues of a connected device, which are with workers, on their way back, or here.
 pub(super) struct DeviceQueues<P: Platform> {
     place: Place<P>,
     then: Vec<Then>,
@@ -68,7 +68,7 @@ impl<P: Platform> Default for DeviceQueues<P> {
 }
 
 impl<P: Platform> DeviceQueues<P> {
-    /// Notes that `queues` queues went to workers.
+    /// Records that `queues` queues were given to workers.
     pub(super) fn hand_out(&mut self, queues: usize) {
         self.place = match queues {
             0 => Place::Here,
@@ -84,7 +84,8 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// All queues, in order, if the last one has returned; the control thread then has them.
+    /// Returns all queues in order if the last one has come back from the workers; the control
+    /// thread then has them.
     pub(super) fn take_returned(&mut self) -> Option<Vec<Box<dyn ServedQueue<P>>>> {
         match &mut self.place {
             Place::HandedOut { queues, returned } if returned.len() >= *queues => {
@@ -97,19 +98,20 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// True if workers have queues, or some are on their way.
+    /// True if workers have queues, or if queues are on their way to or from workers.
     pub(super) fn is_handed_out(&self) -> bool {
         matches!(self.place, Place::HandedOut { .. })
     }
 
-    /// True if workers have all queues, and nothing waits for them: they may move to other workers.
+    /// True if workers have all queues and no step waits for them, so that they may move to other
+    /// workers.
     pub(super) fn may_move(&self) -> bool {
         matches!(&self.place, Place::HandedOut { returned, .. } if returned.is_empty())
             && self.then.is_empty()
     }
 
-    /// Notes what to do once the queues are here. One of each kind is enough; of failures the first
-    /// is kept.
+    /// Records what to do once the queues are here. One entry of each kind is enough; of failures
+    /// the first is kept.
     pub(super) fn wait_with(&mut self, then: Then) {
         if !self.then.iter().any(|waits| waits.is_like(&then)) {
             self.then.push(then);
@@ -121,17 +123,18 @@ impl<P: Platform> DeviceQueues<P> {
         !self.then.is_empty()
     }
 
-    /// Takes the list of what must be done now that the queues are here.
+    /// Returns and empties the list of what must be done now that the queues are here.
     pub(super) fn take_waiting(&mut self) -> Vec<Then> {
         std::mem::take(&mut self.then)
     }
 
-    /// Whether the device's backing works on requests; its steps wait meanwhile.
+    /// Returns true while the device's backing still works on requests; the device takes no step
+    /// meanwhile.
     pub(super) fn is_draining(&self) -> bool {
         matches!(self.place, Place::Draining { .. })
     }
 
-    /// When to ask the device again whether requests are under way.
+    /// Returns the time at which to ask the device again whether its backing works on requests.
     pub(super) fn drain_check(&self) -> Option<Instant> {
         match self.place {
             Place::Draining { next, .. } => Some(next),
@@ -139,8 +142,9 @@ impl<P: Platform> DeviceQueues<P> {
         }
     }
 
-    /// True if a device whose queues are here may be closed: no request is `under_way`, or it has
-    /// waited for as long as that says. It stays true until the queues are handed out again.
+    /// True if a device whose queues are here may be closed: no request is under way, or the device
+    /// has waited for them for the time that `under_way` returns. The result stays true until the
+    /// queues are handed out again.
     pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
         let now = Instant::now();
         let since = match self.place {

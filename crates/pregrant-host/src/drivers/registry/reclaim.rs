@@ -24,12 +24,12 @@ use pregrant::xenbus::back::Connection;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// How long a backend that ends waits for its workers.
+/// The time that a backend that ends waits for its workers.
 const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
 
-/// The message and its level when the new owner of a queue cannot bind its event channel, which was
-/// bound until now. It is no warning if the guest ended with a live device, or its front was
-/// killed, since that closes the guest's end.
+/// Returns the message and its level for a new owner of a queue that cannot bind its event channel,
+/// which was bound until now. It is no warning if the guest ended with a live device, or its front
+/// was killed, since that closes the guest's end.
 fn not_bound(e: &PlatformError) -> (Level, String) {
     if e.is_of_no_end() {
         let why = "its guest has closed an event channel: it has ended, or its front has died";
@@ -145,8 +145,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         news
     }
 
-    /// Does what waited for a device's queues. If nothing did, the queues are handed out again,
-    /// possibly to other workers.
+    /// Does the steps that waited for a device's queues. If there were none, the queues are handed
+    /// out again, possibly to other workers.
     pub(super) fn go_on(&mut self, id: DeviceId) {
         if self.devices.get(&id).is_some_and(|served| served.stage.is_waited_for()) && !self.is_drained(&id) {
             return;
@@ -218,7 +218,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Reclaims all queues, when the backend ends.
+    /// Reclaims all queues, because the backend ends.
     pub(super) fn reclaim_all(&mut self) {
         let handed_out: Vec<_> =
             self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();

@@ -28,7 +28,7 @@ use pregrant::xenstore::Transport;
 const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The pages that a device may map if it connects now.
+    /// Returns the pages that a device may map if it connects now.
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
@@ -53,7 +53,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         short.into_iter().filter(|other| *other != front).for_each(|other| self.share_out(other, true));
     }
 
-    /// Shares out one guest's pages; `for_more`: only if there are more than last time.
+    /// Shares out one guest's pages. With `for_more` this is done only if there are more pages than
+    /// last time.
     fn share_out(&mut self, front: DomId, for_more: bool) {
         let limit = self.config.page_limit;
         let (own, strangers): (Vec<_>, Vec<_>) =
@@ -89,8 +90,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Like [`share_pages`](Self::share_pages), if the device requests other pages than when they
-    /// were last shared out.
+    /// Shares out pages as [`share_pages`](Self::share_pages) does, if the device requests another
+    /// number of pages than when they were last shared out.
     pub(super) fn share_as_requested(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get(id).filter(|served| served.is_connected()) else { return };
         let before = announced(served).map_or(0, |pages| pages.requested);
@@ -100,12 +101,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 }
 
-/// The share that was announced to a connected device.
+/// Returns the share that was announced to a connected device.
 fn announced<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> Option<AnnouncedPages> {
     served.stage.connected()?.pages
 }
 
-/// Whether a device is not connected, and its front may be soon.
+/// Returns true if a device is not connected, and its front may connect soon.
 fn may_connect<P: Platform, T: Transport + 'static>(served: &Instance<P, T>) -> bool {
     let state = served.served.back().state();
     !served.is_connected() && matches!(state, XenbusState::Initialising | XenbusState::InitWait)

@@ -1,4 +1,4 @@
-//! How a backend ends: its devices left to a successor, or closed.
+//! Ends a backend: its devices are closed, or left to a successor.
 
 use super::Backend;
 use super::devices::Instance;
@@ -11,7 +11,7 @@ use pregrant::xenstore::Transport;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long fronts may take to follow when all devices are closed.
+/// The time that fronts have to follow when all devices are closed.
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -33,9 +33,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Closes all connected devices in good order: drains them as [`detach`](Self::detach) does,
-    /// sets state 5, waits for their fronts (a second at most), sets state 6. Other devices stay as
-    /// they are, and so does a disk whose front does not follow: it is in use, and its guest would
-    /// lose data.
+    /// sets state 5, waits for their fronts (a second at most), sets state 6. Other devices are not
+    /// changed. A disk whose front does not follow is not changed either: it is in use, and its
+    /// guest would lose data.
     #[inline(never)]
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();

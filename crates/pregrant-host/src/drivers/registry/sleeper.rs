@@ -1,12 +1,12 @@
-//! How the control thread sleeps.
+//! Lets the control thread sleep until there is work.
 
 use crate::drivers::wait::Waiter;
 
-/// How the control thread sleeps.
+/// Lets the control thread sleep until there is work.
 #[derive(Default)]
 pub(super) struct Sleeper {
     pub(super) waiter: Waiter,
-    /// The number of the descriptor of its ports among what wakes this thread, where this thread
-    /// serves queues.
+    /// The index of the descriptor of the queues' ports among those that wake this thread, if this
+    /// thread serves queues.
     pub(super) arrivals: Option<usize>,
 }

@@ -37,7 +37,7 @@ pub(super) enum Stage<P: Platform> {
     Connected(Connected<P>),
     /// This end closed the device.
     Failed {
-        /// The reason, as written to xenstore.
+        /// The reason, as it was written to xenstore.
         why: String,
         backing: BackingState,
     },
@@ -99,7 +99,7 @@ impl<P: Platform> Stage<P> {
         }
     }
 
-    /// The queues of a connected device.
+    /// Returns the queues of a connected device.
     pub(super) fn queues(&self) -> Option<&DeviceQueues<P>> {
         Some(&self.connected()?.queues)
     }
@@ -108,7 +108,7 @@ impl<P: Platform> Stage<P> {
         Some(&mut self.connected_mut()?.queues)
     }
 
-    /// The state of the backing of a device that is not connected.
+    /// Returns the state of the backing of a device that is not connected.
     pub(super) fn backing(&self) -> Option<&BackingState> {
         match self {
             Self::Waiting(backing) | Self::Failed { backing, .. } => Some(backing),
@@ -128,7 +128,7 @@ impl<P: Platform> Stage<P> {
         self.queues().is_some_and(DeviceQueues::is_waited_for)
     }
 
-    /// True if workers have the queues, or some are on their way.
+    /// True if workers have the queues, or if some are on their way to or from workers.
     pub(super) fn is_handed_out(&self) -> bool {
         self.queues().is_some_and(DeviceQueues::is_handed_out)
     }

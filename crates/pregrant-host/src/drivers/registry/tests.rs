@@ -1,5 +1,5 @@
-//! A backend in one process, with its xenstore: what it asks of xenstore, and what it keeps of what
-//! guests write.
+//! Tests a backend with its xenstore in one process: its requests to xenstore, and what it
+//! remembers of what guests write.
 
 use super::watch::Changed;
 use super::{Backend, BackendConfig};
@@ -44,14 +44,14 @@ impl Transport for RecordedLink {
     }
 }
 
-/// A provider that has no ports for live vifs. For others hotplug ends when the test says so, and
-/// their ports have frames without end.
+/// A provider that has no ports for live vifs. For other vifs hotplug ends when the test decides,
+/// and their ports have frames without end.
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
-    /// How many links were known when the last vif was found.
+    /// Number of link changes that the remote side had seen when the last vif was found.
     links_before: Rc<Cell<usize>>,
-    /// The limits of an MTU.
+    /// The MTU limits that the remote side saw.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
     /// Length of the frames for guests.
     len: Arc<AtomicUsize>,
@@ -96,7 +96,7 @@ impl PortProvider for NoRoom {
     }
 }
 
-/// A recovery that keeps nothing; no other process has devices.
+/// A recovery that keeps nothing, and in which no other process has devices.
 struct Nothing;
 
 impl Recovery<LocalDomain> for Nothing {
@@ -128,7 +128,7 @@ struct Stage {
     plugs: Rc<Cell<bool>>,
     /// The changes of links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
-    /// How many links were known when the backend found its last vif.
+    /// Number of link changes that the remote side had seen when the last vif was found.
     links_before: Rc<Cell<usize>>,
     /// The MTU limits that the remote side saw.
     mtus: Rc<RefCell<Vec<Option<u32>>>>,
@@ -141,7 +141,7 @@ impl Stage {
         Self::set_in(BACK)
     }
 
-    /// A stage whose backend is in domain `back`.
+    /// Creates a stage whose backend is in domain `back`.
     fn set_in(back: DomId) -> Self {
         let (xen, store) = (LocalXen::new(), LocalStore::new());
         if back != BACK {
@@ -175,12 +175,12 @@ impl Stage {
         vif.id
     }
 
-    /// Runs until the backend would sleep.
+    /// Runs the backend until it would sleep.
     fn rest(&mut self) {
         while self.backend.control().unwrap() || self.backend.arm() {}
     }
 
-    /// Requests to xenstore since the last call.
+    /// Returns the requests to xenstore since the last call.
     fn sent(&self) -> String {
         self.sent.take()
     }
@@ -208,8 +208,8 @@ fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     }
 }
 
-/// A driver domain's home is not domain 0's, and xenstoreds name nodes from the home on or from the
-/// root on.
+/// A driver domain's home is not domain 0's. A xenstored may give a node's path from the home on,
+/// or from the root on.
 #[test]
 fn a_driver_domain_s_events_are_below_its_own_home() {
     let stage = Stage::set_in(DomId(3));
@@ -226,8 +226,8 @@ fn a_driver_domain_s_events_are_below_its_own_home() {
     }
 }
 
-/// A guest whose vif is watched and not served makes a node below its state that has the name of
-/// another vif's key.
+/// A guest whose vif is watched and not served creates a node below its state that has the name of
+/// another vif's key. The other vif makes no step.
 #[test]
 fn a_guest_s_node_steps_no_one_else_s_vif() {
     let mut stage = Stage::set();
@@ -299,7 +299,7 @@ fn what_a_turn_asks_for_is_done_before_the_sleep() {
     assert_eq!(status, b"connected");
 }
 
-/// Control turns, and nothing else, check whether a guest receives frames.
+/// The remote side learns in control turns, and only there, whether a guest receives frames.
 #[test]
 fn control_turns_tell_the_far_side_of_links() {
     let mut stage = Stage::set();
@@ -328,7 +328,7 @@ fn control_turns_tell_the_far_side_of_links() {
     assert_eq!(*stage.links.borrow(), [true, false, true]);
 }
 
-/// Memory of this process, which outlives a backend.
+/// Kept memory, which is in this process and outlives a backend.
 #[derive(Clone, Default)]
 struct Memory(Rc<RefCell<BTreeMap<String, Pages>>>);
 
@@ -355,8 +355,8 @@ impl Recovery<LocalDomain> for Memory {
     }
 }
 
-/// If a record has an unknown version, the vif is left connected with all kept memory; a backend
-/// that knows the version continues with it.
+/// If a record has an unknown version, the vif stays connected with all kept memory, and a backend
+/// that knows the version continues to serve it.
 #[test]
 fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
     let (xen, store, memory) = (LocalXen::new(), LocalStore::new(), Memory::default());
@@ -446,8 +446,8 @@ fn an_interface_is_limited_at_the_connect_and_when_longer_frames_come() {
     }
 }
 
-/// Making another vif's interface takes long; a guest whose slots are posted has its link before
-/// that.
+/// A guest whose slots are posted gets its link before another vif's interface is created, which
+/// takes long.
 #[test]
 fn a_link_does_not_wait_for_another_vif() {
     let mut stage = Stage::set();
@@ -507,8 +507,8 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     assert_eq!(served(&stage).len(), 4, "what is served here is not asked about again");
 }
 
-/// After `xl network-detach` of a vif whose front reconnects (as ours and firmware do), the
-/// toolstack finds state 6, whenever it looks.
+/// After `xl network-detach` of a vif whose front reconnects (as ours and firmware's do), the
+/// toolstack finds state 6 whenever it reads the state.
 #[test]
 fn a_vif_that_is_to_go_is_not_offered_again() {
     for removes in [false, true] {

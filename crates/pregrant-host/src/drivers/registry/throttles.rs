@@ -9,14 +9,15 @@ use pregrant::units::DomId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long after a log line the next one about the same device and bound may come.
+/// The time after a log line within which no further line about the same device and bound is
+/// written.
 const LOGGED_AGAIN: Duration = Duration::from_secs(3600);
 
 /// The control thread's time that each guest has used.
 pub(super) struct Throttles {
     by_guest: BTreeMap<DomId, Throttle>,
     began: Instant,
-    /// When the first throttled device is served again.
+    /// Time at which the first of the throttled devices is served again.
     pub(super) resumes_at: Option<Instant>,
 }
 
@@ -27,7 +28,7 @@ impl Default for Throttles {
 }
 
 impl Throttles {
-    /// A guest's account, and the current time.
+    /// Returns a guest's account, and the current time.
     pub(super) fn of(&mut self, guest: DomId) -> (&mut Throttle, Duration) {
         (self.by_guest.entry(guest).or_default(), self.began.elapsed())
     }
@@ -43,14 +44,14 @@ impl Throttles {
 pub(super) struct DeviceThrottle {
     /// The device's front is not watched until this time; None: it is watched.
     pub(super) until: Option<Instant>,
-    /// Throttling of the front's steps: how often, and when last logged.
+    /// Number of times the front's steps were throttled, and when that was last logged.
     pub(super) steps: Repeated,
-    /// Throttling of the control ring: how often, and when last logged.
+    /// Number of times the control ring was throttled, and when that was last logged.
     pub(super) ring: Repeated,
 }
 
 impl DeviceThrottle {
-    /// Number of times the device reached a bound.
+    /// Returns the number of times the device reached a bound.
     pub(super) fn times(&self) -> u64 {
         self.steps.times + self.ring.times
     }
@@ -64,7 +65,7 @@ pub(super) struct Repeated {
 }
 
 impl Repeated {
-    /// Counts one more time. Returns true if it must be logged.
+    /// Counts one more time. Returns true if this time must be logged.
     pub(super) fn again(&mut self, now: Instant) -> bool {
         self.times += 1;
         let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_AGAIN);

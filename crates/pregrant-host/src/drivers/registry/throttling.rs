@@ -51,13 +51,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Watches all throttled devices again, whatever they did.
+    /// Watches all throttled devices again, even those whose pause is not over.
     pub(super) fn wake_all(&mut self) {
         self.wake_those_until(Instant::now() + LONGEST_THROTTLE);
     }
 
-    /// Watches the fronts of devices again whose throttling is over. Returns true if there are any;
-    /// events that they missed may have arrived already.
+    /// Watches the fronts of devices again whose throttling is over. Returns true if there are any.
+    /// Events that they missed may have arrived already.
     pub(super) fn wake_throttled(&mut self) -> bool {
         self.wake_those_until(Instant::now())
     }

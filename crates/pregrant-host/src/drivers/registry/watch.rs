@@ -1,4 +1,4 @@
-//! The watch on a class's directory, and what its events mean.
+//! Sets the watch on a class's directory, and interprets the watch's events.
 
 use pregrant::DomId;
 use pregrant::xenbus::back::HOTPLUG_STATUS;
@@ -21,9 +21,10 @@ pub(super) enum Changed {
     State(DeviceId),
     /// A key of one device that the toolstack or its script writes.
     Toolstack(DeviceId),
-    /// One of the class's own keys changed.
+    /// A key of one device changed that is among the class's own keys (`ClassRules`).
     Own(DeviceId, &'static str),
-    /// A key that nothing here depends on: we, or the toolstack, write it for others.
+    /// A key changed that this backend does not depend on: we, or the toolstack, write it for
+    /// others.
     Nothing,
 }
 

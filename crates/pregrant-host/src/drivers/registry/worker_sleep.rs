@@ -18,7 +18,7 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use std::time::Duration;
 
-/// Interval of checks of a hotplug script that runs.
+/// Interval at which a running hotplug script is checked.
 const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {

@@ -36,19 +36,20 @@ use waker::Waker;
 
 /// Messages to a worker.
 pub enum WorkerCommand<P> {
-    /// Serve this queue, and add the worker time that its device uses to this counter.
+    /// Makes the worker serve this queue, and add the worker time that its device uses to this
+    /// counter.
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
-    /// Return the device's queues, if there are any.
+    /// Makes the worker return the device's queues, if it has any.
     GiveBack(DeviceId),
-    /// Poll the device's queues.
+    /// Makes the worker poll the device's queues.
     WakeQueues(DeviceId),
-    /// Stop: no more commands follow.
+    /// Ends the worker: no more commands follow.
     Stop,
 }
 
-/// Messages to the control thread.
+/// Messages of a worker to the control thread.
 pub enum WorkerEvent<P> {
-    /// A worker returns queues.
+    /// The worker of this number returns queues.
     Returned(usize, Returned<P>),
     /// The device needs a check.
     Changed(DeviceId),
@@ -84,7 +85,7 @@ pub struct WorkerContext<P> {
     pub events: Sender<WorkerEvent<P>>,
     /// The control thread's waker, to be called after sending a message.
     pub control: Arc<Waker>,
-    /// Counter of events that the worker lost.
+    /// The counter of events that the worker lost.
     pub missed_wakeups: Arc<AtomicU64>,
 }
 
@@ -96,7 +97,7 @@ pub struct Threads<P> {
     events: (Sender<WorkerEvent<P>>, Receiver<WorkerEvent<P>>),
     /// The control thread's waker.
     waker: Arc<Waker>,
-    /// Lost events of workers that have ended.
+    /// Number of events lost by workers that have ended.
     missed_before: u64,
     /// Threads that were asked to stop; they are joined only at the end.
     leaving: Vec<JoinHandle<()>>,
@@ -111,12 +112,12 @@ pub enum WorkerPool<P: Platform> {
 }
 
 impl<P: Platform> WorkerPool<P> {
-    /// A pool without worker threads.
+    /// Creates a pool without worker threads.
     pub fn inline() -> Self {
         Self::Inline(Box::new(WorkerQueues::new(Waker::inline()).keeping_unknown()))
     }
 
-    /// The queues that this thread serves, if there are no worker threads.
+    /// Returns the queues that this thread serves, if there are no worker threads.
     #[inline(always)]
     pub fn inline_mut(&mut self) -> Option<&mut WorkerQueues<P>> {
         match self {
@@ -163,8 +164,8 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Messages of workers since the last call: queues that were returned, and devices that need a
-    /// check.
+    /// Returns the messages of workers since the last call: queues that were returned, and devices
+    /// that need a check.
     pub fn pump(&mut self) -> (Vec<Returned<P>>, Vec<DeviceId>) {
         match self {
             Self::Inline(load) => (load.take_returned(), load.take_changed()),
@@ -172,7 +173,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// A device whose queues should move, because devices were added or removed.
+    /// Returns a device whose queues should move, because devices were added or removed.
     pub fn uneven(&self) -> Option<DeviceId> {
         match self {
             Self::Threads(threads) if threads.place == Placement::Balanced => {
@@ -183,7 +184,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// For each worker the queues that it serves.
+    /// Returns, for each worker, the queues that it serves.
     pub fn carried(&self) -> Vec<Carried> {
         match self {
             Self::Inline(_) => Vec::new(),
@@ -191,7 +192,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Number of events that worker threads lost.
+    /// Returns the number of events that worker threads lost.
     pub fn missed_wakeups(&self) -> u64 {
         let Self::Threads(threads) = self else { return 0 };
         let each = threads.handles.iter().flatten().map(|s| s.missed_wakeups.load(Ordering::Relaxed));
@@ -228,7 +229,7 @@ impl<P> Threads<P> {
         Ok(threads)
     }
 
-    /// Starts one more worker; returns its index.
+    /// Starts one more worker, and returns its index.
     fn spawn_worker(&mut self) -> Result<usize, String> {
         let at = self.handles.iter().position(Option::is_none).unwrap_or(self.handles.len());
         let waker =
@@ -325,7 +326,7 @@ impl<P> Threads<P> {
         (returned, changed)
     }
 
-    /// A worker without queues ends.
+    /// Ends a worker that has no queues.
     fn stop_worker(&mut self, at: usize) {
         let Some(mut handle) = self.handles[at].take() else { return };
         handle.send(WorkerCommand::Stop);

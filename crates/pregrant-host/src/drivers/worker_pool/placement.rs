@@ -10,14 +10,14 @@ use crate::choice::named;
 use pregrant::xenbus::DeviceId;
 
 named! {
-    /// Which worker serves a device's queue.
+    /// The rule by which a device's queue gets its worker.
     Placement, "a placement" {
-        /// Chosen by the guest's domain id.
+        /// The guest's domain id determines the worker.
         Fixed = "fixed",
-        /// The worker with the fewest queues.
+        /// The queue goes to the worker with the fewest queues.
         #[default]
         Balanced = "balanced",
-        /// A thread for each device.
+        /// Each device has a thread of its own.
         Own = "own",
     }
 }
@@ -30,12 +30,12 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Number of queues of all devices.
+    /// Returns the number of queues of all devices.
     pub fn total(&self) -> usize {
         self.queues.iter().map(|(_, n)| n).sum()
     }
 
-    /// Number of queues of one device.
+    /// Returns the number of the device's queues that this worker has.
     pub fn of(&self, id: &DeviceId) -> usize {
         self.queues.iter().find(|(of, _)| of == id).map_or(0, |(_, n)| *n)
     }
@@ -57,14 +57,14 @@ impl Carried {
     }
 }
 
-/// The worker for one more queue of `id`: of the workers with the fewest queues, one that has
-/// fewest of this device.
+/// Returns the worker for one more queue of `id`: among the workers with the fewest queues, one
+/// that has the fewest queues of this device.
 pub fn least<'a>(workers: impl Iterator<Item = (usize, &'a Carried)>, id: &DeviceId) -> Option<usize> {
     workers.min_by_key(|(at, carried)| (carried.total(), carried.of(id), *at)).map(|(at, _)| at)
 }
 
-/// The device, if any, whose queues should move to another worker because that makes the numbers of
-/// queues more equal. If there are several, the smallest one.
+/// Returns the device, if any, whose queues should move to another worker because that makes the
+/// numbers of queues more equal. If there are several such devices, the smallest one is returned.
 pub fn uneven(workers: &[Carried]) -> Option<DeviceId> {
     let most = workers.iter().max_by_key(|carried| carried.total())?;
     let fewest = workers.iter().map(Carried::total).min()?;

@@ -11,11 +11,11 @@
 use crate::choice::named;
 
 named! {
-    /// In whose turn frames from guest to guest are delivered.
+    /// The turn in which frames from one guest to another are delivered.
     RxContext, "an RX context" {
-        /// In the sender's turn.
+        /// Frames are delivered in the turn of the queue that sends them.
         Same = "same",
-        /// In the receiver's turn.
+        /// Frames are delivered in the turn of the queue that receives them.
         #[default]
         Worker = "worker",
     }

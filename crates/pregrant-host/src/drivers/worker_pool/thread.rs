@@ -23,10 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// Called by each worker now and then, between batches: what its ports want, such as the time.
+/// A function that each worker calls now and then, between batches, for things that its ports need,
+/// such as the time.
 pub type EachTurn = Arc<dyn Fn() + Send + Sync>;
 
-/// Called once by each worker, with its number, before it does anything.
+/// A function that each worker calls with its number before it does anything else.
 pub type EachStart = Arc<dyn Fn(usize) + Send + Sync>;
 
 struct Thread<P: Platform> {
@@ -38,17 +39,18 @@ struct Thread<P: Platform> {
     control: Arc<Waker>,
     waiter: Waiter,
     missed_wakeups: Arc<AtomicU64>,
-    /// Numbers of its doorbell's and its ports' descriptors among those that wake it.
+    /// The numbers of the descriptors of the worker's doorbell and ports, among those that wake the
+    /// worker.
     doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
-    /// The thread has slept, and seen all events, since it last did anything else.
+    /// True if the thread has done nothing since it last slept and so saw all events.
     checked: bool,
     over: bool,
 }
 
-/// Ends the process if a worker panics: the worker's queues are lost, and only a successor can take
-/// them over.
+/// Ends the process if a worker panics, since the worker's queues are lost then, and only a
+/// successor can take them over.
 struct WholeProcess;
 
 impl Drop for WholeProcess {
@@ -82,7 +84,7 @@ where
     }
 }
 
-/// Runs until it is asked to stop.
+/// Runs the worker until it gets the command to stop.
 pub fn run<P: Platform>(
     start: Start<P>,
     (mode, rx_context): (Mode, RxContext),
@@ -118,7 +120,7 @@ impl<P: Platform> Thread<P>
 where
     P::Events: WakeOn,
 {
-    /// Reads what was left for it.
+    /// Executes the commands that the control thread has sent to this worker.
     fn read(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {

@@ -1,5 +1,4 @@
-//! A worker's place, as others know it: where they ring for one of its queues, or leave it a
-//! message.
+//! The means by which other threads wake a worker, for one of its queues or for a message.
 //!
 //! The rings themselves, and why none is lost: [`Doorbell`]. Here is the descriptor that ends a
 //! sleep.
@@ -11,27 +10,28 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
 
-/// Words of a doorbell: 1024 queues have a bit of their own.
+/// Number of words of a doorbell, which suffice for 1024 queues with a bit each.
 const WORDS: usize = 16;
 
-/// Wakes a worker from other threads: says which of its queues have work.
+/// Wakes a worker from other threads, and tells it which of its queues have work.
 #[derive(Debug)]
 pub struct Waker {
-    /// The worker's number.
+    /// The number of the worker that is woken.
     pub number: usize,
     /// Rung by a thread that has work for one of the worker's queues.
     pub doorbell: Doorbell,
-    /// None: no one but the worker's own thread rings.
+    /// The descriptor that ends the worker's sleep. None: only the worker's own thread has work for
+    /// it, so that nothing wakes it.
     wake: Option<OwnedFd>,
 }
 
 impl Waker {
-    /// For a worker that serves only queues and ports of its own thread.
+    /// Creates the waker of a worker that serves only queues and ports of its own thread.
     pub fn inline() -> Arc<Self> {
         Arc::new(Self { number: 0, doorbell: Doorbell::new(WORDS), wake: None })
     }
 
-    /// For worker `number`, which also sleeps on [`wakes`](Self::wakes).
+    /// Creates the waker of worker `number`, which also sleeps on [`wakes`](Self::wakes).
     ///
     /// # Errors
     /// No descriptor is left.
@@ -54,7 +54,7 @@ impl Waker {
         }
     }
 
-    /// The worker has slept; `rung` says whether its descriptor woke it.
+    /// Called when the worker has slept; `rung` is true if the worker's descriptor woke it.
     pub fn awake(&self, rung: bool) {
         self.doorbell.awake();
         if let (Some(wake), true) = (&self.wake, rung) {
@@ -62,18 +62,18 @@ impl Waker {
         }
     }
 
-    /// Ends a sleep, where others ring.
+    /// Returns the descriptor that ends the worker's sleep, if other threads wake the worker.
     pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
         self.wake.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// The doorbell of the queue in one slot.
+/// Wakes the worker for the queue in one slot.
 #[derive(Debug)]
 pub struct QueueDoorbell {
     /// The worker that serves the queue.
     pub waker: Arc<Waker>,
-    /// The queue's index at that worker.
+    /// The index of the queue among the worker's queues.
     pub slot: usize,
 }
 

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 struct Control {
     view: Arc<View>,
-    /// Number of handles of each vif.
+    /// Number of handles that exist of each vif.
     handles: Vec<usize>,
     next_id: u64,
 }
@@ -58,7 +58,7 @@ impl Fabric {
         Some(Arc::clone(&control.view))
     }
 
-    /// The time that was set last.
+    /// Returns the time that was set last.
     pub fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)
     }
@@ -68,7 +68,7 @@ impl Fabric {
         self.macs.sweep(now_ns);
     }
 
-    /// Adds a vif with this many queues. Returns its index.
+    /// Adds a vif with this number of queues, and returns its index.
     pub fn join(&self, queues: usize, caps: Offloads) -> Result<(u16, Arc<Vif>), SwitchFull> {
         let mut control = self.control();
         let mut view = View::clone(&control.view);
@@ -115,7 +115,7 @@ impl Fabric {
         }
     }
 
-    /// Drops a handle of a vif; with the last one, the vif.
+    /// Drops a handle of a vif. The vif itself is dropped with its last handle.
     pub fn leave(&self, port: u16) {
         let mut control = self.control();
         let Some(handles) = control.handles.get_mut(usize::from(port)) else { return };
@@ -137,8 +137,8 @@ impl Fabric {
         self.publish(&mut control, view);
     }
 
-    /// Whether `from` may send with the source `src` by its rules. Records it in the table and in
-    /// `stats`.
+    /// Returns true if the rules `sources` allow the vif `from` to send with the source address
+    /// `src`. Records the address in the table, and a refusal in `stats`.
     pub fn admit(&self, from: u16, src: MacAddr, sources: Sources, stats: &mut SwitchStats) -> bool {
         if src.is_group() || src.is_zero() {
             stats.bad_frames += 1;

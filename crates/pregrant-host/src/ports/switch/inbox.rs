@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A queue with more bytes than this makes its senders wait.
+/// If more bytes than this wait in a queue, its senders wait.
 const FULL_BYTES: usize = 512 * 1024;
 /// Waiting senders continue when the queue holds no more than this.
 const LOW_BYTES: usize = FULL_BYTES / 2;
@@ -45,10 +45,10 @@ const LOW_BYTES: usize = FULL_BYTES / 2;
 const SENDERS_AT_ONCE: usize = 4;
 /// Largest number of bytes that may wait in one queue.
 pub const QUEUE_BYTES: usize = FULL_BYTES + SENDERS_AT_ONCE * ARENA_BYTES;
-/// Most waiting mails per worker: enough to fill the queue, since a mail takes 4 KiB or more, and
-/// as many again.
+/// Largest number of mails from one worker that can wait: twice as many as fill the queue, since a
+/// mail takes 4 KiB or more.
 const MAILBOX_SLOTS: usize = 2 * FULL_BYTES / super::mail::MAIL_BYTES_MIN;
-/// Most read mails that wait to return to one worker.
+/// Largest number of mails that were read and wait to return to one worker.
 pub const SPENT_MAX: usize = 8;
 
 /// Number of bursts that a guest must receive without a stall before it gets zero-copy payload
@@ -66,16 +66,17 @@ pub struct Inbox {
     is_closed: AtomicBool,
     /// Number of bytes that the reader has taken so far. Only the reader writes this.
     taken: AtomicU64,
-    /// The senders that wait for room.
+    /// The senders that wait for room, and how long they may wait.
     patience: Patience,
-    /// Set while the reader copies zero-copy payload soon.
+    /// True while the reader may get zero-copy payload, since it will soon copy it.
     takes_lent: AtomicBool,
     /// Mailboxes that the reader has not seen yet, and the number of all mailboxes.
     new: Mutex<Vec<Letterbox>>,
     nr_boxes: AtomicU32,
 }
 
-/// The reader's end of one worker's mailbox.
+/// The reader's ends of the two mailboxes that connect it with one worker: of the mailbox with
+/// mail, and of the one by which mails return.
 struct Letterbox {
     mail: Reader<Box<Mail>>,
     spent: Writer<Box<Mail>>,
@@ -124,22 +125,23 @@ impl Inbox {
         }
     }
 
-    /// Like [`discharge`](Self::discharge), called by the reader, which also counts what the guest
-    /// received.
+    /// Discharges memory as [`discharge`](Self::discharge) does. It is called by the reader, and
+    /// also counts what the guest received.
     fn take(&self, frames: usize, bytes: usize) {
         self.taken.store(self.taken.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
         self.discharge(frames, bytes);
     }
 
-    /// Whether a sender must wait. One that waits already, and was not woken, must continue to.
+    /// Returns true if a sender must wait because the queue is full. A sender that waits already
+    /// and was not woken must wait longer, until less of the queue is used.
     #[inline(always)]
     pub fn is_full(&self, is_waiting: bool, by: &Registered) -> bool {
         let bytes = self.bytes();
         bytes > FULL_BYTES || is_waiting && bytes > LOW_BYTES && self.patience.is_registered(by)
     }
 
-    /// For a full queue: how long the sender may wait before it checks again, unless it is woken.
-    /// None: it must not wait.
+    /// Returns how long a sender to this full queue may wait before it checks again, unless it is
+    /// woken earlier. None: it must not wait.
     pub fn wait(&self, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         if self.is_closed() {
             return None;
@@ -154,13 +156,13 @@ impl Inbox {
         (self.load.load(Ordering::Relaxed) >> 32) as usize
     }
 
-    /// Bytes of memory that they use.
+    /// Returns the number of bytes that the waiting frames use.
     pub fn bytes(&self) -> usize {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
 
-    /// The number of a new mail. While there is one mailbox all have the same number; a worker that
-    /// knows of another's mail also knows of its mailbox.
+    /// Returns the number of a new mail. While there is one mailbox, all mails have the same
+    /// number. A worker that knows of another worker's mail also knows of its mailbox.
     pub fn next_number(&self) -> u64 {
         if self.nr_boxes.load(Ordering::Relaxed) == 1 {
             return 0;
@@ -168,8 +170,8 @@ impl Inbox {
         self.started.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Call after posting mail: wakes the reader if it may sleep. False: the reader is gone, recall
-    /// the mail.
+    /// Called after posting mail: wakes the reader if it may sleep. Returns false if the reader is
+    /// gone, so that the mail must be recalled.
     #[must_use]
     pub fn wake(&self) -> bool {
         if self.waiting.is_over() {
@@ -183,13 +185,14 @@ impl Inbox {
         !self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether the reader may get zero-copy payload. Ask before the post and, [awake](Self::wake),
-    /// again after it: if not, the payload must be [kept](super::lent_burst::LentBurst::keep).
+    /// Returns true if the reader may get zero-copy payload. The sender asks before it posts the
+    /// burst, and once more after it has [woken](Self::wake) the reader. If the second answer is
+    /// false, the sender must [keep](super::lent_burst::LentBurst::keep) a copy of the payload.
     pub fn takes_lent(&self) -> bool {
         self.takes_lent.load(Ordering::Relaxed)
     }
 
-    /// Whether the reader is gone.
+    /// Returns true if the reader is gone.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
@@ -199,13 +202,14 @@ impl Inbox {
 pub struct Incoming {
     inbox: Arc<Inbox>,
     boxes: Vec<Letterbox>,
-    /// Mail that the arena took only a part of, and the index of its mailbox.
+    /// The mail of which the arena received only a part, and the index of its mailbox.
     current: Option<(usize, Box<Mail>)>,
-    /// Mail whose memory is in the arena, and the index of its mailbox.
+    /// The mail whose memory is in the arena, and the index of the mail's mailbox.
     moved: Option<(usize, Box<Mail>)>,
-    /// Mail that was taken early to copy its payload, and the index of its mailbox; oldest first.
+    /// Mails that were taken early so that their payload could be copied, each with the index of
+    /// its mailbox; the oldest is first.
     early: VecDeque<(usize, Box<Mail>)>,
-    /// Bursts taken since the last stall.
+    /// Number of bursts taken since the guest last stalled.
     taken: u32,
     has_waker: bool,
 }
@@ -223,7 +227,7 @@ impl Incoming {
         }
     }
 
-    /// The part that senders share.
+    /// Returns the part of the queue that senders share.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }

@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most zero-copy bursts in flight for one queue; further ones are copied.
+/// Largest number of zero-copy bursts in flight for one queue; further bursts are copied.
 pub const LENT_MAX: usize = 64;
-/// Most unused bursts that are kept for reuse.
+/// Largest number of unused bursts that are kept for reuse.
 const SPARE_MAX: usize = 8;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -55,11 +55,11 @@ impl Doorbell {
     }
 }
 
-/// The payload of a burst: its fragments, and where each belongs.
+/// The payload of a burst: its fragments, and for each of them its frame and its place there.
 #[derive(Default)]
 struct Payload {
     pieces: Vec<LentPiece<'static>>,
-    /// The copy that replaces the pages: all fragments, one after another.
+    /// The copy that replaces the sender's pages: all fragments, one after another.
     kept: Option<Box<[u8]>>,
     tokens: Vec<Token>,
 }
@@ -67,7 +67,7 @@ struct Payload {
 pub struct LentBurst {
     doorbell: Arc<Doorbell>,
     payload: Mutex<Payload>,
-    /// The sender's pages are not read any more.
+    /// True once the sender's pages are not read any more.
     is_done: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl Bursts {
     }
 }
 
-/// The zero-copy bursts of one queue's guest, as its queue sees them.
+/// The zero-copy bursts from the guest of one queue.
 #[derive(Default)]
 pub struct Lends {
     doorbell: Arc<Doorbell>,
@@ -144,12 +144,12 @@ pub struct Lends {
 }
 
 impl Lends {
-    /// Whether another zero-copy burst may be sent.
+    /// Returns true if another zero-copy burst may be sent.
     pub fn has_room(&self) -> bool {
         lock(&self.bursts).lent.len() < LENT_MAX
     }
 
-    /// An empty burst, to be [sent](Self::lend) or forgotten.
+    /// Returns an empty burst, which the caller [sends](Self::lend) or drops.
     pub fn begin(&self) -> Arc<LentBurst> {
         let spare = &mut lock(&self.bursts).spare;
         // If its reader is about to release it, another one is used.
@@ -169,8 +169,8 @@ impl Lends {
         burst
     }
 
-    /// Holds frame `i`, to be read through `burst`, which was [started](Self::begin) here. False:
-    /// it cannot be held. `by` is this same object.
+    /// Holds frame `i`, so that it can be read through `burst`, which was [started](Self::begin)
+    /// here. Returns false if it cannot be held. `by` is this same object.
     pub fn hold(
         &self,
         burst: &mut LentBurst,
@@ -193,7 +193,7 @@ impl Lends {
         true
     }
 
-    /// Creates the reader's handle of a burst. Call it once per burst.
+    /// Creates the reader's handle of a burst. It must be called once for each burst.
     pub fn lend(&self, burst: &Arc<LentBurst>) -> Loan {
         lock(&self.bursts).lent.push_back(Arc::clone(burst));
         Loan::new(Arc::clone(burst) as Arc<dyn Lender>)

@@ -15,7 +15,7 @@
 use pregrant::net::checksum;
 use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Loan, Offload, Offloads};
 
-/// Least memory of a mail, in bytes.
+/// Smallest memory of a mail, in bytes.
 pub const MAIL_BYTES_MIN: usize = 4096;
 /// Largest number of bytes of unused mail that one worker keeps for reuse.
 pub const POOL_BYTES: usize = 1024 * 1024;
@@ -26,7 +26,7 @@ const EMPTY_MAX: usize = 16;
 /// Number of memory sizes: from 4 KiB to an arena's, each twice the one before.
 const SIZES: usize = (ARENA_BYTES / MAIL_BYTES_MIN).trailing_zeros() as usize + 1;
 
-/// The index of the memory size that holds this many bytes.
+/// Returns the index of the memory size that holds this number of bytes.
 pub fn size_for(bytes: usize) -> usize {
     bytes.max(MAIL_BYTES_MIN).next_power_of_two()
 }
@@ -36,7 +36,7 @@ fn index_of(size: usize) -> Option<usize> {
     (index < SIZES && size == MAIL_BYTES_MIN << index).then_some(index)
 }
 
-/// Why a frame is not in a mail.
+/// The reason why a frame cannot be put into a mail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     Full,
@@ -46,7 +46,7 @@ pub enum Refused {
 
 #[derive(Debug)]
 pub struct Mail {
-    /// The frames' bytes. Empty while they are in an arena.
+    /// The bytes of the frames. They are empty while the memory is in an arena.
     pub bytes: Box<[u8]>,
     /// The mail's number among all mail for its reader, in the order of creation.
     pub number: u64,
@@ -54,7 +54,7 @@ pub struct Mail {
     frames: [FrameDesc; BURST_FRAMES],
     len: usize,
     read: usize,
-    /// Zero-copy payload that is not in the bytes.
+    /// The zero-copy payload, which is not among the bytes.
     pub lent: Option<Loan>,
 }
 
@@ -75,12 +75,12 @@ impl Mail {
         (self.used, self.len, self.read, self.lent) = (0, 0, 0, None);
     }
 
-    /// Number of frames, including those that were read.
+    /// Returns the number of frames, including those that were read.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether another frame of `len` bytes fits.
+    /// Returns true if another frame of `len` bytes fits.
     #[inline(always)]
     pub fn has_room(&self, len: usize) -> bool {
         self.len < BURST_FRAMES && self.used + len <= self.bytes.len()
@@ -91,7 +91,7 @@ impl Mail {
         self.len == BURST_FRAMES
     }
 
-    /// The largest frame that fits; 0: none.
+    /// Returns the length of the largest frame that fits; 0: none fits.
     pub fn room(&self) -> usize {
         if self.len < BURST_FRAMES { self.bytes.len().saturating_sub(self.used) } else { 0 }
     }
@@ -136,7 +136,7 @@ impl Mail {
         }
     }
 
-    /// The frames that were not read yet.
+    /// Returns the frames that were not read yet.
     pub fn rest(&self) -> &[FrameDesc] {
         &self.frames[self.read..self.len]
     }
@@ -145,7 +145,7 @@ impl Mail {
         self.rest().iter().map(|desc| desc.len as usize).sum()
     }
 
-    /// The oldest frame that was not read.
+    /// Returns the oldest frame that was not read.
     pub fn front(&self) -> Option<(&[u8], Offload)> {
         let desc = self.rest().first()?;
         Some((&self.bytes[desc.at as usize..(desc.at + desc.len) as usize], desc.offload))
@@ -156,7 +156,7 @@ impl Mail {
     }
 }
 
-/// Completes a checksum, if the reader does not accept it blank.
+/// Completes a frame's checksum, unless the reader accepts it blank.
 #[inline(always)]
 fn finished(frame: &mut [u8], offload: Offload, caps: Offloads) -> Result<Offload, Refused> {
     if !offload.csum_blank || caps.csum {
@@ -166,12 +166,12 @@ fn finished(frame: &mut [u8], offload: Offload, caps: Offloads) -> Result<Offloa
     Ok(Offload { csum_blank: false, ..offload })
 }
 
-/// The memory that one worker sends with; the newest is used first.
+/// The memory with which one worker sends. The memory that was returned last is used first.
 #[derive(Debug, Default)]
 #[allow(clippy::vec_box, reason = "mail is a kilobyte, and goes on as a pointer")]
 pub struct Pool {
     by_size: [Vec<Box<Mail>>; SIZES],
-    /// Mails without memory, while others fill theirs.
+    /// Mails whose memory is elsewhere, to which memory is given when they are used.
     empty: Vec<Box<Mail>>,
     bytes: usize,
 }
@@ -182,7 +182,7 @@ impl Pool {
         index_of(size).is_some_and(|index| !self.by_size[index].is_empty())
     }
 
-    /// Empty mail with memory of this size.
+    /// Returns an empty mail with memory of this size.
     pub fn get(&mut self, size: usize) -> Box<Mail> {
         match index_of(size).and_then(|index| self.by_size[index].pop()) {
             Some(mail) => {
@@ -193,7 +193,7 @@ impl Pool {
         }
     }
 
-    /// Memory of this size, taken out of its mail, into which the sender's queue fetches frames
+    /// Returns memory of this size without its mail. The sender's queue fetches frames into it
     /// (`FramePort::tx_room`).
     pub fn get_bytes(&mut self, size: usize) -> Box<[u8]> {
         let mut mail = self.get(size);
@@ -205,7 +205,7 @@ impl Pool {
         bytes
     }
 
-    /// Empty mail with this memory.
+    /// Returns an empty mail with this memory.
     pub fn with(&mut self, bytes: Box<[u8]>) -> Box<Mail> {
         match self.empty.pop() {
             Some(mut mail) => {
@@ -216,7 +216,7 @@ impl Pool {
         }
     }
 
-    /// Returns mail that was read.
+    /// Takes back a mail that was read.
     pub fn put(&mut self, mut mail: Box<Mail>) {
         mail.clear();
         let size = mail.bytes.len();

@@ -24,9 +24,9 @@ use super::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence
 
 struct Shared<T> {
     slots: Box<[Mutex<Option<T>>]>,
-    /// Number of mails posted and not recalled.
+    /// Number of mails that were posted and not recalled.
     posted: AtomicU32,
-    /// Number of mails taken.
+    /// Number of mails that the reader has taken.
     taken: AtomicU32,
 }
 
@@ -37,13 +37,13 @@ impl<T> Shared<T> {
     }
 }
 
-/// The writer's end.
+/// The end of the mailbox that posts mails.
 pub struct Writer<T> {
     shared: Arc<Shared<T>>,
     next: u32,
 }
 
-/// The reader's end.
+/// The end of the mailbox that takes mails.
 pub struct Reader<T> {
     shared: Arc<Shared<T>>,
     next: u32,
@@ -66,12 +66,12 @@ impl<T> Writer<T> {
         self.next.wrapping_sub(self.shared.taken.load(Ordering::Relaxed)) as usize
     }
 
-    /// Whether all posted mail was taken.
+    /// Returns true if the reader has taken all posted mail.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether there is no room.
+    /// Returns true if there is no room for another mail.
     pub fn is_full(&self) -> bool {
         self.len() >= self.shared.slots.len()
     }
@@ -88,8 +88,8 @@ impl<T> Writer<T> {
         Ok(())
     }
 
-    /// Takes the newest mail back, to add to it; it is posted again in the same slot. None: the
-    /// reader has taken all.
+    /// Takes back the newest mail, so that frames can be added to it; it is posted again in the
+    /// same slot. None: the reader has taken all mails.
     pub fn recall(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -103,7 +103,7 @@ impl<T> Writer<T> {
 }
 
 impl<T> Reader<T> {
-    /// Whether there is mail, or was a moment ago.
+    /// Returns true if there is mail, or was a moment ago.
     pub fn has_mail(&self) -> bool {
         self.shared.posted.load(Ordering::Acquire) != self.next
     }
@@ -113,7 +113,7 @@ impl<T> Reader<T> {
         if self.has_mail() { self.shared.slot(self.next).as_ref().map(check) } else { None }
     }
 
-    /// Takes the oldest mail.
+    /// Removes and returns the oldest mail.
     pub fn take(&mut self) -> Option<T> {
         if !self.has_mail() {
             return None;
@@ -126,7 +126,7 @@ impl<T> Reader<T> {
     }
 }
 
-/// Whether the reader found all its mailboxes empty and may sleep.
+/// True while the reader has found all its mailboxes empty and may sleep.
 #[derive(Debug)]
 pub struct Waiting(AtomicBool);
 
@@ -137,8 +137,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The reader found no mail. True: it must check once more; from now on a post wakes it. False:
-    /// it has called this before, and has checked since.
+    /// Called when the reader found no mail. Returns true if the reader must check once more; from
+    /// now on a post wakes it. False: the reader has called this before, and has checked since.
     pub fn begin(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
             return false;
@@ -148,15 +148,15 @@ impl Waiting {
         true
     }
 
-    /// The reader found mail without being woken.
+    /// Called when the reader found mail without being woken.
     pub fn end(&self) {
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Mail was posted: returns whether the reader must be woken. Of several writers, one gets
-    /// true.
+    /// Called after mail was posted. Returns whether the reader must be woken; of several writers,
+    /// only one gets true.
     pub fn is_over(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

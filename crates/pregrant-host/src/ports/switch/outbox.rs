@@ -37,10 +37,11 @@ use std::sync::Arc;
 
 /// Largest number of bytes of mail that frames are copied to, except for a larger frame.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
-/// Most receiving queues of a burst whose shares are tracked. With more, each share is small.
+/// Largest number of receiving queues of a burst whose shares are tracked. If there are more, each
+/// share is small.
 const SHARES: usize = 8;
 
-/// One queue of one vif.
+/// A queue of a vif, as the receiver of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Dest {
     port: u16,
@@ -58,18 +59,18 @@ enum Destination {
     NoPort,
 }
 
-/// The part of a burst for one queue.
+/// The number of bytes of a burst that go to one queue.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     dest: Dest,
     bytes: usize,
 }
 
-/// The bytes of a burst by receiver, where that is known beforehand.
+/// The numbers of bytes of a burst for each receiver, if they are known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     of: [Option<Share>; SHARES],
-    /// The bytes that go to all ports.
+    /// Number of bytes that go to all ports.
     all: usize,
 }
 
@@ -91,27 +92,28 @@ impl Shares {
     }
 }
 
-/// A vif as a receiver.
+/// A vif as the receiver of frames.
 struct To {
     vif: Arc<Vif>,
-    /// One per queue, created with its first frame.
+    /// One entry for each queue, created with the first frame for the queue.
     queues: Vec<Option<Out>>,
-    /// Counts of the current burst.
+    /// The counts of the current burst.
     stats: SwitchStats,
 }
 
-/// A queue as a receiver.
+/// A queue as the receiver of frames.
 struct Out {
     mail: Writer<Box<Mail>>,
     spent: Reader<Box<Mail>>,
     inbox: Arc<Inbox>,
     open: Option<Box<Mail>>,
-    /// Number of its frames that are counted already: those that were in it when it was recalled
-    /// or, in a new mail, the first.
+    /// Number of the newest mail's frames that are counted already: those that it had when it was
+    /// recalled or, in a new mail, the first one.
     counted: usize,
-    /// The largest frame that still fitted the newest mail when it was posted. 0: none.
+    /// The length of the largest frame that still fitted the newest mail when it was posted; 0:
+    /// none fitted.
     room: usize,
-    /// Least size of the next mail, if the newest one still waits.
+    /// Smallest size of the next mail, if the newest one still waits.
     next_size: usize,
     touched: bool,
     /// The zero-copy part of the current burst for this queue.
@@ -130,7 +132,7 @@ pub struct Outbox {
     ways: Vec<Destination>,
     /// Queues that got a part of the current burst.
     touched: Vec<Dest>,
-    /// The last queue that memory was moved to, which returns some soonest.
+    /// The queue to which memory was last moved, and which therefore returns some soonest.
     last_moved: Option<Dest>,
 }
 
@@ -141,7 +143,7 @@ impl Out {
         Self { mail, spent, inbox, open: None, counted: 0, room: 0, next_size: 0, touched: false, lent: None }
     }
 
-    /// Collects mail that was read.
+    /// Collects the mails that were read.
     fn collect(&mut self, pool: &mut Pool) {
         while let Some(mail) = self.spent.take() {
             pool.put(mail);
@@ -164,7 +166,7 @@ impl Out {
         }
     }
 
-    /// Mail with room for a frame of `len` bytes.
+    /// Returns mail with room for a frame of `len` bytes.
     #[cold]
     fn begin(&mut self, len: usize, share: usize, pool: &mut Pool) -> Result<&mut Mail, Refused> {
         self.post(pool);
@@ -195,7 +197,7 @@ impl Out {
         Ok(self.open.insert(mail))
     }
 
-    /// Posts the mail that is open.
+    /// Posts the mail that is being filled.
     fn post(&mut self, pool: &mut Pool) {
         let Some(mail) = self.open.take() else { return };
         if mail.len() == 0 {
@@ -249,7 +251,8 @@ impl To {
     }
 }
 
-/// Whether the first bytes of a frame of `len` bytes contain the headers that select its queue.
+/// Returns true if the first bytes of a frame of `len` bytes contain the headers that select the
+/// queue of its receiver.
 fn has_headers(head: &[u8], len: usize) -> bool {
     match IpHeaders::parse_head(head, len) {
         Ok(headers) => headers.l4_at + 4 <= head.len(),
@@ -264,7 +267,7 @@ fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
 }
 
 impl Outbox {
-    /// Updates its vifs, if the view has changed.
+    /// Updates the outbox's list of vifs, if the switch's has changed.
     #[inline(always)]
     fn see(&mut self, fabric: &Fabric) {
         if let Some(view) = fabric.newer_than(&mut self.version) {
@@ -289,7 +292,7 @@ impl Outbox {
         self.view = view;
     }
 
-    /// Memory for a batch of this many bytes.
+    /// Returns memory for a batch of this number of bytes.
     pub fn room(&mut self, bytes: usize) -> Box<[u8]> {
         let size = size_for(bytes);
         if !self.pool.has(size)
@@ -302,8 +305,8 @@ impl Outbox {
         self.pool.get_bytes(size)
     }
 
-    /// Call when a port joins or leaves this worker: nothing is added to mail that waits. So the
-    /// frames of a port that joins are in mail with higher numbers than those that it sent
+    /// Called when a port joins or leaves this worker: no more frames are added to mail that waits.
+    /// So the frames of a port that joins are in mail with higher numbers than those that it sent
     /// elsewhere, and the frames of a port that left are never recalled.
     pub fn seal(&mut self) {
         let outs = self.to.iter_mut().flatten().flat_map(|to| to.queues.iter_mut().flatten());
@@ -526,8 +529,9 @@ impl Outbox {
         }
     }
 
-    /// The queue that gets memory of `size` bytes: its frames take at least half of the burst,
-    /// including gaps, and a quarter of the memory, and all can go there unchanged.
+    /// Returns the queue that gets memory of `size` bytes. The frames for that queue have at least
+    /// half of the burst's bytes, including gaps, and a quarter of the memory's; and all of them
+    /// can be received unchanged.
     fn winner(
         &self,
         size: usize,
@@ -545,7 +549,8 @@ impl Outbox {
         all.all(|(desc, _)| is_taken_whole(caps, desc.offload)).then_some(dest)
     }
 
-    /// Whether a reader has room for this memory. If not, single frames may still fit.
+    /// Charges `size` bytes to a queue, so that the burst's memory can be moved to its reader.
+    /// False: there is no room for all of it, but single frames may still fit.
     fn may_move(&mut self, dest: Dest, size: usize) -> bool {
         let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return false };
         let Some(out) = to.out(dest, &mut self.touched) else { return false };
@@ -553,14 +558,14 @@ impl Outbox {
         !out.inbox.is_closed() && !out.mail.is_full() && out.inbox.charge(size)
     }
 
-    /// Whether a queue may get a zero-copy burst; if so, its offloads.
+    /// Returns the offloads of a queue if it may get a zero-copy burst; otherwise None.
     fn lends_to(&self, dest: Dest, lends: &Lends) -> Option<Offloads> {
         let vif = &self.to.get(usize::from(dest.port))?.as_ref()?.vif;
         let inbox = vif.inboxes.get(usize::from(dest.queue))?;
         (inbox.takes_lent() && lends.has_room()).then_some(vif.caps)
     }
 
-    /// Copies a frame to some queues.
+    /// Copies a frame to several queues.
     #[inline(always)]
     fn copy(
         &mut self,
@@ -601,7 +606,7 @@ impl Outbox {
         }
     }
 
-    /// Copies a frame to all but its sender and those that already have it.
+    /// Copies a frame to all queues but its sender's and those that already have it.
     #[cold]
     fn flood(&mut self, of: &Copied<'_>, desc: FrameDesc, cut: &mut CutFrame) {
         let frame = &of.bytes[desc.at as usize..][..desc.len as usize];
@@ -679,17 +684,17 @@ impl Outbox {
     }
 }
 
-/// The port that a burst comes from.
+/// The port from which a burst comes.
 pub struct Sender<'a> {
-    /// The port's index.
+    /// The index of the sending port.
     pub port: u16,
-    /// The receivers of its last burst.
+    /// The queues that received the port's last burst.
     pub recent: &'a mut Recent,
     /// Scratch memory for segmentation.
     pub cut: &'a mut CutFrame,
 }
 
-/// The common parameters of a burst's copies.
+/// The parameters that all copies of a burst share.
 struct Copied<'a> {
     from: u16,
     bytes: &'a [u8],

@@ -29,14 +29,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most patience of a queue. A guest that lost its CPU to others normally gets it back sooner.
-/// (netback keeps frames for a stalled guest for 10 s.)
+/// The upper bound of a queue's patience. A guest that lost its CPU to others normally gets it back
+/// sooner. (netback keeps frames for a stalled guest for 10 s.)
 pub const MOST: Duration = Duration::from_millis(200);
-/// Bytes that a guest must take to earn a millisecond: at 16 MiB/s its senders wait without a
-/// limit.
+/// Number of bytes that a guest must receive to earn a millisecond. At 16 MiB/s its senders wait
+/// without a limit.
 pub const BYTES_PER_MS: u64 = 16 * 1024;
 /// Patience of a new queue: a millisecond per [`BYTES_PER_MS`] that it holds when it is full. So a
-/// guest that reconnects again and again delays its senders no more than one that takes little.
+/// guest that reconnects again and again delays its senders no more than a guest that receives
+/// little.
 pub const FIRST: Duration = Duration::from_millis(32);
 /// Longest time after which a waiting sender checks again.
 pub const STEP: Duration = Duration::from_millis(10);
@@ -47,11 +48,11 @@ pub struct Registered(Option<u64>);
 
 struct State {
     left: Duration,
-    /// The patience was used up, and too little was earned since.
+    /// True if the patience was used up, and too little was earned since.
     is_over: bool,
     /// The time of the last accounting. None: no sender waits.
     since: Option<Instant>,
-    /// Bytes that the guest had taken at that time.
+    /// Number of bytes that the guest had received at that time.
     taken: u64,
     waiting: Vec<Arc<dyn QueueWaker>>,
 }
@@ -72,10 +73,10 @@ impl State {
     }
 }
 
-/// The patience of one queue.
+/// The time that senders may still wait for one queue, and the senders that wait.
 pub struct Patience {
     is_waited_for: Waiting,
-    /// Number of ends; written under the lock.
+    /// Number of waits that have ended; written under the lock.
     ends: AtomicU64,
     state: Mutex<State>,
 }
@@ -94,15 +95,15 @@ impl Patience {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this sender waits and was not woken yet. A woken sender goes before those that begin
-    /// to wait, and needs no more room than one that did not wait.
+    /// Returns true if this sender waits and was not woken yet. A woken sender goes before those
+    /// that begin to wait, and needs no more room than a sender that did not wait.
     pub fn is_registered(&self, by: &Registered) -> bool {
         by.0 == Some(self.ends.load(Ordering::Relaxed))
     }
 
-    /// For a full queue whose guest has taken `taken` bytes: how long this sender may wait before
-    /// it checks again. It is woken earlier if there is room, and must check once more that there
-    /// is none now. None: it must not wait.
+    /// Returns how long this sender may wait before it checks again, for a full queue whose guest
+    /// has taken `taken` bytes. The sender is woken earlier if there is room, and must check once
+    /// more, after this call, that there is none. None: it must not wait.
     pub fn wait(&self, taken: u64, by: &mut Registered, waker: &Arc<dyn QueueWaker>) -> Option<Duration> {
         self.wait_at(Instant::now(), taken, by, waker)
     }
@@ -163,8 +164,8 @@ mod tests {
         }
     }
 
-    /// Simulates a sender that checks every step; returns for how many milliseconds it waits if the
-    /// guest takes `bytes` in each.
+    /// Simulates a sender that checks in every step. Returns for how many milliseconds the sender
+    /// waits if the guest receives `bytes` in each millisecond.
     fn waits_ms(patience: &Patience, now: &mut Instant, taken: &mut u64, bytes_per_ms: u64) -> u64 {
         let (mut by, doorbell) = (Registered::default(), Arc::<Doorbell>::default() as Arc<dyn QueueWaker>);
         let mut ms = 0;
@@ -202,7 +203,8 @@ mod tests {
         assert!(waits_ms(&patience, &mut now, &mut taken, BYTES_PER_MS) > 10_000);
     }
 
-    /// While its worker does not run, a sender cannot see whether the guest takes frames.
+    /// A sender's time does not count while its worker does not run, since the worker then cannot
+    /// see whether the guest takes frames.
     #[test]
     fn time_in_which_the_sender_s_worker_did_not_run_does_not_count() {
         let (patience, mut now) = (Patience::default(), Instant::now());

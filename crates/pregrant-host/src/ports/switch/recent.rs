@@ -18,15 +18,15 @@ struct Queue {
 #[derive(Default)]
 pub struct Recent {
     queues: Vec<Queue>,
-    /// There was no room at the last check.
+    /// At the last check a burst did not fit.
     is_waiting: bool,
-    /// For how long there has been no room, and the time of the last check.
+    /// The time for which there has been no room; `asked` is the time of the last check.
     waited: Duration,
     asked: Option<Instant>,
 }
 
 impl Recent {
-    /// Whether a burst for the same queues would fit.
+    /// Checks whether a burst for the same queues would fit.
     #[inline(always)]
     pub fn room(&mut self, waker: &Arc<dyn QueueWaker>) -> Room {
         let is_waiting = self.is_waiting;

@@ -1,10 +1,11 @@
-//! Counters of a port of the switch.
+//! Counts the frames of a port of the switch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a port, from its guest's view: the guest sends TX.
+        /// Counts of a port's frames, from the view of its guest: TX frames are those that the
+        /// guest sends.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct SwitchStats {
             $($(#[$doc])* pub $name: u64,)*
@@ -32,30 +33,32 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames that the guest sent.
+    /// Number of frames that the guest sent.
     tx_frames,
     /// Number of zero-copy frames that were copied after all: their receiver had no room or could
     /// not read them in place, or there were several receivers.
     unlent,
     /// Number of frames that were sent to every other port.
     flooded,
-    /// Dropped: shorter than an Ethernet header, or with an invalid source address.
+    /// Number of frames dropped because they were shorter than an Ethernet header, or had an
+    /// invalid source address.
     bad_frames,
-    /// Source addresses not learnt, because the port has used up its share of the table.
+    /// Number of source addresses that were not learnt, because the port has used up its share of
+    /// the table.
     not_learnt,
-    /// Dropped: the source address is not allowed for this guest.
+    /// Number of frames dropped because their source address is not allowed for this guest.
     forged,
-    /// Dropped: a large segment to a group address.
+    /// Number of frames dropped because they were large segments to a group address.
     gso_to_group,
-    /// Dropped: no other port could have the receiver.
+    /// Number of frames dropped because no other port could have the receiver.
     no_port,
-    /// Frames queued for the guest.
+    /// Number of frames that were queued for the guest.
     rx_frames,
     /// Number of frames that were zero-copy from their senders.
     rx_lent,
-    /// Frames for the guest dropped because its queue was full.
+    /// Number of frames for the guest that were dropped because its queue was full.
     rx_overflow,
-    /// Frames for the guest dropped because they needed a checksum or segmentation that their
-    /// headers do not allow.
+    /// Number of frames for the guest that were dropped because they needed a checksum or
+    /// segmentation that their headers do not allow.
     rx_unfinishable,
 }

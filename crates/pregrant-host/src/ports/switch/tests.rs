@@ -1,4 +1,5 @@
-//! The switch by itself: who gets what, and who may send as whom.
+//! Tests the switch by itself: which port receives a frame, and which source addresses a port may
+//! send with.
 
 use super::vif::flow_hash;
 use super::*;
@@ -97,8 +98,8 @@ fn a_station_moves_where_it_may_and_ages() {
     assert_eq!((received(&mut p[0]).len(), received(&mut p[1]).len()), (1, 1));
 }
 
-/// Whether frames to `mac(1)` still go only to the first port after another port sent with that
-/// source.
+/// Sends a frame from another port with the source address `mac(1)`. Returns true if frames to this
+/// address still go only to the first port.
 fn keeps_its_traffic(p: &mut [SwitchPort], attacker: usize, stranger: usize) -> bool {
     send(&mut p[attacker], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     let nr_received: usize = p.iter_mut().map(|p| received(p).len()).sum();
@@ -284,8 +285,8 @@ fn large_segments_do_not_go_to_groups() {
     assert_eq!(p[0].stats().gso_to_group, 2);
 }
 
-/// One frame has several receivers, two of which need it segmented: segmenting it once is enough,
-/// and later frames stay behind it.
+/// If two of a frame's receivers need it segmented, it is segmented only once, and later frames
+/// stay behind it.
 #[test]
 fn a_large_segment_is_cut_in_its_sender_s_memory_and_keeps_its_place() {
     let switch = Switch::new();

@@ -14,17 +14,19 @@ use std::sync::Arc;
 /// never allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sources {
-    /// Any address that is not known at another port, since its own address is unknown.
+    /// Any source address that is not known at another port is allowed, since the vif's own address
+    /// is unknown.
     #[default]
     Learnt,
-    /// Only this address, which is pinned.
+    /// Only this source address is allowed. It is pinned to the vif's port.
     Own(MacAddr),
-    /// Any address, even one learnt at another port. Its own, if known, is pinned.
+    /// Any source address is allowed, even one that was learnt at another port. The vif's own
+    /// address, if it is known, is pinned to its port.
     Any(Option<MacAddr>),
 }
 
 impl Sources {
-    /// The pinned address.
+    /// Returns the pinned address.
     pub fn pinned(self) -> Option<MacAddr> {
         match self {
             Self::Learnt => None,
@@ -34,32 +36,33 @@ impl Sources {
     }
 }
 
-/// The switch has no room for another port.
+/// The error that the switch has no room for another port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the switch has {MAX_PORTS} ports already; give this vif another switch (another bridge)")]
 pub struct SwitchFull;
 
-/// A vif as senders see it.
+/// The facts about a vif that senders need.
 #[derive(Clone)]
 pub struct Vif {
     /// A number that no other vif ever has, not even one at the same index.
     pub id: u64,
-    /// The offloads that its guest supports.
+    /// The offloads that the vif's guest supports.
     pub caps: Offloads,
-    /// The source addresses that it may use.
+    /// The source addresses that the vif may use.
     pub sources: Sources,
-    /// How the guest steers its frames to queues. None: by flow.
+    /// The guest's rule for distributing its frames to queues. None: frames are distributed by
+    /// flow.
     pub steering: Option<Arc<dyn Steering>>,
-    /// One per queue.
+    /// The inboxes of the vif's queues.
     pub inboxes: Arc<[Arc<Inbox>]>,
     pub counters: Arc<Counters>,
 }
 
-/// The vifs, by index.
+/// The vifs of a switch, by index.
 pub type View = Vec<Option<Arc<Vif>>>;
 
 impl Vif {
-    /// The queue for a frame to the guest.
+    /// Returns the index of the queue for a frame to the guest.
     #[inline(always)]
     pub fn queue_of(&self, frame: &[u8]) -> u16 {
         let queue = match (self.inboxes.len(), &self.steering) {
@@ -71,8 +74,8 @@ impl Vif {
     }
 }
 
-/// A hash that is equal for all frames of a flow: of MAC and IP addresses, and ports if there are
-/// any.
+/// Returns a hash that is equal for all frames of a flow: of MAC and IP addresses, and of ports if
+/// there are any.
 pub fn flow_hash(frame: &[u8]) -> u64 {
     let mut hash = 0xCBF2_9CE4_8422_2325u64; // FNV-1a
     let mut mix = |bytes: &[u8]| {

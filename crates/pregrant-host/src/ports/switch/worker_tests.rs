@@ -28,7 +28,7 @@ fn mac(n: usize) -> MacAddr {
 
 const EVERYBODY: MacAddr = MacAddr::BROADCAST;
 
-/// A frame to be sent.
+/// A frame that the test sends.
 #[derive(Clone, Copy)]
 struct Plan {
     dst: MacAddr,
@@ -92,8 +92,8 @@ fn seqs(burst: &Burst<'_>) -> Vec<u64> {
     burst.iter().map(|(frame, _)| read(frame).1).collect()
 }
 
-/// From one guest to another: the receiver gets the very memory that the batch was fetched into,
-/// and a pair of guests needs two such buffers.
+/// A burst from one guest to another is moved: the receiver gets the very memory that the batch was
+/// fetched into. A pair of guests needs two such buffers.
 #[test]
 fn a_batch_is_moved_and_not_copied() {
     let switch = Switch::new();
@@ -133,7 +133,7 @@ fn a_small_batch_is_copied_once() {
     assert_eq!(into.fits(1), BURST_FRAMES);
 }
 
-/// After the memory of large batches was handed over, mail for small batches is small.
+/// After the memory of large batches was handed over, mails for small batches use little memory.
 #[test]
 fn small_batches_between_moved_ones_take_little_room() {
     let switch = Switch::new();
@@ -182,7 +182,8 @@ fn a_batch_for_several_is_shared_out() {
     assert_eq!((ports[0].stats().tx_frames, ports[0].stats().flooded), (64, 4));
 }
 
-/// A receiver whose frames take the smaller part of the memory does not get all of it.
+/// If the smaller part of the memory contains a receiver's frames, that receiver does not get all
+/// of the memory.
 #[test]
 fn memory_goes_to_no_one_who_needs_less_than_half() {
     let switch = Switch::new();
@@ -199,8 +200,8 @@ fn memory_goes_to_no_one_who_needs_less_than_half() {
     }
 }
 
-/// A reader that takes nothing, and bursts of all kinds: the memory that it holds is bounded and
-/// well filled.
+/// If a reader receives nothing while bursts of all kinds are sent to it, the memory that it holds
+/// is bounded and well filled.
 #[test]
 fn what_a_slow_reader_holds_is_bounded() {
     // Frame length, frames per burst, and the least bytes of frames when the queue is full.
@@ -297,7 +298,7 @@ fn a_moved_batch_is_finished_for_its_reader() {
     assert_eq!(to.incoming.inbox().bytes(), 0, "a mail without frames holds nothing");
 }
 
-/// Counts wake-ups, and wakes the thread that sleeps on it.
+/// A waker that counts wake-ups, and wakes the thread that sleeps on it.
 #[derive(Debug, Default)]
 struct Alarm {
     rung: Mutex<bool>,
@@ -419,8 +420,8 @@ fn who_sends_to_a_full_queue_waits_for_room_and_loses_nothing() {
     assert!(senders.iter_mut().all(|port| port.room() == Room::Now));
 }
 
-/// A sender that was woken sends before the queue is full again, and one that always finds it full
-/// sends after a while, because the guest takes enough for unlimited waits.
+/// A sender that was woken sends before the queue is full again. A sender that always finds the
+/// queue full sends after a while, because the guest receives enough for unlimited waits.
 #[test]
 fn a_sender_has_its_turn_though_others_fill_the_queue_again() {
     let switch = Switch::new();
@@ -458,8 +459,8 @@ fn a_sender_has_its_turn_though_others_fill_the_queue_again() {
     assert!(asked > 1);
 }
 
-/// A guest that takes nothing is waited for once per sender, and only as long as its queue's
-/// patience lasts; no one else waits for it.
+/// Each sender waits only once for a guest that receives nothing, and only as long as the queue's
+/// patience lasts. Senders to other guests do not wait.
 #[test]
 fn a_guest_that_takes_nothing_stops_its_senders_for_a_while_and_no_others() {
     let switch = Switch::new();
@@ -653,7 +654,7 @@ fn behaves_like_a_list_for_each_port() {
     }
 }
 
-/// A guest of a worker.
+/// A guest that a worker of the test serves.
 struct Station {
     port: SwitchPort,
     n: usize,
@@ -677,7 +678,7 @@ struct Office {
 }
 
 impl Station {
-    /// Sends one burst, to all others in turn.
+    /// Sends one burst whose frames go to all other ports in turn.
     fn send(&mut self, out: &mut Arena, dice: &mut Dice) {
         let len = [60, 200, 1500, 9000][dice.roll(4)];
         let dst = (self.n + 1 + dice.roll(STATIONS - 1)) % STATIONS;
@@ -709,7 +710,7 @@ impl Station {
     }
 }
 
-/// A worker: it sends, receives, gives stations away, and sleeps when idle.
+/// Runs a worker: it sends, receives, gives guests to other workers, and sleeps when it is idle.
 fn work(worker: usize, switch: &Switch, office: &Office, new: &Receiver<Station>) -> Vec<Station> {
     let (mut stations, mut out, mut into) = (Vec::<Station>::new(), Arena::new(), Arena::new());
     let mut dice = Dice(worker as u64);

@@ -9,14 +9,14 @@ use crate::ports::segments::CutFrame;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::{Arena, Offload};
 
-/// A segmented frame needs no further work.
+/// The offload of a segmented frame, which needs no further work.
 pub const FINISHED: Offload = Offload { csum_blank: false, csum_ok: true, gso_type: 0, gso_size: 0 };
 
-/// The frames of one segment.
+/// The frames into which one large segment was cut.
 #[derive(Debug, Default)]
 pub struct CutFrames {
     frames: CutFrame,
-    /// The oldest frame that waits.
+    /// The index of the oldest frame that waits.
     next: usize,
 }
 
@@ -31,7 +31,7 @@ impl CutFrames {
         self.frames.cut(frame, offload)
     }
 
-    /// Number of waiting frames.
+    /// Returns the number of waiting frames.
     pub fn len(&self) -> usize {
         self.frames.len().saturating_sub(self.next)
     }

@@ -1,7 +1,7 @@
-//! A frame on its way to the kernel, contiguous or gathered from several vectors. All but the first
-//! vector are memory that the frame's guest can still write, so the kernel copies from them and no
-//! Rust reference to them exists. The same holds for a frame that the kernel writes to such memory
-//! ([`read`]).
+//! Writes a frame to the kernel that is contiguous, or that is gathered from several vectors. All
+//! but the first vector are memory that the frame's guest can still write, so the kernel copies
+//! from them and no Rust reference to them exists. The same holds for a frame that the kernel
+//! writes to such memory ([`read`]).
 
 use super::header::HEADER;
 use super::vhost::Buffer;
@@ -47,7 +47,7 @@ impl Vector {
         })
     }
 
-    /// The same range as a readable virtqueue descriptor.
+    /// Returns the range of this vector as a readable virtqueue descriptor.
     pub fn buffer(&self) -> Buffer {
         Buffer { address: self.base.addr() as u64, len: self.len as u32, writable: false }
     }
@@ -56,9 +56,9 @@ impl Vector {
 /// A frame to be written to a tap.
 #[derive(Clone, Copy, Debug)]
 pub enum Frame<'a> {
-    /// A slice of private memory.
+    /// The frame is a slice of private memory.
     One(&'a [u8]),
-    /// Several vectors, one after another.
+    /// Several vectors that are read one after another.
     Many(&'a [Vector]),
 }
 
@@ -69,7 +69,7 @@ impl<'a> From<&'a [u8]> for Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Writes the frame, by a system call.
+    /// Writes the frame by a system call.
     pub fn write(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         match self {
             Self::One(bytes) => rustix::io::write(fd, bytes).map(drop),
@@ -87,7 +87,8 @@ impl Frame<'_> {
         }
     }
 
-    /// The io_uring request that writes the frame; it names the frame's memory.
+    /// Returns the io_uring request that writes the frame. It contains the addresses of the frame's
+    /// memory.
     pub fn request(&self, fd: types::Fd, flags: i32) -> squeue::Entry {
         match self {
             Self::One(bytes) => {

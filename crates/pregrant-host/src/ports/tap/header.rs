@@ -31,7 +31,7 @@ const VIRTIO_TCPV6: u8 = 4;
 const VIRTIO_ECN: u8 = 0x80;
 
 /// Builds the header of a frame of `len` bytes that a guest sent; `frame` has its first bytes, with
-/// all headers. None: what the guest claims contradicts its headers.
+/// all headers. None: the offload that the guest claims contradicts the frame's headers.
 pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
     // Segmentation requires a blank checksum, in the kernel too. And with next to no payload per
@@ -61,8 +61,8 @@ pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEAD
     Some(header)
 }
 
-/// The work that the kernel left on the frame with this header. None: a kind of segment that was
-/// not asked for.
+/// Returns the work that the kernel left on the frame with this header. None: it is a kind of
+/// segment that was not asked for.
 #[inline]
 pub fn offload_of(header: &[u8; HEADER]) -> Option<PlacedOffload> {
     let gso_type = match header[1] & !VIRTIO_ECN {
@@ -83,8 +83,8 @@ pub fn offload_of(header: &[u8; HEADER]) -> Option<PlacedOffload> {
 }
 
 /// Completes the frame behind its header as far as netif requires ([`PlacedOffload::take`]), and
-/// then marks a completed checksum in the header. So taking the frame again, because there was no
-/// room, gives the same result. None: the header contradicts the frame.
+/// then marks a completed checksum in the header. If the frame must be taken again because there
+/// was no room, the result is therefore the same. None: the header contradicts the frame.
 #[inline]
 pub fn take(header: &mut [u8; HEADER], frame: &mut [u8]) -> Option<Taken> {
     let placed = offload_of(header)?;
@@ -98,8 +98,8 @@ pub fn take(header: &mut [u8; HEADER], frame: &mut [u8]) -> Option<Taken> {
     Some(taken)
 }
 
-/// Like [`take`], for a frame of `len` bytes in memory that others can read. A frame that must be
-/// completed or segmented is copied to `private`; one to be segmented is left there.
+/// Takes a frame of `len` bytes as [`take`] does, in memory that others can read. A frame that must
+/// be completed or segmented is copied to `private`. A frame that must be segmented is left there.
 pub fn take_shared(
     header: &[u8; HEADER],
     room: &PieceMut<'_>,
@@ -167,7 +167,7 @@ mod tests {
         (taken, private)
     }
 
-    /// Like `taken`, for a frame that must stay unchanged.
+    /// Takes a frame as `taken` does, but leaves the frame unchanged.
     fn untouched(header: &[u8; HEADER], frame: &[u8]) -> Option<Taken> {
         let (taken, bytes) = taken(header, frame);
         assert!(bytes == frame);
@@ -284,7 +284,8 @@ mod tests {
         }
     }
 
-    /// The kernel does not complete the outer header's checksum, and nothing is known about it.
+    /// In a tunnel the outer header's checksum is finished here, since the kernel does not complete
+    /// it, and nothing is known about it.
     #[test]
     fn a_blank_checksum_in_a_tunnel_is_finished_there() {
         for (tags, v6, is_tcp) in (0..12).map(|k| (k % 3, k & 4 != 0, k >= 6)) {
@@ -302,7 +303,7 @@ mod tests {
     }
 
     /// In a fragment, with too many extension headers, and with a protocol that netif does not
-    /// know, only the kernel's header says where the checksum is.
+    /// know, only the kernel's header tells where the checksum is.
     #[test]
     fn a_blank_checksum_of_anything_else_is_finished_where_it_is() {
         let [mut fragment, _] = packet(0, false, 0, false, &[]);

@@ -25,12 +25,12 @@ pub const STRIDE: usize = (HEADER + MAX_FRAME).next_multiple_of(64) + 64;
 /// 7 thousand more than a request in a ring (`cargo xtask rig 32 --profile`).
 const LONG: usize = 16 * 1024;
 
-/// After this many single frames in a row, calls ask for more than one.
+/// After this many calls in a row that got a single frame, calls ask for more than one.
 const ALONE: usize = 2;
 /// Number of frames that the first such call asks for.
 const FIRST: usize = 4;
 
-/// The frames read from one queue of a tap.
+/// Frames that were read from one queue of a tap and wait for the guest.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
@@ -42,9 +42,9 @@ pub struct Inbox {
     many: usize,
     /// Length of the longest frame of the last call.
     longest: usize,
-    /// Single frames since the last pause.
+    /// Number of calls since the last pause that got a single frame.
     alone: usize,
-    /// The last burst ended because the arena was full.
+    /// True if the last burst ended because the arena was full.
     more: bool,
 }
 
@@ -62,18 +62,19 @@ impl Inbox {
         }
     }
 
-    /// Number of waiting frames.
+    /// Returns the number of waiting frames.
     pub fn len(&self) -> usize {
         self.filled - self.popped
     }
 
-    /// The oldest frame with its header, until [`pop`](Self::pop).
+    /// Returns the oldest frame with its header; it stays until [`pop`](Self::pop).
     pub fn oldest(&mut self) -> Option<&mut [u8]> {
         let (slot, len) = *self.came.get(self.popped..self.filled)?.first()?;
         self.bytes.get_mut(slot * STRIDE..slot * STRIDE + len)
     }
 
-    /// Whether the last frame was so long that the next should be read to its final place.
+    /// Returns true if the last frame was so long that the next one should be read to its final
+    /// place.
     pub fn is_long(&self) -> bool {
         self.longest > LONG
     }
@@ -93,19 +94,19 @@ impl Inbox {
         self.alone = 0;
     }
 
-    /// The number of frames that the next call should ask for, given the room.
+    /// Returns the number of frames that the next call should ask for, given the room.
     pub fn wanted(&self, into: &Arena) -> usize {
         // After a pause the first call asks for one frame, since mostly there is none.
         if !self.more && self.alone == 0 { 1 } else { self.many.min(into.fits(self.longest)).max(1) }
     }
 
-    /// Buffers for `n` frames, which replace the old ones.
+    /// Returns buffers for `n` frames, which replace the old ones.
     pub fn room(&mut self, n: usize) -> &mut [u8] {
         (self.popped, self.filled, self.longest) = (0, 0, HEADER);
         &mut self.bytes[..n * STRIDE]
     }
 
-    /// Notes that a frame was read to `slot`.
+    /// Records that a frame was read to `slot`.
     pub fn put(&mut self, slot: usize, len: usize) {
         if self.filled < SLOTS {
             self.came[self.filled] = (slot, len);

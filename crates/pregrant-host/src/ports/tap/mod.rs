@@ -92,7 +92,7 @@ const SET_OFFLOAD: Opcode = 0x4004_54D0;
 /// `TUNSETCARRIER`.
 const SET_CARRIER: Opcode = 0x4004_54E2;
 
-/// `TUN_F_CSUM`: the kernel may leave checksums blank.
+/// `TUN_F_CSUM`, which allows the kernel to leave checksums blank.
 const TAKES_BLANK: usize = 0x01;
 /// `TUN_F_TSO4 | TUN_F_TSO6`: the kernel may leave TCP segments uncut.
 const TAKES_UNCUT: usize = 0x02 | 0x04;
@@ -101,7 +101,7 @@ const TAKES_UNCUT: usize = 0x02 | 0x04;
 /// [persistent](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
-    /// The interface under its last known name.
+    /// The interface, under its last known name.
     interface: RefCell<Interface>,
     /// The last known location of the interface.
     seen: RefCell<Whereabouts>,
@@ -220,7 +220,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Creates an interface of the same name for its queues if the old one is
+    /// Creates an interface of the same name for the tap's queues if the old one is
     /// [gone](Whereabouts::Gone). Its ports continue with the new one, which is down.
     ///
     /// # Errors
@@ -267,12 +267,12 @@ impl Tap {
         Ok(())
     }
 
-    /// The last known name.
+    /// Returns the last known name of the interface.
     pub fn name(&self) -> String {
         self.interface.borrow().name().into()
     }
 
-    /// Where the interface is now.
+    /// Finds out where the interface is now.
     pub fn whereabouts(&self) -> Whereabouts {
         if self.attached.get() > 0 {
             return Whereabouts::Gone;

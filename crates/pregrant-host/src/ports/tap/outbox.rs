@@ -16,23 +16,23 @@ use super::header::HEADER;
 use super::uring::DEPTH;
 use pregrant::port::Piece;
 
-/// Largest number of bytes of a copied frame, with its header.
+/// Largest number of bytes of a frame that is copied, including its header.
 const SHORT: usize = 2048;
 
 /// Capacity for vectors: as many as a batch of a guest's slots needs, with each frame's own bytes.
 const VECTORS: usize = DEPTH + 256;
 
-/// The place of a frame.
+/// The place of a frame in the outbox.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     at: usize,
     len: usize,
-    /// The first of its vectors, if it has several.
+    /// The index of the frame's first vector, if it has several.
     first: usize,
     vectors: usize,
 }
 
-/// The frames to be written.
+/// Frames that will be written to the tap together.
 #[derive(Debug)]
 pub struct Outbox {
     bytes: Box<[u8]>,
@@ -51,12 +51,13 @@ impl Outbox {
         }
     }
 
-    /// Whether a frame with these bytes, or a head of them, may be put here.
+    /// Returns true if a frame with these bytes (or with a head of this length) is short enough for
+    /// the outbox.
     pub fn takes(bytes: &[u8]) -> bool {
         HEADER + bytes.len() <= SHORT
     }
 
-    /// Appends a frame. False: it is too long, or there is no room.
+    /// Appends a frame. Returns false if it is too long, or there is no room.
     #[must_use]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
         let len = HEADER + frame.len();
@@ -98,7 +99,7 @@ impl Outbox {
         true
     }
 
-    /// The frames with their headers, in order.
+    /// Returns the frames with their headers, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Frame<'_>> {
         self.frames.iter().map(|place| match place.vectors {
             0 => Frame::One(&self.bytes[place.at..place.at + place.len]),

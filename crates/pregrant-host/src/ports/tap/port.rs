@@ -1,4 +1,4 @@
-//! One queue of a tap: bursts of frames to and from its descriptor.
+//! Moves bursts of frames between one queue of a tap and its descriptor.
 
 use super::cut_frames::{CutFrames, FINISHED};
 use super::gather::{self, Frame};
@@ -35,27 +35,27 @@ pub struct TapPort {
     /// Buffer for a frame that was read to shared memory and must be completed or segmented.
     private: Vec<u8>,
     drops: Arc<Drops>,
-    /// An event reports new frames.
+    /// True if an event reports new frames.
     is_notified: bool,
     /// Number of polls to skip, unless an event comes.
     skips: u8,
-    /// The vhost ring is full, and frames given to this port wait before it.
+    /// True if the vhost ring is full, so that frames given to this port wait before it.
     stands: Cell<bool>,
 }
 
-/// Polls to skip after one that found nothing: a worker polls once more before it sleeps, and once
-/// or twice around each batch from its guest. The number is low because a worker that never sleeps
-/// gets its events late.
+/// Number of polls that are skipped after a poll that found nothing: a worker polls once more
+/// before it sleeps, and once or twice around each batch from its guest. The number is low because
+/// a worker that never sleeps gets its events late.
 const SKIPS: u8 = 3;
 
-/// Counts of dropped frames, over all queues.
+/// Numbers of dropped frames, over all queues of a tap.
 #[derive(Debug, Default)]
 pub struct Drops {
-    /// The interface is down, or its queue is full.
+    /// Number of frames that were refused because the interface is down, or its queue is full.
     refused: AtomicU64,
-    /// What the guest claimed about the frame contradicts its headers.
+    /// Number of frames whose metadata from the guest contradicts the frames' headers.
     malformed: AtomicU64,
-    /// Frames from the kernel whose virtio header contradicts them.
+    /// Number of frames from the kernel whose virtio header contradicts the frames' headers.
     unreadable: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ impl DropCounts for Drops {
     }
 }
 
-/// Logs once that io_uring stopped working.
+/// Ensures that the end of io_uring is logged only once.
 static CEASED: Once = Once::new();
 
 impl TapPort {
@@ -99,7 +99,7 @@ impl TapPort {
         }
     }
 
-    /// The transport of its bursts.
+    /// Returns the transport that moves the port's bursts.
     pub fn way(&self) -> TransportKind {
         match &self.transport {
             Transport::Vhost(_) => TransportKind::Vhost,
@@ -108,13 +108,13 @@ impl TapPort {
         }
     }
 
-    /// vhost-net, if it should send this many frames. None: they are written from here.
+    /// Returns vhost-net, if it should send this many frames. None: they are written from here.
     fn vhost_for(&self, nr_frames: usize) -> Option<MutexGuard<'_, Vhost>> {
         let mut vhost = self.transport.vhost()?.lock();
         (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
     }
 
-    /// io_uring failed: use a system call per frame from now on.
+    /// Called when io_uring failed: a system call is used for each frame from now on.
     fn without_ring(&mut self, e: &io::Error) {
         self.transport = Transport::Calls;
         // LOG: once per process.
@@ -234,8 +234,9 @@ impl TapPort {
         Some(Ok(()))
     }
 
-    /// Reads the next frame to `room`, which holds the longest frame. None: there is no frame. For
-    /// a port that reads all frames this way, with [one system call each](TransportKind::Frame).
+    /// Reads the next frame to `room`, which holds the longest frame. None: there is no frame. This
+    /// is for a port that reads all of its frames in this manner, with [one system call
+    /// each](TransportKind::Frame).
     pub fn read_to(&mut self, room: &PieceMut<'_>) -> Option<(usize, Offload)> {
         loop {
             if let Some(frame) = self.cut.pop() {
@@ -470,7 +471,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// Number of frames read to their final place.
+        /// Number of frames that were read to their final place.
         pub(super) static IN_PLACE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 
@@ -494,7 +495,7 @@ mod tests {
         drops.map(|drop| (drop.dir, drop.reason, drop.frames)).collect()
     }
 
-    /// A frame with an impossible header from the kernel is lost on its way to the guest, and
+    /// A frame from the kernel with an impossible header is not delivered to the guest, and is
     /// counted as RX.
     #[test]
     fn a_bad_header_of_the_kernels_counts_as_rx() {

@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 /// The interface's name.
 const NAME: &str = "pregrant%d";
-/// Tries per transport; the minimum counts.
+/// Number of tries for each transport, of which the fastest counts.
 const TRIES: usize = 5;
-/// Frames per burst.
+/// Number of frames in a burst.
 const FRAMES: usize = 32;
 /// Numbers of bursts per try; the first with which the clock advances is used, since some clocks of
 /// virtual machines advance in milliseconds.
@@ -42,7 +42,7 @@ const FRAME: [u8; 60] = {
     frame
 };
 
-/// The cheapest transport here, which is logged once.
+/// Returns the cheapest transport on this machine, which is logged once.
 pub fn cheapest() -> TransportKind {
     static CHEAPEST: OnceLock<TransportKind> = OnceLock::new();
     *CHEAPEST.get_or_init(|| match Probe::new().and_then(|probe| probe.costs()) {
@@ -65,7 +65,7 @@ pub fn cheapest() -> TransportKind {
     })
 }
 
-/// The costs of a frame in a burst.
+/// The costs of a frame in a burst, by transport.
 #[derive(Debug)]
 struct Costs {
     frame: Duration,
@@ -103,7 +103,7 @@ impl fmt::Display for Costs {
     }
 }
 
-/// The interface of the measurement.
+/// The interface that is created for the measurement.
 struct Probe {
     fd: Arc<OwnedFd>,
 }
@@ -150,7 +150,7 @@ impl Probe {
     }
 }
 
-/// Times this many bursts with `with`, until one fails.
+/// Measures how long `with` needs for this many bursts, until one fails.
 fn time<T>(
     with: &mut io::Result<T>,
     least: &mut Duration,

@@ -1,12 +1,12 @@
-//! The log lines of a tap. Each vif has a budget of its own, so that one whose rings fail
-//! repeatedly silences no other.
+//! The log lines of a tap. Each vif has a budget of its own, so that a vif whose rings fail
+//! repeatedly does not suppress the lines of others.
 //!
 //! What a guest may do: exhaust its own vif's budget, which survives its connections.
 
 use crate::line_budget::LineBudget;
 use std::fmt::Arguments;
 
-/// The log budget of one vif's interface.
+/// Limits the log lines about one vif's interface.
 #[derive(Debug, Default)]
 pub struct TapLines {
     name: String,

@@ -1,4 +1,4 @@
-//! The transport of a queue's bursts to its tap and back.
+//! Moves bursts between a queue and its tap by one of several transports.
 
 use super::probe;
 use super::tap_log::TapLines;
@@ -9,7 +9,7 @@ use crate::line_budget::LineBudget;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The transport of a queue's bursts.
+/// The transport that moves a queue's bursts.
 #[derive(Debug)]
 pub enum Transport {
     Vhost(Arc<SharedVhost>),
@@ -18,13 +18,13 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The io_uring, if that is the transport.
+    /// Returns the io_uring, if that is the transport.
     #[inline(always)]
     pub fn ring(&mut self) -> Option<&mut Ring> {
         if let Self::Ring(ring) = self { Some(ring) } else { None }
     }
 
-    /// The vhost-net rings, if these are the transport.
+    /// Returns the vhost-net rings, if these are the transport.
     #[inline(always)]
     pub fn vhost(&self) -> Option<&Arc<SharedVhost>> {
         if let Self::Vhost(vhost) = self { Some(vhost) } else { None }

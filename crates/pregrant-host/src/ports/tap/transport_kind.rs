@@ -1,18 +1,20 @@
 //! The transports of bursts to and from a tap: vhost-net without system calls, io_uring with one
-//! per burst, or one system call per frame (`pregrant back`'s experiment `tap-way`).
+//! system call for each burst, or one system call for each frame (`pregrant back`'s experiment
+//! `tap-way`).
 
 use crate::choice::named;
 
 named! {
     TransportKind, "a way" {
-        /// The cheapest on this machine, which is measured.
+        /// The transport that is cheapest on this machine, by a measurement.
         #[default]
         Cheaper = "cheaper",
-        /// vhost-net, without system calls. If it is missing, as `Cheaper`.
+        /// vhost-net, without system calls. If there is no vhost-net, the transport is chosen as
+        /// for `Cheaper`.
         Vhost = "vhost",
-        /// io_uring, with a system call per burst. If it is missing, as `Frame`.
+        /// io_uring, with one system call for each burst. If there is no io_uring, `Frame` is used.
         Burst = "burst",
-        /// A system call per frame.
+        /// One system call for each frame.
         Frame = "frame",
     }
 }

@@ -23,12 +23,12 @@ use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 use std::fmt;
 use std::io;
 
-/// Largest number of requests per call.
+/// Largest number of requests that one call submits.
 pub const DEPTH: usize = 64;
 
 /// `RWF_NOWAIT`.
 const NOWAIT: i32 = 8;
-/// Identifies the request that cancels others.
+/// The number of the request that cancels all others.
 const END: u64 = u64::MAX;
 
 /// Less than a header: a tap refuses it, and does not count it.
@@ -37,16 +37,16 @@ const NO_FRAME: &[u8] = &[0];
 /// A completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// The request's index in its call.
+    /// The index of the request in its call.
     pub number: usize,
-    /// The number of bytes, or an errno.
+    /// The number of bytes that were transferred, or an errno.
     pub result: Result<usize, i32>,
 }
 
 /// An io_uring that is used for one kind of descriptor.
 pub struct Ring {
     uring: IoUring,
-    /// Whether the descriptor's driver supports RWF_NOWAIT.
+    /// True if the descriptor's driver supports RWF_NOWAIT.
     nowait: bool,
     /// The ring contains requests that the kernel did not accept.
     stuck: bool,
@@ -58,8 +58,8 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// The kernel is older than 5.19 (those use a thread for drivers without RWF_NOWAIT, or do not
-    /// try the request first), or forbids io_uring.
+    /// The kernel forbids io_uring, or is older than 5.19. (Older kernels use a thread for drivers
+    /// without RWF_NOWAIT, or do not try the request first.)
     pub fn new(nowait: bool) -> io::Result<Self> {
         let uring = IoUring::builder()
             // The thread waits anyway, so completions need not interrupt it. Since 5.19.
@@ -125,12 +125,13 @@ impl Ring {
         unsafe { self.carry_out(reads.take(DEPTH)) }
     }
 
-    /// The requests that the last call completed, in the kernel's order.
+    /// Returns the requests that the last call completed, in the kernel's order.
     pub fn done(&self) -> &[Done] {
         &self.done
     }
 
-    /// One system call for all requests, DEPTH at most; more only where it is interrupted.
+    /// Executes all requests, at most DEPTH, by one system call. Only if the call is interrupted
+    /// are there more.
     ///
     /// # Safety
     /// The memory of the requests stays, and no one else has it (or changes it, where they read it
@@ -208,7 +209,7 @@ pub mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Number of frames that come one by one.
+    /// Number of frames that the test sends one by one.
     const FRAMES: usize = 20_000;
     const ENOUGH: Duration = Duration::from_secs(5);
 
@@ -225,7 +226,7 @@ pub mod tests {
         assert!(unsafe { libc::dup2(null.as_raw_fd(), ring.uring.as_raw_fd()) } >= 0);
     }
 
-    /// A ring, unless the kernel has none.
+    /// Creates a ring. None: the kernel has no io_uring.
     pub fn ring(nowait: bool) -> Option<Ring> {
         Ring::new(nowait).map_err(|e| skip(format!("no io_uring here: {e}"))).ok()
     }
@@ -263,9 +264,9 @@ pub mod tests {
         }
     }
 
-    /// A frame that arrives while reads are pending wakes some of them; those that find it taken
-    /// wait again, and only the caller ends them. If such a read is left pending, this test hangs,
-    /// since the next frame comes only after the call returns.
+    /// A frame that arrives while reads are pending wakes some of them. Those that find no frame
+    /// any more wait again, and only the caller ends them. If such a read were left pending, this
+    /// test would hang, since the next frame is sent only after the call returns.
     #[test]
     fn reads_that_a_frame_woke_in_vain_do_not_stay_behind() {
         for nowait in [true, false] {

@@ -23,7 +23,7 @@ const GET_OWN_NAMESPACE: Opcode = 0x894C;
 pub(super) const ELSEWHERE: &str = "it is in another network namespace now";
 pub(super) const GONE: &str = "it was removed";
 
-/// `struct ifreq` as a tap's descriptor takes it.
+/// `struct ifreq` with the fields that a tap's descriptor uses.
 #[repr(C)]
 pub(super) struct IfReq {
     pub(super) name: [u8; 16],
@@ -31,7 +31,7 @@ pub(super) struct IfReq {
     pub(super) rest: [u8; 22],
 }
 
-/// The location of an interface.
+/// The place where an interface is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
     /// The interface is in this process's network namespace, under this name.
@@ -73,7 +73,7 @@ fn namespace<const OPCODE: Opcode>(fd: impl AsFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// An ioctl that returns a descriptor.
+/// An ioctl that returns a descriptor of a namespace.
 struct NamespaceOf<const OPCODE: Opcode>;
 
 // SAFETY: the operations that are made of it take no argument, and return a descriptor that no one

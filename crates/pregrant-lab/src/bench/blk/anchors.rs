@@ -26,7 +26,7 @@ use pregrant::blk::path::PathName;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The source of an anchor's requests.
+/// The program that sends an anchor's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Client {
     Fio(&'static str),
@@ -50,7 +50,7 @@ impl Anchor {
         }
     }
 
-    /// A record of nothing yet.
+    /// Creates the record of an anchor that has counted nothing yet.
     fn record(&self) -> Record {
         let mut record = Record::new("blk", &self.path(), self.dir.name(), self.size.into());
         record.depth = Some(self.depth.into());
@@ -60,7 +60,7 @@ impl Anchor {
     }
 }
 
-/// Name of the anchor's path.
+/// The name of the anchor's path.
 pub const VHOST_USER: &str = "vhost-user-blk";
 
 #[derive(Default)]
@@ -68,32 +68,32 @@ pub struct Anchors {
     fio: Option<Fios>,
     vhost_user: Option<VhostUser>,
     all: Vec<Anchor>,
-    /// Anchors that are not measured, and why.
+    /// Anchors that are not measured, each with the reason.
     missing: Vec<String>,
     folder: Option<Folder>,
 }
 
-/// A vhost-user-blk server and its client, which must be dropped first.
+/// A vhost-user-blk server with its client. The client must be dropped first.
 pub struct VhostUser {
     disk: VhostUserDisk,
     core: Option<usize>,
     _server: StorageDaemon,
 }
 
-/// The outcome of a load.
+/// The counts of one load.
 pub struct Played {
     /// Number of requests that were answered in the measured time.
     pub requests: u64,
     pub seconds: f64,
-    /// CPU time of the client meanwhile.
+    /// CPU time that the client used in the measured time.
     pub cpu_ns: u64,
-    /// The results of all requests.
+    /// The results of all requests, including those outside of the measured time.
     pub rested: Rested,
 }
 
 impl VhostUser {
-    /// Starts on a file of its own, for `depth` requests of `size` bytes in flight. `Err`: the
-    /// reason why it cannot.
+    /// Starts a server on a file of its own, for `depth` requests of `size` bytes in flight. `Err`:
+    /// the reason why it cannot be started.
     pub fn start(folder: &Folder, depth: usize, size: usize) -> std::result::Result<Self, String> {
         let start = || -> Result<_> {
             let (file, socket) = (folder.file("vhost-user")?, folder.dir.join("vhost-user.sock"));
@@ -117,7 +117,7 @@ impl VhostUser {
     }
 }
 
-/// fio's file, and the server of one of its engines.
+/// A file that fio reads and writes, and the server for one of fio's engines.
 struct Fios {
     file: PathBuf,
     socket: PathBuf,
@@ -169,7 +169,7 @@ struct Fio {
 }
 
 impl Fio {
-    /// fio's engines print a line of their own before the JSON.
+    /// Parses fio's output. Some of fio's engines print a line of their own before the JSON.
     fn read(out: &[u8]) -> Result<Self> {
         let begin = out.iter().position(|byte| *byte == b'{').ok_or("fio said nothing")?;
         let said: serde_json::Value = serde_json::from_slice(&out[begin..])?;
@@ -198,7 +198,7 @@ impl Fio {
 }
 
 impl Anchors {
-    /// Makes the files, starts the servers.
+    /// Creates the files and starts the servers.
     pub fn start(args: &BlkArgs) -> Result<Self> {
         let mut anchors = Self::default();
         let folder = Folder::make("anchors")?;
@@ -270,7 +270,8 @@ impl Anchors {
         Ok(())
     }
 
-    /// A table of the anchors' results, with one guest's `persistent` relative to them.
+    /// Formats a table of the anchors' results, with the rate of one guest's `persistent` relative
+    /// to each.
     pub fn table(&self, rows: &[Row]) -> String {
         let gain = |anchor: &Anchor| -> Option<Summary> {
             // A disk on a file too, where there is one.

@@ -17,9 +17,9 @@ named! {
 
 #[derive(Clone, Copy)]
 pub struct Files<'a> {
-    /// The first one; the others are beside it.
+    /// The path of the first file; the others are in the same directory.
     pub first: &'a Path,
-    /// Number of files that exist already.
+    /// Number of files that were created already.
     pub made: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The toolstack's name of the image.
+    /// Returns the value of `params` by which the toolstack names the image.
     pub fn params(&self) -> &str {
         &self.params
     }

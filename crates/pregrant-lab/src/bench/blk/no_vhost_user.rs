@@ -1,5 +1,5 @@
-//! In place of [`vhost_user`](super::vhost_user) in programs that the crate `blkio` is not built
-//! for: it says so.
+//! Replaces [`vhost_user`](super::vhost_user) in programs that are built without the crate `blkio`.
+//! Its start fails with a text that says so.
 
 use super::anchors::Played;
 use crate::bench::Result;

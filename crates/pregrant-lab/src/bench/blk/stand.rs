@@ -22,32 +22,32 @@ use pregrant_host::drivers::{Mode, Placement};
 use std::time::Duration;
 
 const FIRST: u16 = 10;
-/// How long requests are in flight before they are counted.
+/// The time that requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Bytes of all disks of a machine together, at least.
+/// Smallest number of bytes of all disks of a machine together.
 const DISKS_BYTES: u64 = 256 << 20;
-/// Bytes that a disk's length is a multiple of.
+/// The unit of a disk's length in bytes.
 const DISK_UNIT: u64 = 1 << 20;
 
-/// The parts of a machine.
+/// The settings for which a machine of its own is started.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Plan {
     pub path: PathName,
     pub buffers: Buffers,
     pub medium: Medium,
     pub guests: u16,
-    /// Worker threads of the backend.
+    /// Number of worker threads of the backend.
     pub workers: usize,
 }
 
 impl Plan {
-    /// Number of queues of each disk: each worker serves a part of one guest, and otherwise whole
-    /// guests.
+    /// Returns the number of queues of each disk: one for each worker if there are fewer guests
+    /// than workers, and otherwise one.
     pub fn queues(&self) -> u32 {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }
 
-    /// The path, and whose pages requests use, as text.
+    /// Returns the path, and whose pages requests use, as text.
     pub fn path_name(&self) -> String {
         match self.buffers {
             Buffers::Pool => self.path.to_string(),
@@ -55,19 +55,19 @@ impl Plan {
         }
     }
 
-    /// True if many guests share a processor: then guests sleep when all their requests are in
-    /// flight, and so does the backend.
+    /// True if many guests share a processor. Guests and the backend then sleep while all requests
+    /// are in flight.
     pub fn sleeps(&self) -> bool {
         self.guests > 1
     }
 
-    /// How both ends wait, as named in records.
+    /// Returns the waiting mode of both ends, as records name it.
     pub fn mode(&self) -> Mode {
         if self.sleeps() { Mode::Event } else { Mode::Poll }
     }
 }
 
-/// The largest load of a guest's disk.
+/// The largest load that a guest's disk must be able to get.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Most {
     /// Largest number of requests in flight.
@@ -92,18 +92,18 @@ pub struct Stand {
     ends: Ends,
     plan: Plan,
     pub core_placement: CorePlacement,
-    /// A guest yields its core when it has nothing to do.
+    /// True if a guest yields its core when it has nothing to do.
     pub gives_way: bool,
     _images: Vec<Image>,
 }
 
-/// The work that was done in some time.
+/// The work that was done in the measured time.
 #[derive(Debug)]
 pub struct Window {
     pub seconds: f64,
-    /// Number of requests for each guest.
+    /// For each guest, the number of its requests.
     pub requests: Vec<u64>,
-    /// The guests' part, beside what became of their requests.
+    /// The resources that the guests used; `rested` has what became of their requests.
     pub guests: Spent,
     pub back: Spent,
     /// Results of the guests, including requests before and after that time.
@@ -147,7 +147,7 @@ impl Stand {
         Ok(Self { ends, plan, core_placement, gives_way: false, _images: images })
     }
 
-    /// How the platform copied and mapped, as the backend reports it.
+    /// Asks the backend how its platform copied and mapped.
     pub fn platform(&mut self) -> Result<String> {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Describe)?, Report::Described(text) => text))
     }

@@ -18,19 +18,19 @@ use std::time::{Duration, Instant};
 
 /// Length of a file in bytes.
 pub const FILE_BYTES: usize = 256 << 20;
-/// How long the daemon may take to create its socket.
+/// The time that the daemon may need to create its socket.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PROGRAM: &str = "qemu-storage-daemon";
 
 /// A folder for files and sockets, in memory if possible; removed on drop.
 pub struct Folder {
     pub dir: PathBuf,
-    /// Whether the folder is in memory (tmpfs).
+    /// True if the folder is in memory (tmpfs).
     pub in_memory: bool,
 }
 
 impl Folder {
-    /// Makes a folder of this process with this name.
+    /// Creates a folder of this name for this process.
     pub fn make(name: &str) -> Result<Self> {
         let memory = Path::new("/dev/shm");
         let in_memory = memory.is_dir();
@@ -41,7 +41,7 @@ impl Folder {
         Ok(Self { dir, in_memory })
     }
 
-    /// A file with real bytes: a hole is not read from anywhere.
+    /// Creates a file with real bytes, since a hole in a file is not read from anywhere.
     pub fn file(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir.join(name);
         let mut file = File::create(&path)?;
@@ -59,18 +59,18 @@ impl Drop for Folder {
     }
 }
 
-/// How a file is served.
+/// The protocol by which a file is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Export {
     Nbd,
-    /// A ring in shared memory.
+    /// The file is served by a ring in shared memory.
     VhostUser,
 }
 
 pub struct StorageDaemon(Child);
 
 impl StorageDaemon {
-    /// Serves `file` on `socket`. `Err`: why it does not.
+    /// Starts to serve `file` on `socket`. `Err`: the reason why it cannot be served.
     pub fn start(export: Export, file: &Path, socket: &Path) -> std::result::Result<Self, String> {
         if !is_there(PROGRAM) {
             return Err(format!("{PROGRAM} is not installed (Debian: apt install qemu-system-common)"));

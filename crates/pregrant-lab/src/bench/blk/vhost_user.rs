@@ -27,16 +27,16 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long the server may take to answer.
+/// The time that the server may need to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long requests are in flight before they are counted.
+/// The time that requests are in flight before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Length in bytes of the requests that first write the disk.
 const FIRST_BYTES: usize = 64 * 1024;
 /// The writer's number, which the contents of the sectors name.
 const WRITER: u32 = 1;
 
-/// Memory that the server has mapped.
+/// Memory for requests' data that the server has mapped.
 struct Memory(MemoryRegion);
 
 // SAFETY: blkio maps `len` bytes, readable and writable, at a page's beginning, and unmaps them
@@ -52,15 +52,15 @@ unsafe impl SharedBytes for Memory {
     }
 }
 
-/// See the module. Fields are dropped in this order.
+/// A vhost-user-blk disk with the memory of its requests. The fields are dropped in this order.
 pub struct VhostUserDisk {
     queue: Blkioq,
     memory: Memory,
-    /// Distance in bytes between the memory of two places.
+    /// Distance in bytes between the memory of two requests.
     each: usize,
     contents: Contents,
     completions: Vec<MaybeUninit<Completion>>,
-    /// Bytes that were read, in private memory.
+    /// A copy in private memory of the bytes that a request read.
     taken: Vec<u8>,
     _device: Blkio,
 }
@@ -129,8 +129,8 @@ impl VhostUserDisk {
         }
     }
 
-    /// Notifies the server of new requests, and processes its completions: index, and whether the
-    /// request succeeded.
+    /// Notifies the server of new requests, and collects the completions: for each, its index, and
+    /// whether the request succeeded.
     fn take(&mut self, answers: &mut Vec<(usize, bool)>) -> Result<()> {
         let n = self.queue.do_io(&mut self.completions, 0, None, None)?;
         answers.extend(self.completions[..n].iter().map(|completion| {
@@ -223,7 +223,7 @@ impl VhostUserDisk {
     }
 }
 
-/// An error if this time has passed.
+/// Returns an error if this time has passed.
 fn in_time(until: Instant) -> Result<()> {
     match Instant::now() < until {
         true => Ok(()),

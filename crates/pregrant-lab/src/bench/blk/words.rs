@@ -1,4 +1,4 @@
-//! The table, and how its figures came about.
+//! Formats the table, and describes how its figures were measured.
 
 use super::stand::{Plan, Stand};
 use super::{BlkArgs, Row};
@@ -13,7 +13,7 @@ use pregrant::blk::path::PathName;
 use pregrant_cli::table::{Table, figure};
 use std::collections::BTreeMap;
 
-/// The rows as a table.
+/// Formats the rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let each = |row: &Row, count: fn(&Record) -> u64| figure(row.records.each(count));
     let gib = f64::from(1 << 30);
@@ -42,7 +42,7 @@ pub fn table(rows: &[Row]) -> Table {
         .grouped(|row| (row.work(), row.plan.medium, row.plan.guests, row.plan.workers))
 }
 
-/// Pairs of rows whose plans differ only in what `other` changes.
+/// Returns the pairs of rows whose plans differ only in the setting that `other` changes.
 fn pairs<'a>(
     rows: &'a [Row],
     other: impl Fn(Plan) -> Option<Plan> + 'a,
@@ -54,7 +54,7 @@ fn pairs<'a>(
     })
 }
 
-/// Text: how the figures were measured, and which of them are compared.
+/// Describes how the figures were measured, and which of them are compared.
 pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, platform: &str) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s; requests at random places of a disk, one for each guest{}.\n\

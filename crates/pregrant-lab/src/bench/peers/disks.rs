@@ -21,7 +21,7 @@ use crate::record::{Disk, Of, Record};
 use pregrant::blk::path::PathName;
 use pregrant_cli::table::Table;
 
-/// Length of a request in bytes, and its alignment.
+/// Length and alignment of a request in bytes.
 const SIZE: usize = 4096;
 
 const PLAN: Plan =
@@ -93,7 +93,7 @@ pub fn measure(args: &PeersArgs, ring: impl Fn() -> Result<f64>, run: &mut Run) 
     Ok(missing)
 }
 
-/// For our rows: the ratio to the peer's rate.
+/// Returns the ratio of one of our rows to the peer's rate; None for a row of a peer.
 fn times_the_peer(lines: &[Line], line: &Line) -> Option<String> {
     line.ours.as_ref()?;
     let peer = lines

@@ -1,9 +1,9 @@
-//! Huge pages, which DPDK takes its memory from: how many are free, and what to do where there are
-//! too few.
+//! Checks how many huge pages are free, from which DPDK gets its memory, and what to do if there
+//! are too few.
 
 use std::fs;
 
-/// The least that must be free, in bytes. `Err`: why not, and the remedy.
+/// Checks that at least this number of bytes is free. `Err`: the reason why not, and the remedy.
 pub fn ask_for(bytes: u64) -> Result<(), String> {
     let text = fs::read_to_string("/proc/meminfo").map_err(|e| format!("/proc/meminfo: {e}"))?;
     enough(&text, bytes)

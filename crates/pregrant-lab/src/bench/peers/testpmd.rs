@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// How long a process has for an answer.
+/// The time that a process may need to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory of each process, in MiB of huge pages.
 const MEMORY_MIB: u64 = 64;
-/// How long frames move before they are counted.
+/// The time that frames move before they are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// The folder with the pair's socket is named after this.
+/// The first part of the name of the folder with the two processes' socket.
 const FOLDER: &str = "pregrant-peers";
 
 pub struct Pair {
@@ -35,7 +35,7 @@ pub struct Pair {
     _folder: Folder,
 }
 
-/// The folder of the pair's socket.
+/// The folder with the socket of the two processes.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -45,7 +45,7 @@ impl Drop for Folder {
 }
 
 impl Pair {
-    /// Starts both on these cores. `Err`: why this peer is not measured.
+    /// Starts both processes on these cores. `Err`: the reason why this peer is not measured.
     pub fn start(peer: Peer, [guest, back]: [usize; 2]) -> Result<Self> {
         for program in ["dpdk-testpmd", "stdbuf"] {
             if !is_there(program) {
@@ -96,8 +96,8 @@ impl Pair {
     }
 }
 
-/// The devices of the guest and of the other end, as testpmd's `--vdev` options. None: the peer is
-/// a disk.
+/// Returns the devices of the guest and of the other end, as testpmd's `--vdev` options. None: the
+/// peer is a disk.
 fn devices(peer: Peer, socket: &Path) -> Option<[String; 2]> {
     let socket = socket.display();
     Some(match peer {
@@ -162,14 +162,15 @@ impl Testpmd {
         writeln!(self.orders, "{text}").map_err(|e| format!("dpdk-testpmd ({}): {e}", self.device))
     }
 
-    /// Frames received since it was started, and the time of that report.
+    /// Returns the number of frames that the process has received since it was started, and the
+    /// time at which it reported this.
     fn received(&mut self) -> Result<(u64, Instant)> {
         self.order("show port stats 0")?;
         let line = self.until(|line| received(line).is_some())?;
         Ok((received(&line).unwrap_or(0), Instant::now()))
     }
 
-    /// Waits for a line that `wanted` accepts.
+    /// Reads lines until `wanted` accepts one.
     fn until(&mut self, wanted: impl Fn(&str) -> bool) -> Result<String> {
         let mut last = String::new();
         loop {
@@ -204,7 +205,7 @@ impl Testpmd {
     }
 }
 
-/// Frames that came, in a line of `show port stats`.
+/// Parses the number of received frames in a line of `show port stats`.
 fn received(line: &str) -> Option<u64> {
     line.trim_start().strip_prefix("RX-packets:")?.split_whitespace().next()?.parse().ok()
 }

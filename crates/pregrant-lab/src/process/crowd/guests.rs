@@ -16,15 +16,15 @@ use pregrant_host::ports::sequence::Head;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a handshake, or for answers.
+/// The longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of rounds over all sending guests between two checks for a command.
 const ROUNDS_TO_CHECK: u32 = 16;
 
 struct CrowdMember {
     guest: Guest,
-    /// Next frame number of each queue, since one that is sent on all queues has the same number on
-    /// each.
+    /// For each queue, the number of its next frame. A guest that sends on all queues uses the same
+    /// numbers on each.
     next: Vec<u64>,
 }
 
@@ -101,7 +101,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// A burst on each queue of one member. True: something was sent.
+    /// Sends a burst on each queue of one of the guests. Returns true if anything was sent.
     fn fill(&mut self, load: Load) -> Result<bool> {
         let Self { members, scratch, head } = self;
         let member = members.get_mut(load.member).ok_or("no such member of the crowd")?;
@@ -121,7 +121,7 @@ impl Crowd {
         Ok(sent > 0)
     }
 
-    /// Waits for the answers to all that was sent.
+    /// Waits until everything that was sent is answered.
     pub fn rest(&mut self) -> Result<Report> {
         let until = Instant::now() + PATIENCE;
         for member in &mut self.members {

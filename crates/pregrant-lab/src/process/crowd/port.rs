@@ -15,21 +15,21 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// State that ports and the control thread share.
+/// The state that the ports of all guests share with the control thread.
 #[derive(Default)]
 pub struct Hall {
     echoes: AtomicBool,
-    /// For each guest, one sink for each queue.
+    /// For each guest, the counters of its sinks, one for each queue.
     sinks: Mutex<BTreeMap<u16, Vec<Arc<SinkCounters>>>>,
 }
 
 impl Hall {
-    /// Whether frames go back from now on.
+    /// Sets whether frames are sent back from now on.
     pub fn set_echoes(&self, echoes: bool) {
         self.echoes.store(echoes, Ordering::Relaxed);
     }
 
-    /// Counts of each guest's frames.
+    /// Returns the counts of each guest's frames.
     pub fn came(&self) -> Vec<Came> {
         locked(&self.sinks).values().map(|queues| Came::of(queues.iter().map(|queue| queue.read()))).collect()
     }
@@ -50,7 +50,7 @@ impl Hall {
 
 struct Port {
     sink: CheckingSink,
-    /// Largest number of ports never have any.
+    /// The frames that are sent back. Most ports never have any, so they are in a box.
     back: Option<Box<Echo>>,
     hall: Arc<Hall>,
 }

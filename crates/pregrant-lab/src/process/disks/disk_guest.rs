@@ -1,4 +1,4 @@
-//! One guest of `bench blk`: its domain, its disk, and the thread that uses it.
+//! Runs one guest of `bench blk`: its domain, its disk, and the thread that uses the disk.
 
 use super::disks_command::{Buffers, DiskSetup, HANDLE, Load, Rested};
 use super::load::{Asked, Contents};
@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a handshake, or for answers.
+/// The longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval of checks for answers that wait until the back stops using pages.
 const RECHECK: Duration = Duration::from_millis(1);
@@ -41,14 +41,14 @@ pub struct Hall {
     pub keeps_times: AtomicBool,
 }
 
-/// The part of a guest that the main thread sees.
+/// The counts of a guest that the main thread reads.
 #[derive(Default)]
 pub struct Count {
     /// Number of answered requests.
     pub requests: AtomicU64,
 }
 
-/// The guest's driver, with what it needs to sleep.
+/// The guest's driver, with the parts that it needs to sleep.
 struct Driver {
     platform: Loopback,
     device: Device,
@@ -68,8 +68,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Call before sleeping: asks for an event for the next answers. Returns true if there are
-    /// some.
+    /// Called before sleeping: requests an event for the next answers. Returns true if there are
+    /// answers already.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         self.vbd.arm(&self.platform)
     }
@@ -79,9 +79,9 @@ pub struct DiskGuest {
     driver: Driver,
     xs: Client<UnixTransport>,
     contents: Contents,
-    /// Bytes that were read, in private memory.
+    /// A copy in private memory of the bytes that a request read.
     taken: Vec<u8>,
-    /// Distance in bytes between the buffers of two places, if they are the guest's own.
+    /// Distance in bytes between the buffers of two requests, if buffers are the guest's own.
     own: Option<usize>,
     waiter: Waiter,
 }
@@ -93,7 +93,7 @@ struct Place {
 }
 
 impl DiskGuest {
-    /// Attaches, connects, and writes the whole disk.
+    /// Attaches to a domain, connects its disk, and writes the whole disk.
     pub fn take(broker: &Path, front: DomId, setup: &DiskSetup) -> Result<Self> {
         let (platform, mut xs) = crate::process::attach(broker, front)?;
         let device = Device::front(&mut xs, Class::VBD, HANDLE)?;

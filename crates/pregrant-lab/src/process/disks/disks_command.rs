@@ -4,7 +4,7 @@ use crate::named::named;
 use crate::process::report::{Latencies, Spent};
 use serde::{Deserialize, Serialize};
 
-/// The number of each guest's disk, as Xen counts them: xvda.
+/// The number of each guest's disk in Xen's numbering, in which it is xvda.
 pub const HANDLE: u32 = 51712;
 
 /// Largest number of requests that a greedy guest has in flight: as many as the backend may execute
@@ -12,7 +12,7 @@ pub const HANDLE: u32 = 51712;
 pub const GREEDY_DEPTH: usize = 32;
 
 named! {
-    /// The operations of a load.
+    /// The operations that a load consists of.
     pub enum Dir {
         /// Reads
         Read = "read",
@@ -26,14 +26,14 @@ named! {
 /// The sizes for which each guest's front is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DiskSetup {
-    /// Whether the same granted pages are used again and again.
+    /// True if the same granted pages are used again and again.
     pub persistent: bool,
     pub queues: u32,
     /// Largest number of requests in flight, over all queues.
     pub depth: u32,
     /// Largest number of pages of the requests in flight, all together.
     pub pages: usize,
-    /// Bytes of the longest request.
+    /// Number of bytes of the longest request.
     pub size: usize,
     pub buffers: Buffers,
 }
@@ -48,13 +48,13 @@ named! {
     }
 }
 
-/// The load of each guest, until it is asked to rest.
+/// The load that each guest makes until it is asked to rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub dir: Dir,
     /// Length of a request in bytes.
     pub size: usize,
-    /// The last guest is greedy: its requests have this many bytes.
+    /// The length of the last guest's requests in bytes, if that guest is greedy.
     pub greedy: Option<usize>,
     /// Requests begin at multiples of this number of bytes.
     pub align: usize,
@@ -63,24 +63,25 @@ pub struct Load {
     /// True: the guest sleeps while all requests are in flight; false: it keeps polling for
     /// answers.
     pub sleeps: bool,
-    /// The guest yields its processor whenever it finds nothing to do.
+    /// True if the guest yields its processor whenever it finds nothing to do.
     pub gives_way: bool,
     /// The guest yields its processor after each batch, even if there is more to do, so that other
     /// guests' rings do not become empty.
     pub takes_turns: bool,
-    /// The guest checks only few of its reads, so that the others cost it next to nothing, and each
-    /// of its batches is one request.
+    /// True if the guest checks only few of its reads and handles each request in a batch of its
+    /// own, so that it costs the other guests next to no time.
     pub careless: bool,
 }
 
 impl Load {
-    /// All sleep when their requests are in flight, and none is greedy.
+    /// Creates a load in which each guest sleeps when its requests are in flight, and none is
+    /// greedy.
     pub fn of(dir: Dir, size: usize, align: usize, depth: usize) -> Self {
         let (sleeps, gives_way, takes_turns, careless) = (true, false, false, false);
         Self { dir, size, greedy: None, align, depth, sleeps, gives_way, takes_turns, careless }
     }
 
-    /// The load of guest `i` of `n`.
+    /// Returns the load of guest `i` of `n`.
     pub fn of_guest(self, i: usize, n: usize) -> Self {
         match self.greedy {
             Some(size) if i + 1 == n => {
@@ -98,38 +99,39 @@ pub enum DisksCommand {
     /// `Done`.
     Gather {
         fronts: Vec<u16>,
-        /// The sizes for which each front is made.
+        /// The sizes that each front must be made for.
         setup: DiskSetup,
     },
-    /// All guests keep requests in flight from now on until they must stop. Answer: `Done`.
+    /// Make all guests keep requests in flight from now on until they must stop. Answer: `Done`.
     Begin(Load),
-    /// Answer: `DisksSeen`. Latencies are recorded from the first of these on.
+    /// Report the counts. Answer: `DisksSeen`. Latencies are recorded from the first of these
+    /// commands on.
     Check,
-    /// Ask no more, and wait until all is answered. Answer: `Rested`.
+    /// Send no more requests, and wait until all are answered. Answer: `Rested`.
     Rest,
     /// Read all disks, and check every byte. Answer: `Rested`, whose `checked` counts sectors.
     Verify,
 }
 
-/// Answers since the process started.
+/// The counts of the guests' answered requests, since the process started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DisksSeen {
-    /// Number of requests for each guest.
+    /// For each guest, the number of its requests.
     pub requests: Vec<u64>,
     /// Resources that all guests used.
     pub spent: Spent,
 }
 
-/// The results of one load's requests.
+/// The results of the requests of one load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rested {
     /// Number of failed requests.
     pub failed: u64,
-    /// Reads with a wrong byte.
+    /// Number of reads with a wrong byte.
     pub damaged: u64,
     /// Number of reads whose every byte was checked.
     pub checked: u64,
-    /// Sleeps that ended by timeout although an answer was there.
+    /// Number of sleeps that ended by timeout although an answer was there.
     pub missed_wakeups: u64,
     /// Times from writing a request to the ring until its answer was received.
     pub latency: Latencies,

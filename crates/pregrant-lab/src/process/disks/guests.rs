@@ -1,5 +1,5 @@
-//! The guests with disks of one process: a thread for each, and the main one for commands, which
-//! sleeps while requests move.
+//! The guests with disks of one process. Each guest has a thread, and the main thread handles
+//! commands and sleeps while requests move.
 
 use super::disk_guest::{Count, DiskGuest, Hall};
 use super::disks_command::{DiskSetup, DisksCommand, DisksSeen, Load, Rested};
@@ -126,7 +126,7 @@ impl Guests {
         self.rested()
     }
 
-    /// The sum of the guests' messages.
+    /// Adds up the messages of the guests.
     fn rested(&mut self) -> Result<Report> {
         let mut sum = Rested::default();
         let mut buckets = BTreeMap::new();

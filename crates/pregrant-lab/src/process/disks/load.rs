@@ -16,28 +16,29 @@ pub const WHOLE_EACH: u64 = 64;
 /// Number of bytes at the beginning of a sector that differ between sectors.
 const HEAD: usize = 16;
 
-/// The request of a place.
+/// The request that occupies a place among those in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
-    /// A read, or a write.
+    /// True if the request is a read, false if it is a write.
     pub reads: bool,
     pub sector: u64,
 }
 
-/// The disk's contents, as the guest wrote them, and the next requests.
+/// The contents that the guest wrote to the disk, from which reads are checked, and the choice of
+/// the next requests.
 pub struct Contents {
     guest: u32,
     generations: Vec<u32>,
-    /// The data of one request, except for the sectors' heads.
+    /// The data of one request, except for the first bytes of its sectors.
     filled: Vec<u8>,
     random: u64,
     reads: u64,
     pub damaged: u64,
-    /// Reads that were checked whole.
+    /// Number of reads whose every byte was checked.
     pub checked: u64,
 }
 
-/// The beginning of a sector.
+/// Returns the first bytes of a sector, which tell its number, its generation and its guest.
 fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&number.to_le_bytes());
@@ -47,8 +48,8 @@ fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
 }
 
 impl Contents {
-    /// Contents of a disk with this many sectors, none of them written yet, for requests of at most
-    /// `most` bytes.
+    /// Creates the contents of a disk with this number of sectors, none of which is written yet,
+    /// for requests of at most `most` bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
         let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
         Self {
@@ -62,12 +63,13 @@ impl Contents {
         }
     }
 
-    /// Number of sectors of the disk.
+    /// Returns the number of sectors of the disk.
     pub fn sectors(&self) -> u64 {
         self.generations.len() as u64
     }
 
-    /// xorshift64*: which sector is next must cost next to nothing.
+    /// Returns a random number by xorshift64*, since the choice of the next sector must cost next
+    /// to nothing.
     fn random(&mut self) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -75,7 +77,7 @@ impl Contents {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
-    /// The next request of place `place`.
+    /// Chooses the next request of place `place`.
     pub fn next(&mut self, place: usize, load: &Load) -> Asked {
         let part = self.sectors() / load.depth.max(1) as u64;
         let (size, align) = ((load.size / SECTOR_BYTES) as u64, (load.align / SECTOR_BYTES) as u64);
@@ -93,7 +95,7 @@ impl Contents {
         Asked { reads, sector }
     }
 
-    /// The bytes of a write, with heads of the next generation.
+    /// Returns the bytes of a write, whose sectors begin with the next generation.
     pub fn write(&mut self, sector: u64, len: usize) -> &[u8] {
         let (filled, _) = self.filled[..len].as_chunks_mut::<SECTOR_BYTES>();
         for ((number, bytes), generation) in
@@ -105,8 +107,8 @@ impl Contents {
         &self.filled[..len]
     }
 
-    /// Like [`write`](Self::write), for a buffer that is filled already: `put` gets each head with
-    /// its offset.
+    /// Prepares a write as [`write`](Self::write) does, for a buffer that is filled already: `put`
+    /// gets the first bytes of each sector with their offset.
     pub fn write_heads(&mut self, sector: u64, len: usize, mut put: impl FnMut(usize, &[u8])) {
         let generations = &mut self.generations[sector as usize..][..len / SECTOR_BYTES];
         for ((number, k), generation) in (sector..).zip(0..).zip(generations) {
@@ -115,12 +117,12 @@ impl Contents {
         }
     }
 
-    /// The bytes that fill a buffer, except for the heads.
+    /// Returns the bytes that fill a buffer, except for the first bytes of sectors.
     pub fn filling(&self) -> &[u8] {
         &self.filled
     }
 
-    /// True if this read is one that is not checked, for a guest that checks few.
+    /// True if this read is one that is not checked, for a guest that checks only few.
     pub fn passes_over(&mut self) -> bool {
         let passes = !(self.reads + 1).is_multiple_of(WHOLE_EACH);
         self.reads += u64::from(passes);
@@ -149,8 +151,8 @@ impl Contents {
         self.damaged += u64::from(!is_right);
     }
 
-    /// True if these sectors contain what was last written to them; checks their heads, or with
-    /// `whole` everything.
+    /// Returns true if these sectors contain what was last written to them. Checks the first bytes
+    /// of each sector, or with `whole` all bytes.
     pub fn is_right(&self, sector: u64, bytes: &[u8], whole: bool) -> bool {
         let (sectors, rest) = bytes.as_chunks::<SECTOR_BYTES>();
         let (filling, _) = self.filled.as_chunks::<SECTOR_BYTES>();
@@ -225,7 +227,8 @@ mod tests {
         assert!((1500..2500).contains(&reads), "{reads} reads of 4000");
     }
 
-    /// A filled buffer to which only heads are written equals that of a write, and reads as such.
+    /// A filled buffer to which only the first bytes of sectors are written equals that of a write,
+    /// and reads as such.
     #[test]
     fn a_buffer_that_is_filled_needs_heads_alone() {
         let (mut whole, mut heads) = (Contents::new(9, 64, 4096), Contents::new(9, 64, 4096));

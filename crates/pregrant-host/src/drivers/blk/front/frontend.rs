@@ -44,22 +44,22 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     waiter: Waiter,
     disk: Arc<SharedDisk>,
     schedule: Schedule,
-    /// Index of the shared disk's descriptor among those that end a sleep.
+    /// The index of the shared disk's descriptor among those that end a sleep.
     wake: usize,
     new: Vec<DiskRequest>,
     /// The queue that gets the next part of a request.
     next_queue: usize,
     /// Number of parts that were sent a second time, over a new connection.
     repeated: u64,
-    /// This end closes the disk.
+    /// This end is closing the disk.
     closing: bool,
-    /// The toolstack removes the disk, and the flush before that was sent.
+    /// True if the toolstack removes the disk, and the flush before that was sent.
     last_flush: bool,
-    /// Budget for log lines about the backs.
+    /// The budget of log lines about the disk's backs.
     lines: LineBudget,
-    /// The last log line about the back having closed the disk.
+    /// The last log line that said that the back has closed the disk.
     closed: Option<String>,
-    /// The default length of requests is used: the operator set none.
+    /// True if the default length of requests is used, because the operator set none.
     default_segments: bool,
 }
 
@@ -98,13 +98,13 @@ where
         })
     }
 
-    /// Notes that the operator did not set the pages of a request: then the log has no warning if
-    /// the back accepts fewer.
+    /// Records that the operator did not set the number of pages of a request. The log then has no
+    /// warning if the back accepts fewer.
     pub fn default_segments(&mut self) {
         self.default_segments = true;
     }
 
-    /// The disk, for threads that read and write it.
+    /// Returns the disk, for threads that read and write it.
     pub fn disk(&self) -> &Arc<SharedDisk> {
         &self.disk
     }
@@ -113,7 +113,7 @@ where
         &self.end.platform
     }
 
-    /// The driver's end of the disk.
+    /// Returns the driver's end of the disk.
     pub fn vbd(&self) -> &FrontVbd<P> {
         &self.vbd
     }
@@ -122,7 +122,7 @@ where
         &self.end.device
     }
 
-    /// The own domain's xenstore connection.
+    /// Returns the connection to this domain's xenstore.
     pub fn xs(&mut self) -> &mut Client<T> {
         &mut self.end.xs
     }
@@ -214,7 +214,7 @@ where
         asked
     }
 
-    /// Frees the memory of requests that are done, for new ones.
+    /// Frees the memory of requests that are done, for use by new requests.
     fn settle(&mut self) {
         let (requests, bytes) = self.schedule.settled();
         if requests > 0 {
@@ -293,8 +293,8 @@ where
         Ok(!self.schedule.is_empty() || self.schedule.is_dirty() && !self.last_flush)
     }
 
-    /// Time until a disk that waits before it restarts needs the next [`control`](Self::control);
-    /// None: it does not wait.
+    /// Returns the time until a disk that waits before it restarts needs the next
+    /// [`control`](Self::control); None: it does not wait.
     fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vbd.begins_at_ns())
     }
@@ -304,8 +304,8 @@ where
         self.sleep_unless(due, || false)
     }
 
-    /// Like [`sleep`](Self::sleep), but returns if `over` is true. A thread that makes it true and
-    /// then [wakes](SharedDisk::wake) this one is never missed.
+    /// Sleeps as [`sleep`](Self::sleep) does, but returns at once if `over` is true. If a thread
+    /// makes it true and then [wakes](SharedDisk::wake) this one, that is never missed.
     pub fn sleep_unless(
         &mut self,
         due: Option<Duration>,
@@ -357,7 +357,8 @@ where
     }
 
     /// Finishes all requests, and a flush after them if one is due. No new request may arrive
-    /// meanwhile. Returns false if that takes longer than `most`; the remaining requests fail.
+    /// meanwhile. Returns false if that takes longer than `most`; the requests that remain then
+    /// fail.
     #[inline(never)]
     pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
@@ -465,7 +466,7 @@ where
         }
     }
 
-    /// Why the disk is not connected, as far as this end knows, and what to do.
+    /// Describes why the disk is not connected, as far as this end knows, and what to do.
     pub fn why_not(&mut self) -> String {
         let FrontDevice { device, xs, .. } = &mut self.end;
         let said = xs.read_if_there(&device.id().error_path(Side::Back)).ok().flatten();

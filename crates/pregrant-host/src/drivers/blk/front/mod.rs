@@ -3,7 +3,7 @@
 //! ```text
 //!   frontend     one vbd: the loop between threads and rings
 //!   shared_disk  the same vbd, as threads use it: requests in bytes
-//!   schedule     how those become requests of whole sectors, which wait for which, and what is asked again
+//!   schedule     how those become requests of whole sectors, their order, and which are sent again
 //! ```
 
 pub mod frontend;

@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Sizes of the parts into which a range of zeroes is cut.
+/// The sizes of the parts into which a range of zeroes is cut.
 struct Parts {
     /// Number of parts of one range that are in flight at the same time.
     at_once: usize,
@@ -67,12 +67,12 @@ enum PieceOp {
     Zero,
 }
 
-/// The content of one ring request, or of several if it is longer than one can be.
+/// The content of one request on the ring, or of several if it is longer than a request can be.
 #[derive(Debug)]
 struct Piece {
     place: usize,
     op: PieceOp,
-    /// Bytes of the disk, whole sectors.
+    /// The bytes of the disk, which are whole sectors.
     bytes: Range<u64>,
 }
 
@@ -88,10 +88,10 @@ enum Stage {
 
 /// A request that is not finished.
 struct InHand {
-    /// Numbers requests in the order in which they arrived.
+    /// The number of the request, in the order in which requests arrived.
     number: u64,
     done: Done,
-    /// Number and weight of the requests that are settled with this one.
+    /// The number and the weight of the requests that are settled together with this one.
     share: (usize, usize),
     /// The first stage of the request.
     first: Stage,
@@ -102,12 +102,12 @@ struct InHand {
     /// The request's bytes, and the whole sectors that contain them.
     bytes: Range<u64>,
     sectors: Range<u64>,
-    /// Whole sectors; `buffer_at` is the offset on the disk of the first.
+    /// Whole sectors; `buffer_at` is the offset on the disk of the first of them.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// The bytes of a write that does not fill its sectors.
+    /// The bytes of a write that does not fill whole sectors.
     patch: Vec<u8>,
-    /// Flush: the count of changes that it must make durable.
+    /// For a flush: the number of changes that it must make durable.
     covers: u64,
     interrupt: Interrupt,
     zeroes: Option<Zeroes>,
@@ -115,9 +115,9 @@ struct InHand {
 
 /// A range of whole sectors that must read as zeroes.
 struct Zeroes {
-    /// The range must use no space on the backing (a hole).
+    /// True if the range must use no space on the backing (a hole).
     hole: bool,
-    /// The rest of the range, which is not yet cut into parts.
+    /// The rest of the range, which is not cut into parts yet.
     rest: VecDeque<(PieceOp, Range<u64>)>,
 }
 
@@ -137,7 +137,7 @@ impl Zeroes {
         ])
     }
 
-    /// Cuts the next part from the range.
+    /// Removes the next part from the range, and returns it.
     fn next(&mut self, figures: &DiskFigures, parts: &Parts) -> Option<(PieceOp, Range<u64>)> {
         while self.rest.front().is_some_and(|(_, bytes)| bytes.is_empty()) {
             self.rest.pop_front();
@@ -156,8 +156,8 @@ impl Zeroes {
     }
 }
 
-/// The disk's discard parameters, if discarded sectors read as zeroes and units are whole sectors;
-/// else None.
+/// Returns the disk's discard parameters if discarded sectors read as zeroes and units are whole
+/// sectors; otherwise None.
 fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     let whole = |bytes: u32| bytes.is_multiple_of(figures.sector_size);
     figures.discard.filter(|discard| {
@@ -166,12 +166,12 @@ fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     })
 }
 
-/// Number of bytes that the disk discards together.
+/// Returns the number of bytes that the disk discards as a unit.
 fn unit(figures: &DiskFigures, discard: &Discard) -> u64 {
     u64::from(discard.granularity.max(figures.sector_size))
 }
 
-/// The whole discard units within these bytes, if there are any.
+/// Returns the whole discard units within these bytes, if there are any.
 fn units(figures: &DiskFigures, discard: &Discard, bytes: &Range<u64>) -> Option<Range<u64>> {
     let unit = unit(figures, discard);
     let offset = u64::from(discard.alignment) % unit;
@@ -201,7 +201,7 @@ fn joined(done: Done, parts: usize) -> impl Iterator<Item = Done> {
 }
 
 impl InHand {
-    /// The range of the buffer that holds these bytes of the disk.
+    /// Returns the range of the buffer that holds these bytes of the disk.
     fn part(&self, bytes: &Range<u64>) -> Range<usize> {
         (bytes.start - self.buffer_at) as usize..(bytes.end - self.buffer_at) as usize
     }
@@ -213,12 +213,12 @@ impl InHand {
 pub(super) struct Schedule {
     places: Vec<Option<InHand>>,
     free: Vec<usize>,
-    /// Numbers and sectors of requests that change sectors, in order of arrival.
+    /// The numbers and sectors of requests that change sectors, in order of arrival.
     changes: VecDeque<(u64, Range<u64>)>,
-    /// Indices of requests that wait for earlier ones, in order of arrival.
+    /// The indices of requests that wait for earlier ones, in order of arrival.
     waiting: VecDeque<usize>,
     ready: VecDeque<Piece>,
-    /// For each tag the part that was sent with it.
+    /// For each tag, the part of a request that was sent with it.
     asked: Vec<Option<Piece>>,
     free_tags: Vec<usize>,
     came: u64,
@@ -226,16 +226,17 @@ pub(super) struct Schedule {
     /// durable.
     changed: u64,
     flushed: u64,
-    /// Requests that were done, and their weight, since the last [`settled`](Self::settled).
+    /// The number of requests that were done since the last [`settled`](Self::settled), and their
+    /// weight.
     settled: (usize, usize),
     figures: Option<DiskFigures>,
     parts: Parts,
-    /// Zero bytes for one write; allocated when first needed.
+    /// Zeroes for one write. They are allocated when they are first needed.
     zeroes: Vec<u8>,
 }
 
 impl Schedule {
-    /// The disk's figures from now on.
+    /// Sets the disk's figures, which hold from now on.
     pub(super) fn set_figures(&mut self, figures: DiskFigures) {
         if self.figures.is_some_and(|before| before.units() != figures.units()) {
             self.fail_all();
@@ -246,7 +247,7 @@ impl Schedule {
         }
     }
 
-    /// Plans again how the unsent parts of ranges of zeroes are done.
+    /// Plans again how to write the unsent parts of ranges of zeroes.
     fn plan_again(&mut self, figures: &DiskFigures) {
         let Self { ready, places, .. } = self;
         ready.retain(|piece| {
@@ -297,7 +298,7 @@ impl Schedule {
         !self.ready.is_empty()
     }
 
-    /// Requests that were done since the last call, and their weight.
+    /// Returns the number of requests that were done since the last call, and their weight.
     pub(super) fn settled(&mut self) -> (usize, usize) {
         std::mem::take(&mut self.settled)
     }
@@ -354,7 +355,7 @@ impl Schedule {
         }
     }
 
-    /// Like [`add`](Self::add), when the disk's figures are known.
+    /// Adds a request as [`add`](Self::add) does, once the disk's figures are known.
     fn take(
         &mut self,
         bytes: Range<u64>,
@@ -425,7 +426,7 @@ impl Schedule {
         }
     }
 
-    /// The request's first parts can be sent.
+    /// Called when the first parts of the request can be sent.
     fn begin(&mut self, place: usize) {
         let Some(request) = &mut self.places[place] else { return };
         request.covers = self.changed;
@@ -454,7 +455,8 @@ impl Schedule {
         }
     }
 
-    /// The next parts of a range of zeroes can be asked; it is done where there are none.
+    /// Makes the next parts of a range of zeroes ready to be sent. If none is left, the range is
+    /// done.
     fn go_on(&mut self, place: usize) {
         let figures = self.figures.unwrap_or(DiskFigures::of(0));
         let Some(request) = &mut self.places[place] else { return };
@@ -532,8 +534,8 @@ impl Schedule {
         }
     }
 
-    /// Sends the next part, or as much of it as fits in a request: `most` bytes, whole pages. If it
-    /// cannot be sent it stays.
+    /// Sends the next part, or as much of it as fits in a request: `most` bytes, whole pages. A
+    /// part that cannot be sent stays.
     pub(super) fn ask_first(
         &mut self,
         most: usize,
@@ -576,7 +578,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// The request with this tag was answered; `copy_out` copies the bytes of a read.
+    /// Called when the request with this tag was answered; `copy_out` copies the bytes of a read.
     pub(super) fn answered(
         &mut self,
         tag: u64,
@@ -615,7 +617,7 @@ impl Schedule {
         }
     }
 
-    /// All parts of the request's stage are answered: starts the next stage.
+    /// Starts the next stage of the request, since all parts of the current one are answered.
     fn advance(&mut self, place: usize) {
         let Some(request) = &mut self.places[place] else { return };
         if request.failed.is_some() {
@@ -663,8 +665,8 @@ impl Schedule {
         self.waiting = waiting;
     }
 
-    /// The parts with these tags will never be answered: they are sent again, before all others.
-    /// Returns their number.
+    /// Called when the parts with these tags will never be answered. They are sent again, before
+    /// all others. Returns their number.
     pub(super) fn lost(&mut self, tags: &[u64]) -> usize {
         let mut pieces = Vec::with_capacity(tags.len());
         for &tag in tags {

@@ -1,5 +1,5 @@
-//! Any program of requests on a model of a disk, answered in any order, with backs that close in
-//! between.
+//! Runs any sequence of requests on a model of a disk. The answers come in any order, and backs
+//! close in between.
 
 use super::super::shared_disk::{DiskOp, DiskRequest};
 use super::*;
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 const SECTORS: u64 = 24;
 const BYTES: usize = SECTORS as usize * SECTOR_BYTES;
 
-/// Figures of a disk that discards; `zeroes`: discarded sectors read as zeroes.
+/// Returns the figures of a disk that discards. With `zeroes`, discarded sectors read as zeroes.
 fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
     let alignment = if granularity > sector_size { sector_size } else { 0 };
     let discard = Some(Discard { granularity, alignment, secure: false, zeroes });
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// A request as it is on the ring.
+/// A request as it was put on the ring.
 #[derive(Clone, Debug)]
 enum Asked {
     Read { at: usize, len: usize },
@@ -99,7 +99,7 @@ enum Step {
     Put(Op, usize, usize),
     /// Sends all ready parts, each of at most this many pages.
     Ask(usize),
-    /// Answers one of the parts that were sent.
+    /// The back answers one of the parts that were sent.
     Answer(usize),
     /// Closes the back. The bits say which of the parts it had are done nevertheless. The next back
     /// promises zeroes, or does not.
@@ -126,16 +126,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// The result of a request: None while it is on its way.
+/// The result of a request, which is None until the request is answered.
 type Fate = Arc<Mutex<Option<Result<Vec<u8>, IoError>>>>;
 
 struct Way {
     op: Op,
     bytes: Range<usize>,
     fate: Fate,
-    /// Read: for each byte the values that it may have.
+    /// For a read: the values that each byte may have.
     may_be: Vec<Vec<u8>>,
-    /// Zeroes: later writes that are done, in order. The parts of a range of zeroes can be done
+    /// For zeroes: later writes that are done, in order. The parts of a range of zeroes can be done
     /// long before its last one.
     later: Vec<(Range<usize>, u8)>,
 }
@@ -144,12 +144,12 @@ fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// The program's view: the bytes after all finished requests, and the unfinished requests.
+/// What the program expects: the bytes after all finished requests, and the unfinished requests.
 struct World {
     schedule: Schedule,
     back: Back,
     model: Vec<u8>,
-    /// For each byte of the disk, whether it may read as zero instead.
+    /// For each byte of the disk, true if reading it may also return zero.
     perhaps: Vec<bool>,
     ways: Vec<Way>,
 }
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// A change is done, and the last `ahead` of the earlier ones are not.
+    /// Called when a change is done, and the last `ahead` of the earlier changes are not.
     fn changed(&mut self, ahead: usize, bytes: Range<usize>, value: u8, later: &[(Range<usize>, u8)]) {
         let mut all = vec![(bytes, value)];
         all.extend(later.iter().cloned());
@@ -344,7 +344,7 @@ impl World {
     }
 }
 
-/// The bytes of a read may also be those of a change.
+/// A read may also return the bytes of a change that is under way.
 fn add_values(may_be: &mut [Vec<u8>], read: &Range<usize>, change: &Op, changed: &Range<usize>) {
     for at in read.start.max(changed.start)..read.end.min(changed.end) {
         match change {
@@ -375,12 +375,12 @@ proptest! {
     }
 }
 
-/// The result of a single request.
+/// Adds a request, and returns its result once there is one.
 fn fate_of(schedule: &mut Schedule, op: DiskOp) -> Fate {
     fate_until(schedule, op, &Interrupt::default())
 }
 
-/// The result of a single request that `interrupt` can end early.
+/// Adds a request that `interrupt` can end early, and returns its result once there is one.
 fn fate_until(schedule: &mut Schedule, op: DiskOp, interrupt: &Interrupt) -> Fate {
     let fate = Fate::default();
     let report = Arc::clone(&fate);
@@ -444,7 +444,7 @@ fn long_disk(zeroes: bool) -> Schedule {
     schedule
 }
 
-/// However long it takes, other requests do not wait for all of it.
+/// Other requests do not wait until all of a long range is done.
 #[test]
 fn a_hole_of_terabytes_is_a_few_requests_at_a_time_and_nothing_is_read() {
     let mut schedule = long_disk(true);
@@ -516,8 +516,8 @@ fn a_range_that_is_interrupted_while_it_waits_asks_nothing() {
     assert!(schedule.is_empty() && !schedule.is_ready());
 }
 
-/// A program is killed while no back answers. Parts of its requests that no back has end at once; a
-/// part that a back has is answered; a part that the back loses is not sent again.
+/// A program is killed while no back answers. Parts of its requests that no back has end at once. A
+/// part that a back has is answered. A part that the back loses is not sent again.
 #[test]
 fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     let mut schedule = long_disk(true);
@@ -551,7 +551,7 @@ fn of_requests_that_no_one_waits_for_only_what_a_back_has_goes_on() {
     );
 }
 
-/// The disk claimed to discard and refuses: zeroes are written instead, and a hole is refused.
+/// If the disk claimed to discard and refuses, zeroes are written instead, and a hole is refused.
 #[test]
 fn a_discard_that_is_refused_is_written_where_zeroes_were_asked_for() {
     let mut schedule = long_disk(true);

@@ -25,14 +25,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub const REQUESTS_MAX: usize = 256;
 /// Largest number of bytes of the requests in flight.
 pub const BYTES_MAX: usize = 32 << 20;
-/// Memory that a range of zeroes needs, however long it is: the sectors at its edges.
+/// Number of bytes of memory that a range of zeroes needs, however long it is, for the sectors at
+/// its edges.
 const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 
 /// The operation. Offsets and lengths are in bytes, wherever sectors begin.
 pub enum DiskOp {
     /// Reads bytes.
     Read {
-        /// Offset of the first byte.
+        /// The offset of the first byte.
         at: u64,
         /// Number of bytes.
         len: usize,
@@ -85,7 +86,7 @@ impl Interrupt {
         self.0.raised.load(Ordering::Relaxed)
     }
 
-    /// Notes that a back has answered a part of the request.
+    /// Records that a back has answered a part of the request.
     pub fn moved(&self) {
         self.0.moved.store(true, Ordering::Relaxed);
     }
@@ -115,9 +116,9 @@ pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 /// A request of a thread.
 pub struct DiskRequest {
     pub op: DiskOp,
-    /// Ends the request early when it is raised.
+    /// Raising this interrupt ends the request early.
     pub interrupt: Interrupt,
-    /// The receiver of the result.
+    /// The function that receives the result.
     pub done: Done,
 }
 
@@ -129,7 +130,7 @@ struct State {
     ended: bool,
     figures: Option<DiskFigures>,
     users: usize,
-    /// A request was interrupted since the loop asked last.
+    /// True if a request was interrupted since the loop last checked.
     interrupted: bool,
 }
 
@@ -154,7 +155,7 @@ impl fmt::Debug for SharedDisk {
 }
 
 impl SharedDisk {
-    /// For a front that is not connected yet.
+    /// Creates the shared state of a disk whose front is not connected yet.
     pub fn new() -> io::Result<Self> {
         Ok(Self { state: Mutex::default(), room: Condvar::new(), waker: Waker::of_thread(0)? })
     }
@@ -163,12 +164,12 @@ impl SharedDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The disk's figures as its back wrote them last; None: it was never connected.
+    /// Returns the disk's figures as its back wrote them last; None: it was never connected.
     pub fn figures(&self) -> Option<DiskFigures> {
         self.state().figures
     }
 
-    /// Length of the disk in bytes, a whole number of logical sectors.
+    /// Returns the length of the disk in bytes, a whole number of logical sectors.
     pub fn len(&self) -> u64 {
         self.figures().map_or(0, |figures| figures.sectors / figures.units() * u64::from(figures.sector_size))
     }
@@ -183,7 +184,7 @@ impl SharedDisk {
         self.state().users += 1;
     }
 
-    /// One of the users has finished with the disk.
+    /// Reports that one of the disk's users has finished with it.
     pub fn end_use(&self) {
         let mut state = self.state();
         state.users = state.users.saturating_sub(1);
@@ -202,7 +203,7 @@ impl SharedDisk {
         self.put_until(op, &Interrupt::default(), done);
     }
 
-    /// Like [`put`](Self::put); `interrupt` ends the request early, at any stage.
+    /// Adds a request as [`put`](Self::put) does; `interrupt` can end it early, at any stage.
     pub fn put_until(&self, op: DiskOp, interrupt: &Interrupt, done: Done) {
         let weight = op.weight();
         let mut state = self.state();
@@ -229,7 +230,7 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Whether a request was interrupted since the last call.
+    /// Returns true if a request was interrupted since the last call.
     pub(super) fn take_interrupted(&self) -> bool {
         std::mem::take(&mut self.state().interrupted)
     }
@@ -247,7 +248,7 @@ impl SharedDisk {
         n
     }
 
-    /// Notes that `requests` requests are done and `bytes` bytes freed.
+    /// Records that `requests` requests are done and `bytes` bytes freed.
     pub(super) fn settle(&self, requests: usize, bytes: usize) {
         let mut state = self.state();
         state.requests -= requests;
@@ -261,13 +262,13 @@ impl SharedDisk {
         self.state().figures = Some(figures);
     }
 
-    /// Fails all requests from now on, also those that wait for room.
+    /// Fails all requests from now on, including those that wait for room.
     pub(super) fn end(&self) {
         self.state().ended = true;
         self.room.notify_all();
     }
 
-    /// Like [`end`](Self::end), with this request after all others.
+    /// Ends the disk as [`end`](Self::end) does, and adds this request behind all others.
     pub(super) fn end_with(&self, op: DiskOp, done: Done) {
         self.put_at_once(op, done);
         self.end();
@@ -281,12 +282,12 @@ impl SharedDisk {
         state.new.push_back(DiskRequest { op, interrupt: Interrupt::default(), done });
     }
 
-    /// Descriptor that ends the loop's sleep.
+    /// Returns the descriptor that ends the loop's sleep.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
-    /// Called before the loop's last check before it sleeps.
+    /// Called by the loop for a last check before it sleeps.
     pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }
@@ -297,7 +298,7 @@ impl SharedDisk {
         self.waker.doorbell.about_to_sleep()
     }
 
-    /// The loop has slept; `rung` says whether the descriptor woke it.
+    /// Called when the loop has slept; `rung` is true if the descriptor woke it.
     pub(super) fn awake(&self, rung: bool) {
         self.waker.awake(rung);
     }

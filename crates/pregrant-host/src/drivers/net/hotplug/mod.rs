@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 /// smaller than the queue of the service's socket.
 pub const RUNS_MAX: usize = 32;
 
-/// How long a script waits while the service accepts no connection.
+/// The time that a script waits while the service accepts no connection.
 const TAKEN: Duration = Duration::from_secs(65);
 
 /// A hotplug script, run by this process or by the service.
@@ -49,34 +49,34 @@ pub struct Run {
 
 #[derive(Debug)]
 enum How {
-    /// The script has not started. The time says since when the service has accepted no connection,
-    /// if that is why.
+    /// The script has not started. If that is because the service accepts no connection, the time
+    /// says since when.
     Waits(Option<Instant>),
     Here(Script),
     There(Asked),
 }
 
-/// Whether another script may begin.
+/// Tells whether the service may start another script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capacity {
     /// Another script may start.
     Free,
-    /// The largest number of scripts ([`RUNS_MAX`]) is running.
+    /// No script may start, since the largest number ([`RUNS_MAX`]) is running.
     None,
-    /// The service refused a connection a moment ago.
+    /// No script may start, since the service refused a connection a moment ago.
     Refused,
 }
 
 impl Run {
-    /// A vif's script, to be run as the toolstack would, by the service at `socket` if there is
-    /// one. It starts in one of its [turns](Self::turn).
+    /// Creates the run of a vif's script. The script runs as the toolstack would run it, by the
+    /// service at `socket` if there is one. It starts in one of the run's [turns](Self::turn).
     pub fn new(script: &str, place: &HotplugConfig, what: What, socket: Option<PathBuf>) -> Self {
         let request =
             Request { what, script: script.into(), vif: place.name.clone(), dir: place.dir.clone() };
         Self { request, socket, how: How::Waits(None) }
     }
 
-    /// The script's argument.
+    /// Returns the script's argument, `online` or `offline`.
     pub fn what(&self) -> What {
         self.request.what
     }
@@ -86,8 +86,9 @@ impl Run {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// Continues the script. One that has not started does so if there is [room](Capacity). One
-    /// that takes too long is killed; one that the service does not accept in time fails.
+    /// Continues the script. A script that has not started is started if there is [room](Capacity).
+    /// A script that takes too long is killed; a script that the service does not accept in time
+    /// fails.
     pub fn turn(&mut self, room: Capacity) -> Plugged {
         if let How::Waits(since) = self.how {
             match (room, self.begin(room)) {

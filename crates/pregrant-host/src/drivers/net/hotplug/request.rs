@@ -19,7 +19,7 @@ use std::fmt;
 /// Largest size of a message in bytes.
 pub const REQUEST_BYTES: usize = 512;
 
-/// The first line, with the format's version.
+/// The first line of a message, with the version of the format.
 const HEAD: &str = "pregrant hotplug 1";
 /// Longest name of a network interface: `IFNAMSIZ` without the terminating NUL.
 const NAME_BYTES: usize = 15;
@@ -29,14 +29,14 @@ const RESERVED: u16 = 0x7ff0;
 /// The action of a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
-    /// Connect the interface to the network.
+    /// The script connects the interface to the network.
     Online,
-    /// Undo `online`.
+    /// The script undoes what it did for `online`.
     Offline,
 }
 
 impl What {
-    /// The value as the script's first argument.
+    /// Returns the value as the script's first argument.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Online => "online",
@@ -60,20 +60,20 @@ pub struct Request {
     pub script: String,
     /// Name of the interface.
     pub vif: String,
-    /// The vif's directory in xenstore, of the backend.
+    /// The vif's directory in xenstore, at the backend's end.
     pub dir: String,
 }
 
-/// Why a message is no request.
+/// The reason why a message is not a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
     /// The message does not consist of five lines with these prefixes, in order.
     #[error("malformed request")]
     Form,
-    /// The argument is neither `online` nor `offline`.
+    /// The script's argument is neither `online` nor `offline`.
     #[error("a script's argument is `online` or `offline`")]
     What,
-    /// The script is not an absolute path of plain names.
+    /// The script's path is not absolute, or contains other names than plain ones.
     #[error("a script is an absolute path of letters, digits and ._-, without a part that begins with a dot")]
     Script,
     /// The text is not a valid interface name.
@@ -113,7 +113,7 @@ fn is_vif_dir(path: &str) -> bool {
 }
 
 impl Request {
-    /// The request as a message.
+    /// Encodes the request as a message.
     pub fn encode(&self) -> String {
         let Self { what, script, vif, dir } = self;
         format!("{HEAD}\nwhat={what}\nscript={script}\nvif={vif}\ndir={dir}\n")
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(Request::parse(longest.encode().as_bytes()), Ok(longest));
     }
 
-    /// A message in which a byte is missing, doubled or changed is refused, or is the encoding of
-    /// another valid request.
+    /// If a byte of a message is missing, doubled or changed, the message is refused, or is the
+    /// encoding of another valid request.
     #[test]
     fn a_message_that_is_changed_is_refused_or_says_what_it_does() {
         let text = request().encode().into_bytes();

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a hotplug script may run before it is killed.
+/// The time after which a hotplug script that still runs is killed.
 pub const SCRIPT: Duration = Duration::from_secs(60);
 
 /// A script that this process started.
@@ -32,7 +32,8 @@ impl Script {
         Ok(Self { child, began: Instant::now() })
     }
 
-    /// Returns the script's result; None: it still runs. A script that takes too long is killed.
+    /// Returns the script's result. None: the script still runs. A script that takes too long is
+    /// killed.
     pub fn turn(&mut self) -> Option<Result<(), String>> {
         match self.child.try_wait() {
             Ok(None) if self.began.elapsed() < SCRIPT => None,

@@ -11,7 +11,7 @@ use rustix::net::{
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How much longer than the script itself the service may take.
+/// The time that the service may need in addition to the script's own.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A request that was sent to the service. No call blocks.
@@ -49,7 +49,7 @@ impl Asked {
         }
     }
 
-    /// Returns the script's result; None: it still runs.
+    /// Returns the script's result, or None while it runs.
     pub fn turn(&mut self) -> Option<Result<(), String>> {
         let ended = || Err("was ended, without an answer from the hotplug service".to_string());
         let Some(socket) = &self.socket else { return Some(ended()) };
@@ -74,7 +74,7 @@ impl Asked {
     }
 }
 
-/// The service's answer, for the log and the store.
+/// Makes the service's answer fit for the log and the store.
 fn plain(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let text = text.strip_prefix("failed: ").unwrap_or(&text);

@@ -1,7 +1,7 @@
 //! One request, from its socket to the script's end.
 //!
-//! What the asker may do: send one message, and go away, which ends the script. It gets
-//! "done" or why not.
+//! What a client may do: send one message, and close its connection, which ends the script. The
+//! client gets "done", or a text that says why the request failed.
 
 use super::{REQUEST_BYTES, Request, RequestError, Script};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,12 +12,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a client may take to send its request.
+/// The time that a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval of checks of the script.
+/// Interval at which the script is checked.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     /// The given descriptor is not a socket, or the socket failed.
@@ -48,7 +48,7 @@ pub enum ServiceError {
 pub struct Service {
     scripts: PathBuf,
     interfaces: PathBuf,
-    /// Only this user may send requests, and only scripts that belong to it are run: root.
+    /// The only user who may send requests, and to whom each script that is run must belong: root.
     user: u32,
 }
 

@@ -29,7 +29,7 @@ const GET_FEATURES: Opcode = 0x8008_AF00;
 const SET_FEATURES: Opcode = 0x4008_AF00;
 /// `VHOST_SET_OWNER`.
 const SET_OWNER: Opcode = 0xAF01;
-/// `VHOST_SET_MEM_TABLE`, whose number contains the size of a table without regions.
+/// `VHOST_SET_MEM_TABLE`. The number contains the size of a table without regions.
 const SET_MEM_TABLE: Opcode = 0x4008_AF03;
 /// `VHOST_SET_VRING_NUM`.
 const SET_VRING_NUM: Opcode = 0x4008_AF10;
@@ -44,7 +44,7 @@ const SET_VRING_CALL: Opcode = 0x4008_AF21;
 /// `VHOST_NET_SET_BACKEND`.
 const SET_BACKEND: Opcode = 0x4008_AF30;
 
-/// `VIRTIO_NET_F_MRG_RXBUF`: a frame may use several buffers.
+/// `VIRTIO_NET_F_MRG_RXBUF`, by which a frame may use several buffers.
 const MRG_RXBUF: u64 = 1 << 15;
 /// `VIRTIO_RING_F_EVENT_IDX`.
 const EVENT_IDX: u64 = 1 << 29;
@@ -87,10 +87,10 @@ struct Memory {
 
 const _: () = assert!(size_of::<Addr>() == 0x28 && size_of::<OfRing>() == 8 && size_of::<Memory>() == 40);
 
-/// No thread blocks in a read or write of an eventfd.
+/// Makes reads and writes of an eventfd return at once instead of blocking.
 const FLAGS: EventfdFlags = EventfdFlags::CLOEXEC.union(EventfdFlags::NONBLOCK);
 
-/// One of the two rings.
+/// Names one of the two rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     /// The worker writes frames that the interface sends.
@@ -109,8 +109,11 @@ pub struct Doors {
 }
 
 impl Doors {
+    /// Creates the eventfds.
+    ///
     /// # Errors
-    /// No descriptor is left.
+    ///
+    /// The process has no descriptor left.
     pub fn new() -> io::Result<Self> {
         Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::new(eventfd(0, FLAGS)?) })
     }
@@ -124,7 +127,7 @@ impl Doors {
         Ok(Self { kick: eventfd(0, FLAGS)?, call: Arc::clone(&self.call) })
     }
 
-    /// Duplicates for another thread.
+    /// Duplicates the descriptors for another thread.
     #[cfg(test)]
     pub fn another(&self) -> Self {
         Self { kick: self.kick.try_clone().unwrap(), call: Arc::clone(&self.call) }
@@ -143,7 +146,7 @@ impl Doors {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    /// The eventfd by which the worker wakes us.
+    /// Returns the eventfd by which the worker wakes us.
     pub fn call(&self) -> &Arc<OwnedFd> {
         &self.call
     }
@@ -158,7 +161,7 @@ impl Doors {
         let _ = rustix::io::read(&*self.call, &mut [0; 8]);
     }
 
-    /// Repeats the worker's call.
+    /// Sends the worker's notification once more.
     pub fn call_again(&self) {
         let _ = rustix::io::write(&*self.call, &1u64.to_ne_bytes());
     }
@@ -170,7 +173,7 @@ thread_local! {
     pub static WAITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The server of both rings: the kernel, or a test.
+/// The server of both rings, which is the kernel, or a test.
 pub trait Worker: Sized {
     /// Creates a worker for rings of this process.
     ///

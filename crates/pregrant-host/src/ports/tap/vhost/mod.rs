@@ -73,15 +73,15 @@ use virtqueue::Virtqueue;
 pub use shared::SharedVhost;
 pub use virtqueue::Buffer;
 
-/// Descriptors of the ring of buffers for frames.
+/// Number of descriptors of the ring of buffers for received frames.
 pub const SIZE: u16 = 256;
 /// Descriptors of the sending ring: one for each slot of a guest's ring with zero-copy payload, and
 /// one for each frame.
 const TX_SIZE: u16 = 512;
-/// While the worker sleeps, this many frames are written by a call each, since waking it costs as
-/// much.
+/// While the worker sleeps, up to this many frames are written by a system call each, since waking
+/// the worker costs as much.
 pub const FEW: usize = 3;
-/// Longest time without progress of the worker before it is stopped.
+/// The longest time that the worker may make no progress before it is stopped.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of a ring, and the offsets of all parts.
@@ -90,7 +90,7 @@ const FRAMES_AT: usize = 2 * RING;
 const BUFFERS_AT: usize = FRAMES_AT + AREA;
 const BYTES: usize = (BUFFERS_AT + Receiver::bytes(SIZE)).next_multiple_of(4096);
 
-/// Why the rings had to be stopped.
+/// The reason why the rings had to be stopped.
 #[derive(Debug)]
 enum Broken {
     Wrong(Wrong),
@@ -133,7 +133,7 @@ pub struct Vhost<D: Worker = Device> {
     lines: Arc<TapLines>,
     tx_doors: Doors,
     rx_doors: Doors,
-    /// The time of the last stop.
+    /// Time at which the worker was last stopped.
     stopped: Option<Instant>,
     patience: Duration,
 }
@@ -182,7 +182,7 @@ impl<D: Worker> Vhost<D> {
         Ok(this)
     }
 
-    /// Starts the worker on both rings, which no one uses.
+    /// Starts the worker on both rings, which neither side uses yet.
     fn begin(&mut self, device: D) -> io::Result<()> {
         let _ = self.rx.ring.publish();
         // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped
@@ -197,7 +197,7 @@ impl<D: Worker> Vhost<D> {
         Ok(())
     }
 
-    /// Starts the worker on the sending ring, which no one uses.
+    /// Starts the worker on the sending ring, which neither side uses yet.
     fn begin_sending(&mut self, device: &D) -> io::Result<()> {
         // In normal operation completions need no calls.
         self.tx.ring.disarm();
@@ -230,8 +230,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Stops the worker, writes the frames that it did not take, and restarts it. Returns how many
-    /// frames were refused.
+    /// Stops the worker, writes the frames that the worker has not taken, and restarts it. Returns
+    /// how many frames were refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
         self.lines.warn(format_args!("restarting the vhost-net rings: {why}"));
@@ -240,8 +240,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Stops the worker. Frames that it did not take are written by a call each, in order. Returns
-    /// how many were refused.
+    /// Stops the worker. Frames that it has not taken are written by a system call each, in order.
+    /// Returns how many frames were refused.
     fn stop(&mut self) -> usize {
         self.waits = None;
         if let Some(device) = self.device.take() {
@@ -252,8 +252,9 @@ impl<D: Worker> Vhost<D> {
         self.write_left()
     }
 
-    /// Writes the frames that the worker, which has no sending ring any more, did not take, then
-    /// those kept back, in order. Returns how many were refused.
+    /// Writes the frames that the worker has not taken, and then the frames that were kept back, in
+    /// order. The worker does not have the sending ring any more. Returns how many frames were
+    /// refused.
     fn write_left(&mut self) -> usize {
         let _ = self.tx.reclaim(); // after a violation the rest stays as it is
         let mut refused = 0;
@@ -276,8 +277,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Whether the worker is idle and asleep, so that a few frames are better written by a call
-    /// each. While it is awake or has frames, those calls would overtake them.
+    /// Returns true if the worker is idle and asleep, so that it is better to write a few frames by
+    /// a system call each. While it is awake or has frames, those calls would overtake them.
     pub fn is_asleep(&mut self) -> bool {
         self.kept.is_empty() && self.tx.reclaim().is_ok() && self.tx.len() == 0 && self.tx.ring.would_kick(1)
     }
@@ -332,8 +333,8 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether frames are kept back because the ring is full. The guest's further frames should
-    /// then stay on its ring until [`go_on`](Self::go_on) ends that.
+    /// Returns true while frames are kept back because the ring is full. Until
+    /// [`go_on`](Self::go_on) has sent them, further frames should stay on the guest's ring.
     pub fn stands(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -382,7 +383,7 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether no frame completed for a second, over several calls.
+    /// Returns true if no frame completed for a second, over several calls.
     fn stands_still(&mut self) -> bool {
         let came = self.tx.nr_back();
         match self.waits {
@@ -394,8 +395,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Like [`send`](Self::send), of a frame whose bytes behind the head are in `pieces`. The token
-    /// is [completed](Self::complete) once no one reads it any more.
+    /// Sends a frame as [`send`](Self::send) does, with the bytes behind its head in `pieces`. Its
+    /// token is [completed](Self::complete) once the pieces are not read any more.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until then.
@@ -465,9 +466,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, no zero-copy frame is read any more; their owner gets no tokens for them.
-    /// It does not wait for the worker: what that did not take is written by a call each. Returns
-    /// how many frames were refused.
+    /// Ends all use of zero-copy frames: when this returns, none of them is read any more, and
+    /// their owner gets no tokens for them. It does not wait for the worker; frames that the worker
+    /// has not taken are written by a system call each. Returns how many frames were refused.
     pub fn give_up(&mut self) -> usize {
         let mut refused = match self.tx.reclaim() {
             Ok(()) => 0,
@@ -481,8 +482,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Takes the sending ring from the worker, writes the frames that it did not take, and restarts
-    /// that ring; the other one continues. Returns how many frames were refused.
+    /// Takes the sending ring from the worker, writes the frames that the worker has not taken, and
+    /// restarts that ring. The receiving ring continues. Returns how many frames were refused.
     fn take_back(&mut self) -> usize {
         let Some(device) = self.device.take() else { return self.write_left() };
         if let Err(e) = device.detach(Which::Tx) {
@@ -539,7 +540,7 @@ impl<D: Worker> Vhost<D> {
         self.rx_doors.call()
     }
 
-    /// Upper bound of the frames for the guest in the ring.
+    /// Returns an upper bound of the frames for the guest in the ring.
     pub fn held(&self) -> usize {
         self.rx.held()
     }

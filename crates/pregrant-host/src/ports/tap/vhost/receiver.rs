@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// the first lines of the buffers are spread over the cache's sets.
 pub const BUFFER: usize = 65 * 64;
 
-/// A violation of the protocol by the worker.
+/// A violation of the protocol that the worker committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     Ring(Violation),
@@ -50,14 +50,14 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The receiving ring.
+/// The ring by which frames are received from the worker.
 #[derive(Debug)]
 pub struct Receiver {
     pub ring: Virtqueue,
     memory: Arc<Mapping>,
-    /// The offset of the first buffer.
+    /// The offset of the first buffer in the memory.
     at: usize,
-    /// The buffer of each descriptor.
+    /// For each descriptor, the index of its buffer.
     place: Box<[u16]>,
     /// The oldest frame, if there is one: its buffers, its length with the header, and its header.
     frame: Vec<Used>,
@@ -102,7 +102,7 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Whether there is a frame.
+    /// Returns true if there is another frame.
     #[inline(always)]
     fn next(&mut self) -> Result<bool, Wrong> {
         if !self.frame.is_empty() {
@@ -129,7 +129,7 @@ impl Receiver {
     }
 
     /// Moves frames while there is room. When a segmented frame does not fit, its rest stays in
-    /// `cut` and goes first next time. Returns how many were malformed.
+    /// `cut` and is moved first in the next call. Returns how many frames were malformed.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Receiver {
         Ok(malformed)
     }
 
-    /// Copies all of the oldest frame.
+    /// Copies the whole oldest frame.
     fn copy(&self, mut to: &mut [u8]) {
         let mut skip = HEADER;
         for used in &self.frame {
@@ -181,7 +181,8 @@ impl Receiver {
         }
     }
 
-    /// Upper bound of the frames that wait here: a long one counts once per buffer.
+    /// Returns an upper bound of the frames that wait here: a long frame counts once for each of
+    /// its buffers.
     pub fn held(&self) -> usize {
         usize::from(!self.frame.is_empty()) + self.ring.waiting()
     }

@@ -19,42 +19,42 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of memory for frames in flight.
+/// Number of bytes of memory for frames in flight.
 pub const AREA: usize = 512 * 1024;
 
-/// A frame in flight.
+/// A frame that the worker has and has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    /// The token of a zero-copy frame.
+    /// The token of the frame, if it is zero-copy.
     token: Option<Token>,
     at: u32,
     len: u32,
     head: u16,
-    /// Fragments of its payload outside of the area.
+    /// Number of fragments of the payload that are not in the ring's own memory area.
     nr_pieces: u16,
     is_back: bool,
 }
 
-/// The sending ring.
+/// The ring by which frames are sent to the worker.
 #[derive(Debug)]
 pub struct Sender {
     pub ring: Virtqueue,
     memory: Arc<Mapping>,
     area: Range<usize>,
     next: usize,
-    /// Frames in flight, oldest first.
+    /// The frames in flight; the oldest is first.
     sent: VecDeque<Sent>,
-    /// The fragments of the zero-copy frames among them, in the same order.
+    /// The fragments of those of these frames that are zero-copy, in the same order.
     pieces: VecDeque<Vector>,
     /// Number of zero-copy frames in flight.
     in_flight: usize,
-    /// Number of completed frames.
+    /// Number of frames that the worker has completed.
     nr_back: u64,
     completed: Vec<Token>,
 }
 
 impl Sender {
-    /// A ring whose frames are put into these bytes of `memory`.
+    /// Creates a ring whose frames are put into these bytes of `memory`.
     pub fn new(ring: Virtqueue, memory: Arc<Mapping>, area: Range<usize>) -> Self {
         let most = ring.nr_free();
         Self {
@@ -70,7 +70,7 @@ impl Sender {
         }
     }
 
-    /// The offset of `len` free bytes.
+    /// Returns the offset of `len` free bytes.
     #[inline(always)]
     fn room(&self, len: usize) -> Option<usize> {
         let Some(oldest) = self.sent.front().map(|sent| sent.at as usize) else {
@@ -103,7 +103,7 @@ impl Sender {
         Buffer { address: self.memory.address() + at as u64, len: len as u32, writable: false }
     }
 
-    /// Appends a frame for the next publish. False: there is no room.
+    /// Appends a frame for the next publish. Returns false if there is no room.
     #[must_use]
     #[inline(always)]
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
@@ -118,7 +118,7 @@ impl Sender {
         true
     }
 
-    /// Like [`put`](Self::put), of a frame whose `pieces` follow its head.
+    /// Puts a frame as [`put`](Self::put) does, with `pieces` that follow its head.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until the token is [completed](Self::completed).
@@ -183,22 +183,22 @@ impl Sender {
         }
     }
 
-    /// Number of completed frames.
+    /// Returns the number of frames that the worker has completed.
     pub fn nr_back(&self) -> u64 {
         self.nr_back
     }
 
-    /// Number of zero-copy frames in flight.
+    /// Returns the number of zero-copy frames in flight.
     pub fn nr_in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Tokens of zero-copy frames that are not read any more.
+    /// Returns the tokens of zero-copy frames that are not read any more.
     pub fn completed(&mut self) -> &mut Vec<Token> {
         &mut self.completed
     }
 
-    /// Number of frames in flight.
+    /// Returns the number of frames in flight.
     pub fn len(&self) -> usize {
         self.sent.len()
     }

@@ -19,7 +19,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The rings behind a lock.
+/// The vhost-net rings of a queue, behind a lock.
 #[derive(Debug)]
 pub struct SharedVhost<D: Worker = Device> {
     vhost: Mutex<Vhost<D>>,
@@ -29,8 +29,11 @@ pub struct SharedVhost<D: Worker = Device> {
 }
 
 impl<D: Worker> SharedVhost<D> {
+    /// Creates the rings.
+    ///
     /// # Errors
-    /// As for [`Vhost::new`].
+    ///
+    /// They are those of [`Vhost::new`].
     pub fn new(tap: Arc<OwnedFd>, lines: Arc<TapLines>) -> io::Result<Self> {
         let vhost = Vhost::new(tap, lines)?;
         let readable = Arc::clone(vhost.readable());
@@ -51,7 +54,8 @@ impl<D: Worker> SharedVhost<D> {
         }
     }
 
-    /// Readable when there is work: frames arrived, or zero-copy frames were read.
+    /// Returns a descriptor that is readable when there is work: frames arrived, or zero-copy
+    /// frames were read.
     pub fn readable(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
     }

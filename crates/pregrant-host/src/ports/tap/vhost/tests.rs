@@ -23,15 +23,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 thread_local! {
-    /// For workers that this thread opens: the next one stops taking frames after this many.
+    /// The next worker that this thread opens stops taking frames after this many.
     static STALLS: Cell<Option<u32>> = const { Cell::new(None) };
-    /// Whether opening a worker fails.
+    /// True if opening a worker fails in this thread.
     static MISSING: Cell<bool> = const { Cell::new(false) };
-    /// How the next worker falsifies the chains that it returns.
+    /// A function by which the next worker falsifies the chains that it returns.
     static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
-/// Interval at which a worker without kicks checks its rings; much longer than a kick takes.
+/// Interval at which a worker that gets no kicks checks its rings. It is much longer than a kick
+/// needs.
 const CHECK: Duration = Duration::from_millis(200);
 
 struct Threads {
@@ -169,7 +170,7 @@ fn patient() -> (Vhost<Threads>, OwnedFd) {
     (vhost, peer_end)
 }
 
-/// Frame `number`, in which no byte equals its neighbour.
+/// Returns frame `number`, in which no byte equals its neighbour.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + number * 31 + i / 251) as u8).collect()
 }
@@ -196,7 +197,7 @@ fn when_there_is_room(vhost: &mut Vhost<Threads>) -> usize {
     refused
 }
 
-/// Short and long lengths.
+/// Returns a length that is short for some numbers and long for others.
 fn length(number: usize) -> usize {
     [60, 61, 1514, 64, 65_535, 5000, 128][number % 7]
 }
@@ -283,8 +284,8 @@ fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room()
     assert!(vhost.stopped.is_none());
 }
 
-/// A tagged packet with a blank checksum, or uncut, is completed as netif requires. One whose
-/// offsets are outside of it is counted.
+/// A tagged packet with a blank checksum, or one that must be segmented, is completed as netif
+/// requires. A packet whose checksum offsets are outside of it is counted.
 #[test]
 fn what_netif_cannot_say_of_a_frame_is_done() {
     let (mut vhost, peer_end) = patient();
@@ -365,8 +366,8 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
 }
 
-/// The guest goes on, and so does our thread, which has other guests: frames that do not fit are
-/// kept back, a burst of them, and then refused.
+/// If the worker makes no progress, neither the guest nor our thread, which has other guests, waits
+/// for it. A burst of frames that do not fit is kept back, and further frames are refused.
 #[test]
 fn no_one_waits_for_a_worker_that_stands_still() {
     const SENT: usize = 2000;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const NEXT: u64 = 1;
-/// The device writes there, and does not read.
+/// The flag of a buffer that the device only writes.
 const WRITE: u64 = 2;
 
 /// Largest number of descriptors per chain: as many as the kernel's iovecs (`UIO_MAXIOV`), and
@@ -40,7 +40,7 @@ const CHAIN_MAX: usize = 1024;
 /// Memory that a descriptor names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// Address of the buffer in this process.
+    /// The address of the buffer in this process.
     pub address: u64,
     pub len: u32,
     /// The device writes to the buffer, instead of reading.
@@ -50,18 +50,18 @@ pub struct Buffer {
 /// A chain that the device returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Used {
-    /// The chain's head, as [`push`](Virtqueue::push) returned it.
+    /// The head descriptor of the chain, as [`push`](Virtqueue::push) returned it.
     pub head: u16,
-    /// Bytes that the device reports as written.
+    /// Number of bytes that the device reports as written.
     pub len: u32,
 }
 
-/// How the used ring violates the protocol.
+/// The violation of the protocol that was found in the used ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// The device returned more chains than are in flight.
     Index {
-        /// Number of chains that the device returned, by its index.
+        /// The device's index, by which it reports the number of chains that it has returned.
         back: u16,
         out: u16,
     },
@@ -97,30 +97,31 @@ fn passes(event: u16, new: u16, old: u16) -> bool {
 #[derive(Debug)]
 pub struct Virtqueue {
     memory: Arc<Mapping>,
-    /// Offset of the ring in `memory`.
+    /// The offset of the ring in `memory`.
     at: usize,
     size: u16,
-    /// For a free descriptor the next free one; for one in use the next of its chain.
+    /// For a free descriptor, the index of the next free one; for a descriptor in use, the index of
+    /// the next one of its chain.
     next: Box<[u16]>,
     first_free: u16,
     nr_free: u16,
     /// Number of descriptors of the chain with this head; 0: none begins there.
     chains: Box<[u16]>,
-    /// Whether the device has the chain with this head.
+    /// For each descriptor, true if the device has the chain that begins with it.
     is_out: Box<[bool]>,
     /// Number of chains in flight, including those not published yet.
     out: u16,
-    /// Number of chains pushed, and of those published.
+    /// Number of chains that were pushed; `published` counts those that were also published.
     avail: u16,
     published: u16,
     /// Number of chains that the device returned and that were popped.
     seen: u16,
-    /// The device's index, as last read.
+    /// The device's index as it was last read.
     back: u16,
 }
 
 impl Virtqueue {
-    /// Bytes that a ring of `size` descriptors needs.
+    /// Returns the number of bytes that a ring of `size` descriptors needs.
     pub const fn bytes(size: u16) -> usize {
         used_at(size) + 6 + 8 * size as usize
     }
@@ -151,7 +152,7 @@ impl Virtqueue {
         }
     }
 
-    /// The addresses to give to the device.
+    /// Returns the addresses that the device must get.
     pub fn addresses(&self) -> Addresses {
         let base = self.memory.address() + self.at as u64;
         let (avail, used) = (avail_at(self.size) as u64, used_at(self.size) as u64);
@@ -164,12 +165,12 @@ impl Virtqueue {
         (Arc::clone(&self.memory), self.at)
     }
 
-    /// Number of free descriptors.
+    /// Returns the number of free descriptors.
     pub fn nr_free(&self) -> usize {
         self.nr_free.into()
     }
 
-    /// Number of chains in flight.
+    /// Returns the number of chains in flight.
     pub fn out(&self) -> usize {
         self.out.into()
     }
@@ -205,7 +206,7 @@ impl Virtqueue {
         Some(head)
     }
 
-    /// Like [`push`](Self::push), of this one buffer.
+    /// Adds a chain of this one buffer, as [`push`](Self::push) does.
     ///
     /// # Safety
     /// As for [`push`](Self::push).
@@ -249,7 +250,7 @@ impl Virtqueue {
         self.out += 1;
     }
 
-    /// Whether the device would want a notification of `n` more chains.
+    /// Returns true if the device would request a notification when `n` more chains are published.
     pub fn would_kick(&self, n: u16) -> bool {
         passes(self.avail_event(), self.published.wrapping_add(n), self.published)
     }
@@ -295,7 +296,8 @@ impl Virtqueue {
         Ok(self.back.wrapping_sub(self.seen).into())
     }
 
-    /// Like [`came`](Self::came), as the device reports it now, unchecked: only for statistics.
+    /// Returns what [`came`](Self::came) returns, but without its checks: the number is only for
+    /// statistics.
     pub fn waiting(&self) -> usize {
         let idx = self.memory.u16(self.at + used_at(self.size) + 2);
         u16::from_le(idx.load(Ordering::Relaxed)).wrapping_sub(self.seen).min(self.out).into()

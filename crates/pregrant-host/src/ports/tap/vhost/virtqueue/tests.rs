@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, Thread};
 
-/// Bytes for buffers after the ring.
+/// Number of bytes for buffers behind the ring.
 pub const ROOM: usize = 1 << 20;
 
-/// A ring of `size` descriptors, with room for buffers after it.
+/// Creates a ring of `size` descriptors, with room for buffers behind it.
 pub fn ring(size: u16) -> (Virtqueue, Device) {
     let bytes = Virtqueue::bytes(size).next_multiple_of(4096);
     let fd = Backing::sealed("a ring", bytes + ROOM).unwrap();
@@ -25,10 +25,10 @@ pub struct Device {
     pub memory: Arc<Mapping>,
     at: usize,
     size: u16,
-    /// Number of chains taken, and of those given back.
+    /// Number of chains taken; the next field counts those that were given back.
     taken: u16,
     pub given: u16,
-    /// The driver's index of the last notification.
+    /// The driver's index at the last notification.
     reported: u16,
 }
 
@@ -85,7 +85,7 @@ impl Device {
         }
     }
 
-    /// The readable bytes of a chain.
+    /// Returns the readable bytes of a chain.
     pub fn read(&self, chain: &Chain) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (at, len) in &chain.readable {
@@ -100,7 +100,7 @@ impl Device {
         bytes
     }
 
-    /// Returns a chain, which [`show`](Self::show) publishes.
+    /// Gives a chain back, which [`show`](Self::show) then publishes.
     pub fn give(&mut self, id: u32, len: u32) {
         let place = self.at + self.used() + 4 + 8 * usize::from(self.given % self.size);
         self.memory.u32(place).store(id, Ordering::Relaxed);
@@ -126,13 +126,13 @@ impl Device {
     }
 }
 
-/// Bytes that depend on the chain's number.
+/// Returns bytes that depend on the chain's number.
 fn fill(number: u32, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u32 * 7 + number * 31 + number / 251) as u8).collect()
 }
 
-/// Two threads with the two ends sleep when there is nothing to do, as the kernel's worker and ours
-/// do: a lost wake-up would leave both asleep.
+/// Runs the two ends on two threads that sleep when they have nothing to do, as the kernel's worker
+/// and ours do. A lost wake-up would leave both of them asleep.
 fn both_sleep(size: u16, chains: u32, out_of_order: bool) {
     let (mut queue, mut device) = ring(size);
     let base = queue.memory.address() + Virtqueue::bytes(size).next_multiple_of(4096) as u64;
@@ -226,7 +226,7 @@ fn chains_that_come_back_in_another_order_lose_no_descriptor() {
     both_sleep(16, 5_000, true);
 }
 
-/// A chain of one buffer.
+/// Returns a chain of a single buffer.
 fn one(queue: &Virtqueue) -> impl Iterator<Item = Buffer> + use<> {
     std::iter::once(Buffer { address: queue.memory.address(), len: 64, writable: false })
 }
