@@ -139,7 +139,7 @@ impl Service {
         // The machine's own interfaces are no one's vifs. One that is gone may be unplugged.
         let interface = self.interfaces.join(&request.vif);
         if interface.exists() && !interface.join("tun_flags").exists() {
-            return refused(format!("{} is an interface of this machine, and not a tap", request.vif));
+            return refused(format!("{} is an interface of this machine, and no tap", request.vif));
         }
         Ok(())
     }
