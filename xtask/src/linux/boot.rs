@@ -3,7 +3,7 @@
 
 use super::kbuild::Headers;
 use crate::console::Console;
-use crate::rig;
+use crate::rig::{self, Plain};
 use crate::tool;
 use crate::workspace::{Workspace, show, write};
 use std::fs::Permissions;
@@ -37,14 +37,13 @@ echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
 ";
 
-/// Boots and moves this many frames in each direction by each path.
-pub(super) fn play(
+/// Makes what `play` boots: the kernel of these headers, and a file system with the modules.
+pub(super) fn prepare(
     w: &Workspace,
     headers: &Headers,
     release: Option<&str>,
     modules: &[PathBuf],
-    frames: u64,
-) -> Result<(), String> {
+) -> Result<Plain, String> {
     for (program, package) in TOOLS {
         tool::debian(w, program, package)?;
     }
@@ -64,6 +63,11 @@ pub(super) fn play(
             headers.version, plain.version
         ));
     }
+    Ok(plain)
+}
+
+/// Boots and moves this many frames in each direction by each path.
+pub(super) fn play(w: &Workspace, plain: &Plain, frames: u64) -> Result<(), String> {
     let mut qemu = w.program("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-m", "512", "-nodefaults", "-display", "none"]);
     qemu.args(["-no-reboot", "-serial", "stdio"]).arg("-kernel").arg(&plain.kernel);
@@ -75,7 +79,7 @@ pub(super) fn play(
     let mut log = Vec::new();
     while let Ok(line) = console.line(PATIENCE.saturating_sub(start.elapsed())) {
         if line.contains("pregrant") {
-            println!("linux: {line}");
+            println!("linux: {}: {line}", plain.version);
         }
         log.push(line);
     }

@@ -18,10 +18,13 @@ mod kbuild;
 mod object;
 
 use crate::package;
+use crate::rig::Plain;
 use crate::tool;
 use crate::workspace::Workspace;
 use kbuild::Headers;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -90,7 +93,7 @@ pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let release = selection.release.as_deref();
     let (headers, modules) = built(w, selection.headers.as_deref(), release, &objects(w)?)?;
     match selection.frames {
-        Some(frames) => boot::play(w, &headers, release, &modules, frames),
+        Some(frames) => boot::play(w, &boot::prepare(w, &headers, release, &modules)?, frames),
         None => Ok(()),
     }
 }
@@ -168,19 +171,35 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     std::thread::scope(|scope| {
         // The trial waits for the network and uses only one processor.
         let trial = has_chroot.then(|| scope.spawn(|| package::play(w, PACKAGE, &package)));
-        let rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
-        let played = rows.map(|row| play(w, row, &objects)).collect::<Result<Vec<()>, String>>();
-        let tried = trial.map_or(Ok(()), |trial| trial.join().unwrap_or_else(|_| Err("it panicked".into())));
-        tried.map_err(|why| format!("the package in Debian {PACKAGE}: {why}")).and(played.map(drop))
+        // So does a kernel in QEMU: one is played while the next is prepared, and played.
+        let mut rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
+        let prepare_next = Mutex::new(|| rows.next().map(|row| prepare(w, row, &objects)));
+        let player = || {
+            let prepared = || (prepare_next.lock().unwrap_or_else(PoisonError::into_inner))();
+            std::iter::from_fn(prepared)
+                .map(|prepared| prepared.and_then(|(plain, frames)| boot::play(w, &plain, frames)))
+                .collect::<Result<Vec<()>, String>>()
+        };
+        let other = scope.spawn(player);
+        let played = player().map(drop);
+        let played = ended(other).map(drop).and(played);
+        let tried = trial.map_or(Ok(()), ended);
+        tried.map_err(|why| format!("the package in Debian {PACKAGE}: {why}")).and(played)
     })
 }
 
-fn play(w: &Workspace, row: &Row, objects: &[PathBuf]) -> Result<(), String> {
+/// The result of a thread.
+fn ended<T>(thread: ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
+    thread.join().unwrap_or_else(|_| Err("a thread of this program panicked".into()))
+}
+
+/// Builds the modules for a row's kernel, with its file system.
+fn prepare(w: &Workspace, row: &Row, objects: &[PathBuf]) -> Result<(Plain, u64), String> {
     let start = Instant::now();
     let (headers, modules) = built(w, None, row.release, objects)?;
-    boot::play(w, &headers, row.release, &modules, row.frames)?;
-    println!("linux: {} took {} s", headers.version, start.elapsed().as_secs());
-    Ok(())
+    let plain = boot::prepare(w, &headers, row.release, &modules)?;
+    println!("linux: {} was prepared in {} s", headers.version, start.elapsed().as_secs());
+    Ok((plain, row.frames))
 }
 
 #[cfg(test)]

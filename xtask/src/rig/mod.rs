@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 pub use image::pack;
-pub use plain::{is_release, plain, sources};
+pub use plain::{Plain, is_release, plain, sources};
 pub use selection::Selection;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.

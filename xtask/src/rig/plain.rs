@@ -52,7 +52,8 @@ pub fn plain(w: &Workspace, release: Option<&str>, files: &[PathBuf]) -> Result<
     }
     let [root, of_kernel] = [programs, release].map(|release| packages::root(&rig, release));
     let version = kernel_version(&of_kernel)?;
-    let dir = rig.dir.join("plain");
+    // A machine of another kernel may be running meanwhile.
+    let dir = rig.dir.join("plain").join(&version);
     empty_dir(&dir)?;
     let put = |from: &Path, to: &str| copy(from, &dir.join("root").join(to));
     put(&root.join("bin/busybox"), "bin/busybox")
