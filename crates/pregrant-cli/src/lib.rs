@@ -9,18 +9,23 @@
 //!   loopback_machine, loopback_guest                      --loopback DIR: the client's end of a machine
 //! ```
 //! Nothing here serves a loopback machine, measures, or has a TCP/IP stack of its own: that is the
-//! laboratory's, which links this. `cargo xtask ci tidy` reads what this depends on.
+//! laboratory's, which links this without the feature `program`: without the commands, and the
+//! crates, that it has no use for. `cargo xtask ci tidy` reads what this depends on.
 #![forbid(unsafe_code)]
 
 pub mod amount;
 pub mod back;
+#[cfg(feature = "program")]
 pub mod blkback;
+#[cfg(feature = "program")]
 pub mod blkfront;
 pub mod choice;
 pub mod daemon;
+#[cfg(feature = "program")]
 pub mod doctor;
 pub mod experiment;
 pub mod front;
+#[cfg(feature = "program")]
 pub mod hotplug;
 mod kernel_driver;
 pub mod lab_command;
@@ -32,9 +37,11 @@ mod path_choice;
 pub mod program;
 pub mod screen;
 pub mod signals;
-mod status_reader;
+pub mod status_reader;
 pub mod stop;
+#[cfg(feature = "program")]
 pub mod store;
 pub mod table;
+#[cfg(feature = "program")]
 pub mod top;
 pub mod usage;

@@ -15,12 +15,10 @@ use crate::bench::net::Row;
 use crate::bench::output::{Output, Run};
 use crate::bench::stand::Stand;
 use crate::columns::Columns;
-use crate::process::process_command::Dir;
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
-use crate::testbed::Testbed;
 use disk::DiskStage;
 use pregrant::net::path::PathName;
 use pregrant::xenbus::XenbusState;
@@ -29,6 +27,8 @@ use pregrant_cli::loopback_machine;
 use pregrant_cli::table::{Table, figure};
 use pregrant_host::UnixTransport;
 use pregrant_host::drivers::Mode;
+use pregrant_testbed::process::process_command::Dir;
+use pregrant_testbed::testbed::Testbed;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -248,8 +248,11 @@ impl StateWatcher {
 }
 
 fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
-    let cores =
-        if crate::limit::cores()?.len() >= 2 { "on a core each" } else { "both on the only core there is" };
+    let cores = if pregrant_testbed::limit::cores()?.len() >= 2 {
+        "on a core each"
+    } else {
+        "both on the only core there is"
+    };
     run.print(format_args!(
         "\n6. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
     ))?;

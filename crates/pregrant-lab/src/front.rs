@@ -8,10 +8,6 @@
 //! ```
 //! The guest does not end when its backend does: it waits, and goes on with the next.
 
-use crate::station::Station;
-use crate::station::guest_stack::{GuestStack, StackConfig};
-use crate::station::ping::Pinger;
-use crate::station::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use clap::Args;
 use pregrant::DomId;
 use pregrant::net::headers::MacAddr;
@@ -24,6 +20,10 @@ use pregrant_cli::screen;
 use pregrant_cli::stop::Stop;
 use pregrant_cli::usage::Given;
 use pregrant_host::wake::WakeOn;
+use pregrant_testbed::station::Station;
+use pregrant_testbed::station::guest_stack::{GuestStack, StackConfig};
+use pregrant_testbed::station::ping::Pinger;
+use pregrant_testbed::station::transfer::{Progress, TransferClient, TransferError, TransferServer};
 use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

@@ -8,8 +8,6 @@
 //! Which guests there are to be stands in xenstore alone: a guest without a device is not made
 //! again, so that `detach` needs no word with `serve`.
 
-use crate::machine::Machine;
-use crate::toolstack::{self, DiskSpec, Removal, VifSpec};
 use clap::{Args, Subcommand};
 use pregrant::DomId;
 use pregrant::blk::device_number;
@@ -24,6 +22,8 @@ use pregrant_host::UnixTransport;
 use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
 use pregrant_loopback::{Control, DomainSpec, GrantSummary, GrantTableVersion, LoopbackError};
+use pregrant_testbed::machine::Machine;
+use pregrant_testbed::toolstack::{self, DiskSpec, Removal, VifSpec};
 use rustix::io::Errno;
 use std::error::Error;
 use std::os::unix::fs::DirBuilderExt;

@@ -4,7 +4,8 @@
 
 use clap::{Parser, Subcommand};
 use pregrant_cli::{back, program};
-use pregrant_lab::{bench, demo, frames, front, loopback, process, report, store};
+use pregrant_lab::{bench, demo, frames, front, loopback, report, store};
+use pregrant_testbed::process;
 use std::process::ExitCode;
 
 #[derive(Parser)]

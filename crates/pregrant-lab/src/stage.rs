@@ -1,11 +1,12 @@
 //! Runs two guests that exchange TCP data through a backend's switch, as often as is asked.
 
-use crate::process::process_command::{ProcessCommand, Transfer, WorkerSetup};
-use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
-use crate::testbed::{Process, Testbed, answer};
 use pregrant_cli::screen::Progress;
 use pregrant_cli::table::figure;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
+use pregrant_testbed::answer;
+use pregrant_testbed::process::process_command::{ProcessCommand, Transfer, WorkerSetup};
+use pregrant_testbed::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
+use pregrant_testbed::testbed::{Process, Testbed};
 use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

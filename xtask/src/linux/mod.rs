@@ -168,18 +168,18 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
         tool::debian(w, program, package)?;
     }
     let package = package::guest(w, objects.first().ok_or("no object of the driver")?)?;
+    // A kernel in QEMU uses one processor: one is played while the next is prepared, and played.
+    let mut rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
+    let prepare_next = Mutex::new(|| rows.next().map(|row| prepare(w, row, &objects)));
+    let player = || {
+        let prepared = || (prepare_next.lock().unwrap_or_else(PoisonError::into_inner))();
+        std::iter::from_fn(prepared)
+            .map(|prepared| prepared.and_then(|(plain, frames)| boot::play(w, &plain, frames)))
+            .collect::<Result<Vec<()>, String>>()
+    };
     std::thread::scope(|scope| {
         // The trial waits for the network and uses only one processor.
         let trial = has_chroot.then(|| scope.spawn(|| package::play(w, PACKAGE, &package)));
-        // So does a kernel in QEMU: one is played while the next is prepared, and played.
-        let mut rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
-        let prepare_next = Mutex::new(|| rows.next().map(|row| prepare(w, row, &objects)));
-        let player = || {
-            let prepared = || (prepare_next.lock().unwrap_or_else(PoisonError::into_inner))();
-            std::iter::from_fn(prepared)
-                .map(|prepared| prepared.and_then(|(plain, frames)| boot::play(w, &plain, frames)))
-                .collect::<Result<Vec<()>, String>>()
-        };
         let other = scope.spawn(player);
         let played = player().map(drop);
         let played = ended(other).map(drop).and(played);

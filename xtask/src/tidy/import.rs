@@ -4,8 +4,15 @@
 use super::token::{Kind, Token};
 
 /// Our crates, as code names them.
-const CRATES: &[&str] =
-    &["pregrant", "pregrant_xenstored", "pregrant_host", "pregrant_loopback", "pregrant_cli", "pregrant_lab"];
+const CRATES: &[&str] = &[
+    "pregrant",
+    "pregrant_xenstored",
+    "pregrant_host",
+    "pregrant_loopback",
+    "pregrant_cli",
+    "pregrant_testbed",
+    "pregrant_lab",
+];
 
 /// A whole path, such as `pregrant::net::back::TxBatch`, and the line that names it.
 #[derive(Clone, PartialEq, Eq, Debug)]

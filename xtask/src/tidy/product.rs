@@ -13,7 +13,8 @@ const PRODUCT: &str = "pregrant-cli";
 
 /// Crates of the laboratory alone, and the laboratory. The store's server comes with the loopback's
 /// broker (`pregrant-loopback`, feature `broker`), so neither is in the program.
-const NEVER: [&str; 6] = ["smoltcp", "hdrhistogram", "maud", "blkio", "pregrant-xenstored", "pregrant-lab"];
+const NEVER: [&str; 7] =
+    ["smoltcp", "hdrhistogram", "maud", "blkio", "pregrant-xenstored", "pregrant-testbed", "pregrant-lab"];
 
 /// The feature of those paths.
 const RESEARCH: &str = "research";

@@ -91,27 +91,15 @@ const WALLS: &[Wall] = &[
     // The laboratory needs no Xen; within it a report is made of records, and a bench uses what it
     // measures.
     Wall { from: "pregrant_lab", never: &["pregrant_host::linux"] },
-    Wall { from: "pregrant_lab::station", never: &ABOVE_STATION },
-    Wall { from: "pregrant_lab::machine", never: &ABOVE_STATION },
-    Wall { from: "pregrant_lab::toolstack", never: &ABOVE_STATION },
-    Wall {
-        from: "pregrant_lab::process",
-        never: &[
-            "pregrant_lab::testbed",
-            "pregrant_lab::record",
-            "pregrant_lab::report",
-            "pregrant_lab::bench",
-            "pregrant_lab::demo",
-        ],
-    },
-    Wall {
-        from: "pregrant_lab::testbed",
-        never: &["pregrant_lab::record", "pregrant_lab::report", "pregrant_lab::bench", "pregrant_lab::demo"],
-    },
+    Wall { from: "pregrant_testbed", never: &["pregrant_host::linux"] },
+    Wall { from: "pregrant_testbed::station", never: &ABOVE_STATION },
+    Wall { from: "pregrant_testbed::machine", never: &ABOVE_STATION },
+    Wall { from: "pregrant_testbed::toolstack", never: &ABOVE_STATION },
+    Wall { from: "pregrant_testbed::process", never: &["pregrant_testbed::testbed"] },
     Wall {
         from: "pregrant_lab::record",
         never: &[
-            "pregrant_lab::testbed",
+            "pregrant_testbed::testbed",
             "pregrant_lab::report",
             "pregrant_lab::bench",
             "pregrant_lab::demo",
@@ -120,8 +108,8 @@ const WALLS: &[Wall] = &[
     Wall {
         from: "pregrant_lab::report",
         never: &[
-            "pregrant_lab::process",
-            "pregrant_lab::testbed",
+            "pregrant_testbed::process",
+            "pregrant_testbed::testbed",
             "pregrant_lab::bench",
             "pregrant_lab::demo",
         ],
@@ -132,14 +120,7 @@ const WALLS: &[Wall] = &[
 ];
 
 /// The parts of a testbed know none.
-const ABOVE_STATION: [&str; 6] = [
-    "pregrant_lab::process",
-    "pregrant_lab::testbed",
-    "pregrant_lab::record",
-    "pregrant_lab::report",
-    "pregrant_lab::bench",
-    "pregrant_lab::demo",
-];
+const ABOVE_STATION: [&str; 2] = ["pregrant_testbed::process", "pregrant_testbed::testbed"];
 
 /// Classes of devices, and what serves them.
 const ANY_CLASS: [&str; 3] = ["pregrant::net", "pregrant::blk", "pregrant_host::drivers::net"];
@@ -244,7 +225,7 @@ mod tests {
         let report = "crates/pregrant-lab/src/report/page.rs";
         assert_eq!(offences(report, "use crate::bench::limit;"), 1);
         assert_eq!(offences(report, "use crate::record::Record;"), 0);
-        assert_eq!(offences("crates/pregrant-lab/src/machine.rs", "use pregrant_host::linux::Xen;"), 1);
+        assert_eq!(offences("crates/pregrant-testbed/src/machine.rs", "use pregrant_host::linux::Xen;"), 1);
         let back = "crates/pregrant-cli/src/back/xen.rs";
         assert_eq!(offences(back, "use pregrant_lab::bench;"), 1);
         assert_eq!(offences("crates/pregrant-lab/src/main.rs", "use pregrant_cli::back;"), 0);

@@ -9,8 +9,8 @@
 //! With more workers than that the next begins again at the first core: with two cores worker 1
 //! shares the guest's.
 
-use crate::process::process_command::WorkerSetup;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
+use pregrant_testbed::process::process_command::WorkerSetup;
 use std::io;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ impl CorePlacement {
     /// Returns the placement for a back with this many worker threads; 0: the back's only thread
     /// serves the queues.
     pub fn of(workers: usize) -> io::Result<Self> {
-        Ok(Self::on(&crate::limit::cores()?, workers))
+        Ok(Self::on(&pregrant_testbed::limit::cores()?, workers))
     }
 
     fn on(cores: &[usize], nr_workers: usize) -> Self {

@@ -12,12 +12,13 @@
 //! thread.
 
 use super::Result;
-use crate::process::process_command::{Devices, Load, Member, ProcessCommand, WorkerSetup};
-use crate::process::report::{Came, Played, Report, Spent};
 use crate::record::Record;
-use crate::testbed::{Ends, Testbed, answer};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
+use pregrant_testbed::answer;
+use pregrant_testbed::process::process_command::{Devices, Load, Member, ProcessCommand, WorkerSetup};
+use pregrant_testbed::process::report::{Came, Played, Report, Spent};
+use pregrant_testbed::testbed::{Ends, Testbed};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ pub struct Cores {
 impl Cores {
     /// Returns the cores that this process may use.
     pub fn of_machine() -> Result<Self> {
-        let cores = crate::limit::cores()?;
+        let cores = pregrant_testbed::limit::cores()?;
         Ok(match &cores[..] {
             [guests, workers @ ..] if !workers.is_empty() => {
                 Self { guests: Some(*guests), workers: workers.to_vec() }

@@ -14,8 +14,6 @@ use super::net::SENDERS_PATHS;
 use super::output::{Lines, Run};
 use super::timing::{Timing, in_turns};
 use crate::columns::{Columns, or_dash};
-use crate::named::named;
-use crate::process::process_command::Load;
 use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
@@ -24,6 +22,8 @@ use pregrant::net::path::PathName;
 use pregrant_cli::choice::choice;
 use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::{Mode, Placement};
+use pregrant_testbed::named;
+use pregrant_testbed::process::process_command::Load;
 
 /// Arguments of `bench fairness`.
 #[derive(Debug, clap::Args)]

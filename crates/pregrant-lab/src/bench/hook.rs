@@ -9,13 +9,13 @@ use super::net::{Row, data_len, in_poll_mode, platform, queues};
 use super::output::{Output, Run};
 use super::timing::{Bursts, Timing, few};
 use crate::columns::{Columns, or_dash};
-use crate::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
 use crate::record::published;
 use pregrant::net::path::PathName;
 use pregrant::wire::netif::MAX_FRAME;
 use pregrant_cli::choice::choice;
 use pregrant_cli::table::{Table, figure};
 use pregrant_cli::usage::Given;
+use pregrant_testbed::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
 
 /// Arguments of `bench hook`.
 #[derive(Debug, clap::Args)]

@@ -7,12 +7,12 @@ use super::output::{Output, Run};
 use super::stand::Stand;
 use super::timing::seconds;
 use crate::columns::Columns;
-use crate::process::process_command::{Case, Dir};
 use crate::record::Record;
 use pregrant::net::path::PathName;
 use pregrant_cli::choice::choice;
 use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::{Mode, RxCoalescing};
+use pregrant_testbed::process::process_command::{Case, Dir};
 
 const DATA_LEN: u32 = 256;
 

@@ -21,7 +21,6 @@ use super::output::{Lines, Run};
 use super::stand::Stand;
 use super::timing::{Timing, in_turns};
 use crate::columns::{Columns, or_dash};
-use crate::process::process_command::{Case, Dir, Nuisance};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Neighbour, Of, Record};
@@ -29,6 +28,7 @@ use clap::ValueEnum;
 use pregrant::net::path::PathName;
 use pregrant_cli::choice::choice;
 use pregrant_cli::table::{Table, figure};
+use pregrant_testbed::process::process_command::{Case, Dir, Nuisance};
 use std::collections::BTreeMap;
 
 /// Arguments of `bench neighbour`.

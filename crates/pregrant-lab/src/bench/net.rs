@@ -9,11 +9,6 @@ use super::stand::Stand;
 use super::timing::{Bursts, Timing, few, in_turns};
 use super::{Result, pairs};
 use crate::columns::{Columns, or_dash};
-use crate::named::named;
-use crate::process::mark::whole_frames;
-use crate::process::process_command::{
-    BUFFERS_MAX, Buffers, Case, Dir, Fill, RING_SLOTS, Reuse, RxWay, TxWay,
-};
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::record::{Net, Of, Record, WorkingSet};
@@ -30,6 +25,11 @@ use pregrant_cli::table::{Table, figure};
 use pregrant_cli::usage::{Given, Usage};
 use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::{Mode, Placement, RxCoalescing};
+use pregrant_testbed::named;
+use pregrant_testbed::process::mark::whole_frames;
+use pregrant_testbed::process::process_command::{
+    BUFFERS_MAX, Buffers, Case, Dir, Fill, RING_SLOTS, Reuse, RxWay, TxWay,
+};
 use std::collections::BTreeMap;
 
 /// Arguments of `bench net`.

@@ -12,8 +12,8 @@
 //! A factor is the median of the repeats' ratios: rows of one repeat had the same machine.
 
 use super::net::Row;
-use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay, TxWay};
 use pregrant_cli::table::figure;
+use pregrant_testbed::process::process_command::{Case, Dir, RING_SLOTS, RxWay, TxWay};
 
 /// The settings that identify a row.
 #[derive(Clone, Copy, PartialEq)]

@@ -18,9 +18,6 @@ use super::stand::Stand;
 use super::timing::{Timing, few, in_turns};
 use super::{Result, limit};
 use crate::columns::{Columns, or_dash};
-use crate::limit::lines::{self, Copies};
-use crate::named::named;
-use crate::process::process_command::{BUFFERS_MAX, Dir, RING_SLOTS};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Of, Peers, Record};
@@ -30,6 +27,9 @@ use pregrant_cli::choice::choice;
 use pregrant_cli::table::Table;
 use pregrant_host::drivers::Mode;
 use pregrant_host::drivers::net::buffer_pool;
+use pregrant_testbed::limit::lines::{self, Copies};
+use pregrant_testbed::named;
+use pregrant_testbed::process::process_command::{BUFFERS_MAX, Dir, RING_SLOTS};
 use std::time::Duration;
 use testpmd::Pair;
 
@@ -118,7 +118,7 @@ impl Line {
 }
 
 pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
-    let cores = limit::pair(&crate::limit::cores()?)?;
+    let cores = limit::pair(&pregrant_testbed::limit::cores()?)?;
     if cores[0] == cores[1] {
         return Err("this process may use one core only, and a ring needs two (taskset, cpuset)".into());
     }

@@ -19,7 +19,6 @@ use super::net::PATHS;
 use super::output::{Lines, Run};
 use super::timing::{Timing, seconds};
 use crate::columns::Columns;
-use crate::process::process_command::{BUFFERS_MAX, Load, RING_SLOTS};
 use crate::record::repeats::Repeats;
 use crate::record::stats::{LOADED, Summary};
 use crate::record::{Of, Record, Scale};
@@ -29,6 +28,7 @@ use pregrant_cli::choice::choice;
 use pregrant_cli::table::{Table, figure};
 use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::{Mode, Placement};
+use pregrant_testbed::process::process_command::{BUFFERS_MAX, Load, RING_SLOTS};
 use std::time::Duration;
 
 /// Arguments of `bench scale`.

@@ -3,10 +3,10 @@
 
 use super::Result;
 use super::core_placement::CorePlacement;
-use crate::process::process_command::{Case, Nuisance, ProcessCommand};
-use crate::process::report::Played;
-use crate::testbed::{Ends, Process, Testbed};
 use pregrant_host::drivers::{Mode, Placement};
+use pregrant_testbed::process::process_command::{Case, Nuisance, ProcessCommand};
+use pregrant_testbed::process::report::Played;
+use pregrant_testbed::testbed::{Ends, Process, Testbed};
 
 /// The domain id of the guest. Other guests have the next ids. If guests are placed by their ids,
 /// the guest gets the first of two workers, and the others get the second.
@@ -40,7 +40,7 @@ impl Stand {
         let core_placement = CorePlacement::of(workers)?;
         let guests = core_placement.guest;
         let testbed = std::thread::spawn(move || {
-            crate::process::stay_on(guests).map_err(|e| e.to_string())?;
+            pregrant_testbed::process::stay_on(guests).map_err(|e| e.to_string())?;
             rustix::process::nice(19).map_err(|e| format!("cannot give way: {e}"))?;
             Testbed::start().map_err(|e| e.to_string())
         });

@@ -1,9 +1,9 @@
 //! Makes the requests of `bench store`, byte by byte, and sends them by sockets or to the server's
 //! core alone.
 
-use crate::named::named;
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
 use pregrant::xenstore::codec;
+use pregrant_testbed::named;
 use pregrant_xenstored::{ConnId, Server};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -11,11 +11,11 @@ use super::net::{Row, STATIC_POOL, in_poll_mode, platform};
 use super::output::{Output, Run};
 use super::timing::{Bursts, Timing, few};
 use crate::columns::{Columns, or_dash};
-use crate::process::process_command::{Buffers, Case, Dir, Fill, Reuse};
 use crate::record::stats::Summary;
 use crate::record::{Record, WorkingSet};
 use pregrant::net::path::PathName;
 use pregrant_cli::table::{Table, figure};
+use pregrant_testbed::process::process_command::{Buffers, Case, Dir, Fill, Reuse};
 
 /// Arguments of `bench working-set`.
 #[derive(Debug, clap::Args)]

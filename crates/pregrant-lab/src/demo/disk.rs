@@ -10,16 +10,19 @@
 //! process however that ends.
 
 use super::Result;
-use crate::process::disks::disks_command::{Buffers, Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
-use crate::process::process_command::{Devices, ProcessCommand, WorkerSetup};
-use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Disk, Of, Record, Took};
-use crate::testbed::{Ends, Process, Testbed, answer};
 use pregrant::PAGE_SIZE;
 use pregrant::blk::path::PathName;
 use pregrant_cli::screen::Progress;
 use pregrant_cli::table::figure;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
+use pregrant_testbed::answer;
+use pregrant_testbed::process::disks::disks_command::{
+    Buffers, Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested,
+};
+use pregrant_testbed::process::process_command::{Devices, ProcessCommand, WorkerSetup};
+use pregrant_testbed::process::report::Report;
+use pregrant_testbed::testbed::{Ends, Process, Testbed};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -13,14 +13,15 @@
 //! old one is gone; none waits in advance.
 
 use super::Result;
-use crate::process::process_command::ProcessCommand;
-use crate::process::report::{Arrival, Report};
 use crate::record::{Of, Pause, Record, Restart};
 use crate::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
-use crate::testbed::{Grants, answer};
 use pregrant::platform::Clock;
 use pregrant_cli::table::figure;
 use pregrant_host::MonotonicClock;
+use pregrant_testbed::answer;
+use pregrant_testbed::process::process_command::ProcessCommand;
+use pregrant_testbed::process::report::{Arrival, Report};
+use pregrant_testbed::testbed::Grants;
 use std::time::Duration;
 
 /// Width of a bucket of the timeline.

@@ -32,9 +32,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::limit::remote;
-use crate::process::report::{Latencies, Played, Spent};
 use pregrant_host::counters::Counters;
+use pregrant_testbed::limit::remote;
+use pregrant_testbed::process::report::{Latencies, Played, Spent};
 use serde::{Deserialize, Serialize};
 
 /// The name of the path in records of a disk whose backend died.

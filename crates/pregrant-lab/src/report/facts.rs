@@ -41,7 +41,7 @@ impl Facts {
         Self {
             cpu: field(&cpuinfo, "model name").map(Into::into),
             cores_online: read("/sys/devices/system/cpu/online"),
-            pinned: crate::limit::cores().ok().map(|cores| pinned(&cores)),
+            pinned: pregrant_testbed::limit::cores().ok().map(|cores| pinned(&cores)),
             kernel: (!kernel.is_empty()).then(|| format!("{}, {}", kernel.join(" "), std::env::consts::ARCH)),
             virtual_machine: field(&cpuinfo, "flags")
                 .map(|flags| flags.split_whitespace().any(|f| f == "hypervisor")),

@@ -18,11 +18,11 @@ use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
 use crate::bench::program::{is_there, pinned};
 use crate::columns::Columns;
-use crate::process::disks::disks_command::{Load, Rested};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record, Took};
 use pregrant::blk::path::PathName;
+use pregrant_testbed::process::disks::disks_command::{Load, Rested};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 

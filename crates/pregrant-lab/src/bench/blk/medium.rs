@@ -2,7 +2,7 @@
 
 use super::BlkArgs;
 use crate::bench::Result;
-use crate::named::named;
+use pregrant_testbed::named;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 
 use super::anchors::Played;
 use crate::bench::Result;
-use crate::process::disks::disks_command::Load;
+use pregrant_testbed::process::disks::disks_command::Load;
 use std::convert::Infallible;
 use std::path::Path;
 

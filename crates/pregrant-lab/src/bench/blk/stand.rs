@@ -11,14 +11,15 @@ use super::Row;
 use super::medium::{Files, Image, Medium};
 use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
-use crate::process::disks::disks_command::{
-    Buffers, DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested,
-};
-use crate::process::process_command::{Devices, ProcessCommand};
-use crate::process::report::{Report, Spent};
-use crate::testbed::{Ends, Testbed, answer};
 use pregrant::blk::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
+use pregrant_testbed::answer;
+use pregrant_testbed::process::disks::disks_command::{
+    Buffers, DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested,
+};
+use pregrant_testbed::process::process_command::{Devices, ProcessCommand};
+use pregrant_testbed::process::report::{Report, Spent};
+use pregrant_testbed::testbed::{Ends, Testbed};
 use std::time::Duration;
 
 const FIRST: u16 = 10;

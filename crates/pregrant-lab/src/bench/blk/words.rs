@@ -4,13 +4,13 @@ use super::stand::{Plan, Stand};
 use super::{BlkArgs, Row};
 use crate::bench::timing::few;
 use crate::columns::{Columns, or_dash};
-use crate::process::disks::disks_command::Buffers;
-use crate::process::disks::load::WHOLE_EACH;
 use crate::record::Record;
 use crate::record::published::{PUBLISHED_DISKS, in_full};
 use crate::record::stats::Summary;
 use pregrant::blk::path::PathName;
 use pregrant_cli::table::{Table, figure};
+use pregrant_testbed::process::disks::disks_command::Buffers;
+use pregrant_testbed::process::disks::load::WHOLE_EACH;
 use std::collections::BTreeMap;
 
 /// Formats the rows as a table.

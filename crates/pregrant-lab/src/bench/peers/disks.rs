@@ -15,11 +15,11 @@ use crate::bench::blk::storage_daemon::Folder;
 use crate::bench::output::Run;
 use crate::bench::timing::in_turns;
 use crate::columns::{Columns, or_dash};
-use crate::process::disks::disks_command::{Buffers, Dir, Load};
 use crate::record::repeats::Repeats;
 use crate::record::{Disk, Of, Record};
 use pregrant::blk::path::PathName;
 use pregrant_cli::table::Table;
+use pregrant_testbed::process::disks::disks_command::{Buffers, Dir, Load};
 
 /// Length and alignment of a request in bytes.
 const SIZE: usize = 4096;

@@ -10,7 +10,7 @@
 
 use super::{Peer, huge_pages};
 use crate::bench::program::is_there;
-use crate::process::process_command::Dir;
+use pregrant_testbed::process::process_command::Dir;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};

@@ -38,6 +38,7 @@ use std::time::Duration;
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Extracts the value of the expected report; any other report is an error.
+#[macro_export]
 macro_rules! answer {
     ($report:expr, $wanted:pat => $value:expr) => {
         match $report {
@@ -46,7 +47,6 @@ macro_rules! answer {
         }
     };
 }
-pub(crate) use answer;
 
 /// Entries of a machine's grant tables, as `pregrant-lab loopback grants` counts them: all; those
 /// that are mapped or copied now; and those of the latter that have ended.

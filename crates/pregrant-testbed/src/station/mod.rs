@@ -8,7 +8,7 @@
 //! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its
 //! timers run, its frames wait, so that a connection outlives the change of its backend.
 
-pub(crate) mod frame_number;
+pub mod frame_number;
 pub mod guest_stack;
 pub mod ping;
 pub mod transfer;

@@ -1,6 +1,6 @@
 //! Messages between a bench and the process with the guests of its disks.
 
-use crate::named::named;
+use crate::named;
 use crate::process::report::{Latencies, Spent};
 use serde::{Deserialize, Serialize};
 

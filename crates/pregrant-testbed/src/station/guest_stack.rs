@@ -208,33 +208,29 @@ impl GuestStack {
     }
 
     /// Adds a TCP socket, which is closed at first.
-    pub(crate) fn add_socket(&mut self) -> SocketHandle {
+    pub fn add_socket(&mut self) -> SocketHandle {
         let buffer = || tcp::SocketBuffer::new(vec![0; self.socket_bytes]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         self.sockets.add(socket)
     }
 
-    pub(crate) fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
+    pub fn socket(&mut self, handle: SocketHandle) -> &mut tcp::Socket<'static> {
         self.sockets.get_mut(handle)
     }
 
     /// Starts to connect a socket to `to`.
-    pub(crate) fn connect(
-        &mut self,
-        handle: SocketHandle,
-        to: (Ipv4Addr, u16),
-    ) -> Result<(), tcp::ConnectError> {
+    pub fn connect(&mut self, handle: SocketHandle, to: (Ipv4Addr, u16)) -> Result<(), tcp::ConnectError> {
         let from = self.next_port;
         self.next_port = if from == u16::MAX { 49152 } else { from + 1 };
         self.sockets.get_mut::<tcp::Socket>(handle).connect(self.interface.context(), to, from)
     }
 
-    pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
+    pub fn sockets(&mut self) -> &mut SocketSet<'static> {
         &mut self.sockets
     }
 
-    pub(crate) fn remove_socket(&mut self, handle: SocketHandle) {
+    pub fn remove_socket(&mut self, handle: SocketHandle) {
         self.sockets.remove(handle);
     }
 }
@@ -258,11 +254,11 @@ fn instant(now_ns: u64) -> Instant {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use super::*;
 
     /// Creates two stacks on one network.
-    pub(crate) fn pair(mtu: usize) -> (GuestStack, GuestStack) {
+    pub fn pair(mtu: usize) -> (GuestStack, GuestStack) {
         let stack = |n: u8| {
             let mac = MacAddr([2, 0, 0, 0, 0, n]);
             GuestStack::new(
@@ -274,7 +270,7 @@ pub(crate) mod tests {
     }
 
     /// Moves the frames that `from` has to send to `to`, and returns their number.
-    pub(crate) fn carry(from: &mut GuestStack, to: &mut GuestStack) -> usize {
+    pub fn carry(from: &mut GuestStack, to: &mut GuestStack) -> usize {
         let burst = from.outgoing();
         let n = burst.frames.len();
         to.receive(&burst);

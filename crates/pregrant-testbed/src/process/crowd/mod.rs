@@ -14,5 +14,5 @@
 //!
 //! [`guests`]: the guests. [`port`]: what stands behind the vifs.
 
-pub(crate) mod guests;
-pub(crate) mod port;
+pub(super) mod guests;
+pub(super) mod port;

@@ -2,6 +2,7 @@
 
 /// Defines an enum whose values have one name each: on the command line, in commands to processes,
 /// and in records.
+#[macro_export]
 macro_rules! named {
     ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
         pregrant::named! {
@@ -12,4 +13,3 @@ macro_rules! named {
         }
     };
 }
-pub(crate) use named;

@@ -1,23 +1,23 @@
 //! The processes of a testbed: `pregrant-lab process back` and `pregrant-lab process guest`. The
 //! program starts them itself.
 
-pub(crate) mod account;
-pub(crate) mod back;
-pub(crate) mod consumer;
-pub(crate) mod crowd;
-pub(crate) mod disks;
-pub(crate) mod fault;
-pub(crate) mod guest;
-pub(crate) mod mark;
-pub(crate) mod neighbour;
+mod account;
+mod back;
+mod consumer;
+mod crowd;
+pub mod disks;
+mod fault;
+mod guest;
+pub mod mark;
+mod neighbour;
 mod own_frames;
-pub(crate) mod port_plan;
-pub(crate) mod ports;
-pub(crate) mod process_command;
-pub(crate) mod report;
-pub(crate) mod signals;
-pub(crate) mod transfer;
-pub(crate) mod worker_threads;
+mod port_plan;
+mod ports;
+pub mod process_command;
+pub mod report;
+mod signals;
+mod transfer;
+mod worker_threads;
 
 use clap::{Args, ValueEnum};
 use pregrant::DomId;

@@ -2,7 +2,7 @@
 //! [`report`](super::report).
 
 use super::disks::disks_command::DisksCommand;
-use crate::named::named;
+use crate::named;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::batch::Thresholds;
 use pregrant::net::front::lent::RX_HEAD_BYTES;

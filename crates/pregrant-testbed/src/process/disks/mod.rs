@@ -13,7 +13,7 @@
 //! [`disks_command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]:
 //! what it asks, and how it knows that answers are right.
 
-pub(crate) mod disk_guest;
-pub(crate) mod disks_command;
-pub(crate) mod guests;
-pub(crate) mod load;
+mod disk_guest;
+pub mod disks_command;
+pub(super) mod guests;
+pub mod load;
