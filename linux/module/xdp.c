@@ -322,14 +322,14 @@ static void decide(struct pregrant_received *received)
 	queue->xdp[PREGRANT_XDP_ABORTED]++;
 }
 
-/* Runs the program if there is a frame. The netdev_queue may stay locked. */
+/* Runs the program if a frame waits for it. Afterwards the lock of the netdev_queue may be held. */
 void pregrant_xdp_run(struct pregrant_received *received)
 {
 	if (received->pending)
 		decide(received);
 }
 
-/* Like pregrant_xdp_run(), for the last frame of a poll; also unlocks. */
+/* Like pregrant_xdp_run(), for the last frame of a poll; releases that lock, too. */
 void pregrant_xdp_run_last(struct pregrant_received *received)
 {
 	pregrant_xdp_run(received);
