@@ -182,7 +182,7 @@ impl GrefCache {
     }
 
     /// Looks up the page of a frame: returns the page's index, and its reference if the back has
-    /// it.
+    /// mapped it.
     #[inline(always)]
     pub fn lookup(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {

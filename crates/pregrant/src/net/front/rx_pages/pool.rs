@@ -37,8 +37,8 @@ const AT_ONCE: usize = 64;
 /// If the back refuses this many pages one after another, it has no room, whatever size it reports.
 const REFUSED_MAX: u32 = AT_ONCE as u32;
 
-/// Largest number of removed pages that the back has or may have mapped. Beyond it no more pages
-/// are granted.
+/// Largest number of removed pages that the back has mapped, or may have. If there are more, no
+/// further page is granted.
 const KEPT_MAX: usize = 256;
 
 /// A page that was added to a queue.
