@@ -171,7 +171,7 @@ static void go_on(struct pregrant_device *dev)
 	mutex_unlock(&dev->queues_lock);
 }
 
-/* Called with `control` held: xmit and NAPI get the queues. pregrant_resume() enables NAPI. */
+/* Gives xmit and NAPI the queues, with `control` held. pregrant_resume() enables NAPI. */
 void pregrant_start_queues(struct pregrant_device *dev)
 {
 	unsigned int n, k;

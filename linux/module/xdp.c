@@ -68,8 +68,8 @@ void pregrant_xdp_free(struct pregrant_queue *queue)
 }
 
 /*
- * Runs the program on the previous frame, and returns the place in the queue's page for this one,
- * also in `linear`. NULL: no memory; the frame is dropped and counted.
+ * Runs the program on the previous frame, and returns the place for this frame in the queue's page,
+ * which it also puts in `linear`. NULL: there is no memory; the frame is dropped and counted.
  */
 void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
 {

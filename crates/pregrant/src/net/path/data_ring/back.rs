@@ -68,7 +68,7 @@ impl InArea {
 pub struct DataRingPath<P: Platform> {
     map: <P::Peer as PeerMem>::Map,
     size: usize,
-    /// The places of RX in use; None: this is TX.
+    /// The places that RX has in use; None if this half is for TX.
     given: Option<Given>,
 }
 
