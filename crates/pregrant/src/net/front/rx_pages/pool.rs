@@ -55,7 +55,8 @@ enum State {
     Fresh,
     /// The back has the page mapped, or was asked to map it.
     Mapped,
-    /// The back refused the page alone: it may have it already, from a predecessor's request.
+    /// The back refused a request for this page alone: it may have the page mapped already, by a
+    /// predecessor's request.
     Refused,
     /// The back was not asked to map the page.
     Plain,
