@@ -41,7 +41,7 @@ static unsigned long paced(const struct pregrant_device *dev, unsigned long dela
 	return time_after(from, now) ? max(delay, from - now) : delay;
 }
 
-/* Called with `control` held: counts this run. The count falls while no run is asked for. */
+/* Called with `control` held: counts this run. The count decreases with time. */
 static void count_run(struct pregrant_device *dev)
 {
 	unsigned long now = jiffies, until = dev->runs_until;
@@ -49,7 +49,7 @@ static void count_run(struct pregrant_device *dev)
 	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
 }
 
-/* May be called in any context, like the next two. */
+/* Wakes control now. This and the next two functions may be called in any context. */
 void pregrant_wake_control(struct pregrant_device *dev)
 {
 	mod_delayed_work(pregrant_control, &dev->work, paced(dev, 0));
@@ -171,7 +171,7 @@ static void go_on(struct pregrant_device *dev)
 	mutex_unlock(&dev->queues_lock);
 }
 
-/* Called with `control` held: xmit and NAPI get the queues. pregrant_resume() enables NAPI. */
+/* Gives xmit and NAPI the queues, with `control` held. pregrant_resume() enables NAPI. */
 void pregrant_start_queues(struct pregrant_device *dev)
 {
 	unsigned int n, k;
@@ -498,7 +498,7 @@ static bool has_front(struct pregrant_device *dev)
 	return false;
 }
 
-/* Under `control`. */
+/* Called with `control` held: one run for a device with a front. */
 static void control(struct pregrant_device *dev)
 {
 	unsigned long due;

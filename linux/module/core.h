@@ -12,8 +12,8 @@
 
 /* linux/core/src/shim.rs */
 /*
- * Allocates memory for the core. Null: there is none now for more than a page, or this
- * alignment is not supported. At most a page is waited for.
+ * Allocates memory for the core. It waits until there is memory if `size` is at most a page.
+ * Null: there is no memory for more than a page now, or the alignment is not supported.
  */
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);
@@ -104,8 +104,8 @@ void *pk_test_received(void);
 /* Number of frames that were dropped. */
 u32 pk_test_dropped(void *received);
 /*
- * Copies the bytes of the next skb, and returns how many; 0: some are missing; below 0: there
- * is no skb.
+ * Copies the bytes of the next skb, and returns their number. 0: the skb lacks some of its
+ * bytes; below 0: there is no skb.
  */
 int pk_test_next(void *received, void *to, size_t room);
 /* Enters softirq context, as NAPI does, or leaves it. */
@@ -256,7 +256,10 @@ bool pregrant_tx_sends_on(const struct pregrant_tx *tx);
  */
 bool pregrant_tx_send_on(struct pregrant_tx *tx, struct pregrant_rx *rx, u16 slot, u16 offset,
 	u16 len, u32 csum);
-/* Returns buffers to RX that were sent and have their response. Returns how many have none. */
+/*
+ * Gives staging buffers that TX sent on, and that have a response, back to RX. Returns the
+ * number of buffers without a response.
+ */
 u32 pregrant_rx_take_returned(struct pregrant_rx *rx, struct pregrant_tx *tx);
 /*
  * Called before NAPI completes: asks for an event, and unmasks the channel. 1: there is work;

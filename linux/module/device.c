@@ -288,7 +288,7 @@ static struct xenbus_driver driver = {
 	.remove = REMOVE,
 	.suspend = saved,
 	.resume = restored,
-	/* xenbus must not write Closed: the front has, and a recreated directory is another vif. */
+	/* xenbus must not write Closed: the front did, and a recreated directory is another vif. */
 	.allow_rebind = true,
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
 	/* Do not make boot wait minutes for a dead backend. */

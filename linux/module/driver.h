@@ -117,7 +117,7 @@ struct pregrant_queue {
 	u32 requests; /* sent since the connection began */
 	bool tx_armed; /* a response will raise an event */
 	bool may_grant; /* the backend takes frames whose pages are granted one by one */
-	bool grants; /* frames are sent so now */
+	bool grants; /* frames are sent in granted pages now */
 	struct pregrant_piece *pieces;
 	u32 pieces_out;
 	grant_ref_t *numbers; /* unused grant references, `spare` of them */
@@ -214,8 +214,8 @@ struct pregrant_device {
 
 	struct mutex queues_lock;
 	unsigned int queues_up; /* queues that xmit and NAPI have; 0: not connected */
-	u32 slots[2]; /* of their rings, TX and RX */
-	char used_path[PREGRANT_PATH_ROOM]; /* and why */
+	u32 slots[2]; /* of each queue's rings: TX, RX */
+	char used_path[PREGRANT_PATH_ROOM]; /* the path and the reason, for ethtool -i */
 	bool open; /* between ndo_open and ndo_stop */
 	bool suspended; /* from before the guest is saved until control runs again */
 	bool running; /* NAPI is enabled: open, connected, neither suspended nor broken */
@@ -223,11 +223,11 @@ struct pregrant_device {
 	/* Written and read in any context. */
 	unsigned long events; /* enum pregrant_event */
 	unsigned int restart_queues; /* ethtool -L: reconnect with this many; 0: no request */
-	unsigned long runs_until; /* jiffies that runs of control have used up, each its share */
+	unsigned long runs_until; /* jiffies: each run of control adds its share, for pacing */
 	u32 takes; /* PREGRANT_TAKES_*: offloads and requests that the backend accepts */
-	u64 kept_pages; /* granted, and unused until the next connect */
+	u64 kept_pages; /* pages that stay granted for the next connect, and are not used now */
 	unsigned int connects;
-	atomic_t fault_logged; /* by whichever queue saw it first */
+	atomic_t fault_logged; /* a fault of this connection is in the log */
 	struct ratelimit_state log_limit; /* of lines that a backend can cause */
 };
 

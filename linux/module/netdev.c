@@ -237,7 +237,8 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, const u8 mac
 	set_address(netdev, mac);
 	netdev->netdev_ops = &pregrant_ops;
 	netdev->ethtool_ops = &pregrant_ethtool;
-	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM; /* fixed: the backend flags each frame */
+	/* Without RXCSUM, which users cannot switch off: the backend flags each frame. */
+	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM;
 	netdev->features = FEATURES;
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
 	netdev->xdp_features = NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT | NETDEV_XDP_ACT_NDO_XMIT;

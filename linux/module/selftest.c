@@ -15,7 +15,7 @@
 static atomic64_t memory = ATOMIC64_INIT(0);
 static atomic_t for_frames = ATOMIC_INIT(0);
 
-/* Frames travel with softirqs disabled, as in NAPI. */
+/* Counts allocations, and those made for frames: frames are handled in softirq context. */
 static void note_memory(int n)
 {
 	atomic64_add(n, &memory);

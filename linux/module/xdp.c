@@ -68,8 +68,8 @@ void pregrant_xdp_free(struct pregrant_queue *queue)
 }
 
 /*
- * Runs the program on the previous frame, and returns the place in the queue's page for this one,
- * also in `linear`. NULL: no memory; the frame is dropped and counted.
+ * Runs the program on the previous frame, and returns the place for this frame in the queue's page,
+ * which it also puts in `linear`. NULL: there is no memory; the frame is dropped and counted.
  */
 void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
 {
@@ -322,14 +322,14 @@ static void decide(struct pregrant_received *received)
 	queue->xdp[PREGRANT_XDP_ABORTED]++;
 }
 
-/* Runs the program if there is a frame. The netdev_queue may stay locked. */
+/* Runs the program if a frame waits for it. Afterwards the lock of the netdev_queue may be held. */
 void pregrant_xdp_run(struct pregrant_received *received)
 {
 	if (received->pending)
 		decide(received);
 }
 
-/* Like pregrant_xdp_run(), for the last frame of a poll; also unlocks. */
+/* Like pregrant_xdp_run(), for the last frame of a poll; releases that lock, too. */
 void pregrant_xdp_run_last(struct pregrant_received *received)
 {
 	pregrant_xdp_run(received);

@@ -383,7 +383,10 @@ fn staging_offer(text: &str) -> std::result::Result<Offer, String> {
             offer.sizes.retain(|len| lens.contains(&len.value()));
             Ok(offer)
         }
-        _ => Err(format!("off, or lengths of {}", ALL_DATA_LENS.map(|n| n.to_string()).join(", "))),
+        _ => Err(format!(
+            "off, or some of the lengths {}, with commas between them",
+            ALL_DATA_LENS.map(|n| n.to_string()).join(", ")
+        )),
     }
 }
 

@@ -1,5 +1,5 @@
-//! A front's way into a guest of a loopback machine: the guest, or its device, may be about to be
-//! made, or its last process dying.
+//! A front's way into a guest of a loopback machine. The guest or its device may not exist yet, or
+//! the guest's last process may be dying.
 //!
 //! ```text
 //!   attach --no such guest--> being made again? LONG_PATIENCE : PATIENCE --> once more, or why not

@@ -1,5 +1,5 @@
-//! `--path`: one of a few paths, by its name. Two paths are in the laboratory's program alone, and
-//! who names one of them to another program is answered where it is.
+//! `--path`: one of a few paths, by its name. Two paths exist only in the laboratory's program.
+//! Every other program answers to their names which program has them.
 //!
 //! ```text
 //!   a path of the command's table   --> its value           (choice)

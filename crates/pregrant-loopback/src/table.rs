@@ -187,8 +187,8 @@ impl<'a> Table<'a> {
         if upper { Err(GrantStatus::BAD_PAGE) } else { Ok(self.frame(gref).load(Ordering::Relaxed)) }
     }
 
-    /// Ends a use: leaves the marks that `after` needs in the entry. The active entry becomes
-    /// `after` next.
+    /// Ends one use of a grant: clears the marks in the entry that the remaining uses do not need.
+    /// `after` is the value that the caller then gives to the active entry.
     #[inline(always)]
     pub(super) fn end_use(&self, gref: u32, after: Active) {
         if self.version() == GrantTableVersion::V1 {

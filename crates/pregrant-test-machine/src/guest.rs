@@ -1,4 +1,4 @@
-//! Guests that behave: one vif each, numbered frames.
+//! Well-behaved guests, each with one vif, that exchange numbered frames.
 //!
 //! ```text
 //!   Guest: Frontend on a domain of the machine --frames with numbers--> the back's switch --> another Guest
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// FrontConfig without staging: one queue, one channel, ordinary grants.
+/// Returns a front's configuration without staging: one queue, one event channel, ordinary grants.
 pub fn ordinary() -> FrontConfig {
     FrontConfig {
         queues: 1,
@@ -32,7 +32,7 @@ pub fn ordinary() -> FrontConfig {
     }
 }
 
-/// FrontConfig for staging with these data lengths, TX and RX.
+/// Returns a front's configuration with staging buffers of these data lengths for TX and RX.
 pub fn staging(tx: Option<u32>, rx: Option<u32>) -> FrontConfig {
     let len = |n: Option<u32>| n.map(|n| DataLen::new(n).unwrap());
     FrontConfig { staging: Buffers::of(len(tx), len(rx)), split_channels: true, ..ordinary() }
@@ -48,14 +48,14 @@ pub struct Guest {
 type Link = pregrant_host::UnixTransport;
 
 impl Guest {
-    /// Attaches to the domain of a vif that the toolstack made. `reconnect`: come back after a
-    /// close.
+    /// Attaches to the domain of a vif that the toolstack has made. With `reconnect` the front
+    /// connects again after it was closed.
     pub fn attach(machine: &Machine, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
         let (platform, xs) = machine.attach(id.front);
         Self::over(platform, xs, id, config, reconnect)
     }
 
-    /// Like `new`, over an existing attachment.
+    /// Like [`attach`](Self::attach), with an existing attachment.
     pub fn over(platform: Loopback, xs: Store, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
         let front = Frontend::new(platform, xs, id.handle, config, reconnect).unwrap();
         Self { front, mac: machine::mac(id.front.0, id.handle), into: Arena::new() }
@@ -67,7 +67,7 @@ impl Guest {
         guest
     }
 
-    /// Waits until the vif is live, and has announced its pages if it does so.
+    /// Waits until the vif is live, and until it has announced its pages to the back if it does so.
     pub fn connect(&mut self) {
         while !self.front.connect(Duration::from_millis(100)).unwrap() {}
         while self.front.vif().is_announcing() {
@@ -75,12 +75,12 @@ impl Guest {
         }
     }
 
-    /// Its MAC address at the switch.
+    /// The guest's MAC address at the switch.
     pub fn mac(&self) -> MacAddr {
         self.mac
     }
 
-    /// Uses this address as its own from now on, even if another guest has it.
+    /// Makes the guest use this MAC address from now on, even if another guest has it.
     pub fn act_as(&mut self, mac: MacAddr) {
         self.mac = mac;
     }
@@ -98,8 +98,8 @@ impl Guest {
         }
     }
 
-    /// Receives the frames that are there, on all queues: returns numbers and lengths; every byte
-    /// is checked.
+    /// Receives the frames that have arrived on any queue. Checks every byte of them, and returns
+    /// their numbers and lengths.
     pub fn take(&mut self) -> Vec<(u64, usize)> {
         let mut got = Vec::new();
         for i in 0..self.front.vif().nr_queues() {
@@ -127,14 +127,14 @@ impl Guest {
         got[0]
     }
 
-    /// Closes in good order: every page and channel is the domain's own again.
+    /// Closes the vif in good order, and checks that every page and event channel is released.
     pub fn close(mut self) {
         while !self.front.close(Duration::from_millis(100)).unwrap() {}
         assert_eq!(self.front.vif().state(), XenbusState::Closed);
     }
 }
 
-/// Frames of each length go from `a` to `b` and back, on every queue of the sender.
+/// Sends frames of each length from `a` to `b` and back, on every queue of the sender.
 pub fn exchange(a: &mut Guest, b: &mut Guest, lengths: &[usize]) {
     let mut seq = 0;
     for &len in lengths {
@@ -148,7 +148,7 @@ pub fn exchange(a: &mut Guest, b: &mut Guest, lengths: &[usize]) {
     }
 }
 
-/// Two guests that exchange frames as long as this lives, in a thread of their own.
+/// Two guests that exchange frames in a thread of their own, as long as this value exists.
 pub struct Traffic {
     round_trips: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -157,8 +157,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Domains 11 and 12, through staging buffers, so that the machine's account does not change
-    /// while they go on.
+    /// Starts the guests, domains 11 and 12. They use staging buffers, so that the machine's counts
+    /// do not change while they exchange frames.
     pub fn start(machine: &mut Machine) -> Self {
         let ids = [11, 12].map(|domid| {
             machine.guest_domain(domid);
@@ -192,7 +192,7 @@ impl Traffic {
         traffic
     }
 
-    /// Returns once more frames travelled in both directions after the call.
+    /// Waits until more frames have arrived in both directions.
     pub fn flows(&self) {
         let before = self.round_trips.load(Ordering::Relaxed);
         until(|| {
@@ -201,7 +201,7 @@ impl Traffic {
         });
     }
 
-    /// Ends it in good order.
+    /// Closes both vifs in good order.
     pub fn stop(mut self, machine: &mut Machine) {
         self.end();
         for id in self.ids {
@@ -209,7 +209,7 @@ impl Traffic {
         }
     }
 
-    /// The two vifs failed nowhere.
+    /// Checks that neither of the two vifs has failed.
     pub fn assert_unharmed(&self, back: &Back) {
         for id in self.ids {
             let report = back.report(id).unwrap();

@@ -1,5 +1,5 @@
-//! The library's log, kept for tests to read: a process has one logger, so that a test program
-//! calls [`capture`] once, or [`to_stderr`] in a child.
+//! Keeps the library's log lines for tests to read. A process has one logger, so a test program
+//! calls [`capture`] once, or a child process calls [`to_stderr`].
 
 use log::{LevelFilter, Log, Metadata, Record};
 use pregrant_host::drivers::device_log::{LINES_PER_DEVICE, NEXT_LINE};
@@ -44,14 +44,14 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// Writes log lines of level info and above to stderr from now on, in a child.
+/// Writes log lines of level info and above to stderr from now on, for a child process.
 pub fn to_stderr() {
     log::set_logger(&Stderr).unwrap();
     log::set_max_level(LevelFilter::Info);
 }
 
-/// Largest number of lines that one device may have caused since then: its budget of faults and of
-/// other lines, and what was refilled.
+/// Returns the largest number of lines that one device may have caused since `since`: its two
+/// budgets, for faults and for other lines, and what was added to them in that time.
 pub fn most_of_a_device(since: Instant) -> usize {
     let more = since.elapsed().as_secs() / NEXT_LINE.as_secs() + 1;
     2 * (LINES_PER_DEVICE as usize + more as usize)
@@ -62,7 +62,7 @@ pub fn take() -> Vec<String> {
     std::mem::take(&mut *LINES.lock())
 }
 
-/// The kept lines that contain `part`.
+/// Returns the kept lines that contain `part`.
 pub fn with(part: &str) -> Vec<String> {
     LINES.lock().iter().filter(|line| line.contains(part)).cloned().collect()
 }

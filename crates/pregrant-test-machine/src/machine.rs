@@ -1,5 +1,5 @@
-//! A loopback machine inside of a test: broker and xenstored, a backend in a thread, guests in
-//! others.
+//! A loopback machine inside a test: broker and xenstored, with a backend in one thread and guests
+//! in others.
 //!
 //! ```text
 //!   test's thread: toolstack, guests ---- threads: broker, xenstored, back (domain 0, a learning switch)
@@ -45,7 +45,7 @@ pub const BACK: DomId = DomId(0);
 pub type Store = Client<UnixTransport>;
 pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
-/// A test, and its name.
+/// The name of a test, and its function.
 pub type Test = (&'static str, fn());
 
 /// Runs the tests of these files one after another, because each counts what the whole process
@@ -58,7 +58,8 @@ pub fn run(files: &[(&str, &[Test])]) {
     one_by_one::run(named.collect(), one_by_one::Leaves::Nothing, || {});
 }
 
-/// Waits until `true`, a check every millisecond; the watchdog's business when it never is.
+/// Waits until `happened` returns true, which is checked every millisecond. If that never occurs,
+/// the watchdog ends the test.
 pub fn until(mut happened: impl FnMut() -> bool) {
     while !happened() {
         std::thread::sleep(Duration::from_millis(1));
@@ -111,7 +112,7 @@ impl Machine {
         &self.path
     }
 
-    /// Makes a guest domain; waits until a former one of this number is gone.
+    /// Creates a guest domain; first waits until an earlier domain with this number is gone.
     pub fn guest_domain(&self, domid: u16) {
         until(|| match self.broker.create_domain(DomainSpec::guest(DomId(domid))) {
             Ok(()) => true,
@@ -130,7 +131,7 @@ impl Machine {
         (platform, xs)
     }
 
-    /// The toolstack makes a vif.
+    /// Creates a vif, as the toolstack does.
     pub fn make_vif(&mut self, front: u16, handle: u32) -> DeviceId {
         let vif = Vif::new(DomId(front), BACK, handle, mac(front, handle).0);
         vif.create(&mut self.xs).unwrap();
@@ -141,13 +142,13 @@ impl Machine {
         toolstack::remove(&mut self.xs, &id).unwrap();
     }
 
-    /// A key, as xenstore has it.
+    /// Returns the value of a key in xenstore, if it exists.
     pub fn key(&mut self, path: &str) -> Option<String> {
         let value = self.xs.read_if_there(path).unwrap();
         value.map(|v| String::from_utf8_lossy(&v).into_owned())
     }
 
-    /// The back's reason for a failure of a vif, where `xenstore-ls` shows it.
+    /// Returns the back's error report for a vif (the node `error` in xenstore), if there is one.
     pub fn error_node(&mut self, id: DeviceId) -> Option<String> {
         self.key(&id.error_path(Side::Back))
     }
@@ -156,14 +157,15 @@ impl Machine {
         self.key(&format!("{}/state", id.back_dir()))
     }
 
-    /// xenstore connections that are open, the toolstack's included.
+    /// Returns the number of open xenstore connections, including the toolstack's.
     pub fn connections(&self) -> usize {
         // A round through the server, so that it has counted what came before.
         self.store.introduce(BACK).ok();
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Waits until the broker's account is `wanted`; it notices an end in its own time.
+    /// Waits until the broker counts the objects in `wanted`. It may take the broker a while to
+    /// notice that a process has ended.
     pub fn settles(&self, wanted: Audit) {
         let mut rounds = 0;
         while self.broker.audit() != wanted {
@@ -173,7 +175,7 @@ impl Machine {
         }
     }
 
-    /// Shows that nothing but domain 0 and the toolstack is left, and ends.
+    /// Checks that only domain 0 and the toolstack are left, and ends the machine.
     pub fn end(self) {
         self.settles(Audit { domains: 1, ..Audit::default() });
         until(|| self.connections() == 1);
@@ -190,24 +192,27 @@ impl Drop for Machine {
     }
 }
 
-/// The class of vifs of a backend, to change how vifs are served that are found from now on.
+/// Returns a backend's class of vifs, by which a test changes how vifs are served that are found
+/// later.
 pub fn net(backend: &mut LoopbackBackend) -> &mut Net<Loopback> {
     backend.class_mut().expect("vifs are served")
 }
 
 type Job = Box<dyn FnOnce(&mut LoopbackBackend) + Send>;
 
-/// The address that the toolstack gives to a vif, and the switch pins.
+/// The address that the toolstack assigns to a vif. The switch lets the guest send only with this
+/// one.
 pub fn mac(front: u16, handle: u32) -> MacAddr {
     let [hi, lo] = front.to_be_bytes();
     MacAddr([0x00, 0x16, 0x3e, hi, lo, handle as u8])
 }
 
-/// The environment variable that gives backs worker threads: how many, and how queues are placed
-/// (`2 fixed`).
+/// The environment variable that makes backs use worker threads. Its value has their number and the
+/// placement of queues (`2 fixed`).
 pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
 
-/// Worker threads of a back: how many, and how queues are placed; None: it serves them itself.
+/// Number of a back's worker threads, and the placement of queues on them. None: the back's only
+/// thread serves the queues.
 pub type Workers = Option<(usize, Placement)>;
 
 fn workers() -> Workers {
@@ -216,22 +221,23 @@ fn workers() -> Workers {
     Some((workers.parse().unwrap(), place.parse().unwrap()))
 }
 
-/// How a back serves vifs.
+/// The settings of a back in a test.
 pub struct Plan {
     pub features: BackFeatures,
     pub fallback: PathName,
-    /// The back may map a guest's whole memory.
+    /// Whether the back may map a guest's whole memory.
     pub foreign: bool,
     pub workers: Workers,
-    /// Whether devices outlive it, and it resumes those that did.
+    /// Whether devices outlive the back, and the back takes over those of its predecessor.
     pub recovers: bool,
-    /// An obstacle to taking over one of the vifs at once.
+    /// Something that prevents the back from taking over one of the vifs at once.
     pub obstacle: Option<Arc<Obstacle>>,
     pub disks: bool,
 }
 
 impl Default for Plan {
-    /// A back with all features, and copy where nothing else is negotiated.
+    /// The settings of a back with all features, which serves frames by `copy` if nothing else is
+    /// negotiated.
     fn default() -> Self {
         let (features, fallback) = (BackFeatures::default(), PathName::Copy);
         Self {
@@ -249,7 +255,7 @@ impl Default for Plan {
 /// Domain 0's backend in a thread of its own, with a switch between its vifs.
 pub struct Back {
     jobs: Option<mpsc::Sender<Job>>,
-    /// Wakes the thread for a job; closed, for the end.
+    /// Wakes the thread for a job. When this is closed, the thread ends.
     waker: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     links: Links,
@@ -259,12 +265,12 @@ pub struct Back {
 }
 
 impl Back {
-    /// Serves all vifs of domain 0.
+    /// Starts a back that serves all vifs of domain 0, with these features.
     pub fn start(machine: &Machine, features: BackFeatures, fallback: PathName) -> Self {
         Self::serving(machine, Plan { features, fallback, ..Plan::default() })
     }
 
-    /// A back according to this plan.
+    /// Starts a back with these settings.
     pub fn serving(machine: &Machine, plan: Plan) -> Self {
         let connection = machine.broker.connect().unwrap();
         let (jobs, todo) = mpsc::channel();
@@ -286,17 +292,18 @@ impl Back {
         Self { jobs: Some(jobs), waker: Some(waker), thread: Some(thread), links, unplugging, refuses, late }
     }
 
-    /// A back with all features, and copy where nothing else is negotiated.
+    /// Starts a back with all features, which serves frames by `copy` if nothing else is
+    /// negotiated.
     pub fn plain(machine: &Machine) -> Self {
         Self::serving(machine, Plan::default())
     }
 
-    /// Asks the backend, in its thread.
+    /// Runs `job` on the backend's thread, and returns its result.
     pub fn ask<R: Send + 'static>(&self, job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static) -> R {
         self.send_job(job).recv().expect("the back's thread ended")
     }
 
-    /// Like `send`, with the answer later.
+    /// Runs `job` on the backend's thread, without waiting for its result.
     pub fn send_job<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static,
@@ -308,28 +315,30 @@ impl Back {
         answer
     }
 
-    /// Changes of a vif's link as its remote side saw them, in order.
+    /// Returns the changes of a vif's link of which the remote side was notified, in order.
     pub fn links(&self, id: DeviceId) -> Vec<bool> {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
 
-    /// Sets whether undoing hotplug takes long. Returns how often it was asked for.
+    /// With `holds`, undoing hotplug does not end until this is called again without it. Returns
+    /// how often undoing was requested so far.
     pub fn holds_plugs(&self, holds: bool) -> u32 {
         self.unplugging.holds.store(holds, Ordering::SeqCst);
         self.unplugging.asked.load(Ordering::SeqCst)
     }
 
-    /// From now on its remote side has no ports, and cannot set links.
+    /// Makes the back's remote side refuse to make ports and to set links from now on.
     pub fn refuses(&self) {
         self.refuses.store(true, Ordering::SeqCst);
     }
 
-    /// From now on its remote side still works for this vif after the vif is gone.
+    /// Makes the back's remote side report work for this vif even after the vif is gone.
     pub fn begins_to_end(&self, id: DeviceId) {
         self.late.lock().unwrap().under_way.push(id);
     }
 
-    /// Lets it report a failure; with the last one for this vif, or not.
+    /// Makes the back's remote side report a failure for this vif. With `is_last` its work for the
+    /// vif then ends.
     pub fn fails(&self, id: DeviceId, why: &str, is_last: bool) {
         {
             let mut late = self.late.lock().unwrap();
@@ -339,13 +348,13 @@ impl Back {
         self.ask(|backend| backend.control().unwrap());
     }
 
-    /// The backend's report of a vif.
+    /// Returns the backend's report on a vif.
     pub fn report(&self, id: DeviceId) -> Option<VifReport> {
         assert_eq!(id.class, Class::VIF);
         self.ask(move |backend| backend.reports().into_iter().find(|r| r.id == id))
     }
 
-    /// Closes all vifs and ends.
+    /// Closes all vifs, and ends the back.
     pub fn stop(mut self) {
         self.ask(LoopbackBackend::close_all);
         self.end();
@@ -367,17 +376,17 @@ impl Drop for Back {
     }
 }
 
-/// Changes of links as a remote side saw them, in order.
+/// The changes of links of which a remote side was notified, in order.
 pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
 
-/// How a remote side undoes the hotplug of vifs.
+/// Whether a remote side delays the undoing of hotplug, and how often that was requested.
 #[derive(Default)]
 struct Unplugging {
     holds: AtomicBool,
     asked: AtomicU32,
 }
 
-/// An obstacle to resuming a vif at once.
+/// The kind of an obstacle to taking over a vif at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The vif's rings are taken over, and making its ports takes as long as the obstacle exists.
@@ -385,18 +394,18 @@ pub enum Kind {
     /// The vif's last owner is dying: the vif is held once, and the next try takes as long as the
     /// obstacle exists.
     Held,
-    /// Another process has it, as long as the obstacle is there.
+    /// Another process owns the vif as long as the obstacle exists.
     Owned,
 }
 
 pub struct Obstacle {
     pub id: DeviceId,
     pub kind: Kind,
-    /// The obstacle does not exist any more.
+    /// True once the obstacle does not exist any more.
     pub gone: AtomicBool,
-    /// Number of times the vif was not available.
+    /// Number of times the back tried to become the owner of the vif.
     pub met: AtomicU32,
-    /// Calls of the remote side, and their vif.
+    /// The names of the remote side's calls, each with its vif.
     pub steps: Mutex<Vec<(&'static str, DeviceId)>>,
 }
 
@@ -407,7 +416,7 @@ impl Obstacle {
     }
 }
 
-/// The broker's recovery, with something in the way.
+/// The broker's recovery, with an obstacle to owning one device.
 struct Obstructed(BrokerRecovery, Option<Arc<Obstacle>>);
 
 impl Recovery<Loopback> for Obstructed {
@@ -440,14 +449,14 @@ impl Recovery<Loopback> for Obstructed {
     }
 }
 
-/// Work of a remote side for vifs that are gone, and its reports.
+/// Work that a remote side still does for vifs that are gone, and failures that it will report.
 #[derive(Default)]
 struct Late {
     under_way: Vec<DeviceId>,
     failures: Vec<(DeviceId, String)>,
 }
 
-/// The switch, as a remote side.
+/// The remote side of a test's back: a switch.
 struct AtSwitch {
     late: Arc<Mutex<Late>>,
     stations: Stations,

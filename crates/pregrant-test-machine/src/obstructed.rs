@@ -1,5 +1,5 @@
-//! A directory for memory that outlives a back, in which others have put files that are in the way,
-//! and that must stay.
+//! A recovery in whose directory other files are in the places of those for kept memory, so that no
+//! memory can be kept. It forgets no device, so these files stay.
 
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};

@@ -1,5 +1,5 @@
-//! Runs a program's own tests one after the other, for programs that start themselves, or count
-//! what the whole process holds (`harness = false`).
+//! Runs the tests of a program one after another. It is for programs that start themselves as child
+//! processes, or count the resources of the whole process (`harness = false`).
 //!
 //! ```text
 //!   PROGRAM [PART ...]          tests whose name has one of these parts in it
@@ -10,28 +10,29 @@ use pregrant_loopback::ProcessCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A test without any output for this long counts as hanging.
+/// The time without progress after which a test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Number of times threads that were joined are counted, each 2 ms.
+/// Number of times, 2 ms apart, that resources are counted until those of joined threads are gone.
 const LOOKS: u32 = 1000;
 
-/// Tests, each with its name.
+/// The tests to run, each with its name.
 pub type Tests<'a> = Vec<(String, &'a dyn Fn())>;
 
-/// Counts up while tests go on.
+/// Incremented whenever a test makes progress, for the watchdog.
 static BEATS: AtomicU64 = AtomicU64::new(0);
 
-/// A long test calls this now and then to show that it makes progress.
+/// Notes progress for the watchdog. A long test calls this now and then.
 pub fn alive() {
     BEATS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The descriptors, threads and mappings that a test may leave.
+/// Whether a test may leave descriptors, threads and mappings behind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Leaves {
     /// The test leaves as many resources as there were before.
     Nothing,
-    /// Like `Nothing`, after a moment: a joined thread is listed until the kernel has reaped it.
+    /// Like `Nothing`, but counted after a moment: the kernel lists a joined thread until it has
+    /// removed it.
     NothingSoon,
     Anything,
 }
@@ -68,7 +69,8 @@ pub fn run(tests: Tests, leaves: Leaves, hangs: fn()) {
     say(json, &format!("{passed} passed, 0 failed"), &closing.replace('N', &passed.to_string()));
 }
 
-/// Names are identifiers: nothing in them has to be escaped.
+/// Formats an event in libtest's JSON format. Test names are identifiers, so nothing must be
+/// escaped.
 fn event(name: &str, event: &str) -> String {
     format!(r#"{{"type":"test","name":"{name}","event":"{event}"}}"#)
 }
@@ -77,7 +79,7 @@ fn say(json: bool, text: &str, event: &str) {
     println!("{}", if json { event } else { text });
 }
 
-/// Ends the whole run when a test hangs.
+/// The watchdog: ends the whole program if a test hangs.
 fn watch(hangs: fn()) {
     let mut last = 0;
     loop {

@@ -27,9 +27,9 @@ pub struct Host {
     store: Handle,
     thread: JoinHandle<()>,
     pub toolstack: Client<UnixTransport>,
-    /// Keeps the driver domain, whichever of its processes ends.
+    /// An attachment that keeps the driver domain alive when a back's process ends.
     pub keeper: Loopback,
-    /// The machine's counts without guests and backs.
+    /// The broker's counts while there are no guests and no back.
     pub empty: Audit,
 }
 
@@ -49,8 +49,8 @@ impl Host {
         Self { socket, broker: Arc::new(broker), store, thread, toolstack, keeper, empty }
     }
 
-    /// The command that runs this program as `child` with these arguments, to be a [`Back`];
-    /// `crash` names the point at which it must die.
+    /// Returns the command that runs this test program as a [`Back`], in a child process with these
+    /// arguments. `crash` names the point at which the process must die.
     pub fn child(&self, args: &[&str], crash: Option<String>) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("child").arg(&self.socket).args(args);
@@ -61,8 +61,8 @@ impl Host {
         command
     }
 
-    /// The guests are gone, or have closed: the back has forgotten them, and when it has stopped
-    /// nothing is left.
+    /// Called when all guests are gone or have closed: checks that the back keeps nothing of them,
+    /// stops the back, and checks that nothing is left.
     pub fn end(self, mut back: Back) {
         let audit = |what: &str, same: &dyn Fn(&Audit) -> bool| {
             let mut rounds = 0;
@@ -81,12 +81,12 @@ impl Host {
     }
 }
 
-/// The xenstore connection that an attachment brought along.
+/// Creates a xenstore client over the connection of an attachment.
 pub fn client(platform: &Loopback) -> Client<UnixTransport> {
     Client::new(UnixTransport::new(platform.take_store_fd().expect("the broker has a xenstore")).unwrap())
 }
 
-/// A back's process; it is killed when the test is over.
+/// A back's process, which is killed on drop.
 pub struct Back(Child);
 
 impl Back {
@@ -94,7 +94,7 @@ impl Back {
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Killed without notice, and waited for.
+    /// Kills the process by SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -105,30 +105,30 @@ impl Back {
         self.0.try_wait().unwrap().is_some()
     }
 
-    /// Waits until its queues are live; its stdout is a pipe.
+    /// Waits until the back's queues are live, which it reports on its standard output.
     pub fn is_live(&mut self) {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "live\n");
     }
 
-    /// Stops in good order: it leaves its devices connected.
+    /// Stops the back in good order: its devices stay connected for a successor.
     pub fn stop(&mut self) {
         self.begin_to_detach();
         assert!(self.ended_well());
     }
 
-    /// Like `detach`, without waiting for it.
+    /// Like [`stop`](Self::stop), without waiting for the end of the process.
     pub fn begin_to_detach(&mut self) {
         drop(self.0.stdin.take());
     }
 
-    /// Tells it to close its devices and end.
+    /// Makes the back close its devices and end, without waiting for that.
     pub fn begin_to_close(&mut self) {
         self.0.stdin.take().unwrap().write_all(b"close").unwrap();
     }
 
-    /// Waits for its end by itself: whether it was in good order.
+    /// Waits until the process has ended. Returns true if it ended with success.
     pub fn ended_well(&mut self) -> bool {
         self.0.wait().unwrap().success()
     }

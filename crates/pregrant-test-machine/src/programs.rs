@@ -1,5 +1,5 @@
-//! The two programs as cargo has built them, `pregrant` and `pregrant-lab`, and which of them has a
-//! command.
+//! Finds the two programs that cargo has built, `pregrant` and `pregrant-lab`, and the one that has
+//! a given command.
 //!
 //! Cargo gives the path of a program only to the tests of its own package. So they are looked for
 //! where the test's own program is: `target/PROFILE/deps/NAME-HASH` is a test,
@@ -27,8 +27,8 @@ pub fn path(name: &str) -> PathBuf {
     path
 }
 
-/// The name of the program that has this command. A front without an interface of the kernel's
-/// makes traffic itself, which is the laboratory's.
+/// Returns the name of the program that has this command. A front without a network interface of
+/// the kernel generates traffic itself, which only the laboratory's program does.
 pub fn of(args: &[&str]) -> &'static str {
     match args {
         ["demo" | "bench" | "loopback" | "report" | "frames", ..] | ["store", "serve", ..] => LAB,
@@ -37,7 +37,7 @@ pub fn of(args: &[&str]) -> &'static str {
     }
 }
 
-/// A command, of the program that has it.
+/// Returns the command with these arguments, of the program that has it.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(path(of(args)));
     command.args(args);

@@ -1,5 +1,5 @@
-//! A guest under the test's control: rings, grants and keys as a driver would make them, each open
-//! to changes by a test.
+//! A guest that a test controls. Its rings, grants and keys are those of an ordinary driver, and
+//! the test can change each of them.
 //!
 //! ```text
 //!   test --keys, slots--> RawGuest { keys in xenstore, TxModel and RxModel on rings, pages } --> the back under test
@@ -38,20 +38,21 @@ pub struct RawGuest {
     /// Pages that the back may read and write.
     pub pages: Region,
     pub page_refs: [GrantRef; PAGES],
-    /// The device that the back is shown beside.
+    /// Further pages that are granted, such as list pages and buffers.
     pub more: Vec<Region>,
-    /// Last: everything above is its.
+    /// The platform, which must be dropped after everything above.
     pub platform: Loopback,
 }
 
 impl RawGuest {
-    /// Attaches; grants two rings and some pages, offers a channel. Nothing is written yet.
+    /// Attaches to the domain, grants two rings and some pages, and offers an event channel. Writes
+    /// no key yet.
     pub fn attach(machine: &Machine, id: DeviceId) -> Self {
         let (platform, xs) = machine.attach(id.front);
         Self::over(platform, xs, id)
     }
 
-    /// Like `new`, over an existing attachment.
+    /// Like [`attach`](Self::attach), with an existing attachment.
     pub fn over(platform: Loopback, mut xs: Store, id: DeviceId) -> Self {
         let device = Device::new(id, Side::Front);
         device.watch_peer(&mut xs).unwrap();
@@ -85,14 +86,14 @@ impl RawGuest {
         }
     }
 
-    /// A page that is granted to `to` with this access, and kept.
+    /// Grants one more page to `to` with this access, and keeps it granted.
     pub fn grant(&mut self, to: pregrant::DomId, acc: Access) -> GrantRef {
         let mut gref = [GrantRef::NONE];
         self.more.push(self.platform.grants().alloc(to, acc, &mut gref).unwrap());
         gref[0]
     }
 
-    /// A list page with these entries.
+    /// Grants a page with a staging list of these entries.
     pub fn list(&mut self, entries: &[StagingEntry]) -> GrantRef {
         let mut gref = [GrantRef::NONE];
         let page = self.platform.grants().alloc(BACK, Access::ReadOnly, &mut gref).unwrap();
@@ -101,7 +102,8 @@ impl RawGuest {
         gref[0]
     }
 
-    /// 256 buffers of 256 bytes in new pages, from `first_id`.
+    /// Grants new pages with 256 buffers of 256 bytes, and returns their list entries with ids from
+    /// `first_id` on.
     pub fn buffers(&mut self, acc: Access, first_id: u16) -> Vec<StagingEntry> {
         let mut refs = [GrantRef::NONE; 16];
         self.more.push(self.platform.grants().alloc(BACK, acc, &mut refs).unwrap());
@@ -128,13 +130,14 @@ impl RawGuest {
         self.set_state(XenbusState::Connected);
     }
 
-    /// Connects as an honest front does and waits for the back.
+    /// Connects as an honest front does, and waits until the back is connected.
     pub fn connect_honestly(&mut self) {
         self.connect(&self.keys());
         self.wait_back(&[XenbusState::Connected]);
     }
 
-    /// Closes, and starts again as an honest front does: its first frame is answered.
+    /// Closes the device and connects it again as an honest front does. Checks that the back
+    /// answers the first frame.
     pub fn is_served_from_now_on(&mut self) {
         self.set_state(XenbusState::Closed);
         self.wait_back(&[XenbusState::Closed]);
@@ -154,7 +157,7 @@ impl RawGuest {
         self.device.wait_peer(&mut self.xs, &clock, None, |s| wanted.contains(&s)).unwrap()
     }
 
-    /// A request for `size` bytes in page 0; they are no frame for anybody.
+    /// Returns a request for `size` bytes of page 0, with a frame that is addressed to no guest.
     pub fn request(&self, id: u16, size: u16) -> TxRequest {
         let mut frame = [0; 64];
         frame[..6].copy_from_slice(&[2, 0xbb, 0, 0, 0, 1]);
@@ -165,13 +168,13 @@ impl RawGuest {
         TxRequest { gref: self.page_refs[0].0, offset: 0, flags: 0, id, size }
     }
 
-    /// Plays slots and wakes the back.
+    /// Writes slots to the TX ring and publishes them, and notifies the back.
     pub fn play(&mut self, slots: &[Slot]) {
         self.tx.play(slots);
         self.notify();
     }
 
-    /// Closes its channel, which the back does not notice.
+    /// Closes the guest's end of the event channel. The back does not notice that.
     pub fn close_channel(&mut self) {
         self.channel = self.platform.events().offer(BACK).unwrap().0;
     }
@@ -180,7 +183,7 @@ impl RawGuest {
         self.platform.events().notify(&self.channel);
     }
 
-    /// The statuses of the slots of the frame played last.
+    /// Waits for the answers to the last frame, and returns the statuses of its slots.
     pub fn answers(&mut self) -> Vec<i16> {
         let mut answered = Vec::new();
         until(|| {

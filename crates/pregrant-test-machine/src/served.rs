@@ -1,4 +1,4 @@
-//! Both programs as processes, and the machine that one of them serves.
+//! Starts the two programs as processes, and machines that `pregrant-lab loopback serve` runs.
 //!
 //! ```text
 //!   test --command, lines, signals--> `pregrant-lab loopback serve` (Served), and on its machine `pregrant back`, `blkfront` ...
@@ -11,15 +11,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A command of one of the two programs. None of its waits ends by timeout: a wake-up that is lost
-/// ends the process.
+/// Returns a command of one of the two programs, whose waits have no upper bound: a lost wake-up
+/// ends the process with an error, and no timeout hides it.
 pub fn command(args: &[&str]) -> Command {
     let mut command = programs::command(args);
     command.env("PREGRANT_WAITS", "unbounded");
     command
 }
 
-/// A process that is killed when the test is over, and what it prints.
+/// A process that is killed on drop, and its output.
 pub struct Process {
     pub child: Child,
     out: BufReader<ChildStdout>,
@@ -32,7 +32,7 @@ impl Process {
         Self { child, out }
     }
 
-    /// The next line of output; empty when it has ended.
+    /// Returns the next line of output; it is empty at the end of the output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("a line");
@@ -55,7 +55,7 @@ impl Process {
             .expect("it lives");
     }
 
-    /// Waits for a good end; returns the rest of its output.
+    /// Waits until the process has ended with success, and returns the rest of its output.
     pub fn ends_well(mut self) -> String {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).expect("text");
@@ -63,7 +63,7 @@ impl Process {
         rest
     }
 
-    /// SIGTERM, and a good end.
+    /// Sends SIGTERM, and waits until the process has ended with success.
     pub fn stop(self) -> String {
         self.signal(Signal::TERM);
         self.ends_well()
@@ -84,7 +84,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts it in a folder of this name, with these further arguments.
+    /// Starts a machine in a directory of this name, with these further arguments.
     pub fn start(name: &str, more: &[&str]) -> Self {
         let dir = std::env::temp_dir().join(format!("pregrant-m-{}-{name}", std::process::id()));
         let mut command = command(&["loopback", "serve", "--dir"]);
@@ -96,19 +96,20 @@ impl Served {
         Self { dir, serve: Some(serve) }
     }
 
-    /// A command on this machine.
+    /// Returns a command that attaches to this machine.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = command(args);
         command.arg("--loopback").arg(&self.dir);
         command
     }
 
-    /// Ends the process that runs the machine. The folder's files are removed with the test.
+    /// Ends the process that runs the machine. Files in its directory stay until this value is
+    /// dropped.
     pub fn stop(&mut self) {
         self.serve.take().expect("it runs").stop();
     }
 
-    /// Ends the machine, and checks that nothing is left of it.
+    /// Ends the machine, and checks that its directory is gone.
     pub fn end(mut self) {
         self.stop();
         assert!(!self.dir.exists());

@@ -1,5 +1,6 @@
-//! Two good guests at work beside a bad one: it connects and sends as a test has it, is closed for
-//! it with a line that says why, and the good ones notice nothing.
+//! Two well-behaved guests that exchange frames, beside a hostile guest that a test controls. The
+//! tests check that the back closes the hostile guest's vif with a log line that says why, and that
+//! the other guests are not affected.
 
 use crate::guest::Traffic;
 use crate::log_lines;
@@ -17,13 +18,13 @@ pub const BAD: u16 = 5;
 pub struct Stage {
     // In the order in which they end when a test fails.
     pub traffic: Traffic,
-    /// Keeps the bad guest's domain between its vifs.
+    /// An attachment that keeps the hostile guest's domain alive while it has no vif.
     pub keep: (Loopback, Store),
     pub back: Back,
     pub machine: Machine,
-    /// The machine's counts without the bad guest's vifs.
+    /// The broker's counts while the hostile guest has no vif.
     pub calm: Audit,
-    /// Number of vifs that it has had, one after another.
+    /// Number of vifs that the hostile guest has had, one after another.
     pub vifs: u32,
 }
 
@@ -39,7 +40,7 @@ impl Stage {
         Self { machine, back, traffic, keep, calm, vifs: 0 }
     }
 
-    /// The toolstack makes a vif of the bad guest.
+    /// Creates a vif of the hostile guest, as the toolstack does.
     pub fn vif(&mut self, handle: u32) -> DeviceId {
         self.machine.make_vif(BAD, handle)
     }
@@ -49,14 +50,15 @@ impl Stage {
         until(|| self.back.report(id).is_none());
     }
 
-    /// The machine's account is what it was, and the good guests never noticed.
+    /// Checks that the broker's counts are as before the hostile guest's vif, and that the other
+    /// guests were not affected.
     pub fn settles(&mut self) {
         self.machine.settles(self.calm);
         self.traffic.flows();
         self.traffic.assert_unharmed(&self.back);
     }
 
-    /// A new vif of the bad guest, its front not started.
+    /// Creates a vif of the hostile guest, whose front has not connected yet.
     pub fn guest(&mut self) -> (DeviceId, RawGuest) {
         self.vifs += 1;
         log_lines::take();
@@ -64,12 +66,13 @@ impl Stage {
         (id, RawGuest::attach(&self.machine, id))
     }
 
-    /// The back's report of a vif of the bad guest.
+    /// Returns the back's report on a vif of the hostile guest.
     pub fn report(&self, id: DeviceId) -> VifReport {
         self.back.report(id).unwrap()
     }
 
-    /// The vif is closed; store, report and log say where and why.
+    /// Waits until the back has closed the vif. Checks that xenstore, the report and the log have
+    /// the same reason, with these `parts`.
     pub fn is_closed(&mut self, id: DeviceId, guest: &mut RawGuest, parts: &[&str]) {
         guest.wait_back(&[XenbusState::Closed]);
         until(|| self.report(id).state == XenbusState::Closed);
@@ -88,14 +91,16 @@ impl Stage {
         assert_eq!(self.machine.back_state(id).as_deref(), Some("6"));
     }
 
-    /// The vif is removed; the machine's account is what it was, and the good guests never noticed.
+    /// Removes the vif; then checks that nothing of it is left, and that the other guests were not
+    /// affected.
     pub fn clear(&mut self, id: DeviceId, guest: RawGuest) {
         drop(guest);
         self.remove(id);
         self.settles();
     }
 
-    /// A connect whose keys are changed by `mischief` fails, with a text that has these parts.
+    /// Checks that the back refuses a connect whose keys `mischief` has changed, for a reason with
+    /// these `parts`.
     pub fn refuses(&mut self, mischief: impl FnOnce(&mut RawGuest, &mut Keys), parts: &[&str]) {
         let (id, mut guest) = self.guest();
         let mut keys = guest.keys();
@@ -113,7 +118,8 @@ impl Stage {
         self.clear(id, guest);
     }
 
-    /// A live vif is closed for what `mischief` does on its rings.
+    /// Checks that the back closes a live vif after `mischief` has changed its rings, for a reason
+    /// with these `parts`.
     pub fn closes(&mut self, mischief: impl FnOnce(&mut RawGuest), parts: &[&str]) {
         let (id, mut guest) = self.guest();
         guest.connect_honestly();

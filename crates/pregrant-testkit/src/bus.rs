@@ -86,7 +86,7 @@ pub fn device() -> (MapBus, MapBus) {
     (end(&front, &back), end(&back, &front))
 }
 
-/// Steps both ends until neither has anything to do.
+/// Makes steps of both ends until neither has anything to do.
 pub fn connect(
     (g, front, fb): (&LocalDomain, &mut FrontVif<LocalDomain>, &mut MapBus),
     (h, back, bb): (&LocalDomain, &mut BackVif<LocalDomain>, &mut MapBus),

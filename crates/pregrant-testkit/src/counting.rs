@@ -1,5 +1,5 @@
-//! An allocator that counts a thread's calls for memory and the bytes that it holds. It is the
-//! whole process's, so that a test which counts is a program of its own, and installs it:
+//! A global allocator that counts each thread's allocations and the bytes that the thread holds. A
+//! test that counts must therefore be a program of its own, which installs this allocator:
 //!
 //! ```standalone_crate
 //! use pregrant_testkit::counting::{Counting, calls};
@@ -22,14 +22,14 @@ use std::ptr::null_mut;
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static LIVE: Cell<isize> = const { Cell::new(0) };
-    /// Set while calls are refused memory.
+    /// The allocations that are refused on this thread, while [`refusing`] makes a call.
     static REFUSED: Cell<Refused> = const { Cell::new(Refused::none()) };
 }
 
-/// Bytes that are never refused.
+/// Allocations of at most this many bytes are never refused.
 const PAGE: usize = 4096;
 
-/// Which of the allocations of more than a page are refused.
+/// Chooses which of the allocations of more than a page are refused, counted from 0.
 #[derive(Clone, Copy)]
 pub struct Refused {
     from: u64,
@@ -39,23 +39,23 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Nothing.
+    /// Refuses no allocation.
     pub const fn none() -> Self {
         Self { from: 0, to: 0, asked: 0, is_on: false }
     }
 
-    /// The `n`-th, or all from it on.
+    /// Refuses the `n`-th allocation, or with `then_on` that one and all after it.
     pub const fn from(n: u64, then_on: bool) -> Self {
         Self { from: n, to: if then_on { u64::MAX } else { n + 1 }, asked: 0, is_on: false }
     }
 
-    /// How many were.
+    /// Returns how many allocations were refused.
     pub fn count(&self) -> u64 {
         self.asked.min(self.to).saturating_sub(self.from)
     }
 }
 
-/// Makes a call whose allocations are refused.
+/// Makes a call in which the allocations that `refused` selects fail.
 pub fn refusing<T>(refused: &mut Refused, call: impl FnOnce() -> T) -> T {
     REFUSED.set(Refused { is_on: true, ..*refused });
     let came = call();
@@ -63,7 +63,7 @@ pub fn refusing<T>(refused: &mut Refused, call: impl FnOnce() -> T) -> T {
     came
 }
 
-/// Makes a call, within such a one, of which none is refused.
+/// Makes a call in which no allocation is refused, within a call of [`refusing`].
 pub fn spared<T>(call: impl FnOnce() -> T) -> T {
     let refused = REFUSED.replace(Refused::none());
     let came = call();
@@ -83,7 +83,7 @@ fn is_refused(bytes: usize) -> bool {
     REFUSED.try_with(asks).unwrap_or(false)
 }
 
-/// Counts each thread's calls for memory, and the bytes that it holds.
+/// The allocator that counts each thread's allocations, and the bytes that the thread holds.
 pub struct Counting;
 
 fn count(calls: u64, bytes: isize) {
@@ -126,12 +126,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Calls for memory of this thread until now.
+/// Returns the number of allocations that this thread has made so far.
 pub fn calls() -> u64 {
     CALLS.with(Cell::get)
 }
 
-/// Bytes that this thread asked for and did not give back.
+/// Returns the number of bytes that this thread has allocated, minus those that it has freed.
 pub fn live() -> isize {
     LIVE.with(Cell::get)
 }

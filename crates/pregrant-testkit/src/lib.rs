@@ -1,5 +1,5 @@
-//! What the tests of several crates share, and the fuzz targets with them. The other half, machines
-//! with a broker and processes, is the crate `pregrant-test-machine`.
+//! Code that the tests of several crates and the fuzz targets share. Machines with a broker and
+//! processes are in the crate `pregrant-test-machine`.
 //!
 //! ```text
 //!   the core's tests, fuzz targets -----------------------------> pregrant-testkit --> pregrant (feature `local`)

@@ -14,7 +14,7 @@ use std::sync::MutexGuard;
 #[derive(Debug)]
 pub struct Inside {
     pub figures: DiskFigures,
-    /// Why it cannot be opened.
+    /// The error with which the disk refuses to be opened, if it does.
     pub broken: Option<String>,
     /// The identity of the image.
     pub identity: Option<String>,
@@ -22,22 +22,23 @@ pub struct Inside {
     /// The content that survives a loss of power.
     pub platter: Vec<u8>,
     pub log: Vec<(IoOp, u64, u64)>,
-    /// For each queue: requests that were not executed, and results that must be reported.
+    /// For each queue's handle: requests that were not executed, and results that must be reported.
     lanes: Vec<Lane>,
-    /// I/O is done when the test asks for it.
+    /// If true, a request is executed only when the test calls `do_one`; otherwise at once.
     pub by_hand: bool,
-    /// Orders fail so, when they are done.
+    /// The error with which every request fails when it is executed, if requests must fail.
     pub fails: Option<IoError>,
     pub opened: u32,
-    /// The image was last opened for writing.
+    /// True if the image was last opened for writing.
     pub writable: bool,
-    /// Units of 512 bytes in a logical sector, as it was opened last.
+    /// Number of 512-byte units in a logical sector, as of the last open.
     units: u64,
-    /// The back's process ends at this call of a handle, counted from now.
+    /// Number of calls of a handle until the back's process dies. None: it does not die.
     pub dies_in: Option<u32>,
-    /// Number of fragments of each transfer in mapped pages.
+    /// For each transfer in mapped pages, its number of fragments.
     pub pieces: Vec<usize>,
-    /// Bits: which of the waiting requests are executed when a queue's handle is dropped.
+    /// Bit `k % 16` tells whether the `k`-th of the waiting requests is executed when a queue's
+    /// handle is dropped.
     lands: usize,
 }
 
@@ -87,17 +88,18 @@ impl Inside {
         self.lanes[lane].done.push(Done { io, outcome });
     }
 
-    /// Orders that wait, over all queues.
+    /// Returns the number of requests of all queues that were started and not executed.
     pub fn waiting(&self) -> usize {
         self.lanes.iter().map(|lane| lane.waiting.len()).sum()
     }
 
-    /// Orders that no one has started, over all queues.
+    /// Returns the number of requests of all queues that were submitted and not started.
     pub fn unstarted(&self) -> usize {
         self.lanes.iter().map(|lane| lane.unstarted.len()).sum()
     }
 
-    /// Executes one of the waiting requests. Returns false if there are none.
+    /// Executes one of the waiting requests, which `which` selects. Returns false if there are
+    /// none.
     pub fn do_one(&mut self, which: usize) -> bool {
         let n = self.waiting();
         if n == 0 {
@@ -146,13 +148,14 @@ impl ModelDisk {
         self.lock()
     }
 
-    /// Sets which of the waiting requests are executed when a queue's handle is dropped, by its
-    /// bits.
+    /// Sets which of the waiting requests are executed when a queue's handle is dropped: bit `k %
+    /// 16` of `which` is for the `k`-th request.
     pub fn lands_at_end(&self, which: usize) {
         self.lock().lands = which;
     }
 
-    /// The requests since the last call.
+    /// Returns the requests that were submitted since the last call: operation, first sector, and
+    /// number of sectors.
     pub fn log(&self) -> Vec<(IoOp, u64, u64)> {
         std::mem::take(&mut self.lock().log)
     }
@@ -207,8 +210,8 @@ impl Model for Inside {
         }
         true
     }
-    /// Of the requests that wait on dropped handles, every second one is executed in the end, and
-    /// the others never.
+    /// Called when a queue's handle is dropped: executes those of its waiting requests that `lands`
+    /// selects, and drops the others.
     fn end(&mut self, lane: usize) {
         let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
         let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();

@@ -1,5 +1,5 @@
-//! A model front for tests: plays raw slots on a ring, and fails on an answer that is double,
-//! missing or out of order.
+//! A model front for tests: writes raw slots to a ring, and reports an error if an answer is
+//! repeated, missing or out of order.
 //!
 //! ```text
 //!   test --play(slots of one frame)--> TxModel --ring--> back under test
@@ -22,18 +22,18 @@ use std::fmt;
 /// A back's violation. `index` is the free-running ring index of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModelFault {
-    /// `rsp_prod` passes what was asked, or went backwards.
+    /// `rsp_prod` passes the number of requests, or went backwards.
     Overrun {
         rsp_prod: u32,
         /// Number of requests without an answer.
         in_flight: u32,
     },
-    /// `rsp_prod` stops inside a frame.
+    /// `rsp_prod` stops between two slots of one frame.
     MidFrame { rsp_prod: u32 },
     /// The answer is for another request that is in flight.
     OutOfOrder {
         index: u32,
-        /// The id of the request in this place.
+        /// The id of the request whose turn it was.
         expected: u16,
         found: u16,
     },
@@ -43,9 +43,9 @@ pub enum ModelFault {
     NotNull { index: u32, status: i16 },
     /// A data slot is answered with a status that netif does not have.
     BadStatus { index: u32, status: i16 },
-    /// An answer wrote bytes of the slot that are the front's.
+    /// An answer changed bytes of the slot that only the front may write.
     SlotTouched { index: u32 },
-    /// The back has no more work, and requests have no answer.
+    /// The back has no more work to do, and some requests have no answer.
     Missing { in_flight: u32 },
 }
 
@@ -78,12 +78,12 @@ impl core::error::Error for ModelFault {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     Data(TxRequest),
-    /// A slot with an extra info, or what pretends to be one.
+    /// A slot with an extra info, or with any other bytes in its place.
     Extra([u32; 3]),
 }
 
 impl Slot {
-    /// An extra info, with its MORE flag.
+    /// Creates a slot with an extra info; `more` sets the flag MORE.
     pub fn extra(extra: Extra, more: bool) -> Self {
         Self::Extra(extra.to_tx_words(more))
     }
@@ -121,7 +121,7 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         Self { mem, req_prod: index, rsp_cons: index, frames: VecDeque::new() }
     }
 
-    /// Slots that can be played now.
+    /// Returns the number of free slots on the ring.
     pub fn free(&self) -> u32 {
         self.mem.size() - self.in_flight()
     }
@@ -131,13 +131,13 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         self.req_prod.wrapping_sub(self.rsp_cons)
     }
 
-    /// Writes the slots of one frame and shows them to the back.
+    /// Writes the slots of one frame, and publishes them to the back.
     pub fn play(&mut self, slots: &[Slot]) {
         self.write(slots);
         self.publish();
     }
 
-    /// Writes the slots of one frame without showing them.
+    /// Writes the slots of one frame without publishing them.
     pub fn write(&mut self, slots: &[Slot]) {
         assert!(slots.len() as u32 <= self.free(), "the model's ring is full: take the answers first");
         for slot in slots {
@@ -147,12 +147,12 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         self.frames.push_back(slots.to_vec());
     }
 
-    /// Shows the back what was written.
+    /// Publishes the slots that were written.
     pub fn publish(&self) {
         self.mem.store(Word::ReqProd, self.req_prod);
     }
 
-    /// Shows an index that is not the model's own: a hostile front.
+    /// Writes any value to `req_prod`, as a hostile front may.
     pub fn publish_index(&self, req_prod: u32) {
         self.mem.store(Word::ReqProd, req_prod);
     }
@@ -162,17 +162,17 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         self.req_prod
     }
 
-    /// The back's current index.
+    /// Returns the value of `rsp_prod` that the back published last.
     pub fn rsp_prod(&self) -> u32 {
         self.mem.load(Word::RspProd)
     }
 
-    /// The ring's words, for a test that writes what no front would.
+    /// The ring's memory, for a test that writes what no front would write.
     pub fn mem(&self) -> &M {
         &self.mem
     }
 
-    /// Takes the answers that are there: for each frame, the status of each of its slots.
+    /// Takes the answers that have arrived: for each frame, the status of each of its slots.
     pub fn answers(&mut self) -> Result<Vec<Vec<i16>>, ModelFault> {
         let rsp_prod = self.mem.load(Word::RspProd);
         let n = rsp_prod.wrapping_sub(self.rsp_cons);
@@ -218,7 +218,7 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
         }
     }
 
-    /// The back is done: nothing may be without an answer.
+    /// Called when the back has nothing left to do: returns an error if a request has no answer.
     pub fn finish(&self) -> Result<(), ModelFault> {
         match self.in_flight() {
             0 => Ok(()),
@@ -230,18 +230,18 @@ impl<M: RingMem<Kind = NetTx>> TxModel<M> {
 /// A frame that a back delivered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RxFrame {
-    /// Answers of its data slots.
+    /// The answers of the frame's data slots.
     pub slots: Vec<RxResponse>,
     pub extras: Vec<Extra>,
 }
 
 impl RxFrame {
-    /// Whether a slot reports that the frame failed.
+    /// Returns true if the status of a slot is an error.
     pub fn failed(&self) -> bool {
         self.slots.iter().any(|s| s.status < 0)
     }
 
-    /// Bytes, when it did not fail.
+    /// Returns the number of the frame's bytes, if it has not failed.
     pub fn bytes(&self) -> usize {
         self.slots.iter().map(|s| s.status.max(0) as usize).sum()
     }
@@ -267,7 +267,7 @@ impl<M: RingMem<Kind = NetRx>> RxModel<M> {
         Self { mem, req_prod: index, rsp_cons: index, posted: VecDeque::new() }
     }
 
-    /// Slots that can be posted now.
+    /// Returns the number of free slots on the ring.
     pub fn free(&self) -> u32 {
         self.mem.size() - self.in_flight()
     }
@@ -282,12 +282,12 @@ impl<M: RingMem<Kind = NetRx>> RxModel<M> {
         self.req_prod
     }
 
-    /// Shows an index that is not the model's own: a hostile front.
+    /// Writes any value to `req_prod`, as a hostile front may.
     pub fn publish_index(&self, req_prod: u32) {
         self.mem.store(Word::ReqProd, req_prod);
     }
 
-    /// Posts one request and shows it to the back.
+    /// Posts one request, and publishes it to the back.
     pub fn post(&mut self, req: RxRequest) {
         assert!(self.free() > 0, "the model's ring is full: take the answers first");
         self.mem.write::<2>(self.req_prod, req.to_words());
@@ -296,7 +296,7 @@ impl<M: RingMem<Kind = NetRx>> RxModel<M> {
         self.mem.store(Word::ReqProd, self.req_prod);
     }
 
-    /// Takes the frames that are there.
+    /// Takes the frames that have arrived.
     pub fn frames(&mut self) -> Result<Vec<RxFrame>, ModelFault> {
         let rsp_prod = self.mem.load(Word::RspProd);
         let n = rsp_prod.wrapping_sub(self.rsp_cons);
@@ -342,7 +342,8 @@ impl<M: RingMem<Kind = NetRx>> RxModel<M> {
         Ok(frames)
     }
 
-    /// The back is done and used every slot: nothing may be without an answer.
+    /// Called when the back has nothing left to do and has used every slot: returns an error if a
+    /// request has no answer.
     pub fn finish(&self) -> Result<(), ModelFault> {
         match self.in_flight() {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! A peer that rewrites what it shares while it is read.
+//! A peer that changes shared memory on another thread while a test reads it.
 //!
 //! ```text
 //!   another thread: mutate(1), mutate(2) ..., until the read is over --> shared memory --> the test's thread: read
@@ -8,11 +8,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of rounds within which the race must have been seen; it takes a few dozen, or on one
-/// processor some hundred.
+/// Number of rounds within which both outcomes of the race must have occurred. It usually takes a
+/// few dozen, or some hundred on a single processor.
 const ROUNDS: usize = 200_000;
 
-/// Counts of the two outcomes of a race: a test that has seen only one of them has seen no race.
+/// Counts of the two outcomes of a race. If only one of them has occurred, the test has not tested
+/// the race.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcomes {
     pub before: usize,
@@ -44,7 +45,8 @@ pub fn until_both(least: usize, mut round: impl FnMut(&mut Outcomes)) {
     }
 }
 
-/// Tells a thread to stop, also when a test fails: a scope waits for its threads.
+/// Sets the flag that stops a thread when this is dropped, also when a test fails, since a thread
+/// scope waits for its threads.
 pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -18,7 +18,8 @@ pub struct OwnGrants<G> {
 }
 
 impl<G> OwnGrants<G> {
-    /// The function that makes the grants gets the domain, which has those of the machine.
+    /// Creates the domain. `make` gets the real domain, with the machine's grants, and returns the
+    /// grants to use in their place.
     pub fn new(domain: LocalDomain, make: impl FnOnce(LocalDomain) -> G) -> Self {
         Self { grants: make(domain.clone()), domain }
     }
@@ -53,14 +54,14 @@ impl<G: GrantPool + Send + 'static> Platform for OwnGrants<G> {
     }
 }
 
-/// How a test changes a domain's allocations and grants of single frames.
+/// Rules by which a test changes a domain's allocations and its grants of single frames.
 pub trait FrameRules {
     fn allocates(&self) {}
-    /// Whether the next frame is granted.
+    /// Returns the error with which the next grant of a frame fails, if it must fail.
     fn may_grant(&self) -> Result<(), PlatformError>;
 }
 
-/// The domain's grants, single frames too, by a test's rules.
+/// The grants of a domain, including those of single frames, according to a test's rules.
 pub struct PerFrame<R> {
     domain: LocalDomain,
     rules: R,

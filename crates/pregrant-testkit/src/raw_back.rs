@@ -1,5 +1,5 @@
-//! A back in the hands of a test, against our front: it reads and writes the ring's words as it
-//! likes.
+//! A back that a test controls, connected to our front: the test reads and writes the words of the
+//! ring as it likes.
 //!
 //! ```text
 //!   Tx { front: TxFront, .. } --requests--> ring page --> RawBack: a test answers, or writes what no back would
@@ -18,7 +18,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxResponse, TxRequest, TxResponse};
 use pregrant::{PAGE_SIZE, PeerFault};
 
-/// The back's end of a ring in the hands of a test.
+/// The back's end of a ring that a test controls.
 pub struct RawBack<K> {
     pub ring: RingPages<K, LocalMap>,
     pub rsp_prod: u32,
@@ -53,7 +53,7 @@ impl<K: RingKind> RawBack<K> {
     }
 }
 
-/// Our TX front against a back in the hands of a test.
+/// Our TX front, connected to a back that the test controls.
 pub struct Tx {
     pub domains: TwoDomains,
     pub front: TxFront<LocalDomain>,
@@ -66,7 +66,7 @@ impl Tx {
     pub fn new(way: Way) -> Self {
         Self::with(way, SLOTS)
     }
-    /// A back with this many staging buffers, if the way has any.
+    /// Creates both ends for this path, with this many staging buffers if the path has any.
     pub fn with(way: Way, buffers: u32) -> Self {
         let domains = TwoDomains::new();
         let (front_ring, ring) = domains.ring::<NetTx>();
@@ -93,7 +93,8 @@ impl Tx {
     }
 }
 
-/// Our RX front against a back in the hands of a test. Page and buffer `k` are full of `k + 1`.
+/// Our RX front, connected to a back that the test controls. All bytes of page and buffer `k` are
+/// `k + 1`.
 pub struct Rx {
     pub domains: TwoDomains,
     pub front: RxFront<LocalDomain>,
@@ -106,7 +107,7 @@ impl Rx {
     pub fn new(way: Way) -> Self {
         Self::with_spare(way, 0)
     }
-    /// A back whose front has this many more pages than slots.
+    /// Creates both ends for this path, with this many pages more than slots.
     pub fn with_spare(way: Way, spare: u32) -> Self {
         let domains = TwoDomains::new();
         let (front_ring, ring) = domains.ring::<NetRx>();
@@ -142,7 +143,7 @@ impl Rx {
     pub fn posted(&self) -> u32 {
         self.back.ring.load(Word::ReqProd)
     }
-    /// The pages; that of slot 0 is the first.
+    /// Returns the front's pages, of which the first belongs to slot 0.
     pub fn pages(&self) -> LocalRegion {
         self.front.chain().pages().expect("a queue with pages").bytes().clone()
     }

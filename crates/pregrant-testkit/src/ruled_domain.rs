@@ -1,5 +1,5 @@
-//! A domain whose mappings, bindings and unmaskings a test forbids or counts. All else is the
-//! domain's.
+//! A domain for which a test forbids or counts mappings, bindings and unmaskings. All other calls
+//! go to the real domain.
 //!
 //! ```text
 //!   driver --map, bind, unmask--> RuledDomain<R> --R: may it?--> LocalDomain
@@ -13,14 +13,14 @@ use pregrant::platform::{
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use std::time::Duration;
 
-/// How a test changes a domain's calls.
+/// Rules by which a test changes the results of a domain's calls.
 pub trait Rules {
-    /// Whether pages of a peer are mapped.
+    /// Returns the error with which a mapping of these pages fails, if it must fail.
     fn may_map(&self, refs: &[GrantRef]) -> Result<(), MapError> {
         let _ = refs;
         Ok(())
     }
-    /// Whether a channel of a peer is bound.
+    /// Returns the error with which the binding of an event channel fails, if it must fail.
     fn may_bind(&self) -> Result<(), PlatformError> {
         Ok(())
     }

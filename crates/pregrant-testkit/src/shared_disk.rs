@@ -21,7 +21,7 @@ pub trait Model: Send + 'static {
         None
     }
     fn close(&mut self) {}
-    /// Another way to it; returns its number.
+    /// Creates a handle (a lane) for one queue, and returns its number.
     fn lane(&mut self) -> usize;
     fn submit(&mut self, lane: usize, io: Io);
     fn start(&mut self, lane: usize);
@@ -30,7 +30,7 @@ pub trait Model: Send + 'static {
     fn end(&mut self, lane: usize);
 }
 
-/// The model, shared by all that have a way to it.
+/// The model of a disk, which the image and all of its handles share.
 pub struct SharedDisk<M>(Arc<Mutex<M>>);
 
 impl<M> Clone for SharedDisk<M> {
@@ -49,11 +49,11 @@ impl<M> SharedDisk<M> {
     }
 }
 
-/// How a back's process ends.
+/// The payload of the panic by which a simulated back's process ends.
 pub struct Died;
 
-/// Ends the process at this call, counted from now, without the panic hook, since no one must be
-/// notified.
+/// Counts `dies_in` down by one, and ends the simulated process when it reaches 0: by a panic
+/// without the panic hook, so that nothing is printed.
 pub fn perhaps_die(dies_in: &mut Option<u32>) {
     *dies_in = dies_in.and_then(|n| n.checked_sub(1));
     if *dies_in == Some(0) {

@@ -1,5 +1,6 @@
-//! The message of a test that needs something which this machine lacks. `tidy` refuses a test that
-//! prints it itself, since that would pass in CI too.
+//! Prints why a test is skipped that needs something this machine lacks. A test must use these
+//! functions: `tidy` refuses a test that prints such a message itself, since that would pass in CI,
+//! too.
 //!
 //! ```text
 //!   skip("no /dev/net/tun") --> on a desk a line `skipped: ...`, and the test passes; with CI=true it fails

@@ -1,5 +1,5 @@
-//! A guest and its driver domain on a machine in memory, and the two ends of one queue between
-//! them: both ours, or the model front against our back.
+//! A guest and its driver domain on a machine in memory, with the two ends of one queue between
+//! them: both are ours, or the front is a model.
 //!
 //! ```text
 //!   TwoDomains --tx(way)--> TxEnds { TxFront, TxQueue }      --tx_model(way)--> TxGame { TxModel, TxQueue }
@@ -37,28 +37,29 @@ use std::collections::VecDeque;
 
 pub const GUEST: DomId = DomId(5);
 pub const HOST: DomId = DomId(1);
-/// Slots of a ring of one page, hence ids and staging buffers of a direction.
+/// Number of slots of a ring of one page, and so of ids and of staging buffers of one direction.
 pub const SLOTS: u32 = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     Copy,
     Map,
-    /// Pages that stay mapped in both directions, at most this many.
+    /// The path `persistent`, with at most this many mapped pages in each direction.
     Persistent(usize),
-    /// Through staging buffers of this data length.
+    /// The path `staging`, with buffers of this data length.
     Staging(u32),
-    /// Like `Staging`, with the head of a longer frame in a buffer, too.
+    /// Like `Staging`; the head of a frame that is longer than a buffer is in a buffer, too.
     Heads(u32),
-    /// Through staging buffers of 4096 bytes, and the first slot of a longer frame too.
+    /// The path `staging` with buffers of 4096 bytes, in which the first slot of a longer frame is,
+    /// too.
     FirstSlots,
-    /// Through a data ring of 2^order pages.
+    /// The path `data-ring`, with 2^order pages.
     DataRing(u32),
-    /// From and to any frame of the guest.
+    /// The path `foreign`: requests name frames of the guest's memory.
     Foreign,
 }
 
-/// Every way that there is, staging with every length that the issue names.
+/// Every path that works with any front, `staging` with each data length of the protocol.
 pub const WAYS: [Way; 10] = [
     Way::Copy,
     Way::Map,
@@ -72,16 +73,17 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// The paths that need a front like ours, which fills buffers with the heads of longer frames, or
-/// puts frames into a data ring, also one that is soon full.
+/// The paths that need a front like ours: it writes the heads of longer frames to buffers, or
+/// frames to a data ring (one of which is so small that it is soon full), or names frames of
+/// memory.
 pub const OWN_WAYS: [Way; 6] =
     [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
 
-/// Frames of a guest that can be mapped as a whole: enough for two queues.
+/// Number of frames of a guest that can be mapped as a whole, which is enough for two queues.
 pub const FRAMES: usize = 2048;
 
 impl Way {
-    /// The data length, where there are staging buffers.
+    /// The data length of the staging buffers, if the path has any.
     pub fn data_len(self) -> Option<DataLen> {
         match self {
             Way::Staging(len) | Way::Heads(len) => DataLen::new(len),
@@ -90,7 +92,7 @@ impl Way {
         }
     }
 
-    /// Whether ordinary pages are never needed.
+    /// Whether staging carries every frame, so that ordinary pages are never needed.
     pub fn copy_only(self) -> bool {
         matches!(self, Way::Staging(65535))
     }
@@ -103,7 +105,7 @@ pub struct TwoDomains {
     pub host: LocalDomain,
 }
 
-/// A data ring with one half, at both ends.
+/// A data ring with one half: the front's side and the back's.
 pub type Half = (DataArea<LocalDomain>, DataRingPath<LocalDomain>);
 type Staged = (StagingArea<LocalDomain>, StagedBuffers<LocalMap>);
 pub type Ring<K> = RingPages<K, LocalRegion>;
@@ -128,13 +130,13 @@ impl TwoDomains {
         assert_eq!(c.maps, c.unmaps);
     }
 
-    /// A ring page of the guest's, initialised, and the back's view of it.
+    /// Returns an initialised ring page of the guest, and the back's mapping of it.
     pub fn ring<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>) {
         let (front, back, _) = self.ring_and_ref();
         (front, back)
     }
 
-    /// Like `ring`, with the grant of the page.
+    /// Like [`ring`](Self::ring), but returns the grant reference of the page, too.
     pub fn ring_and_ref<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>, GrantRef) {
         let mut refs = [GrantRef::NONE];
         let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
@@ -144,15 +146,15 @@ impl TwoDomains {
         (front, RingPages::<K, _>::new(map), refs[0])
     }
 
-    /// A channel's two ends: the guest's, the host's.
+    /// Returns the two ends of an event channel: the guest's and the host's.
     pub fn channel(&self) -> (LocalChan, LocalChan) {
         let (front, port) = self.guest.offer(HOST).expect("a channel");
         let back = self.host.bind(GUEST, port).expect("the channel is offered");
         (front, back)
     }
 
-    /// Staging buffers as negotiated: the front lists them, the back reads the list, validates and
-    /// maps it.
+    /// Negotiates staging buffers: the front lists them, and the back reads the list, validates it,
+    /// and maps them.
     pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
         self.stage_some(way, acc, first_id, SLOTS)
     }
@@ -173,8 +175,8 @@ impl TwoDomains {
         Some((area, buffers))
     }
 
-    /// A half of a data ring as negotiated: the front names its pages, the back reads, validates
-    /// and maps them.
+    /// Negotiates a half of a data ring: the front names its pages, and the back reads the list,
+    /// validates it, and maps them.
     pub fn half(&self, way: Way, acc: Access) -> Option<Half> {
         let Way::DataRing(order) = way else { return None };
         let tx = acc == Access::ReadOnly;
@@ -199,7 +201,7 @@ impl TwoDomains {
         way == Way::Foreign
     }
 
-    /// The guest's whole memory, mapped for one direction.
+    /// Maps the guest's whole memory for one direction, if the path needs that.
     pub fn whole(&self, way: Way) -> Option<ForeignPath<LocalDomain>> {
         (way == Way::Foreign).then(|| {
             let [path, _] = ForeignPath::pair(&self.host, GUEST).expect("a guest with numbers");
@@ -240,7 +242,7 @@ impl TwoDomains {
         OrdinaryPages::new(&self.guest, &mut Regions::new(HOST), acc, n, granting).expect("ordinary pages")
     }
 
-    /// Our front and our back over TX; the rings' indices start at `start`.
+    /// Connects our front and our back for TX; the rings' indices start at `start`.
     pub fn tx(&self, way: Way, granting: Granting, start: u32) -> TxEnds {
         let by_frames = self.numbers_frames(way);
         let (front_ring, back_ring) = self.ring::<NetTx>();
@@ -266,8 +268,8 @@ impl TwoDomains {
         TxEnds { front, back, front_chan, back_chan, index }
     }
 
-    /// Our front and our back over RX. Its staging ids begin behind those of a TX list when
-    /// `after_tx`.
+    /// Connects our front and our back for RX. With `after_tx` the ids of its staging buffers
+    /// follow those of a list for TX.
     pub fn rx(&self, way: Way, granting: Granting, start: u32, after_tx: bool) -> RxEnds {
         let by_frames = self.numbers_frames(way);
         let (front_ring, back_ring) = self.ring::<NetRx>();
@@ -295,13 +297,14 @@ impl TwoDomains {
         RxEnds { front, back, front_chan, back_chan, index }
     }
 
-    /// The model front against our back over TX, with `pages` granted pages filled with [`byte`].
+    /// Connects the model front and our back for TX, with `pages` granted pages that are filled
+    /// with [`byte`].
     pub fn tx_model(&self, way: Way, start: u32, pages: usize) -> TxGame {
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
         self.tx_model_by(Self::path(way, buffers, Access::ReadOnly).into(), area, start, pages)
     }
 
-    /// Like `tx_model`, with these paths.
+    /// Like [`tx_model`](Self::tx_model), with the given paths of the back.
     pub fn tx_model_by(
         &self,
         chain: Chain<LocalDomain>,
@@ -333,13 +336,13 @@ impl TwoDomains {
         }
     }
 
-    /// The model front against our back over RX, with a writable page for each id.
+    /// Connects the model front and our back for RX, with a writable page for each id.
     pub fn rx_model(&self, way: Way, start: u32, accepts: RxAccepts) -> RxGame {
         let (area, buffers) = self.stage(way, Access::ReadWrite, 0).unzip();
         self.rx_model_by(Self::path(way, buffers, Access::ReadWrite).into(), area, start, accepts)
     }
 
-    /// Like `rx_model`, with these paths.
+    /// Like [`rx_model`](Self::rx_model), with the given paths of the back.
     pub fn rx_model_by(
         &self,
         chain: Chain<LocalDomain>,
@@ -371,7 +374,8 @@ impl TwoDomains {
     }
 }
 
-/// The byte at offset `at` of the model's pages: neighbouring bytes, pages and cache lines differ.
+/// The byte at offset `at` of the model's pages. Neighbouring bytes, pages and cache lines have
+/// different values.
 pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 6) * 31) ^ ((at >> 12) * 101)) as u8
 }
@@ -380,7 +384,7 @@ fn release_region(p: &LocalDomain, region: LocalRegion) {
     assert!(p.release(region).is_ok(), "the back still maps a page");
 }
 
-/// Releases staging buffers; the back has unmapped them.
+/// Releases staging buffers, which the back must have unmapped before.
 fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     if let Some(area) = area {
         for granted in area.into_granted() {
@@ -389,7 +393,7 @@ fn release_area(p: &LocalDomain, area: Option<StagingArea<LocalDomain>>) {
     }
 }
 
-/// Releases a data ring, if there is one; the back has unmapped it.
+/// Releases a data ring, if there is one; the back must have unmapped it before.
 pub fn release_half(
     p: &LocalDomain,
     index: Option<Granted<LocalDomain>>,
@@ -405,7 +409,7 @@ pub fn release_front<K: RingKind>(p: &LocalDomain, (ring, chain): (Ring<K>, Fron
     chain.give_back(&mut |granted| assert!(granted.release(p).is_ok(), "the back still uses a page"));
 }
 
-/// TX with both ends ours.
+/// One TX queue with our front and our back.
 pub struct TxEnds {
     pub front: TxFront<LocalDomain>,
     pub back: TxQueue<LocalDomain>,
@@ -422,7 +426,7 @@ impl TxEnds {
     }
 }
 
-/// RX with both ends ours.
+/// One RX queue with our front and our back.
 pub struct RxEnds {
     pub front: RxFront<LocalDomain>,
     pub back: RxQueue<LocalDomain>,
@@ -439,20 +443,20 @@ impl RxEnds {
     }
 }
 
-/// The model front against our TX back.
+/// One TX queue with the model front and our back.
 pub struct TxGame {
     host: LocalDomain,
     guest: LocalDomain,
     pub model: TxModel<Ring<NetTx>>,
     pub back: TxQueue<LocalDomain>,
     pub chans: (LocalChan, LocalChan),
-    /// The ring's page, for a mutator.
+    /// The ring's page, for a test that changes it on another thread.
     pub ring_memory: LocalRegion,
     /// The model's pages, filled with [`byte`].
     pub memory: LocalRegion,
     pub refs: Vec<GrantRef>,
     pub area: Option<StagingArea<LocalDomain>>,
-    /// The port that got the back's frames.
+    /// The port to which the back passes frames.
     pub port: TestPort,
     pub arena: Arena,
     pub control: SharedControl,
@@ -480,7 +484,7 @@ impl TxGame {
     }
 }
 
-/// The model front against our RX back.
+/// One RX queue with the model front and our back.
 pub struct RxGame {
     host: LocalDomain,
     guest: LocalDomain,
@@ -489,11 +493,11 @@ pub struct RxGame {
     pub chans: (LocalChan, LocalChan),
     pub ring_memory: LocalRegion,
     pub ring_ref: GrantRef,
-    /// A page for each id.
+    /// The model's pages, one for each id.
     pub memory: LocalRegion,
     pub refs: Vec<GrantRef>,
     pub area: Option<StagingArea<LocalDomain>>,
-    /// The frames that the back must deliver.
+    /// The port with the frames that the back must deliver.
     pub port: TestPort,
     pub control: SharedControl,
 }
@@ -516,12 +520,12 @@ impl RxGame {
 /// A frame with its offload.
 pub type Frame = (Vec<u8>, Offload);
 
-/// A frame port that keeps what it gets and gives what it was asked for.
+/// A frame port that keeps the frames that it gets in `took`, and returns those of `gives`.
 #[derive(Default)]
 pub struct TestPort {
     pub took: Vec<Frame>,
     pub gives: VecDeque<Frame>,
-    /// Reads payload in place, and copies it itself.
+    /// True if the port accepts zero-copy payload, which it copies itself.
     pub lent: bool,
     pub full: bool,
 }

@@ -49,12 +49,12 @@ pub struct Front {
     handed_out: Vec<(*mut Tx, *mut Rx)>,
     /// Bytes from which a received frame stays in its pages; 0: none does. See [`Rx`].
     in_place: usize,
-    /// Lists of frames in place, by queue, of queues that were stopped.
+    /// For each queue that was stopped, its list of frames that stay in their pages, for reuse.
     kept_in_place: Vec<Option<InPlace>>,
     /// For each queue the number of frames for which there were no spare RX pages, when pages were
     /// last added.
     short: Vec<u64>,
-    /// The log has the number of pages that the back keeps mapped.
+    /// True once the log has the number of pages that the back keeps mapped.
     is_mapping_logged: bool,
 }
 
@@ -83,7 +83,7 @@ struct Retry {
     /// When the next step is tried again; 0: none has failed.
     at_ns: u64,
     pause_ns: u64,
-    /// The first failure since the vif was live has been reported.
+    /// True if the first failure since the vif was live has been reported.
     is_reported: bool,
 }
 
@@ -106,7 +106,8 @@ pub struct Settings {
     pub send_on: bool,
 }
 
-/// `buffers`: twice as many as the `cache` holds. `PREGRANT_BUFFERS_AUTO` in C.
+/// The value of `buffers` that asks for as many buffers as hold twice the size of the `cache`. It
+/// is `PREGRANT_BUFFERS_AUTO` in C.
 pub const AUTO: u32 = u32::MAX;
 /// RX pages of a queue that can be added while skbs have others: as many as two rings of one page
 /// have slots.
@@ -124,8 +125,8 @@ impl Settings {
         unsafe { core::slice::from_raw_parts(self.path, self.path_len) }
     }
 
-    /// Number of buffers of a direction and queue, each of `bytes` bytes. With `auto` at most
-    /// `most`, which is the number that `pregrant back` allows a vif.
+    /// Number of buffers of `bytes` bytes for one direction of a queue. With [`AUTO`] it is at most
+    /// `most`, the number that `pregrant back` allows a vif.
     fn pool(&self, bytes: u32, most: u32) -> u32 {
         match self.buffers {
             AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0).min(most),
@@ -288,7 +289,7 @@ impl Front {
         Ok(())
     }
 
-    /// The vif is live: what failed before is over.
+    /// Called when the vif is live: ends the pauses between tries, and withdraws the error report.
     fn went_on(&mut self) {
         self.retry.pause_ns = PAUSE_NS;
         if core::mem::take(&mut self.retry.is_reported) {
@@ -318,8 +319,8 @@ impl Front {
         }
     }
 
-    /// A transient error of memory, xenstore or keys: the step is tried again. The first of a row
-    /// is reported.
+    /// Called when a step failed for a transient reason (memory, xenstore or keys): the step is
+    /// tried again after a pause. Of several failures in a row only the first is reported.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, code: i32, e: &dyn Display) {
@@ -557,7 +558,7 @@ pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
     or_fault(front.p.device, front.turn().map(|()| 0))
 }
 
-/// The number for C. A fault is logged.
+/// Converts a result to the number that C gets, and logs a fault.
 #[inline(always)]
 pub fn or_fault(device: shim::Device, done: Result<i32, PeerFault>) -> i32 {
     done.unwrap_or_else(

@@ -37,7 +37,7 @@ pub struct Rx {
     half: Box<RxHalf<Kernel>>,
     /// Zero-copy RX of long frames.
     in_place: Option<InPlace>,
-    /// Like the field of [`Tx`].
+    /// Like [`Tx::persists`].
     persists: bool,
 }
 
@@ -51,7 +51,8 @@ impl Tx {
 }
 
 impl Rx {
-    /// `kept`: what received in place before the queue was stopped.
+    /// Creates the half. `kept` is the list of frames in place that the queue used before it was
+    /// stopped.
     pub fn new(
         device: shim::Device,
         half: Box<RxHalf<Kernel>>,
@@ -236,7 +237,7 @@ pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 8]>) 
 }
 
 /// The counters in the order of their names in `ethtool.c`. Frames in ordinary pages count as
-/// granted or as persistent, depending on what the vif uses.
+/// granted or as persistent, depending on the vif's path.
 pub fn counters(s: DirStats, persists: bool) -> [u64; 8] {
     let (granted, persistent) = if persists { (0, s.granted) } else { (s.granted, 0) };
     [s.frames, s.bytes, s.staging, granted, persistent, s.errors, s.dropped, s.notifications]
@@ -418,7 +419,8 @@ pub extern "C" fn pregrant_tx_send_on(
     rx.half.send_on(&mut tx.half, slot, (offset, len), offload_of(csum, 0, 0))
 }
 
-/// Returns buffers to RX that were sent and have their response. Returns how many have none.
+/// Gives staging buffers that TX sent on, and that have a response, back to RX. Returns the number
+/// of buffers without a response.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_take_returned(rx: &mut Rx, tx: &mut Tx) -> u32 {
     rx.half.take_returned(&mut tx.half);

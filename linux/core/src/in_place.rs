@@ -17,26 +17,28 @@ use pregrant::platform::Platform;
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::shm::copy_from_shared;
 
-/// After this number of frames in a row that the stack still uses, a call ends its search.
+/// A search for frames that the stack has released ends after this many frames in a row that the
+/// stack still uses.
 const HELD: usize = 8;
 
 /// Received frames of one queue whose pages the stack may still use.
 pub struct InPlace {
-    /// Frames shorter than this are copied, bytes.
+    /// Length in bytes below which frames are copied.
     from: usize,
     /// Tokens in the order in which their frames arrived.
     out: VecDeque<Token>,
     /// Frames that stayed in their pages since the owner last asked.
     frames: u32,
-    /// Frames for which there were no pages, as of then.
+    /// Value of the queue's counter of frames for which there were no pages, when the owner last
+    /// asked.
     short: u64,
 }
 
 impl InPlace {
-    /// For a queue that may have been served before: `kept` is what served it, whose list is used
-    /// again, so that to stop a queue and to start it takes no memory. A longer list is allocated
-    /// here. None: there is no memory for it. Frames are copied then, and the pages that the stack
-    /// still has are taken back when the queues are stopped.
+    /// Creates the list for a queue. If the queue was served before, `kept` is its former list,
+    /// whose memory is used again, so stopping and starting a queue needs no memory. A longer list
+    /// is allocated here. None: there is no memory for it. Frames are copied then, and the pages
+    /// that the stack still has are taken back when the queues are stopped.
     pub fn new<P: Platform>(from: usize, half: &RxHalf<P>, kept: Option<Self>) -> Option<Self> {
         let pages = half.front().pages();
         let mut out = kept.map_or_else(VecDeque::new, |kept| kept.out);
@@ -69,7 +71,8 @@ impl InPlace {
         }
     }
 
-    /// Pages without a reference from an skb can be posted again.
+    /// Releases frames whose pages no skb refers to any more, so that the pages can be posted
+    /// again.
     fn reclaim_pages<P: Platform>(&mut self, half: &mut RxHalf<P>) {
         let mut held = 0;
         for _ in 0..self.out.len() {
@@ -87,7 +90,8 @@ impl InPlace {
         }
     }
 
-    /// Frames since the last call, and whether others were copied for want of pages.
+    /// Returns the number of frames that stayed in their pages since the last call, and whether
+    /// others were copied because no page was spare.
     pub fn news<P: Platform>(&mut self, half: &RxHalf<P>) -> (u32, bool) {
         let short = half.front().pages().short();
         let is_short = core::mem::replace(&mut self.short, short) != short;

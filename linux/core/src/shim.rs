@@ -25,8 +25,8 @@ pub type TextRoom = *mut u8;
 
 unsafe extern "C" {
     // heap.c
-    /// Allocates memory for the core. Null: there is none now for more than a page, or this
-    /// alignment is not supported. At most a page is waited for.
+    /// Allocates memory for the core. It waits until there is memory if `size` is at most a page.
+    /// Null: there is no memory for more than a page now, or the alignment is not supported.
     pub fn pk_alloc(size: usize, align: usize, zeroed: bool) -> *mut u8;
     pub fn pk_free(at: *mut u8);
     /// Allocates zeroed pages with consecutive addresses, which can be granted. Null: there is no
@@ -131,8 +131,8 @@ unsafe extern "C" {
     pub fn pk_test_received() -> *mut c_void;
     /// Number of frames that were dropped.
     pub fn pk_test_dropped(received: *mut c_void) -> u32;
-    /// Copies the bytes of the next skb, and returns how many; 0: some are missing; below 0: there
-    /// is no skb.
+    /// Copies the bytes of the next skb, and returns their number. 0: the skb lacks some of its
+    /// bytes; below 0: there is no skb.
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// Enters softirq context, as NAPI does, or leaves it.
     pub fn pk_test_softirq(on: bool);

@@ -33,12 +33,12 @@ macro_rules! fit {
     };
 }
 
-/// What a front shares with its back, read while its queues are not handed out.
+/// The memory that a front shares with its back. It is read while no queue is handed out.
 #[derive(Clone, Copy, Default)]
 pub struct Shared {
-    /// The directions with staging, TX and RX.
+    /// For TX and RX: whether the direction has staging buffers.
     pub staged: [bool; 2],
-    /// Ordinary pages, of which the back is asked to map some, or has.
+    /// True if the front has ordinary pages, which the back maps if it was asked to.
     pub has_pages: bool,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Why it is no other.
+    /// The reason why the front uses this path and no other one.
     pub fn why(&self) -> &'static str {
         let asks_to_map = matches!(self.asked, b"auto" | b"gref-mapping");
         // Unless memory is short, a direction is missing only if the back refuses its list.

@@ -67,8 +67,8 @@ impl Match {
         };
         let filter = PacketFilter::read(path).map_err(|e| {
             format!(
-                "--experiment match={path}: {e}. It is all, icmp-echo, or a file with a classic BPF program: tcpdump -y EN10MB -ddd \
-                 'tcp port 80' > FILE",
+                "--experiment match={path}: {e}. The value must be all, icmp-echo, or a file with a classic BPF program: \
+                 tcpdump -y EN10MB -ddd 'tcp port 80' > FILE",
                 path = path.display()
             )
         })?;

@@ -316,7 +316,7 @@ const BY_X: u16 = 8;
 fn decode(Instruction { code, jt, jf, k }: Instruction, at: usize, n: usize) -> Result<Step, String> {
     let word = || match k {
         0..16 => Ok(k as u8),
-        _ => Err(format!("word {k} of memory: there are {WORDS}")),
+        _ => Err(format!("it uses word {k} of memory, which has {WORDS} words")),
     };
     let head = |size: u8| {
         if k >= ANCILLARY {

@@ -122,7 +122,7 @@ fn options_without_effect_are_refused() {
             "back --staging off --experiment path=staging+copy",
             "--experiment path has no effect: there are no heads without",
         ),
-        ("back --staging 256,300", "off, or lengths of 64, 128, 256"),
+        ("back --staging 256,300", "off, or some of the lengths 64, 128, 256"),
         ("front --path copy --buffers 600", "--buffers has no effect: --path copy has a page for each slot"),
         ("front --buffers 40000", "auto, or a number from 1 to 32767"),
         ("front --path copy --data-len 256", "--data-len has no effect: --path copy has no staging buffers"),

@@ -43,8 +43,8 @@ where
     [backend::<P>(), front::<P>(), disk_front::<P>()].concat()
 }
 
-/// Returns the functions that serve devices. A class's `make` leads to its devices and queues, and
-/// `start_workers` to the loop of a worker thread.
+/// Returns the functions that serve devices. The code of a class's devices and queues is compiled
+/// because `make` uses it; the loop of a worker thread, because `start_workers` does.
 fn backend<P: Platform>() -> Functions
 where
     P::Events: WakeOn,

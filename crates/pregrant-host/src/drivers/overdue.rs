@@ -1,5 +1,5 @@
-//! Requests that an image, or a front's back, does not answer: how long the oldest waits, and what
-//! of that the log has.
+//! Requests that an image, or a front's back, does not answer: how long the oldest has waited, and
+//! which lines the log has about it.
 //!
 //! ```text
 //!   each check: age of the oldest --5 s, 30 s, 120 s, each once--> a warning --younger than 5 s again--> a line that it is over

@@ -42,10 +42,10 @@ impl Op {
 /// A client of a store with several connections: by sockets, or of the server's core in this
 /// thread.
 pub trait Way {
-    /// Sends requests on a connection.
+    /// Sends requests on connection `conn`.
     fn send(&mut self, conn: usize, requests: &[u8]) -> io::Result<()>;
 
-    /// Waits for this many messages on a connection.
+    /// Waits for `answers` messages on connection `conn`.
     fn receive(&mut self, conn: usize, answers: usize, into: &mut Answers) -> io::Result<()>;
 }
 

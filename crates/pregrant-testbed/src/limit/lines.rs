@@ -1,5 +1,5 @@
-//! Cache lines handed one way, through a ring of 256 slots: what one with as many buffers cannot
-//! exceed. With more buffers than slots it can: [`pool`](super::pool).
+//! Measures how fast cache lines are handed one way through a ring of 256 slots. A path with as
+//! many buffers as slots cannot be faster. One with more buffers can: see [`pool`](super::pool).
 //!
 //! ```text
 //!   giver (core a)                  ring of 256 slots, `stride` bytes apart        taker (core b)

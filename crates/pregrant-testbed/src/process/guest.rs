@@ -277,8 +277,8 @@ impl Rest for Pause<'_> {
     }
 }
 
-/// Sends one mark alone: after everything that was sent before is answered, and before anything
-/// else is sent.
+/// Sends one mark, and nothing else, after all earlier frames are answered; returns when the mark
+/// is answered, too.
 fn send_mark(guest: &mut Guest, mode: Mode) -> Result<()> {
     let mut alone = Arena::new();
     if !alone.push(&mark(), Offload::default()) {

@@ -282,7 +282,7 @@ pub struct Numbered {
     pub sent: u64,
     /// The highest number received from the other guest, plus 1.
     pub next: u64,
-    /// Number of frames with lower numbers that did not arrive.
+    /// Number of frames that did not arrive, although one with a higher number did.
     pub missing: u64,
     /// Number of frames that arrived a second time, or after a later one.
     pub again: u64,

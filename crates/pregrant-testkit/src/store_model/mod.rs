@@ -34,17 +34,19 @@ struct Watch {
     path: String,
     token: String,
     depth: Option<usize>,
-    /// What events leave out at the front.
+    /// The first part of the watched path, which events do not contain (the home of a relative
+    /// path).
     base: String,
     number: usize,
 }
 
-/// A transaction: the whole store as it was, and as it would be.
+/// A transaction: a copy of the store from its start, and another one with the transaction's
+/// changes.
 struct Transaction {
     snapshot: Tree,
     work: Tree,
     seen: Seen,
-    /// All that was asked in it, and by whom, with the reply.
+    /// Each request of the transaction: its path, its operation, its caller, and the reply.
     log: Vec<(String, NodeOp, Caller, Reply)>,
 }
 
@@ -52,9 +54,9 @@ struct Connection {
     domid: u16,
     alive: bool,
     transactions: BTreeMap<u32, Transaction>,
-    /// Events that wait: the watch's number and the path.
+    /// Events that were not sent yet: the watch's number and the path.
     queue: Vec<(usize, String)>,
-    /// Events that were sent, as the client sees them.
+    /// Events that were sent: the path as the client gets it, and the watch's token.
     sent: Vec<(String, String)>,
 }
 
@@ -112,7 +114,7 @@ impl Model {
         self.connections[conn].transactions.keys().copied().collect()
     }
 
-    /// The server sends what waits.
+    /// Sends the events that wait for a connection.
     pub fn send(&mut self, conn: usize) {
         for (number, path) in std::mem::take(&mut self.connections[conn].queue) {
             let watch = self.watches.iter().find(|w| w.number == number).unwrap();
@@ -140,7 +142,8 @@ impl Model {
         self.connections[conn].domid == 0
     }
 
-    /// A path as a client names it: absolute, and what it is relative to.
+    /// Resolves a path that a client names. Returns the absolute path, and the directory to which
+    /// the name was relative. None: the path is invalid.
     fn resolve(&self, conn: usize, path: &str) -> Option<(String, String)> {
         let legal = |c: char| c.is_ascii_alphanumeric() || "-/_@".contains(c);
         if path.is_empty() || !path.chars().all(legal) || path.contains("//") {
@@ -192,7 +195,8 @@ impl Model {
         reply
     }
 
-    /// Why a transaction cannot be started, if it cannot.
+    /// Checks whether a transaction can be started. The error is the name of the errno with which
+    /// the store must refuse it.
     pub fn may_start(&self, conn: usize, tx: u32) -> Result<(), String> {
         if tx != 0 {
             let open = self.connections[conn].transactions.contains_key(&tx);

@@ -1,23 +1,26 @@
-//! The model's nodes: a flat map from absolute paths, and what a request does to it.
+//! The model's nodes, a flat map by absolute path, and the effect of each request on them.
 
 use super::{Reply, err, ok};
 use pregrant_xenstored::Limits;
 use std::collections::BTreeMap;
 
-/// A letter and a domain.
+/// An entry of a node's permissions: the letter of the access (`n`, `r`, `w` or `b`), and the
+/// domain.
 pub type Perm = (char, u16);
-/// All nodes, `/` among them.
+/// All nodes by absolute path, including `/`.
 pub type Tree = BTreeMap<String, Node>;
-/// What an outcome depended on: paths, and whether the list of children counted.
+/// The nodes on which the result of a transaction depends, by path. True: it depends on the list of
+/// the node's children, too.
 pub type Seen = BTreeMap<String, bool>;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Node {
     pub value: Vec<u8>,
     pub perms: Vec<Perm>,
-    /// When it was made, written, or given permissions.
+    /// Time, by the model's clock, at which the node was last created, written, or given
+    /// permissions.
     pub changed: u64,
-    /// When a child came or went.
+    /// Time, by the model's clock, at which a child was last added or removed.
     pub children_changed: u64,
 }
 
@@ -44,13 +47,14 @@ impl NodeOp {
     }
 }
 
-/// A change, with the lists of permissions; one of them must let a watcher read.
+/// A change of a node, of which watchers are notified that may read by at least one of the lists in
+/// `readers`.
 #[derive(Debug)]
 pub struct Change {
     pub path: String,
-    /// Made on the way to another node.
+    /// True if the node was created because a node below it was.
     pub above: bool,
-    /// The nodes that went with it, and itself.
+    /// The node with everything below it, if it was removed.
     pub removed: Tree,
     pub readers: Vec<Vec<Perm>>,
 }
@@ -113,7 +117,7 @@ pub fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms:
     tree.insert(path.into(), node);
 }
 
-/// Removes a node that exists, with all below it.
+/// Removes an existing node, with everything below it.
 pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
     *clock += 1;
     let above = parent(path).and_then(|above| tree.get_mut(above)).unwrap();
@@ -128,7 +132,8 @@ pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
     Change { path: path.into(), above: false, removed, readers }
 }
 
-/// Does what a request on a node asks; notes what the outcome depended on.
+/// Executes an operation on a node. Adds the nodes on which its result depends to `seen`, and its
+/// changes to `changes`.
 pub fn apply(
     tree: &mut Tree,
     clock: &mut u64,

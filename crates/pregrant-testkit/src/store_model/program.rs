@@ -11,12 +11,13 @@ use pregrant::wire::xs::MsgType;
 use pregrant_xenstored::Limits;
 use proptest::prelude::*;
 
-/// A real store with clients that speak bytes.
+/// The store that is tested, with clients that exchange bytes with it.
 pub trait Store {
-    /// Does the server send events at once, and not when the client asks for something?
+    /// True if the server sends events at once; false if it sends them when the client makes its
+    /// next request.
     const SENDS_AT_ONCE: bool;
 
-    /// A new connection for a domain; they are numbered from 0.
+    /// Opens a connection for a domain. Connections are numbered from 0.
     fn connect(&mut self, domid: u16);
 
     fn disconnect(&mut self, conn: usize);
@@ -24,11 +25,11 @@ pub trait Store {
     /// Sends a request and waits for its reply.
     fn ask(&mut self, conn: usize, tx: u32, kind: MsgType, payload: &[u8]) -> Reply;
 
-    /// The events that came until now: paths and tokens.
+    /// Takes the events that have arrived on a connection: paths and tokens.
     fn take_events(&mut self, conn: usize) -> Vec<(String, String)>;
 }
 
-/// Domains of the connections. 9 may act for 7.
+/// The domain of each connection. Domain 9 may act for domain 7.
 const DOMIDS: [u16; 6] = [0, 0, 7, 7, 8, 9];
 
 const PATHS: [&str; 21] = [
@@ -68,7 +69,7 @@ const PERMS: [&[Perm]; 10] = [
     &[('n', 0), ('r', 7), ('w', 8), ('b', 9)],
 ];
 
-/// Small, so that programs run into them.
+/// The quotas, which are small, so that random programs reach them.
 pub const LIMITS: Limits = Limits {
     nodes: 6,
     value_bytes: 3,
@@ -97,9 +98,9 @@ pub enum Op {
     SetTarget(u16, u16),
     SetQuota(u16, usize),
     IsIntroduced(u16),
-    /// The client goes and another one comes.
+    /// Closes the connection, and opens another one for the same domain.
     Reconnect,
-    /// Asks for something harmless, and so reads its events.
+    /// Makes a request without an effect, so that the client reads its events.
     Check,
 }
 
@@ -138,7 +139,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Run<S> {
     store: S,
     model: Model,
-    /// The connection of each of [`DOMIDS`].
+    /// For each entry of [`DOMIDS`] the number of its current connection.
     current: Vec<usize>,
     connected: usize,
 }
@@ -299,8 +300,8 @@ impl<S: Store> Run<S> {
         assert_eq!(reply, expected, "domain {domid}, connection {conn}, transaction {tx}: {kind} {shown:?}");
     }
 
-    /// The one who asked has read what waited for it, and no one else, unless the server sends at
-    /// once.
+    /// Compares the events of connection `asked`, whose client has read the events that waited for
+    /// it. Other clients have read theirs only if the server sends events at once.
     fn compare_events(&mut self, asked: usize) {
         if S::SENDS_AT_ONCE {
             (0..self.connected).for_each(|conn| self.model.send(conn));

@@ -34,7 +34,7 @@ const NONE: u32 = u32::MAX;
 struct Page<M> {
     gref: GrantRef,
     map: M,
-    /// The batch of the last use, by the store's count.
+    /// The number of the batch in which the page was last used, as the store counts batches.
     used: u32,
     held: u32,
 }

@@ -300,7 +300,8 @@ impl IndirectRequest {
     }
 }
 
-/// A frontend's slot, by its op.
+/// A request in a frontend's slot. Its operation selects the variant, and so the layout of the
+/// slot.
 ///
 /// # Trust
 /// Peer data, read once into this copy. [`Request::Other`] is answered with [`RSP_EOPNOTSUPP`].

@@ -354,6 +354,8 @@ fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState
     Ok(XenbusState::parse(value.as_deref()))
 }
 
+/// Returns the value that was read, or None if its directory is gone.
+///
 /// A client that may not read a removed directory's parent gets `EACCES` instead of `ENOENT`: both
 /// errors mean that the directory is gone.
 fn unless_gone(read: Result<alloc::vec::Vec<u8>, XsError>) -> Result<Option<alloc::vec::Vec<u8>>, XsError> {

@@ -278,8 +278,9 @@ mod tests {
         BackView { handshake: Handshake::Direct, online, in_service }
     }
 
-    /// All states that a back goes through until it rests. Its rings are in service from 4 on until
-    /// it enters any other state; with `on` also in 5, while its front is there.
+    /// Returns all states that a back goes through until it has nothing to do. Its rings are in
+    /// service from state 4 on, until it enters any other state; if the class serves closing fronts
+    /// (`on`), they are in service in state 5, too, while the front is in state 5.
     fn walk_serving(
         (mut own, mut in_service): (XenbusState, bool),
         front: XenbusState,

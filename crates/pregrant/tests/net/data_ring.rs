@@ -671,8 +671,8 @@ fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {
     // Of order 2: two pages each, `in` first.
     let page = |k: usize| REFS + 4 * k;
     for (at, value, active, word) in [
-        (RING_ORDER, 0, NONE, "order 0; allowed are 1 to 9"),
-        (RING_ORDER, 10, NONE, "order 10"),
+        (RING_ORDER, 0, NONE, "the order is 0, and 1 to 9 are allowed"),
+        (RING_ORDER, 10, NONE, "the order is 10"),
         (page(1), 0, lists(true, false), "reference 0"),
         (page(3), 0, lists(false, true), "page 1 of this half has the reference 0"),
         (page(0), 12345, lists(true, false), "page 0 of this half"),

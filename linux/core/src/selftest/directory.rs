@@ -1,4 +1,4 @@
-//! Xenstore's two directories of a vif, as plain maps.
+//! The two xenstore directories of a vif, as maps in memory.
 
 use crate::log;
 use crate::shim;
@@ -13,7 +13,7 @@ use spin::Mutex;
 /// The keys in one end's directory.
 pub type Directory = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// A directory with state 1, as the toolstack makes it.
+/// Creates a directory with state 1, as the toolstack does.
 pub fn directory() -> Directory {
     let made = Directory::default();
     write_state(&made, "1");
@@ -34,7 +34,7 @@ pub fn write(to: &Directory, key: &str, value: &str) {
 pub struct MapBus {
     pub own: Directory,
     pub peer: Directory,
-    /// The test may let a write of its state fail.
+    /// True if the test may make a write of the state fail.
     pub may_fail: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Two domains in one kernel's memory: a grant is a place in a table, a map the granter's own
-//! memory. Event channels go nowhere: the test polls.
+//! Two domains in the memory of one kernel: a grant is an entry of a table, and a mapping is the
+//! granting domain's own memory. Event channels do nothing, since the test polls.
 
 use crate::platform::{Region, pages, pages_to_grant};
 use crate::shim;
@@ -17,7 +17,7 @@ use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
 use spin::Mutex;
 
-/// Like in Xen, the first references are reserved.
+/// Number of grant references that are reserved, as the first ones are in Xen.
 const RESERVED: usize = 8;
 
 struct Grant {
@@ -27,7 +27,7 @@ struct Grant {
     mapped: u32,
 }
 
-/// Grant state that both domains share.
+/// The grant table, which both domains share.
 #[derive(Default)]
 pub struct Table {
     grants: Vec<Option<Grant>>,
@@ -68,7 +68,7 @@ impl Table {
         }
     }
 
-    /// A grant that `by` may use in that way.
+    /// Finds a grant that domain `by` may use with this access.
     fn usable(&mut self, by: DomId, gref: GrantRef, write: bool) -> Result<&mut Grant, GrantStatus> {
         match self.grants.get_mut(gref.0 as usize) {
             Some(Some(g)) if g.to != by || write && g.acc == Access::ReadOnly => {
@@ -79,7 +79,7 @@ impl Table {
         }
     }
 
-    /// Grants that have not ended.
+    /// Number of grants that have not ended.
     pub fn left(&self) -> usize {
         self.grants.iter().flatten().count()
     }
@@ -105,13 +105,13 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// Grants the page at this address, which is no region's, for reading.
+    /// Grants the page at this address, which belongs to no region, for reading.
     pub fn lend(&self, to: DomId, page: usize) -> GrantRef {
         self.table.lock().put(Grant { page, to, acc: Access::ReadOnly, mapped: 0 })
     }
 }
 
-/// Memory of the other domain.
+/// A mapping of the other domain's memory.
 pub struct Map {
     table: Arc<Mutex<Table>>,
     base: NonNull<u8>,
@@ -280,7 +280,7 @@ unsafe impl PeerMem for Domain {
     }
 }
 
-/// Channels that are offered and not closed. One vif is tested at a time.
+/// Number of event channels that were offered and are not closed. One vif is tested at a time.
 pub static CHANNELS: AtomicU32 = AtomicU32::new(0);
 
 /// An end of a channel.

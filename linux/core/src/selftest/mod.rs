@@ -40,31 +40,31 @@ type Result<T> = core::result::Result<T, &'static str>;
 
 const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(0);
-/// Steps after which two ends are connected, or closed.
+/// Number of steps within which two ends connect, or close.
 const STEPS: u32 = 8;
-/// Bytes of Ethernet, IPv4 and TCP.
+/// Bytes of the Ethernet, IPv4 and TCP headers together.
 const TCP_HEADER: usize = 54;
 /// Slots of a ring of one page: each has a page of its own.
 const RING_SLOTS: u64 = 256;
 const NO_DEVICE: shim::Device = core::ptr::null_mut();
-/// Questions for which 512 pages and more are named to a back.
+/// Largest number of turns in which the front announces its pages to the back by control requests.
 const QUESTIONS: u32 = 2000;
 
 /// A vif of the test.
 struct Trial {
     path: PathName,
-    /// Bytes of a staging buffer, where the path has such.
+    /// Bytes of a staging buffer, if the path has any.
     data_len: u32,
-    /// Staging buffers or pages of a direction, `AUTO` too; 0: one for each slot.
+    /// Number of staging buffers or pages of a direction, or `AUTO`. 0: one for each slot.
     buffers: u32,
     /// Length of a frame in bytes.
     len: usize,
-    /// One in this number of the requested frames is sent.
+    /// Divisor of the requested number of frames, for long frames.
     share: u64,
-    /// Frames to the back are in pages of their own: the back copies them by grants, whatever the
-    /// path.
+    /// True if frames to the back are sent as fragments in granted pages of their own, which the
+    /// back copies whatever the path is.
     in_pieces: bool,
-    /// From the back they go up in their pages.
+    /// True if frames from the back stay in the pages in which they arrive.
     in_place: bool,
 }
 
@@ -144,7 +144,7 @@ fn word(k: u64, i: usize) -> u64 {
     k.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i as u64)
 }
 
-/// Fills a frame by words, which is fast enough for a million frames under emulation.
+/// Fills a frame in units of 8 bytes, which is fast enough for a million frames under emulation.
 fn fill(frame: &mut [u8], k: u64) {
     let words = frame.len() / 8;
     let mut chunks = frame.chunks_exact_mut(8);
@@ -165,7 +165,8 @@ fn is_frame(frame: &[u8], len: usize, k: u64) -> bool {
     whole && frame.len() == len && chunks.remainder().iter().zip(last).all(|(a, b)| *a == b)
 }
 
-/// Headers of a TCP segment in a frame of `len` bytes: only payload of TCP stays in its pages.
+/// Returns the headers of a TCP segment for a frame of `len` bytes. Only TCP payload may stay in
+/// the pages in which it arrived.
 fn tcp_header(len: usize) -> [u8; TCP_HEADER] {
     let mut head = [0; TCP_HEADER];
     let mut put = |at: usize, bytes: &[u8]| {
@@ -178,10 +179,10 @@ fn tcp_header(len: usize) -> [u8; TCP_HEADER] {
     head
 }
 
-/// The port of the back.
+/// The port of the test's back, which checks the frames from the guest and makes those for it.
 struct Counterpart {
     len: usize,
-    /// The frames for the guest begin so, whatever they are filled with.
+    /// Headers with which each frame for the guest begins, if frames must be TCP segments.
     head: Option<[u8; TCP_HEADER]>,
     /// Number of frames that arrived, and of those that were out of sequence.
     came: u64,
@@ -289,7 +290,7 @@ impl Ends {
         stepped.map(drop).map_err(|_| "the back's step")
     }
 
-    /// Announces pages to the back, if the path does so.
+    /// Lets the front announce its pages to the back, if the path does so.
     #[inline(never)]
     fn announce(&mut self) -> Result<()> {
         for _ in 0..QUESTIONS {
@@ -399,7 +400,7 @@ fn say_paths() -> Result<()> {
     say_seen()
 }
 
-/// Checks the text of `ethtool -i` for behaviour of backs that the test does not have.
+/// Checks the text of `ethtool -i` for states that no back of the test brings about.
 #[inline(never)]
 fn say_seen() -> Result<()> {
     let shared = Shared { staged: [true; 2], has_pages: true };
@@ -432,8 +433,9 @@ fn say_seen() -> Result<()> {
     Ok(())
 }
 
-/// A back that the toolstack or the module's parameter calls untrusted gets no pages with other
-/// data: no frame is sent from its own pages, and none stays in the pages in which it arrived.
+/// Checks that a back gets no pages with other data if the toolstack or the module's parameter
+/// calls it untrusted: no frame is sent from its own pages, and none stays in the pages in which it
+/// arrived.
 #[inline(never)]
 fn distrust() -> Result<()> {
     for (trusted, key, lends) in

@@ -1,5 +1,5 @@
-//! Large segments as a back may send them: those of next to no payload become no skb, by whichever
-//! way frames are received; of the others each segment counts where a program is to see it.
+//! Tests large segments as a back may send them. Segments with next to no payload become no skb,
+//! however frames are received. Of other frames each segment counts if an XDP program must see it.
 
 use super::*;
 use crate::halves::Skbs;
@@ -11,7 +11,7 @@ const LEN: usize = 60_000;
 /// The budget of a NAPI poll.
 const BUDGET: usize = 64;
 
-/// What one call received.
+/// The result of one call that receives frames.
 #[derive(Default)]
 struct Took {
     skbs: usize,
@@ -65,7 +65,7 @@ fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
     if ends.table.lock().left() == 0 { Ok(took) } else { Err("grants are left") }
 }
 
-/// Plays all cases.
+/// Tests all cases.
 #[inline(never)]
 pub fn play() -> Result<()> {
     for gso_type in [GSO_TYPE_TCPV4, GSO_TYPE_TCPV6] {

@@ -1,4 +1,4 @@
-//! Set-ups of a front for which memory, a grant or a channel is not to be had, or whose state
+//! Tests fronts whose set-up gets too little memory, too few grants or channels, or whose state
 //! cannot be written.
 //!
 //! ```text
@@ -17,16 +17,17 @@ use domains::CHANNELS;
 use pregrant::net::front::{FrontQueue, FrontStep};
 use pregrant::xenbus::XenbusState;
 
-/// Bytes of a frame, and frames each way.
+/// Length of a frame in bytes, and number of frames in each direction.
 const LEN: usize = 64;
 const FRAMES: u64 = 16;
-/// Grants of a queue that the test's table has room for.
+/// Number of grants per queue for which the test's grant table has room.
 const GRANTS: usize = 4096;
-/// Pages that a back keeps mapped where it is asked for more than slots.
+/// Number of pages that the back offers to keep mapped, in cases with more buffers than slots.
 const MAPPED_PAGES: u32 = 4096;
-/// Set-ups without any memory from one on begin so far apart.
+/// Distance between the numbers of the allocations from which on all are refused: every fifth
+/// allocation begins a case.
 const REST_STRIDE: u64 = 5;
-/// One in this number of a set-up's grants is refused.
+/// Distance between the numbers of the grants that are refused.
 const GRANT_STRIDE: u64 = 151;
 
 /// A front of the test.
@@ -34,11 +35,11 @@ struct Case {
     path: &'static [u8],
     queues: u32,
     ring_order: u32,
-    /// Length of a staging buffer in bytes, and number of buffers or pages wanted for each
-    /// direction.
+    /// Length of a staging buffer in bytes. The next field is the number of buffers or pages that
+    /// are wanted for each direction.
     data_len: u32,
     buffers: u32,
-    /// RX pages are added and taken away.
+    /// True if RX pages are added and removed during the test.
     in_place: bool,
 }
 
@@ -68,7 +69,8 @@ impl Case {
     }
 }
 
-/// Requests of these kinds that a front is refused: from the `from`-th to before the `to`-th.
+/// Requests of some kinds that are refused to a front: those with numbers from `from` to before
+/// `to`.
 #[derive(Clone, Copy)]
 struct Refusal {
     kinds: u32,
@@ -80,14 +82,14 @@ impl Refusal {
     const NONE: Self = Self { kinds: 0, from: 0, to: 0 };
 }
 
-/// A front's calls, and what they asked for.
+/// Counts what a front's calls request of the kernel, and refuses some of it.
 struct Calls {
     refusal: Refusal,
     asked: u64,
 }
 
 impl Calls {
-    /// Makes one.
+    /// Makes one call, and counts its requests.
     fn make<T>(&mut self, call: impl FnOnce() -> T) -> T {
         let Refusal { kinds, from, to } = self.refusal;
         // SAFETY: it sets what is counted.
@@ -148,7 +150,7 @@ impl Ends {
         Ok(front.is_live())
     }
 
-    /// Closes, with memory still short: nothing may be left over.
+    /// Closes the vif while memory is still short, and checks that nothing is left.
     #[inline(never)]
     fn disconnect(&mut self, calls: &mut Calls) -> Result<()> {
         let Self { front, front_bus, .. } = self;
@@ -175,16 +177,16 @@ impl Ends {
 
 /// The result of a case.
 struct Outcome {
-    /// An error occurred.
+    /// True if the front did not get all that it asked for.
     failed: bool,
     asked: u64,
 }
 
-/// Memory of a finished test that the next one reuses.
+/// A finished test's memory, which the next test reuses.
 type Spare = Option<Box<Arena>>;
 
-/// Plays one front, from its first step to its end. `gives_up`: it closes after an error instead of
-/// trying again.
+/// Runs one front from its first step to its end. With `gives_up` it closes after an error instead
+/// of trying again.
 #[inline(never)]
 fn attempt(case: &Case, refusal: Refusal, gives_up: bool, spare: &mut Spare) -> Result<Outcome> {
     // Large, and of no interest.
@@ -230,8 +232,9 @@ fn play_out(
     Ok((Outcome { failed: !is_whole, asked }, ends.scratch))
 }
 
-/// Refuses each allocation of a set-up once, `stride` apart, and then all from it on. Returns the
-/// number of set-ups, and how many of them failed or got less.
+/// Runs set-ups until none is left in which something is refused: in each of them one request is
+/// refused, or all requests from one on; the first refused request is `stride` later in each set-up
+/// than in the one before. Returns the number of set-ups, and how many of them failed or got less.
 #[inline(never)]
 fn refuse_each(
     case: &Case,
@@ -252,7 +255,7 @@ fn refuse_each(
     }
 }
 
-/// Plays it all.
+/// Tests all cases.
 #[inline(never)]
 pub fn play() -> Result<()> {
     let mut spare = None;
@@ -287,8 +290,8 @@ pub fn play() -> Result<()> {
     Ok(())
 }
 
-/// Each list of more than a page is refused once, then all from one on, and so are pages and
-/// channels.
+/// Tests set-ups in which one list of more than a page is refused, and set-ups in which all lists,
+/// pages and channels from one on are refused.
 #[inline(never)]
 fn refuse_memory(case: &Case, spare: &mut Spare) -> Result<()> {
     let &Case { path, queues, ring_order, buffers, .. } = case;

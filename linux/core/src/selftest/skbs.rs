@@ -1,4 +1,5 @@
-//! Frames as the driver moves them: a queue as two halves, and skbs of this kernel's by `frame.c`.
+//! Moves frames as the driver does: by a queue in two halves, and in skbs of this kernel that
+//! `frame.c` makes.
 //!
 //! ```text
 //!   bytes --skb, in pieces--> TxHalf: queue, publish, reclaim, final_check --> back: Counterpart compares
@@ -31,7 +32,7 @@ const IDS: usize = 256;
 
 const FAULT: &str = "a fault of the back";
 
-/// A vif's queues: the first as halves.
+/// The queues of a vif, of which the first one is split into halves.
 pub struct Halves {
     tx: Box<TxHalf<Domain>>,
     pub(super) rx: Box<RxHalf<Domain>>,
@@ -48,10 +49,10 @@ impl Drop for Skb {
     }
 }
 
-/// Skbs whose pages the back uses.
+/// Skbs whose fragments the back uses by grants.
 struct LentSkbs {
     skbs: Vec<Skb>,
-    /// By id of a piece.
+    /// The grant of each fragment, by the id of its request.
     grefs: Vec<Option<GrantRef>>,
 }
 
@@ -60,7 +61,8 @@ impl LentSkbs {
         Self { skbs: Vec::new(), grefs: core::iter::repeat_n(None, IDS).collect() }
     }
 
-    /// Sends it in pieces. False: no room.
+    /// Sends a frame as fragments of `skb`, which it grants to the back. Returns false if there is
+    /// no room.
     fn send(&mut self, guest: &Domain, tx: &mut TxHalf<Domain>, frame: &Frame, skb: Skb) -> Result<bool> {
         let (mut pages, mut offsets, mut lens) =
             ([core::ptr::null_mut(); PIECES_MAX], [0; PIECES_MAX], [0; PIECES_MAX]);
@@ -93,7 +95,7 @@ impl LentSkbs {
         Ok(true)
     }
 
-    /// The back has answered all that there was.
+    /// Called when the back has answered all requests: ends the grants of all fragments.
     fn end(&mut self, guest: &Domain, tx: &mut TxHalf<Domain>) -> Result<()> {
         while let Some(id) = tx.answered_piece() {
             let gref = self.grefs.get_mut(usize::from(id)).and_then(Option::take);
@@ -106,7 +108,7 @@ impl LentSkbs {
     }
 }
 
-/// Calls what must not sleep, as softirqs must not.
+/// Makes a call that must not sleep, in softirq context.
 fn softirq<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: it ends below.
     unsafe { shim::pk_test_softirq(true) };
@@ -117,7 +119,7 @@ fn softirq<T>(call: impl FnOnce() -> T) -> T {
 }
 
 impl Ends {
-    /// Gives the front's queues away.
+    /// Takes the queues from the front, and splits the first one into halves.
     #[inline(never)]
     pub(super) fn halves(&mut self) -> Result<Halves> {
         let mut rest = self.front.hand_out_queues().into_iter();
@@ -132,7 +134,7 @@ impl Ends {
         Ok(())
     }
 
-    /// `n` frames to the back. How many were wrong or lost.
+    /// Sends `n` frames to the back. Returns how many were wrong or lost.
     #[inline(never)]
     pub fn tx(&mut self, n: u64, in_pieces: bool) -> Result<u64> {
         let (mut halves, mut lent) = (self.halves()?, LentSkbs::new());
@@ -188,7 +190,8 @@ impl Ends {
         })
     }
 
-    /// Pages for three frames of 60000 bytes: others are copied.
+    /// Adds RX pages for three frames of 60000 bytes. While these are in use, other frames are
+    /// copied.
     #[inline(never)]
     pub(super) fn grow(&mut self) -> Result<()> {
         self.front.grow_rx(&self.guest, 0, 45).map_err(|_| "no pages for the pool")?;

@@ -1,4 +1,4 @@
-//! How many staging buffers, or pages, a direction of a queue has, where no one says.
+//! How many staging buffers, or pages, a direction of a queue has if no option sets the number.
 //!
 //! ```text
 //!   the private cache of a core (sysfs) * 2 / bytes of a buffer

@@ -1,5 +1,5 @@
-//! A back that answers nothing, as its front sees it: nothing else says that its process was
-//! killed, or hangs, for the next one takes the same rings up.
+//! Detects a back that answers no requests. Its front learns in no other way that the back's
+//! process was killed, or hangs, because the next process takes over the same rings.
 //!
 //! ```text
 //!   each second: TX requests out, none answered, no frame came --5 s, 30 s, 120 s--> a warning

@@ -71,7 +71,8 @@ impl Logs {
         });
     }
 
-    /// Returns, at the backend's end, the logs of devices for which work is still under way.
+    /// Called when the backend ends: returns the logs of removed devices for which work is still
+    /// under way.
     pub(super) fn take_ending(&mut self) -> Vec<DeviceLog> {
         std::mem::take(&mut self.ending)
     }

@@ -1,5 +1,5 @@
-//! The shares of one guest's pages (XSA-300): what each of its devices may have mapped. Numbers
-//! alone: [`shared_pages`](super::shared_pages) knows the devices.
+//! Computes the shares of one guest's pages (XSA-300): how many each of its devices may have
+//! mapped. It deals with numbers only; [`shared_pages`](super::shared_pages) knows the devices.
 //!
 //! ```text
 //!   bound of a guest  =  the least of each device (rings, what was named at connect, what the guest had mapped by request)

@@ -1,4 +1,5 @@
-//! Where the queues of a connected device are, and what waits until they are here.
+//! Where the queues of a connected device are, and which steps wait until all of them are back
+//! here.
 //!
 //! ```text
 //!           handed out              the last has returned

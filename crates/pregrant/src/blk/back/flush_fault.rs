@@ -27,8 +27,8 @@ pub struct FlushFault {
 }
 
 impl FlushFault {
-    /// For a queue of a device whose queues share `failed`; `kept` is the memory of the device's
-    /// record.
+    /// Creates the handle of a queue. The queues of its device share `failed`; `kept` is the memory
+    /// of the device's record, if there is any.
     pub fn new(failed: Arc<AtomicBool>, kept: Option<KeptImage>) -> Self {
         Self { failed, kept }
     }

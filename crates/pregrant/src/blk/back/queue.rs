@@ -219,7 +219,7 @@ pub struct BackQueue<P: Platform> {
     parts_in_flight: usize,
     /// Largest number of segments in flight.
     budget: usize,
-    /// Segments of requests that could not begin, or were refused, in this poll.
+    /// Number of segments of the requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
     /// A request of a longer kind than any before arrived, and was not reported yet.
     grew: bool,

@@ -94,7 +94,8 @@ pub type BackVbd<P> = Back<Vbd<P>>;
 pub struct Vbd<P: Platform> {
     of: DomId,
     config: VbdConfig,
-    /// The features that the back of this connection advertised, this process or a predecessor.
+    /// The features that the back of this connection advertised, which was this process or a
+    /// predecessor.
     offered: BackFeatures,
     image: Box<dyn Image>,
     /// The properties of the disk that its guest knows. None: the disk is not connected.

@@ -48,7 +48,8 @@ pub struct FreePages<P: Platform> {
 }
 
 impl<P: Platform> FreePages<P> {
-    /// Allocates one step; later up to `most` pages.
+    /// Allocates the first step. Further ones, of up to `most` pages in all, are allocated on
+    /// demand.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -73,7 +74,8 @@ impl<P: Platform> FreePages<P> {
         Ok(())
     }
 
-    /// Allocates pages until `n` are free. Fewer may be free afterwards.
+    /// Allocates steps until `n` pages are free. Fewer are free afterwards if memory is short or
+    /// `most` is reached.
     #[cold]
     #[inline(never)]
     pub fn grow(&mut self, p: &P, regions: &mut Regions<P>, n: usize) {

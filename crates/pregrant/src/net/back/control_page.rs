@@ -36,7 +36,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of a control page's memory.
 pub const CONTROL_BYTES: usize = 4096;
-/// Length of one copy of the record, bytes.
+/// Bytes of one copy of the record, of which the page has two.
 const COPY_BYTES: usize = CONTROL_BYTES / 2;
 
 const KIND: RecordVersion = RecordVersion::new("control page", *b"PGC2", 1);
@@ -65,7 +65,7 @@ type Words = [u32; WORDS];
 pub struct ControlPage {
     memory: Box<dyn SharedBytes + Send>,
     sequence: u32,
-    /// The copy that is written next: 0 or 1.
+    /// The index of the copy that is written next: 0 or 1.
     next: usize,
     /// Scratch memory for a copy.
     words: Box<Words>,
@@ -147,7 +147,7 @@ impl ControlPage {
         decode(&self.words)
     }
 
-    /// Reads a copy. True: it is complete.
+    /// Reads copy 0 or 1 of the record into `words`. Returns true if the copy is complete.
     fn read(&mut self, copy: usize) -> bool {
         for (i, word) in self.words.iter_mut().enumerate() {
             *word = self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0);

@@ -166,7 +166,8 @@ impl<P: Platform> CtrlRing<P> {
     }
 
     /// Called before sleeping: asks for events of the ring and unmasks its channel. Returns true if
-    /// there is work. While no more requests can be taken, a queue's worker reports when that ends.
+    /// there is work. There is none while no more requests can be taken: the worker of a queue
+    /// wakes this thread once one of those that were taken can continue.
     pub fn final_check(&mut self, p: &P, grefs: Option<&GrefRequests<P>>) -> Result<bool, PeerFault> {
         let work = self.ring.final_check(1)? && grefs.is_none_or(GrefRequests::can_take);
         p.events().unmask(&self.chan);

@@ -1,4 +1,4 @@
-//! Answers that must wait: those of frames whose pages a path still holds, and all after them,
+//! Answers that are held back: those of frames whose pages a path still holds, and all later ones,
 //! since net answers in request order (docs/protocol 1.1, R1).
 //!
 //! ```text
@@ -95,8 +95,8 @@ mod tests {
     use super::*;
     use crate::net::batch::{Todo, TxFrame};
 
-    /// A batch of frames with these numbers of answers, whose ids count from `first_id`, which is
-    /// also its serial number.
+    /// Creates a batch of frames with these numbers of answers. The ids of its requests count from
+    /// `first_id`, which is also the serial number of the batch.
     fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {
         let mut batch = TxBatch::default();
         (batch.held, batch.nr_frames, batch.serial) = (held, nr_rsps.len(), first_id.into());

@@ -395,7 +395,7 @@ impl<P: Platform> RxQueue<P> {
         if self.waiting() > 0 { self.stall.deadline_ns() } else { None }
     }
 
-    /// Whether the guest receives frames.
+    /// Whether the guest receives frames, as of the last turn.
     pub fn link(&self) -> Link {
         self.stall.link()
     }

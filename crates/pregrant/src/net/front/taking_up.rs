@@ -1,5 +1,5 @@
-//! Decides whether a back at 2, while our queues are live, serves them or waits for a front that
-//! begins.
+//! Decides about a back in state 2 (InitWait) while our queues are live: it may serve them, or wait
+//! for a front that starts again in state 1.
 //!
 //! Linux's netback, unbound and bound again, maps the live rings and serves them at 2; it says 4
 //! once its hotplug script has said that it ran, which may be much later or never. Another back may
@@ -31,7 +31,7 @@ pub struct Seen {
     pub answers: u32,
     /// Answers arrived at a half that is handed out.
     pub answered: bool,
-    /// Frames that were sent have no answers yet.
+    /// True if frames that were sent have no answers yet.
     pub waits: bool,
 }
 

@@ -95,7 +95,7 @@ pub(crate) struct SentPart {
 }
 
 impl<P: Platform> TxSlots<P> {
-    /// Shows the heads of a run of frames to the paths in `ahead`.
+    /// Passes the heads of a run of frames to the paths in `ahead`, of which some keep a copy.
     #[inline(never)]
     fn heads(&self, ahead: &mut [AnyFrontPath<P>], frames: &impl Frames, n: usize) {
         for (frame, place) in frames.first(n).zip(self.places.iter()) {

@@ -24,7 +24,8 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// The backend's answer to a queue's front, read from its key, about one path.
+/// How a back may answer a queue's request for one path: freely, or as its predecessor answered in
+/// the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Said<'a> {
     /// The back connects to this front for the first time: it writes the key when it accepts the
@@ -36,7 +37,8 @@ pub enum Said<'a> {
 }
 
 impl Said<'_> {
-    /// Those of the directions (TX, RX) in `asked` that the back may accept.
+    /// Those of the directions (TX, RX) in `asked` that the back may accept: all for a new
+    /// connection, and for a predecessor's those that it had accepted.
     pub fn lists(self, asked: ActiveLists) -> ActiveLists {
         match self {
             Self::Fresh => asked,
@@ -44,7 +46,8 @@ impl Said<'_> {
         }
     }
 
-    /// True if the front `asks` for the path and may have it, for a path whose key is 1 or 0.
+    /// For a path whose key is 1 or 0: true if the front asks for it (`asks`), and no predecessor
+    /// has refused it.
     pub fn whole(self, asks: bool) -> bool {
         match self {
             Self::Fresh => asks,
@@ -117,7 +120,7 @@ impl<P: Platform> Accepted<P> {
 pub struct Lost(pub String);
 
 impl Lost {
-    /// The path `what` cannot be set up again, because of `why`.
+    /// The error for a path `what` that cannot be set up again, with the reason `why`.
     pub fn again(what: fmt::Arguments<'_>, why: &dyn fmt::Display) -> Self {
         Self(format!("the {what}, which a predecessor accepted, cannot be taken again: {why}"))
     }

@@ -34,8 +34,8 @@ use alloc::vec::Vec;
 
 const COPY: PathName = PathName::Copy;
 
-/// The paths of one direction of a queue, in their order. The path `copy` ends every chain, and is
-/// apart from the others.
+/// The paths of one direction of a queue, in their order. The path `copy` ends every chain; it is
+/// in a field of its own.
 pub struct Chain<P: Platform> {
     ahead: Vec<AnyPath<P>>,
     copy: CopyPath,

@@ -1,4 +1,4 @@
-//! Why a queue goes on without a path that its front requested. Each path words its own reason,
+//! Why a queue goes on without a path that its front requested. The text of each path's reasons is
 //! beside its keys.
 //!
 //! What a front may do: cause any of these, again and again. The owner of the vif limits what is

@@ -24,7 +24,7 @@ pub enum ServiceError {
     #[error("the socket on standard input: {0}; this program is started by pregrant-hotplug.socket")]
     Socket(#[from] Errno),
     /// The request is from another user than this process's.
-    #[error("asked by user {0}: only this service's own user may ask")]
+    #[error("refused: it was asked for by user {0}, and only this service's own user may ask")]
     Stranger(u32),
     /// No request arrived in time.
     #[error("no request arrived within {} s", PATIENCE.as_secs())]
@@ -177,6 +177,6 @@ mod tests {
         assert!(matches!(service.serve(&served), Err(ServiceError::Stranger(_))));
         let mut answer = [0; REQUEST_BYTES];
         let (n, _) = recv(&asker, &mut answer, RecvFlags::DONTWAIT).unwrap();
-        assert!(answer[..n].starts_with(b"failed: asked by user"), "{answer:?}");
+        assert!(answer[..n].starts_with(b"failed: refused: it was asked for by user"), "{answer:?}");
     }
 }

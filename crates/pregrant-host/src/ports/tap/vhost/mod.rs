@@ -125,7 +125,8 @@ pub struct Vhost<D: Worker = Device> {
     rx: Receiver,
     /// Zero-copy frames that are not read any more, and were not reported yet.
     completed: Vec<Token>,
-    /// Frames that did not fit, each with its header; at most a burst. Only while the ring is full.
+    /// Frames that did not fit, each with its header; at most a burst. There are some only while
+    /// the ring is full.
     kept: VecDeque<Vec<u8>>,
     /// The number of completed frames at the last check while frames were in flight or kept back,
     /// and since when that number has not changed, by the coarse clock.
@@ -270,7 +271,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// The owner of frames that are not read any more may be about to sleep.
+    /// Has the RX doors called again if there are completed frames to report: the worker that is
+    /// to take them may be about to sleep.
     fn report_completed(&self) {
         if !self.completed.is_empty() {
             self.rx_doors.call_again();

@@ -9,7 +9,7 @@ use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
 
-/// The path `map`, with the mappings that are about to be unmapped.
+/// The path `map`, with a list of mappings that are about to be unmapped together.
 pub struct MapPath<P: Platform> {
     done: Vec<MapOf<P>>,
     /// Grants of the current request.

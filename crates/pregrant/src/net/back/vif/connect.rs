@@ -69,8 +69,8 @@ impl<P: Platform> QueuePaths<P> {
 }
 
 impl<P: Platform> Vif<P> {
-    /// What the ports of a predecessor's connection depend on: the number of queues, and the
-    /// offloads of its front. It only reads keys, before anything is mapped.
+    /// Reads what the ports of a predecessor's connection depend on, before anything is mapped: the
+    /// number of queues, and the offloads of its front.
     pub fn left_by_predecessor<B: DeviceBus>(bus: &mut B) -> Result<(usize, Offloads), B::Error> {
         Ok((connected_queues(bus)? as usize, RxAccepts::read(bus)?.offloads()))
     }

@@ -66,7 +66,8 @@ pub type BackVif<P> = Back<Vif<P>>;
 pub struct Vif<P: Platform> {
     of: DomId,
     config: VifConfig,
-    /// What the back of this connection advertised: this process or a predecessor.
+    /// The features that the back of this connection advertised, which was this process or a
+    /// predecessor.
     offered: BackFeatures,
     /// The vif's queues; empty while they are [with their workers](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,

@@ -1,5 +1,5 @@
-//! For one queue: the pages of the guest's own memory that the back has, and the requests that name
-//! them.
+//! For one queue: the pages of the guest's own memory that the back has mapped, and the requests
+//! that name them.
 
 use super::cache::GrefCache;
 use crate::error::PlatformError;
@@ -15,7 +15,8 @@ pub struct AnnouncedPages {
     pub(crate) cache: GrefCache,
     /// For each request id the index of the page that it uses, or [`NO_PLACE`].
     places: Box<[u32]>,
-    /// Scratch memory for the copy of a frame over several pages, if the back has none of them.
+    /// Scratch memory for the copy of a frame over several pages, if the back has mapped none of
+    /// them.
     pub(crate) scratch: Box<[u8]>,
 }
 

@@ -89,7 +89,7 @@ pub enum Ask {
 pub struct CacheStats {
     /// Number of frames that were sent, wholly or in part, from their own pages.
     pub hits: u64,
-    /// Number of frames in pages that the back did not have.
+    /// Number of frames in pages that the back had not mapped.
     pub misses: u64,
     /// Frames that were copied into the static pool as a whole.
     pub copied_to_pool: u64,
@@ -182,7 +182,7 @@ impl GrefCache {
     }
 
     /// Looks up the page of a frame: returns the page's index, and its reference if the back has
-    /// it.
+    /// mapped it.
     #[inline(always)]
     pub fn lookup(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {

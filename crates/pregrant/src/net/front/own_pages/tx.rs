@@ -129,9 +129,9 @@ impl<P: Platform> TxSlots<P> {
         Ok(())
     }
 
-    /// Gives each part an id, and copies parts in pages that the back does not have to slots of
-    /// `path`. The first part is `head`, if there is one. The caller checked that there is room.
-    /// After an error the first `n` parts have ids, and the last of these failed.
+    /// Gives each part an id, and copies those parts to slots of `path` whose pages the back has
+    /// not mapped. The first part is `head`, if there is one. The caller checked that there is
+    /// room. After an error the first `n` parts have ids, and the last of these failed.
     fn copy_parts<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -213,8 +213,8 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// Like [`send_own`](Self::send_own), for frames whose heads are in private memory. The head is
-    /// copied to the static pool; the payload is sent from the pages that the back has. One frame
-    /// can need several slots.
+    /// copied to the static pool; payload in pages that the back has mapped is sent from there. One
+    /// frame can need several slots.
     pub fn send_headed(
         &mut self,
         p: &P,
@@ -299,8 +299,9 @@ impl<P: Platform> TxFront<P> {
         Ok(taken)
     }
 
-    /// Writes a frame that is in several pages, or that the back must segment, if the back has at
-    /// least one of its pages. None: the back has none of them. False: there is no room now.
+    /// Writes a frame that is in several pages, or that the back must segment, if the back has
+    /// mapped at least one of its pages. Returns None if it has mapped none of them, and
+    /// `Some(false)` if there is no room now.
     #[inline(never)]
     fn queue_parts(&mut self, p: &P, frame: &InMemory<'_, P>) -> Result<Option<bool>, PlatformError> {
         let &InMemory { head, memory, desc } = frame;
@@ -365,7 +366,8 @@ impl<P: Platform> TxFront<P> {
         Ok(Some(true))
     }
 
-    /// Shows the head of a longer frame, which begins with `id`, to all paths but the last.
+    /// Passes the head of a longer frame, which begins with `id`, to all paths but the last, of
+    /// which some keep a copy.
     #[inline(always)]
     fn show_head(&mut self, id: u16, frame: &InMemory<'_, P>) {
         let last = self.chain.len().saturating_sub(1);
@@ -421,8 +423,8 @@ impl<P: Platform> TxFront<P> {
         Ok(sent? > 0)
     }
 
-    /// Sends frames from the guest's own pages from now on, if `cache` says that the back has them.
-    /// Must be called before the first frame.
+    /// Sends frames from now on in those of the guest's own pages that the back has mapped
+    /// according to `cache`. Must be called before the first frame.
     pub fn set_cache(
         &mut self,
         cache: impl FnOnce() -> Result<GrefCache, PlatformError>,
@@ -436,7 +438,7 @@ impl<P: Platform> TxFront<P> {
         self.own.take().map(|own| own.cache)
     }
 
-    /// The pages of the guest's own that the back has; None: frames are always copied.
+    /// The cache of the guest's own pages that the back has mapped; None: frames are always copied.
     pub fn cache(&self) -> Option<&GrefCache> {
         self.own.as_ref().map(|own| &own.cache)
     }

@@ -55,8 +55,8 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Sends frames of the [memory](Self::memory) on queue `i`: those in a page that the back has
-    /// without a copy, the others by a copy. Returns how many frames it accepted, from the first
-    /// on; frames that are empty, or not in the memory, count as accepted.
+    /// mapped without a copy, the others by a copy. Returns how many frames it accepted, from the
+    /// first on; frames that are empty, or not in the memory, count as accepted.
     #[inline(always)]
     pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {
         match &self.own {

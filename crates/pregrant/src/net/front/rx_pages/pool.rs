@@ -37,8 +37,8 @@ const AT_ONCE: usize = 64;
 /// If the back refuses this many pages one after another, it has no room, whatever size it reports.
 const REFUSED_MAX: u32 = AT_ONCE as u32;
 
-/// Largest number of removed pages that the back has or may have mapped. Beyond it no more pages
-/// are granted.
+/// Largest number of removed pages that the back has mapped, or may have. If there are more, no
+/// further page is granted.
 const KEPT_MAX: usize = 256;
 
 /// A page that was added to a queue.
@@ -55,7 +55,8 @@ enum State {
     Fresh,
     /// The back has the page mapped, or was asked to map it.
     Mapped,
-    /// The back refused the page alone: it may have it already, from a predecessor's request.
+    /// The back refused a request for this page alone: it may have the page mapped already, by a
+    /// predecessor's request.
     Refused,
     /// The back was not asked to map the page.
     Plain,

@@ -23,7 +23,7 @@ pub struct OrdinaryPages<P: Platform> {
     pub(super) of_ids: Option<PagesOfIds>,
     /// There are more pages than ids in flight, so that each page rests before it is written again.
     pub(super) rest: bool,
-    /// RX, in a pool: the added pages, and room for more.
+    /// For RX pages that come and go: the pages that were added, and room for more.
     pub(super) more: Box<[Option<Granted<P>>]>,
 }
 

@@ -68,7 +68,7 @@ impl InArea {
 pub struct DataRingPath<P: Platform> {
     map: <P::Peer as PeerMem>::Map,
     size: usize,
-    /// The places of RX in use; None: this is TX.
+    /// The places that RX has in use; None if this half is for TX.
     given: Option<Given>,
 }
 
@@ -124,8 +124,8 @@ impl<P: Platform> DataRingPath<P> {
 }
 
 /// Prefetches the frame that is [`AHEAD`] frames after frame `i`, while frame `i` is copied to
-/// `next`; for the first frame of `todo` it prefetches all frames up to there. For long frames
-/// only. Not inlined: that would slow short frames.
+/// `next`; for the first frame of `todo` it prefetches all frames up to there. It is called for
+/// long frames only, and not inlined, since that would slow short frames.
 #[inline(never)]
 fn ask<M: SharedBytes>(
     map: &M,

@@ -36,7 +36,9 @@ pub enum IndexFault {
 impl fmt::Display for IndexFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Order { found, most } => write!(f, "order {found}; allowed are {ORDER_MIN} to {most}"),
+            Self::Order { found, most } => {
+                write!(f, "the order is {found}, and {ORDER_MIN} to {most} are allowed")
+            }
             Self::NoReference { page } => {
                 write!(f, "page {page} of this half has the reference 0, and others have not")
             }

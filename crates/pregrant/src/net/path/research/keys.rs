@@ -30,7 +30,7 @@ pub const FOREIGN: PathKeys = PathKeys {
 pub const FEATURE_GUEST_COPY: &str = "feature-guest-copy";
 /// The front's key, where its `rx-ring-ref` is: the grant of the list page.
 pub const GUEST_COPY_REF: &str = "guest-copy-ref";
-/// The back's key, in the directory of the queue: whether pages are lent to the guest.
+/// The back's key in the queue's directory that says whether the back lends pages to the guest.
 pub const GUEST_COPY_ACTIVE: &str = "guest-copy-active";
 
 /// The keys of `guest-copy`.

@@ -9,7 +9,7 @@ const PLACES: usize = 16;
 /// A front's cache with a platform and a back in the hands of the test.
 struct World {
     cache: GrefCache,
-    /// Grants that exist, and their pages.
+    /// Grants that exist, each with its page.
     standing: BTreeMap<u32, usize>,
     next_ref: u32,
     /// Grants that the platform reports as in use.
@@ -18,7 +18,7 @@ struct World {
     full: bool,
     /// Grants that were announced to the back, which has not said that it unmapped them.
     announced: BTreeSet<u32>,
-    /// Pages that the cache says the back has, with their grants.
+    /// Pages that the back has mapped according to the cache, with their grants.
     has: BTreeMap<usize, u32>,
     /// Pages that were looked up and not found, and are to be unmapped.
     missed: BTreeSet<usize>,
@@ -112,8 +112,8 @@ impl World {
         self.request = Some((asked, list));
     }
 
-    /// Plays the back's answer: SUCCESS or not, and a status for each entry of a DEL; those of an
-    /// ADD stay as they are.
+    /// Plays the back's answer: SUCCESS or a failure, with a status for each entry of a DEL. The
+    /// statuses of an ADD stay as they are.
     fn reply(&mut self, good: bool, status: impl Fn(usize) -> u16) {
         let adds = matches!(self.request, Some((Ask::Add, _)));
         self.reply_in_part(good, |k| if adds { 0 } else { status(k) });
@@ -312,14 +312,14 @@ enum Step {
     Frame(usize),
     Answer(usize),
     Ask,
-    /// The back answers SUCCESS or not; the number is the seed of the statuses.
+    /// The back answers with SUCCESS (true) or a failure; the number is the seed of the statuses.
     Reply(bool, u16),
     /// The platform reports this grant as in use, or as free.
     Use(u32, bool),
     Full(bool),
     Disconnect(usize),
     Renew(usize),
-    /// The answer is SUCCESS, though some entries failed.
+    /// The back answers with SUCCESS, although this number of entries failed.
     Part(usize),
 }
 

@@ -42,7 +42,7 @@ impl LendRefusal {
     /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
-        format!("queue {queue} goes on without guest copy, by the list {key}: {self}")
+        format!("queue {queue} goes on without guest copy, because of the list {key}: {self}")
     }
 
     /// The reason, as a table of vifs shows it.
