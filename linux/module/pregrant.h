@@ -23,6 +23,8 @@ struct sk_buff;
 #define pregrant_note_memory(n) ((void)0)
 #endif
 
+/* heap.c: allocations in atomic context, of which there must be none. */
+extern atomic_t pregrant_atomic_allocations;
 /* heap.c: allocations of more than a page for which there was no memory. */
 extern atomic_t pregrant_memory_refused;
 
