@@ -104,7 +104,7 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	channels->combined_count = READ_ONCE(dev->queues_up) ?: READ_ONCE(dev->settings.queues);
 }
 
-/* ethtool -L: the front reconnects with this many queues. Not while it is BROKEN. */
+/* ethtool -L: the front reconnects with this many queues, unless it is BROKEN. */
 static int set_channels(struct net_device *netdev, struct ethtool_channels *channels)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);

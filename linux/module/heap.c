@@ -5,9 +5,9 @@
  * bug, which the kernel's log and `atomic_allocations` of ethtool -S show.
  *
  *   at most a page   the core's boxes, keys and texts: kmalloc() with __GFP_NOFAIL waits
- *   more             tables and lists whose length has no bound but the rings': may fail, which the
- *                    core handles as -ENOMEM, and tries again later or does with less
- *   pages to grant   may fail, the same
+ *   more             tables and lists whose length has no bound but the rings': kmalloc() or
+ *                    vmalloc() may fail. The core tries again later, or does with less
+ *   pages to grant   may fail, like tables and lists
  *
  * __GFP_NOFAIL is for what has order 0 or 1 and may sleep, which these are. Reclaim must not wait
  * for this interface, over which the guest may swap, nor for xenwatch, in which probe and remove
@@ -32,8 +32,8 @@ atomic_t pregrant_memory_refused = ATOMIC_INIT(0);
 #define CONTIGUOUS_MAX 64
 
 /*
- * More than a page: a failed set-up is tried again, so no process is killed for it. kvmalloc() with
- * __GFP_RETRY_MAYFAIL would try as hard for contiguous pages.
+ * Allocates more than a page. A failed set-up is tried again, so no process is killed for it.
+ * kvmalloc() with __GFP_RETRY_MAYFAIL would try as hard for contiguous pages.
  */
 static void *allocate_pages(size_t size, gfp_t gfp)
 {

@@ -61,7 +61,7 @@ s64 pk_memory(void)
 	return atomic64_read(&memory);
 }
 
-/* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
+/* Number of bytes in the linear part; the others are in pages, as in what the stack sends. */
 #define TEST_HEAD 128
 
 /* A million frames may take longer than the kernel's watchdog waits. */
