@@ -129,13 +129,14 @@ moved() {
 }
 # combined N: it has so many queues.
 combined() { ask one "ethtool -l eth0 | tail -n 1 | grep -q 'Combined:[[:space:]]*$1$'" || fail "not $1 queues"; }
-# well: the guest's kernel has said nothing bad. It warns where a frame allocates memory in NAPI.
+# well: the guest's kernel has logged nothing bad. It warns once if memory is allocated in atomic context.
 well() {
 	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace|does not let go|did not end|broke the protocol'" || fail "the guest's kernel: $ANSWER"
 	ask one "[ \"\$(cat /proc/sys/kernel/tainted)\" = 12288 ]" || fail "the guest's kernel is tainted otherwise"
 }
-# unload: every grant of the module's is ended.
+# unload: no memory was allocated in atomic context, and every grant of the module's is ended.
 unload() {
+	ask one "ethtool -S eth0 | grep -q 'atomic_allocations: 0$'" || fail "memory was asked for in atomic context"
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || { ask one "dmesg | tail -n 30"; fail "the module stays"; }
 	well
 }

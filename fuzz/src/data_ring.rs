@@ -258,7 +258,8 @@ fn front(tape: &mut Tape<'_>) {
         Granting::Standing,
     );
     let mut front =
-        RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1).expect("memory");
+        RxFront::new(&domains.guest, FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1)
+            .expect("memory");
     front.chain_mut().insert_flagged(AnyFlaggedPath::DataRing(within));
     // Up to here no answer was one of several for a frame.
     let mut whole = true;

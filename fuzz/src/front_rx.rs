@@ -152,10 +152,10 @@ impl Game {
         }
         let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
         let tx_chain = FrontChain::new(tx_area, domains.ordinary(tx_way, Access::ReadOnly, granting));
-        let mut tx = TxFront::new(FrontRing::starting_at(tx_mem, start), tx_chain).expect("memory");
-        let rx_chain = FrontChain::new(rx_area, rx_pages);
+        let rings = (FrontRing::starting_at(tx_mem, start), FrontRing::starting_at(rx_mem, start));
+        let mut tx = TxFront::new(&domains.guest, rings.0, tx_chain).expect("memory");
         let mut game = Self {
-            rx: RxFront::new(FrontRing::starting_at(rx_mem, start), rx_chain, 1).expect("memory"),
+            rx: RxFront::new(&domains.guest, rings.1, FrontChain::new(rx_area, rx_pages), 1).expect("memory"),
             tx_ring: RawRing::new(tx_back, start),
             rx_ring: RawRing::new(rx_back, start),
             chans: [a, b, c, d],

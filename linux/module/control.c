@@ -25,11 +25,11 @@
 #define CLOSE_MS 10000
 #define GONE_MS 1000
 #define CLOSE_POLL_MS 10
-/* From carrier on to gratuitous ARP: linkwatch must have activated the qdisc by then. */
+/* The time from carrier on to gratuitous ARP, in which linkwatch activates the qdisc. */
 #define ANNOUNCE_PAUSE HZ
 /* The interval at which a backend is looked for whose directory cannot be read. */
 #define LOOK_PAUSE HZ
-/* Runs without a pause, and the interval of further ones: a backend can cause runs. */
+/* A backend can cause runs of control: this many need no pause, and later ones this interval. */
 #define RUNS_AT_ONCE 32
 #define RUN_SHARE (HZ / 20 ?: 1)
 
@@ -82,7 +82,7 @@ void pregrant_reset(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
-/* Under `queues_lock`: afterwards no xmit and no NAPI runs. */
+/* Called with `queues_lock` held: pauses the queues. Afterwards no xmit and no NAPI runs. */
 void pregrant_pause(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -111,7 +111,10 @@ void pregrant_pause_and_drop(struct pregrant_device *dev)
 		pregrant_queue_drop_kept(&dev->queues[k]);
 }
 
-/* Under `queues_lock`. Polls each queue once, since events may have been missed. */
+/*
+ * Called with `queues_lock` held: lets xmit and NAPI run, and polls each queue once, since events
+ * may have been missed.
+ */
 void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -248,7 +251,9 @@ static void follow(struct pregrant_device *dev)
 	}
 }
 
-/* Without `control`, since this takes RTNL. */
+/*
+ * Adapts the net_device to a new connection. Called without `control` held, since this takes RTNL.
+ */
 static void update_netdev(struct pregrant_device *dev)
 {
 	unsigned int n = READ_ONCE(dev->queues_up);
@@ -316,7 +321,7 @@ static void announce(struct pregrant_device *dev)
 	mutex_lock(&dev->control);
 }
 
-/* Whether a front of another backend, or none, has the xenstore directory. */
+/* True if a front of another backend, or none, has the xenstore directory. */
 static bool has_lost_directory(struct pregrant_device *dev)
 {
 	return test_bit(PREGRANT_EV_RESET, &dev->events) || pregrant_is_gone(dev);
@@ -444,7 +449,10 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 		start_closing(dev);
 }
 
-/* Jiffies until control has something to do without an event; ULONG_MAX: nothing. */
+/*
+ * Returns the number of jiffies until control has something to do without an event; ULONG_MAX: it
+ * has nothing to do.
+ */
 static unsigned long due_in(struct pregrant_device *dev)
 {
 	u64 at = pregrant_front_begins_at(dev->front);
@@ -462,7 +470,7 @@ static unsigned long due_in(struct pregrant_device *dev)
 	return due;
 }
 
-/* Under `control`: handles events and requests. False: no front to step now. */
+/* Called with `control` held: handles events and requests. False: there is no front to step. */
 static bool has_front(struct pregrant_device *dev)
 {
 	unsigned int queues = xchg(&dev->restart_queues, 0);
@@ -498,7 +506,7 @@ static bool has_front(struct pregrant_device *dev)
 	return false;
 }
 
-/* Called with `control` held: one run for a device with a front. */
+/* Called with `control` held: handles what has happened, and steps the front. */
 static void control(struct pregrant_device *dev)
 {
 	unsigned long due;

@@ -61,18 +61,17 @@ bool pk_trusted(void)
 	return READ_ONCE(trusted);
 }
 
-/* Long enough for a driver domain to restart, by hand too. */
+/* The default is long enough for a driver domain to restart, even by hand. */
 static unsigned int keep_orphans = 300;
 module_param(keep_orphans, uint, 0644);
 MODULE_PARM_DESC(keep_orphans, "seconds that an interface waits for another vif of its address when its driver domain has gone; 0: none");
 
 /* The grants of ten devices with this many queues fit a grant table of 64 pages. */
 #define QUEUES_DEFAULT 4
-#define QUEUES_MAX 64
 
 struct workqueue_struct *pregrant_control;
 
-/* Negative: not a number. */
+/* Reads the module parameter `buffers`. Returns an error code if it is no number. */
 static int buffers_of(u32 *n)
 {
 	if (!strcmp(buffers, "auto")) {
@@ -91,7 +90,7 @@ static struct pregrant_settings settings(void)
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
 		.data_len = data_len, .buffers = n, .cache = pk_private_cache(),
 		.multicast = multicast, .send_on = send_on,
-		/* Shorter frames are in the linear part of the skb. */
+		/* frame.c copies shorter frames to the linear part of the skb. */
 		.rx_in_place = rx_in_place ? max(rx_in_place, 2049u) : 0,
 	};
 }
@@ -109,8 +108,8 @@ static bool parameters_are_good(void)
 		pr_warn("pregrant: pages is none of 1, 2, 4, 8 and 16\n");
 		return false;
 	}
-	if (queues > QUEUES_MAX) {
-		pr_warn("pregrant: queues is above %u\n", QUEUES_MAX);
+	if (queues > PREGRANT_QUEUES_MAX) {
+		pr_warn("pregrant: queues is above %u\n", PREGRANT_QUEUES_MAX);
 		return false;
 	}
 	given = settings();

@@ -11,7 +11,7 @@ static const char *const counters[PREGRANT_COUNTERS] = {
 	"frames", "bytes", "staged", "granted", "persistent", "errors", "dropped", "events_sent",
 };
 static const char *const of_all[] = {
-	"connects", "grants", "grants_ended", "grants_deferred", "memory_refused",
+	"connects", "grants", "grants_ended", "grants_deferred", "atomic_allocations", "memory_refused",
 	"spurious_events", "kept_pages", "tx_in_pieces",
 	"rx_in_place", "rx_pool", "rx_pool_grown", "rx_pool_shrunk", "rx_pool_adds", "rx_pool_dels",
 };
@@ -69,6 +69,7 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	*to++ = atomic64_read(&pregrant_grants);
 	*to++ = atomic64_read(&pregrant_grants_ended);
 	*to++ = atomic64_read(&pregrant_grants_deferred);
+	*to++ = atomic_read(&pregrant_atomic_allocations);
 	*to++ = atomic_read(&pregrant_memory_refused);
 	*to++ = atomic_read(&pregrant_spurious_events);
 	*to++ = READ_ONCE(dev->kept_pages);
@@ -103,7 +104,7 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	channels->combined_count = READ_ONCE(dev->queues_up) ?: READ_ONCE(dev->settings.queues);
 }
 
-/* ethtool -L: the front reconnects with this many queues. Not while it is BROKEN. */
+/* ethtool -L: the front reconnects with this many queues, unless it is BROKEN. */
 static int set_channels(struct net_device *netdev, struct ethtool_channels *channels)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);

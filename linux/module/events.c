@@ -114,7 +114,7 @@ void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 		chan->early |= !idle;
 		return;
 	}
-	/* `early` excuses one event. */
+	/* An event without work does not count if its work was done before. */
 	chan->idle = idle && !chan->early ? chan->idle + 1 : 0;
 	chan->early = false;
 	is_spurious = chan->idle > IDLE_MAX;

@@ -54,7 +54,7 @@ unsigned int pregrant_skb_pages(const struct sk_buff *skb)
 	return n <= PREGRANT_PIECES_MAX ? n : 0;
 }
 
-/* Longer frames have HEAD bytes in the linear part and the rest in pages: no large kmalloc. */
+/* Of longer frames HEAD bytes are in the linear part and the rest is in pages: no large kmalloc. */
 #define LINEAR_MAX 2048
 #define HEAD 256
 
@@ -178,10 +178,10 @@ bool pk_page_is_back(const void *at)
 	return is_back;
 }
 
-/* Compound pages where they are available: fewer allocations. */
+/* Largest order of a compound page: these save allocations, if the kernel has some. */
 #define ORDER_MAX 3
 
-/* Pages for the `left` bytes of a frame: not more than these need. */
+/* Allocates pages for the `left` bytes of a frame, and no more than these need. */
 static struct page *pages_for(size_t left)
 {
 	unsigned int order = min_t(unsigned int, left > PAGE_SIZE ? ilog2(left / PAGE_SIZE) : 0, ORDER_MAX);
@@ -226,13 +226,13 @@ void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
 	}
 }
 
-/* Without any lock held: the stack may send a frame in response. */
+/* Called without any lock held, since the stack may send a frame in response. */
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received)
 {
 	struct sk_buff *skb;
 
 	while ((skb = __skb_dequeue(&received->skbs))) {
-		/* A GSO skb with a full checksum: segmentation needs a partial one. */
+		/* The checksum of a GSO skb must be partial, since segmentation needs that. */
 		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = skb_is_gso(skb) && !blank;
 		bool is_decided;
 

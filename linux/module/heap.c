@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * Memory for the core, which allocates on set-up, on each step and on close: from control, probe or
- * remove, which may sleep. It allocates nothing for a frame.
+ * remove, which may sleep. It allocates nothing for a frame: an allocation in atomic context is a
+ * bug, which the kernel's log and `atomic_allocations` of ethtool -S show.
  *
  *   at most a page   the core's boxes, keys and texts: kmalloc() with __GFP_NOFAIL waits
- *   more             tables and lists whose length has no bound but the rings': may fail, which the
- *                    core handles as -ENOMEM, and tries again later or does with less
- *   pages to grant   may fail, the same
+ *   more             tables and lists whose length has no bound but the rings': kmalloc() or
+ *                    vmalloc() may fail. The core tries again later, or does with less
+ *   pages to grant   may fail, like tables and lists
  *
  * __GFP_NOFAIL is for what has order 0 or 1 and may sleep, which these are. Reclaim must not wait
  * for this interface, over which the guest may swap, nor for xenwatch, in which probe and remove
@@ -24,14 +25,15 @@
 
 #include "pregrant.h"
 
+atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
 atomic_t pregrant_memory_refused = ATOMIC_INIT(0);
 
 /* Up to this many pages are allocated contiguously if possible, which saves TLB entries. */
 #define CONTIGUOUS_MAX 64
 
 /*
- * More than a page: a failed set-up is tried again, so no process is killed for it. kvmalloc() with
- * __GFP_RETRY_MAYFAIL would try as hard for contiguous pages.
+ * Allocates more than a page. A failed set-up is tried again, so no process is killed for it.
+ * kvmalloc() with __GFP_RETRY_MAYFAIL would try as hard for contiguous pages.
  */
 static void *allocate_pages(size_t size, gfp_t gfp)
 {
@@ -40,23 +42,40 @@ static void *allocate_pages(size_t size, gfp_t gfp)
 	return at ? at : __vmalloc(size, gfp | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
 }
 
+/*
+ * Whether the caller may be one that must not sleep: an interrupt, NAPI, a sender, or a task that
+ * holds a spin lock. Without CONFIG_PREEMPT_COUNT a spin lock alone is not seen. With
+ * CONFIG_PREEMPT_RT only in_softirq() sees NAPI and senders.
+ */
+static bool is_atomic(void)
+{
+	return in_atomic() || irqs_disabled() || in_softirq();
+}
+
+static void *allocate(size_t size, gfp_t zero)
+{
+	if (WARN_ON_ONCE(is_atomic())) {
+		atomic_inc(&pregrant_atomic_allocations);
+		return kmalloc(size, GFP_ATOMIC | zero);
+	}
+	might_sleep();
+	if (size <= PAGE_SIZE)
+		return kmalloc(size, GFP_KERNEL | __GFP_NOFAIL | zero);
+	if (!pregrant_may_allocate(PREGRANT_HEAP))
+		return NULL;
+	return allocate_pages(PAGE_ALIGN(size), GFP_KERNEL | zero);
+}
+
 void *pk_alloc(size_t size, size_t align, bool zeroed)
 {
-	gfp_t gfp = GFP_KERNEL | (zeroed ? __GFP_ZERO : 0);
-	void *at = NULL;
+	void *at;
 
-	might_sleep();
-	/* Senders have softirqs disabled, NAPI is one: frames allocate nothing. */
-	WARN_ON_ONCE(in_softirq() || !in_task());
 	if (align > PAGE_SIZE)
 		return NULL;
 	/* kmalloc aligns sizes that are a power of two, and above a page to pages. */
 	if (size <= PAGE_SIZE && align > ARCH_KMALLOC_MINALIGN)
 		size = roundup_pow_of_two(max(size, align));
-	if (size <= PAGE_SIZE)
-		at = kmalloc(size, gfp | __GFP_NOFAIL);
-	else if (pregrant_may_allocate(PREGRANT_HEAP))
-		at = allocate_pages(PAGE_ALIGN(size), gfp);
+	at = allocate(size, zeroed ? __GFP_ZERO : 0);
 	if (!at)
 		atomic_inc(&pregrant_memory_refused);
 	else

@@ -28,7 +28,7 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 	if (!own && !strcmp(name, "state"))
 		dev->backend_unreadable = IS_ERR(value);
 	kfree(name);
-	/* xenstored: the domain is gone, with its directories. */
+	/* xenstored refuses access once the domain is gone, with its directories. */
 	if (!own && PTR_ERR_OR_ZERO(value) == -EACCES)
 		return -ENOENT;
 	if (IS_ERR(value))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* Log, clock, panic. */
+/* What the core needs to log a line, to read the clock and to panic. */
 #include <linux/bug.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-/* Rate-limited per device: a backend can cause these lines. */
+/* Lines are rate-limited per device, since a backend can cause them. */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len)
 {
 	int n = min_t(size_t, len, 256);
@@ -25,7 +25,7 @@ void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len
 		netdev_info(dev->netdev, "%.*s\n", n, text);
 }
 
-/* One line per connection, whichever queues see a fault. */
+/* Logs one line per connection, whichever queues see a fault. */
 void pk_fault(struct pregrant_device *dev, const char *text, size_t len)
 {
 	if (!atomic_xchg(&dev->fault_logged, 1))
@@ -33,7 +33,7 @@ void pk_fault(struct pregrant_device *dev, const char *text, size_t len)
 			   (int)min_t(size_t, len, 256), text);
 }
 
-/* A bug of the core: its state cannot be trusted any more. */
+/* The core has a bug: its state cannot be trusted any more. */
 void pk_panic(const char *text, size_t len)
 {
 	pr_emerg("pregrant: %.*s\n", (int)min_t(size_t, len, 256), text);

@@ -104,7 +104,10 @@ static void pregrant_set_rx_mode(struct net_device *netdev)
 		__dev_mc_sync(netdev, add_multicast, remove_multicast);
 }
 
-/* `all`: a new backend knows no address. Else: only those that were refused for want of room. */
+/*
+ * Asks the backend for multicast addresses. `all`: it is a new backend, which knows none; else only
+ * those addresses are asked for that it had no room for.
+ */
 void pregrant_multicast(struct pregrant_device *dev, bool all)
 {
 	if (!dev->settings.multicast)

@@ -26,9 +26,9 @@
 #include "driver.h"
 
 /*
- * Limit of skb pages that are granted by one device, those included that an earlier connection left
- * mapped: the backend decides for how long. Above it skbs are copied. As many as four queues with
- * one-page rings have slots.
+ * Largest number of skb pages that one device grants at a time, those included that an earlier
+ * connection left mapped, for as long as the backend wants. Above it skbs are copied. Four queues
+ * with one-page rings have as many slots.
  */
 #ifndef KEPT_MAX
 #define KEPT_MAX 1024

@@ -27,7 +27,7 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 	bool is_short;
 
 	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short);
-	/* Too early, or asked already: the next growth counts these frames. */
+	/* If it is too early, or pages are asked for already, the next growth counts the frames. */
 	if (!is_short || test_bit(PREGRANT_EV_GROW_RX, &dev->events) || time_before(jiffies, READ_ONCE(dev->grow_after)))
 		return;
 	set_bit(PREGRANT_EV_GROW_RX, &dev->events);
@@ -66,7 +66,7 @@ void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 		WRITE_ONCE(dev->grow_after, jiffies + (grown > 0 ? GROW_PAUSE : SHORTAGE_PAUSE));
 		clear_bit(PREGRANT_EV_GROW_RX, &dev->events);
 	}
-	/* If skbs have them all, try again later. */
+	/* If skbs have all pages, control is asked again later. */
 	if (shrinks && !pregrant_front_shrink(dev->front))
 		WRITE_ONCE(dev->shrink_after, jiffies + SHORTAGE_PAUSE);
 	pregrant_start_queues(dev);

@@ -23,6 +23,8 @@ struct sk_buff;
 #define pregrant_note_memory(n) ((void)0)
 #endif
 
+/* heap.c: allocations in atomic context, of which there must be none. */
+extern atomic_t pregrant_atomic_allocations;
 /* heap.c: allocations of more than a page for which there was no memory. */
 extern atomic_t pregrant_memory_refused;
 
@@ -42,6 +44,7 @@ struct pregrant_settings {
 	u32 queues, ring_order, data_len, buffers, cache, rx_in_place;
 	bool multicast, send_on;
 };
+#define PREGRANT_QUEUES_MAX 64 /* largest value of `queues` */
 #define PREGRANT_BUFFERS_AUTO U32_MAX /* `buffers`: twice what `cache` bytes hold */
 
 #define PREGRANT_PATH_ROOM 32 /* ETHTOOL_FWVERS_LEN */

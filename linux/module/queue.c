@@ -266,7 +266,10 @@ static int poll_tx(struct pregrant_queue *queue, int budget)
 	return ret;
 }
 
-/* With BH off. False: the ring is full; try again after responses. */
+/*
+ * Asks the backend for a multicast address, or not any more. Called with BH disabled. False: the
+ * ring is full; try again after responses.
+ */
 bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted)
 {
 	struct netdev_queue *txq = txq_of(queue);
@@ -284,7 +287,7 @@ bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], boo
 	return asked;
 }
 
-/* Under `queues_lock`, while the queue is up. */
+/* Reads the counters of TX. Called with `queues_lock` held, while the queue is up. */
 void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS])
 {
 	__netif_tx_lock_bh(txq_of(queue));

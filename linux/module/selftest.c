@@ -9,25 +9,13 @@
 #include <linux/moduleparam.h>
 
 #define pregrant_may_allocate(kind) pk_may_allocate(kind)
-#define pregrant_note_memory(n) note_memory(n)
-#include <linux/preempt.h>
-
-static atomic64_t memory = ATOMIC64_INIT(0);
-static atomic_t for_frames = ATOMIC_INIT(0);
-
-/* Counts allocations, and those made for frames: frames are handled in softirq context. */
-static void note_memory(int n)
-{
-	atomic64_add(n, &memory);
-	if (n > 0 && in_softirq())
-		atomic_inc(&for_frames);
-}
-
+#define pregrant_note_memory(n) atomic64_add(n, &memory)
 #include "pregrant.h"
 
 /* Requests of these kinds fail, from number fail_from to before fail_to. */
 static u32 fail_kinds;
 static u64 asked, fail_from, fail_to;
+static atomic64_t memory = ATOMIC64_INIT(0);
 
 /*
  * kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver
@@ -73,7 +61,7 @@ s64 pk_memory(void)
 	return atomic64_read(&memory);
 }
 
-/* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
+/* Number of bytes in the linear part; the others are in pages, as in what the stack sends. */
 #define TEST_HEAD 128
 
 /* A million frames may take longer than the kernel's watchdog waits. */
@@ -166,8 +154,13 @@ static int __init selftest_init(void)
 	int result = pregrant_selftest_backend() ?: pregrant_selftest_pieces() ?: pregrant_selftest_control() ?:
 		     pregrant_selftest_xdp() ?: pregrant_selftest(frames);
 
-	pr_info("pregrant: selftest %s, %d allocations for frames\n", result ? "failed" : "passed",
-		atomic_read(&for_frames));
+	/* Frames travel with softirqs disabled, as in NAPI. */
+	if (!result && atomic_read(&pregrant_atomic_allocations)) {
+		pr_warn("pregrant: selftest: a frame allocates memory\n");
+		result = -EINVAL;
+	}
+	pr_info("pregrant: selftest %s, %d atomic allocations\n", result ? "failed" : "passed",
+		atomic_read(&pregrant_atomic_allocations));
 	return result;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * backend.c's and keys.c's notes of a front's own state, with a xenstore and events of the test's:
- * xenbus' thread, which reads xenstore and then xbdev->state, never finds a 1 in the one and what
- * the front wrote behind it in the other; and no note of what was written is lost.
+ * Tests how backend.c and keys.c note a front's own state, with a xenstore and events of the
+ * test's own. The thread of xenbus reads xenstore and then xbdev->state: it must never find state 1
+ * in xenstore and a later state of the front in xbdev->state. No note of a written state is lost.
  */
 #define pregrant_backend_find notes_backend_find
 #define pregrant_backend_moved notes_backend_moved

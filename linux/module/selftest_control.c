@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * control.c with a front, a clock and a queue of work of the test's: it waits for no back, runs no
- * more often than its share, gives up pages before it needs memory, and begins afresh where the
- * guest was restored without a word.
+ * Tests control.c with a front, a clock and a work queue of the test's own: it waits for no back,
+ * runs no more often than its share, gives up pages before it needs memory, and makes another front
+ * if the guest was restored and xenbus called no resume function.
  */
 #include <linux/etherdevice.h>
 #include <linux/freezer.h>
@@ -214,13 +214,22 @@ static const char *paced_runs(struct pregrant_device *dev)
 	return next == clock ? NULL : "a device that was left alone waits";
 }
 
-/* Memory is short: a device gives up pages before its step, which may have to wait for memory. */
+/*
+ * Memory is short: a device gives up pages before its step, which may have to wait for memory. That
+ * must not need more than a page, which may be refused.
+ */
 static const char *shortage(struct pregrant_device *dev)
 {
 	unsigned int before = steps;
+	u64 asked;
 
 	set_bit(PREGRANT_EV_SHRINK, &dev->events);
+	pk_fail(PREGRANT_HEAP, 0, ~0ull);
 	run(dev);
+	asked = pk_asked();
+	pk_fail(0, 0, 0);
+	if (asked)
+		return "control asks for more than a page where memory is short";
 	return steps > before && released ? NULL : "a device keeps its pages though memory is short";
 }
 

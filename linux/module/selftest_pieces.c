@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * pieces.c with a table of grants and a ring of the test's: a back that answers for a piece and
- * keeps a page gets no more of them, from any queue, and the device is closed; the kernel warns of
- * that once. A back that the core does not trust gets no page.
+ * Tests pieces.c with a grant table and a ring of the test's own. A back that responds to a request
+ * and keeps its page mapped gets no more pages, from any queue, and the device is closed; the
+ * kernel warns of that once. A back that the core does not trust gets no page.
  *
  *   queue 0, queue 1 --pieces--> the test's table <--keeps some pages-- the test's back
  */

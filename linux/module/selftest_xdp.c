@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * xdp.c with a ring of the test's: another interface's program sends to a queue whose half has gone
- * since it was chosen.
+ * Tests xdp.c with a ring of the test's own: a program of another interface sends to a queue whose
+ * TX half was taken away after the queue was chosen.
  */
 #include <linux/etherdevice.h>
 

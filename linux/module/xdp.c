@@ -357,7 +357,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 		u32 csum = segment->ip_summed == CHECKSUM_PARTIAL ? PREGRANT_CSUM_BLANK : PREGRANT_CSUM_OK;
 
 		next = segment->next;
-		/* Longer than a page, so longer than the MTU. */
+		/* A segment that is longer than a page is longer than the MTU. */
 		if (segment->len > PREGRANT_XDP_FRAME_MAX) {
 			received->queue->rx_dropped++;
 		} else if (pregrant_xdp_place(received, segment->len, csum, &to)) {

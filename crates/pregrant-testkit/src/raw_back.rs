@@ -73,7 +73,8 @@ impl Tx {
         let chans = domains.channel();
         let area = domains.stage_some(way, Access::ReadOnly, 0, buffers).map(|(area, _)| area);
         let pages = domains.ordinary(way, Access::ReadOnly, Granting::PerFrame);
-        let front = TxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages)).expect("memory");
+        let front = TxFront::new(&domains.guest, FrontRing::new(front_ring), FrontChain::new(area, pages))
+            .expect("memory");
         Self { domains, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }
     }
     pub fn send(&mut self, len: usize, offload: Offload) -> usize {
@@ -131,7 +132,8 @@ impl Rx {
             }
         }
         let mut front =
-            RxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages), 1).expect("memory");
+            RxFront::new(&domains.guest, FrontRing::new(front_ring), FrontChain::new(area, pages), 1)
+                .expect("memory");
         front.post(&domains.guest, &chans.0).expect("grants to be had");
         Self { domains, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() }
     }

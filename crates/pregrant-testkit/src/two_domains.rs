@@ -250,7 +250,7 @@ impl TwoDomains {
         let front_ring = FrontRing::starting_at(front_ring, start);
         let (area, buffers) = self.stage(way, Access::ReadOnly, 0).unzip();
         let chain = FrontChain::new(area, self.ordinary(way, Access::ReadOnly, granting));
-        let front = TxFront::new(front_ring, chain).expect("memory");
+        let front = TxFront::new(&self.guest, front_ring, chain).expect("memory");
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (area, half) = self.half(way, Access::ReadOnly).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.out)), front);
@@ -278,7 +278,7 @@ impl TwoDomains {
         let first_id = if after_tx { SLOTS as u16 } else { 0 };
         let (area, buffers) = self.stage(way, Access::ReadWrite, first_id).unzip();
         let chain = FrontChain::new(area, self.ordinary(way, Access::ReadWrite, granting));
-        let front = RxFront::new(front_ring, chain, 1).expect("memory");
+        let front = RxFront::new(&self.guest, front_ring, chain, 1).expect("memory");
         let (ring, _) = BackRing::attach(back_ring, None).expect("a fresh ring");
         let (area, half) = self.half(way, Access::ReadWrite).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.within)), front);

@@ -65,7 +65,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         ring.size(),
         Granting::PerFrame,
     )?;
-    let mut front = TxFront::new(ring, FrontChain::new(None, Some(pages)))?;
+    let mut front = TxFront::new(&guest, ring, FrontChain::new(None, Some(pages)))?;
 
     // The backend maps the same page and binds the same channel.
     let map = host.map(GUEST, &ring_ref, Access::ReadWrite).map_err(|e| e.status.to_string())?;

@@ -7,13 +7,16 @@
 
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{FrontConfig, FrontVif};
-use pregrant::net::path::PathConfig;
+use pregrant::net::front::regions::{Granting, OwnRing, Regions};
+use pregrant::net::front::{FrontConfig, FrontVif, RxFront, TxFront};
+use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
+use pregrant::net::path::{FrontChain, PathConfig};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, GrantTable, InUse, Platform, ReadySet};
 use pregrant::port::{Arena, Offload};
+use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingPages};
 use pregrant::xenbus::front::FrontError;
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use pregrant_testkit::bus::{MapBus, device};
@@ -261,6 +264,47 @@ fn play(case: Case, mut refused: Refused) -> (bool, bool) {
     vif.moves_frames();
     vif.close(&mut refused);
     (was_refused, has_less)
+}
+
+/// Makes one direction of a queue, `new`, while the first list of more than a page is refused, then
+/// the second and so on, until none is: each time no grant is left.
+fn ends_its_grants(new: impl Fn(&Spared) -> Box<dyn FnOnce(&Spared) -> Result<(), PlatformError>>) {
+    for n in 0.. {
+        let xen = LocalXen::new();
+        let guest = Spared(xen.domain(GUEST.0));
+        let make = new(&guest);
+        let mut refused = Refused::from(n, false);
+        let made = refusing(&mut refused, || make(&guest));
+        if refused.count() == 0 {
+            assert!(n > 0 && made.is_ok(), "no list of more than a page was asked for");
+            return;
+        }
+        assert_eq!(made.err().map(|e| e.code), Some(12));
+        assert_eq!(xen.counts().grants, 0, "grants are left after refusal {n}");
+    }
+}
+
+/// Grants a ring of 16 pages, and an ordinary page for each of its slots.
+fn ring_and_pages<K: RingKind>(guest: &Spared) -> (FrontRing<K, OwnRing<K, Spared>>, FrontChain<Spared>) {
+    let mut refs = [GrantRef::NONE; 16];
+    let ring = RingPages::new(guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages"));
+    ring.init();
+    let ring = FrontRing::new(ring);
+    let (regions, granting) = (&mut Regions::new(HOST), Granting::Standing);
+    let pages = OrdinaryPages::new(guest, regions, Access::ReadWrite, ring.size(), granting);
+    (ring, FrontChain::new(None, Some(pages.expect("pages"))))
+}
+
+#[test]
+fn a_direction_for_whose_tables_there_is_no_memory_ends_its_grants() {
+    ends_its_grants(|guest| {
+        let (ring, chain) = ring_and_pages::<NetTx>(guest);
+        Box::new(move |guest| TxFront::new(guest, ring, chain).map(drop))
+    });
+    ends_its_grants(|guest| {
+        let (ring, chain) = ring_and_pages::<NetRx>(guest);
+        Box::new(move |guest| RxFront::new(guest, ring, chain, 1).map(drop))
+    });
 }
 
 #[test]

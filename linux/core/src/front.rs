@@ -109,6 +109,9 @@ pub struct Settings {
 /// The value of `buffers` that asks for as many buffers as hold twice the size of the `cache`. It
 /// is `PREGRANT_BUFFERS_AUTO` in C.
 pub const AUTO: u32 = u32::MAX;
+/// Largest number of queues that C sets: `PREGRANT_QUEUES_MAX`. A list with an entry for each queue
+/// takes at most a page.
+const QUEUES_MAX: usize = 64;
 /// RX pages of a queue that can be added while skbs have others: as many as two rings of one page
 /// have slots.
 const MORE_RX_PAGES: u32 = 512;
@@ -381,6 +384,7 @@ pub unsafe extern "C" fn pregrant_front_stop_queues(front: &mut Front) {
     if front.handed_out.is_empty() {
         return;
     }
+    const { assert!(QUEUES_MAX * size_of::<Option<InPlace>>() <= PAGE_SIZE, "the allocator may refuse more") };
     let kept_in_place = &mut front.kept_in_place;
     let queues = core::mem::take(&mut front.handed_out).into_iter().filter_map(|(tx, rx)| {
         // SAFETY: boxes of `pregrant_front_start_queues`, which are the caller's no more.

@@ -1,6 +1,7 @@
 //! The allocator: `heap.c`. It never refuses what takes at most a page, and may refuse more, for
-//! which the crate therefore asks by functions that can fail. The data path allocates nothing: the
-//! kernel warns otherwise, and the self-test counts.
+//! which the crate therefore asks by functions that can fail. The data path allocates nothing: C
+//! counts allocations in atomic context and warns of the first (`atomic_allocations` of `ethtool
+//! -S`; the self-test fails unless it is 0).
 #![allow(unsafe_code)]
 
 use crate::shim;

@@ -107,7 +107,7 @@ fn verdict(log: &[String]) -> Result<(), String> {
         return Err(format!("the kernel says: {line}"));
     }
     for wanted in
-        ["SELFTEST 0", "selftest passed, 0 allocations for frames", "data_len is no power of two", TAINT]
+        ["SELFTEST 0", "selftest passed, 0 atomic allocations", "data_len is no power of two", TAINT]
     {
         if !log.iter().any(|line| line.contains(wanted)) {
             return Err(format!("the machine did not say {wanted:?}"));
@@ -125,7 +125,7 @@ mod tests {
         let good = [
             "SELFTEST 0",
             "TAINT 12288",
-            "[ 1.0] pregrant: selftest passed, 0 allocations for frames",
+            "[ 1.0] pregrant: selftest passed, 0 atomic allocations",
             "[ 2.0] pregrant: data_len is no power of two",
         ];
         let log = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<Vec<_>>();

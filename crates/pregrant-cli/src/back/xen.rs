@@ -22,6 +22,7 @@ use pregrant::net::back::vif::HOTPLUG_STATUS;
 use pregrant::net::features::{BackFeatures, memory_is_active, unknown_to_netback};
 use pregrant::port::Offloads;
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
+use pregrant::xenbus::key_source::Pairs;
 use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant_host::UnixTransport;
@@ -272,7 +273,7 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     remove_left(&place)?;
     device.unset(xs, INTERFACE)?;
     let hold = Handover::begin(device.clone(), xs)?;
-    let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);
+    let forgotten = device.replace_in_transaction(xs, &Pairs::new(), unknown_to_netback);
     let given = forgotten.map_err(Into::into).and_then(|()| bind_and_plug_in(kernel, id, &place));
     // The kernel took the key when it was unbound, and does not say 4 without it.
     let reported = device.set(xs, HOTPLUG_STATUS, "connected");

@@ -211,9 +211,7 @@ impl<'a, P: Platform> Vif<'a, P> {
         let request = FrontRequest { multicast_control: true, ..FrontRequest::new(vec![queue]) };
         let minute = Some(Duration::from_secs(60));
         device.wait_peer(xs, p.clock(), minute, |s| s == XenbusState::InitWait)?;
-        let pairs = request.pairs();
-        let keys: Vec<(&str, &str)> = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        device.replace_in_transaction(xs, &keys, of_front_connection)?;
+        device.replace_in_transaction(xs, &request.pairs(), of_front_connection)?;
         device.set_state(xs, XenbusState::Connected)?;
         let state = device.wait_peer(xs, p.clock(), minute, |s| s == XenbusState::Connected)?;
         if state != XenbusState::Connected {

@@ -12,14 +12,12 @@ use super::features::{
 };
 #[cfg(not(feature = "research"))]
 use super::path::research::absent;
-use super::path::staging::keys::DataRequest;
 use super::path::{DataRing, Negotiate, PathName, Persistent, Staging};
 #[cfg(feature = "research")]
 use super::path::{Foreign, GuestCopy};
 use crate::error::PlatformError;
-use crate::memory;
 use crate::units::{EvtchnPort, GrantRef};
-use crate::xenbus::key_source::{KeySource, Pairs, flag, needed, number, put};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs, PairsInMemory, flag, needed, number, put};
 use crate::xenbus::ring_keys::{
     NUM_QUEUES, nr_queues, put_order, put_ring, queue_prefix, ring_order, vif_ring,
 };
@@ -98,17 +96,6 @@ impl BackFeatures {
     }
 }
 
-/// Largest number of keys of a vif, without those of its queues.
-const KEYS_OF_VIF: usize = 24;
-
-/// Largest number of keys of a queue.
-fn keys_of_queue(queue: &QueueKeys) -> usize {
-    let lists = [&queue.staging.tx, &queue.staging.rx].into_iter().filter_map(DataRequest::keys);
-    let of_lists = lists.map(|keys| keys.list_refs.len() + 1).sum::<usize>();
-    // An order of each ring, two channels, a data ring, a list of the back's pages.
-    queue.tx_ring.len() + queue.rx_ring.len() + of_lists + 2 + 2 + 1 + 1
-}
-
 impl FrontRequest {
     /// The keys for the front's directory.
     pub fn pairs(&self) -> Pairs {
@@ -119,14 +106,12 @@ impl FrontRequest {
 
     /// The keys for the front's directory, or an error if there is no memory for the list of them.
     pub(crate) fn pairs_in_memory(&self) -> Result<Pairs, PlatformError> {
-        let mut p = memory::room(KEYS_OF_VIF + self.queues.iter().map(keys_of_queue).sum::<usize>())?;
-        let room = p.capacity();
+        let mut p = PairsInMemory::new();
         self.put_all(&mut p);
-        debug_assert_eq!(p.capacity(), room, "a key more than was counted");
-        Ok(p)
+        p.whole()
     }
 
-    fn put_all(&self, p: &mut Pairs) {
+    fn put_all(&self, p: &mut dyn KeySink) {
         put(p, "request-rx-copy", self.rx_copy as u32);
         put(p, "feature-rx-notify", self.rx_notify as u32);
         put(p, "feature-sg", self.sg as u32);

@@ -7,7 +7,6 @@ use super::{Device, DeviceError, KeyError};
 use crate::xenstore::{Access, Client, Permission, Transport};
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 
 /// One end of a device. [`KeySource`] reads the peer's directory; this trait has the rest.
 pub trait DeviceBus: KeySource {
@@ -86,8 +85,7 @@ impl<T: Transport> DeviceBus for StoreBus<'_, T> {
         Ok(self.device.set_state(self.xs, state)?)
     }
     fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), DeviceError> {
-        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        Ok(self.device.replace_in_transaction(self.xs, &pairs, stale)?)
+        Ok(self.device.replace_in_transaction(self.xs, pairs, stale)?)
     }
     fn online(&mut self) -> Result<bool, DeviceError> {
         Ok(self.device.online(self.xs)?)

@@ -234,14 +234,16 @@ impl Device {
     pub fn replace_in_transaction<T: Transport>(
         &self,
         xs: &mut Client<T>,
-        keys: &[(&str, &str)],
+        keys: &[(impl AsRef<str>, impl AsRef<str>)],
         stale: fn(&str) -> bool,
     ) -> Result<(), XsError> {
         xs.transaction(|t| {
             for name in t.directory(&self.own_dir)?.iter().filter(|name| stale(name)) {
                 t.rm(&path::join(&self.own_dir, name))?;
             }
-            keys.iter().try_for_each(|(key, value)| t.write(&path::join(&self.own_dir, key), value))
+            keys.iter().try_for_each(|(key, value)| {
+                t.write(&path::join(&self.own_dir, key.as_ref()), value.as_ref())
+            })
         })
     }
 

@@ -5,6 +5,8 @@
 //! the key and the expected value. A feature with an invalid value counts as absent, and so does a
 //! key with an empty value.
 
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -55,7 +57,44 @@ pub fn flag<S: KeySource>(keys: &mut S, key: &str) -> Result<bool, S::Error> {
 /// Keys and values to be written.
 pub type Pairs = Vec<(String, String)>;
 
-/// Appends a key and its value.
-pub fn put(pairs: &mut Pairs, key: impl ToString, value: impl ToString) {
-    pairs.push((key.to_string(), value.to_string()));
+/// A list to which keys and their values are added.
+pub trait KeySink {
+    /// Adds a key and its value.
+    fn add(&mut self, key: String, value: String);
+}
+
+impl KeySink for Pairs {
+    fn add(&mut self, key: String, value: String) {
+        self.push((key, value));
+    }
+}
+
+/// A list of keys whose memory may be refused, however many keys there are.
+pub(crate) struct PairsInMemory(Result<Pairs, PlatformError>);
+
+impl PairsInMemory {
+    /// An empty list.
+    pub(crate) const fn new() -> Self {
+        Self(Ok(Pairs::new()))
+    }
+
+    /// The whole list, or an error if there was no memory for one of its keys.
+    pub(crate) fn whole(self) -> Result<Pairs, PlatformError> {
+        self.0
+    }
+}
+
+impl KeySink for PairsInMemory {
+    fn add(&mut self, key: String, value: String) {
+        let Ok(pairs) = &mut self.0 else { return };
+        match memory::grow(pairs, 1) {
+            Ok(()) => pairs.push((key, value)),
+            Err(e) => self.0 = Err(e),
+        }
+    }
+}
+
+/// Adds a key and its value.
+pub fn put(to: &mut (impl KeySink + ?Sized), key: impl ToString, value: impl ToString) {
+    to.add(key.to_string(), value.to_string());
 }

@@ -11,7 +11,7 @@
 //! number that is invalid, or larger than the back offered, is an error that names the key; a key
 //! with an empty value counts as absent.
 
-use super::key_source::{KeySource, Pairs, decimal, needed, number, put};
+use super::key_source::{KeySink, KeySource, decimal, needed, number, put};
 use crate::units::GrantRef;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -38,14 +38,14 @@ pub fn ring_key(prefix: &str, k: usize, numbered: bool) -> String {
 }
 
 /// Writes the number of pages of a ring that has several.
-pub fn put_order(p: &mut Pairs, prefix: &str, pages: usize) {
+pub fn put_order(p: &mut dyn KeySink, prefix: &str, pages: usize) {
     if pages > 1 {
         put(p, format!("{prefix}{RING_ORDER}"), pages.ilog2());
     }
 }
 
 /// Writes the pages of a ring.
-pub fn put_ring(p: &mut Pairs, prefix: &str, refs: &[GrantRef]) {
+pub fn put_ring(p: &mut dyn KeySink, prefix: &str, refs: &[GrantRef]) {
     for (k, r) in refs.iter().enumerate() {
         put(p, ring_key(prefix, k, refs.len() > 1), r.0);
     }

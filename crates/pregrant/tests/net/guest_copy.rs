@@ -612,7 +612,7 @@ fn what_is_posted_before_a_grant_fails_is_published() {
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::PerFrame)
         .expect("pages");
     let mut front: RxFront<OwnGrants<PerFrame<Watched>>> =
-        RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages)), 1).unwrap();
+        RxFront::new(&p, FrontRing::new(front_ring), FrontChain::new(None, Some(pages)), 1).unwrap();
     let chan = domains.channel();
     for (more, posted) in [(0, 5), (0, 5), (7, 12)] {
         p.left.set(p.left.get() + more);

@@ -184,7 +184,9 @@ fn a_frame_over_several_slots_is_a_fault() {
     let chans = domains.channel();
     let (mut area, _) = domains.stage(Way::Staging(4096), Access::ReadWrite, 0).expect("buffers");
     area.set_no_sg();
-    let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(Some(area), None), 1).unwrap();
+    let mut front =
+        RxFront::new(&domains.guest, FrontRing::new(front_ring), FrontChain::new(Some(area), None), 1)
+            .unwrap();
     front.post(&domains.guest, &chans.0).expect("no grants");
     let mut r = Rx { domains, front, back: RawBack { ring, rsp_prod: 0 }, chans, arena: Arena::new() };
     assert!((0..r.posted()).all(|k| RxRequest::from_words(r.back.ring.read(k)).gref == 0), "no page");

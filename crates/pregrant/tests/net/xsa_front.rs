@@ -276,7 +276,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
         .expect("pages");
     let mut front: TxFront<OwnGrants<PerFrame<Flaky>>> =
-        TxFront::new(FrontRing::new(front_ring), FrontChain::new(None, Some(pages))).unwrap();
+        TxFront::new(&p, FrontRing::new(front_ring), FrontChain::new(None, Some(pages))).unwrap();
     let mut back = RawBack { ring, rsp_prod: 0 };
     let before = domains.xen.counts().grants;
     let (mut seen, mut refused, mut held) = (0u32, 0, Vec::<LocalMap>::new());

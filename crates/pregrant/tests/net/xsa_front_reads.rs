@@ -121,7 +121,7 @@ fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
         OrdinaryPages::new(&guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing)
             .expect("pages");
     fill(pages.bytes(), PAGE_SIZE);
-    let mut front = RxFront::new(ring, FrontChain::new(staging, Some(pages)), 1).unwrap();
+    let mut front = RxFront::new(&guest, ring, FrontChain::new(staging, Some(pages)), 1).unwrap();
     let chan = domains.channel();
     front.post(&guest, &chan.0).expect("standing grants");
     write(&rewriter.back, now);

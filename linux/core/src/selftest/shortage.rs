@@ -9,6 +9,9 @@
 //! Memory is refused where it is more than a page. A table or list that the core asks for as if it
 //! could not be refused ends this test, and the kernel with it: so it is found. The back and the
 //! test itself get what they ask for.
+//!
+//! Each kind of refusal must reach each front, as an error or as less memory than without it; else
+//! the test fails, since it would show nothing.
 
 use super::*;
 use crate::shim::{CHANNEL, GRANT, HEAP, PAGES, STATE};
@@ -20,17 +23,43 @@ use pregrant::xenbus::XenbusState;
 /// Length of a frame in bytes, and number of frames in each direction.
 const LEN: usize = 64;
 const FRAMES: u64 = 16;
-/// Number of grants per queue for which the test's grant table has room.
-const GRANTS: usize = 4096;
-/// Number of pages that the back offers to keep mapped, in cases with more buffers than slots.
+/// Grants of a queue that the test's table has room for.
+const TABLE_GRANTS: usize = 4096;
+/// Pages that a back keeps mapped where it is asked for more than slots.
 const MAPPED_PAGES: u32 = 4096;
-/// Distance between the numbers of the allocations from which on all are refused: every fifth
-/// allocation begins a case.
-const REST_STRIDE: u64 = 5;
-/// Distance between the numbers of the grants that are refused.
-const GRANT_STRIDE: u64 = 151;
+
+/// Requests of one kind to a front, which are refused one after another.
+struct Kind {
+    kinds: u32,
+    /// One in this number of the requests is refused.
+    stride: u64,
+    /// All requests that follow are refused, too.
+    from_then_on: bool,
+    /// The error if no refusal reaches the front.
+    missed: &'static str,
+}
+
+const fn one(kinds: u32, stride: u64, missed: &'static str) -> Kind {
+    Kind { kinds, stride, from_then_on: false, missed }
+}
+
+const fn all_from_one_on(kinds: u32, stride: u64, missed: &'static str) -> Kind {
+    Kind { kinds, stride, from_then_on: true, missed }
+}
+
+/// These are refused to the fronts of each path.
+const LISTS: Kind = one(HEAP, 1, "no refused list reached a front");
+const SOME_PAGES: Kind = one(PAGES, 29, "no refused page reached a front");
+const SOME_CHANNELS: Kind = one(CHANNEL, 5, "no refused channel reached a front");
+const MEMORY: Kind = all_from_one_on(HEAP | PAGES | CHANNEL, 5, "no shortage of memory reached a front");
+/// These are refused to a few fronts, since it takes longer.
+const EACH_PAGE: Kind = one(PAGES | CHANNEL, 1, "no refused page or channel reached a front");
+const ALL_PAGES: Kind = all_from_one_on(PAGES | CHANNEL, 1, "no shortage of pages reached a front");
+const STATES: Kind = one(STATE, 1, "no refused state reached a front");
+const GRANTS: Kind = one(GRANT, 151, "no refused grant reached a front");
 
 /// A front of the test.
+#[derive(Clone, Copy)]
 struct Case {
     path: &'static [u8],
     queues: u32,
@@ -66,6 +95,20 @@ impl Case {
             send_on: false,
         };
         config(&settings)
+    }
+
+    /// True if a set-up must ask for lists of more than a page. The others have shorter ones, of
+    /// which none can be refused: with rings of one page and pages that stay, lists have an entry
+    /// for each slot. The path `copy` has no more pages than slots, by `persistent` all pages stay,
+    /// and of buffers of 2048 bytes a back's offer, 896 pages, has too few.
+    fn has_long_lists(&self) -> bool {
+        let has_more = match self.path {
+            b"copy" => false,
+            b"staging" | b"auto" => self.buffers > 0 && self.data_len < 2048,
+            _ => self.buffers > 0,
+        };
+        let has_pool = self.in_place && self.path != b"persistent";
+        self.ring_order > 0 || has_pool || has_more
     }
 }
 
@@ -146,8 +189,34 @@ impl Ends {
                 break;
             }
         }
-        calls.make(|| front.shrink_rx(guest, usize::MAX));
-        Ok(front.is_live())
+        self.give_up_pages()?;
+        Ok(self.front.is_live())
+    }
+
+    /// Gives up pages as control does where memory is short: then there may be no list to be had.
+    #[inline(never)]
+    fn give_up_pages(&mut self) -> Result<()> {
+        let Self { front, guest, .. } = self;
+        // SAFETY: it sets what is counted.
+        unsafe { shim::pk_fail(HEAP, 0, u64::MAX) };
+        front.release_idle(guest);
+        front.shrink_rx(guest, usize::MAX);
+        // SAFETY: it reads a number, and ends what was set.
+        let asked = unsafe {
+            let asked = shim::pk_asked();
+            shim::pk_fail(0, 0, 0);
+            asked
+        };
+        if asked == 0 { Ok(()) } else { Err("a front asks for more than a page to give pages up") }
+    }
+
+    /// Number of staging buffers and ordinary pages of all queues.
+    fn memory(&self) -> u32 {
+        let queues = (0..self.front.nr_queues()).filter_map(|i| self.front.queue(i));
+        let of_queue = |q: &FrontQueue<Domain>| {
+            q.tx().chain().buffers() + q.rx().chain().buffers() + q.pages().iter().sum::<u32>()
+        };
+        queues.map(of_queue).sum()
     }
 
     /// Closes the vif while memory is still short, and checks that nothing is left.
@@ -175,11 +244,13 @@ impl Ends {
     }
 }
 
-/// The result of a case.
+/// The result of a set-up.
 struct Outcome {
-    /// True if the front did not get all that it asked for.
+    /// The front was not live at once, or says that it has less than it asked for.
     failed: bool,
     asked: u64,
+    /// Number of staging buffers and ordinary pages of a front that was live at once.
+    memory: u32,
 }
 
 /// A finished test's memory, which the next test reuses.
@@ -210,11 +281,12 @@ fn play_out(
     let mapped_pages = if case.buffers > 0 { MAPPED_PAGES } else { 0 };
     let features = BackFeatures { mapped_pages, ..whole() };
     let mut ends = Ends::new(features, case.config()?, LEN, true, arena);
-    ends.table.lock().make_room((GRANTS * case.queues as usize) << case.ring_order);
+    ends.table.lock().make_room((TABLE_GRANTS * case.queues as usize) << case.ring_order);
     let mut calls = Calls { refusal, asked: 0 };
     let is_live = ends.connect(&mut calls)?;
     let asked = calls.asked;
-    let is_whole = is_live && ends.front.shortage().is_none();
+    let failed = !is_live || ends.front.shortage().is_some();
+    let memory = if is_live { ends.memory() } else { 0 };
     if !is_live && !gives_up {
         let refusal = core::mem::replace(&mut calls.refusal, Refusal::NONE);
         if !ends.connect(&mut calls)? {
@@ -229,29 +301,50 @@ fn play_out(
         }
     }
     ends.disconnect(&mut calls)?;
-    Ok((Outcome { failed: !is_whole, asked }, ends.scratch))
+    Ok((Outcome { failed, asked, memory }, ends.scratch))
 }
 
-/// Runs set-ups until none is left in which something is refused: in each of them one request is
-/// refused, or all requests from one on; the first refused request is `stride` later in each set-up
-/// than in the one before. Returns the number of set-ups, and how many of them failed or got less.
-#[inline(never)]
-fn refuse_each(
-    case: &Case,
-    kinds: u32,
-    (stride, from_then_on): (u64, bool),
-    spare: &mut Spare,
-) -> Result<(u64, u64)> {
-    let (mut tried, mut failed) = (0, 0);
-    loop {
-        let from = tried * stride;
-        let to = if from_then_on { u64::MAX } else { from + 1 };
-        let refusal = Refusal { kinds, from, to };
-        let outcome = attempt(case, refusal, tried % 2 == 1, spare)?;
-        if outcome.asked <= from {
-            return Ok((tried, failed));
+/// The set-ups of one front.
+struct SetUps<'a> {
+    case: Case,
+    /// Number of staging buffers and ordinary pages that it has if nothing is refused.
+    whole: u32,
+    spare: &'a mut Spare,
+}
+
+impl<'a> SetUps<'a> {
+    /// Sets the front up without a refusal.
+    #[inline(never)]
+    fn new(case: Case, spare: &'a mut Spare) -> Result<Self> {
+        match attempt(&case, Refusal::NONE, false, spare)? {
+            Outcome { failed: true, .. } => Err("a set-up fails though nothing is refused"),
+            Outcome { memory: whole, .. } => Ok(Self { case, whole, spare }),
         }
-        (tried, failed) = (tried + 1, failed + u64::from(outcome.failed));
+    }
+
+    /// Sets the front up again and again, each time with another refusal, until none is met.
+    /// Returns the number of set-ups, and how many of them failed or got less.
+    #[inline(never)]
+    fn refuse(&mut self, kind: &Kind) -> Result<(u64, u64)> {
+        let (mut tried, mut reached) = (0, 0);
+        loop {
+            let from = tried * kind.stride;
+            let to = if kind.from_then_on { u64::MAX } else { from + 1 };
+            let refusal = Refusal { kinds: kind.kinds, from, to };
+            let outcome = attempt(&self.case, refusal, tried % 2 == 1, self.spare)?;
+            if outcome.asked <= from {
+                return Ok((tried, reached));
+            }
+            let has_less = outcome.failed || outcome.memory < self.whole;
+            (tried, reached) = (tried + 1, reached + u64::from(has_less));
+        }
+    }
+
+    /// Like [`refuse`](Self::refuse). It is an error if no refusal reaches the front.
+    #[inline(never)]
+    fn must_reach(&mut self, kind: &Kind) -> Result<(u64, u64)> {
+        let (tried, reached) = self.refuse(kind)?;
+        if reached > 0 { Ok((tried, reached)) } else { Err(kind.missed) }
     }
 }
 
@@ -267,46 +360,60 @@ pub fn play() -> Result<()> {
         let cases =
             [slots(1, 0), slots(8, 0), slots(1, 4), in_place, more(64, 28_672), more(2048, MAPPED_PAGES / 2)];
         for case in cases {
-            refuse_memory(&case, &mut spare)?;
+            refuse_memory(SetUps::new(case, &mut spare)?)?;
         }
     }
-    for case in [Case::new(b"auto", 1, 0), Case::new(b"persistent", 1, 0)] {
-        for from_then_on in [false, true] {
-            refuse_each(&case, PAGES | CHANNEL, (1, from_then_on), &mut spare)?;
-        }
-        let (_, failed_states) = refuse_each(&case, STATE, (1, false), &mut spare)?;
-        let (grants, failed_grants) = refuse_each(&case, GRANT, (GRANT_STRIDE, false), &mut spare)?;
-        log::info(
-            NO_DEVICE,
-            format_args!(
-                "selftest of shortages, {}: of {grants} set-ups without a grant {failed_grants} had less",
-                core::str::from_utf8(case.path).unwrap_or_default()
-            ),
-        );
-        if [failed_grants, failed_states].contains(&0) {
-            return Err("no refusal reached a front");
-        }
+    let auto = Case::new(b"auto", 1, 0);
+    let more = Case { data_len: 64, buffers: 2048, ..auto };
+    for case in [auto, Case::new(b"persistent", 1, 0), more] {
+        refuse_others(SetUps::new(case, &mut spare)?)?;
     }
     Ok(())
 }
 
-/// Tests set-ups in which one list of more than a page is refused, and set-ups in which all lists,
-/// pages and channels from one on are refused.
+/// Each list of more than a page is refused once, and some pages and channels; then all memory from
+/// some request on.
 #[inline(never)]
-fn refuse_memory(case: &Case, spare: &mut Spare) -> Result<()> {
-    let &Case { path, queues, ring_order, buffers, .. } = case;
-    let (one, failed_one) = refuse_each(case, HEAP, (1, false), spare)?;
-    let (rest, failed_rest) = refuse_each(case, HEAP | PAGES | CHANNEL, (REST_STRIDE, true), spare)?;
+fn refuse_memory(mut set_ups: SetUps<'_>) -> Result<()> {
+    let (lists, less_lists) = set_ups.refuse(&LISTS)?;
+    let (pages, less_pages) = set_ups.must_reach(&SOME_PAGES)?;
+    let (channels, less_channels) = set_ups.must_reach(&SOME_CHANNELS)?;
+    let (rest, less_rest) = set_ups.must_reach(&MEMORY)?;
+    let Case { path, queues, ring_order, buffers, in_place, .. } = set_ups.case;
     log::info(
         NO_DEVICE,
         format_args!(
-            "selftest of shortages, {}, {queues} queues, {} pages a ring, {buffers} buffers: of {one} set-ups with \
-             one list refused {failed_one} had less, of {rest} with all memory from one on {failed_rest}",
+            "selftest of shortages, {}, {queues} queues, {} pages a ring, {buffers} buffers{}: {less_lists} of {lists} \
+             set-ups had less by a refused list, {less_pages} of {pages} by a page, {less_channels} of {channels} by a \
+             channel, {less_rest} of {rest} by all memory from one on",
             core::str::from_utf8(path).unwrap_or_default(),
             1 << ring_order,
+            if in_place { ", in place" } else { "" },
         ),
     );
-    // To have no more buffers than slots is no shortage.
-    let is_missed = one > 0 && failed_one == 0 && buffers == 0;
-    if is_missed || failed_rest == 0 { Err("no refusal reached a front") } else { Ok(()) }
+    // A refusal that the set-up met must have reached the front, and so must one of a front that
+    // has long lists.
+    let is_met = lists > 0 || set_ups.case.has_long_lists();
+    if is_met && less_lists == 0 { Err(LISTS.missed) } else { Ok(()) }
+}
+
+/// Each page, channel and write of a state is refused once, and some grants; then all pages and
+/// channels from each on.
+#[inline(never)]
+fn refuse_others(mut set_ups: SetUps<'_>) -> Result<()> {
+    let (pages, less_pages) = set_ups.must_reach(&EACH_PAGE)?;
+    let (rest, less_rest) = set_ups.must_reach(&ALL_PAGES)?;
+    let (states, less_states) = set_ups.must_reach(&STATES)?;
+    let (grants, less_grants) = set_ups.must_reach(&GRANTS)?;
+    log::info(
+        NO_DEVICE,
+        format_args!(
+            "selftest of shortages, {}, {} buffers: {less_pages} of {pages} set-ups had less by a refused page or \
+             channel, {less_rest} of {rest} by all from one on, {less_states} of {states} by a state, {less_grants} of \
+             {grants} by a grant",
+            core::str::from_utf8(set_ups.case.path).unwrap_or_default(),
+            set_ups.case.buffers,
+        ),
+    );
+    Ok(())
 }

@@ -93,14 +93,20 @@ impl<P: Platform> RxFront<P> {
     /// those that are lent. `tag` is no other queue's of this vif.
     ///
     /// # Errors
-    /// There is no memory for its tables. Ring and paths are dropped.
+    /// There is no memory for its tables. The grants of the ring and of the paths are ended.
     pub fn new(
+        p: &P,
         ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
         chain: FrontChain<P>,
         tag: u16,
     ) -> Result<Self, PlatformError> {
-        let tables = RxTables::new(ring.size(), &chain, tag)?;
-        Ok(Self::with_tables(ring, chain, tables))
+        match RxTables::new(ring.size(), &chain, tag) {
+            Ok(tables) => Ok(Self::with_tables(ring, chain, tables)),
+            Err(e) => {
+                chain.end_with(p, ring.into_mem());
+                Err(e)
+            }
+        }
     }
 
     /// Like [`new`](Self::new), with tables that were made before.

@@ -182,13 +182,19 @@ impl<P: Platform> TxFront<P> {
     /// than the ring has slots where memory is short, more where there are more buffers.
     ///
     /// # Errors
-    /// There is no memory for its tables. Ring and paths are dropped.
+    /// There is no memory for its tables. The grants of the ring and of the paths are ended.
     pub fn new(
+        p: &P,
         ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
         mut chain: FrontChain<P>,
     ) -> Result<Self, PlatformError> {
-        let tables = TxTables::new(ring.size(), &mut chain)?;
-        Ok(Self::with_tables(ring, chain, tables))
+        match TxTables::new(ring.size(), &mut chain) {
+            Ok(tables) => Ok(Self::with_tables(ring, chain, tables)),
+            Err(e) => {
+                chain.end_with(p, ring.into_mem());
+                Err(e)
+            }
+        }
     }
 
     /// Like [`new`](Self::new), with tables that were made before.

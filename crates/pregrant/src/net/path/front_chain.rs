@@ -14,9 +14,10 @@ use super::path_name::PathName;
 use super::staging::front::StagingArea;
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
-use crate::net::front::regions::{Granted, Regions};
+use crate::net::front::regions::{Granted, OwnRing, Regions};
 use crate::net::front::tx_slots::Ids;
-use crate::platform::Platform;
+use crate::platform::{GrantPool, Platform};
+use crate::ring::RingKind;
 use alloc::vec::Vec;
 
 /// The paths of one direction of a front's queue, in the order in which they are tried.
@@ -293,6 +294,16 @@ impl<P: Platform> FrontChain<P> {
     /// Returns the chain's memory to `regions`.
     pub fn release(self, p: &P, regions: &mut Regions<P>) {
         self.give_back(&mut |granted| regions.put(p, granted));
+    }
+
+    /// Ends the grants of the chain's memory and of its ring, for a queue that could not be made. A
+    /// page that the back uses already stays granted, and is never used again.
+    #[cold]
+    pub(crate) fn end_with<K: RingKind>(self, p: &P, ring: OwnRing<K, P>) {
+        let _ = p.grants().release(ring.into_pages());
+        self.give_back(&mut |granted| {
+            let _ = granted.release(p);
+        });
     }
 
     /// Takes the chain apart and returns its granted pages.

@@ -19,7 +19,7 @@ use super::active_lists::ActiveLists;
 use super::keys::Requests;
 use crate::net::features::FrontRequest;
 use crate::platform::Platform;
-use crate::xenbus::key_source::{KeySource, Pairs};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs};
 use alloc::string::String;
 
 /// How the two ends of a vif agree to use a path, by keys in xenstore.
@@ -44,7 +44,7 @@ pub trait Negotiate {
     fn asked(wanted: Self::Wanted, offer: &Self::Offer, can_name: bool) -> Self::Wanted;
     /// Writes the request of a front as keys: for all queues together, and for each queue, whose
     /// keys begin with the given prefix.
-    fn put_request(request: &Self::Request, queues: &[(&str, &Self::QueueRequest)], pairs: &mut Pairs);
+    fn put_request(request: &Self::Request, queues: &[(&str, &Self::QueueRequest)], pairs: &mut dyn KeySink);
     /// Reads the request of a front that got this offer. `queues`: the prefix of each queue's keys.
     fn read_request<S: KeySource>(
         keys: &mut S,

@@ -7,7 +7,7 @@
 use super::keys::Requests;
 use crate::units::{DomId, GrantRef};
 use crate::xenbus::KeyError;
-use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put, stated};
+use crate::xenbus::key_source::{KeySink, KeySource, decimal, flag, put, stated};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec;
@@ -57,7 +57,7 @@ fn ring_request<S: KeySource>(keys: &mut S, at: &str, name: &str) -> Result<Ring
 }
 
 /// Writes the requests as keys.
-pub(super) fn put_ring_requests(pairs: &mut Pairs, queues: &[(&str, &RingRequest)], name: &str) {
+pub(super) fn put_ring_requests(pairs: &mut dyn KeySink, queues: &[(&str, &RingRequest)], name: &str) {
     for (at, request) in queues {
         if let RingRequest::Index(gref) = request {
             put(pairs, format!("{at}{name}"), gref.0);

@@ -27,7 +27,7 @@ use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::data_ring::ORDER_MIN;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySource, Pairs};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
@@ -55,7 +55,7 @@ impl Negotiate for DataRing {
     fn asked(wanted: Option<u32>, max_order: &u32, _can_name: bool) -> Option<u32> {
         wanted.map(|order| order.min(*max_order)).filter(|order| *order >= ORDER_MIN)
     }
-    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut dyn KeySink) {
         put_ring_requests(pairs, queues, keys::INDEX_REF);
     }
     fn read_request<S: KeySource>(

@@ -10,7 +10,7 @@ use crate::net::path::any_back::AnyPath;
 use crate::net::path::keys::Requests;
 use crate::net::path::request_keys::flag_request;
 use crate::platform::{Access, Platform};
-use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs, flag, put};
 use alloc::string::String;
 
 /// The path `persistent`, as the two ends negotiate it.
@@ -36,7 +36,7 @@ impl Negotiate for Persistent {
     fn asked(wanted: bool, offer: &bool, _can_name: bool) -> bool {
         wanted && *offer
     }
-    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
+    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut dyn KeySink) {
         put(pairs, FEATURE, u32::from(*request));
     }
     fn read_request<S: KeySource>(

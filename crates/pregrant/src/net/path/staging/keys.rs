@@ -17,7 +17,7 @@ use crate::platform::MapError;
 use crate::units::GrantRef;
 use crate::xenbus::KeyError;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put, stated};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs, decimal, flag, put, stated};
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -172,7 +172,7 @@ pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> 
 }
 
 /// Writes what a front asks for.
-pub(super) fn put_requests(p: &mut Pairs, request: Request, queues: &[(&str, &Lists)]) {
+pub(super) fn put_requests(p: &mut dyn KeySink, request: Request, queues: &[(&str, &Lists)]) {
     if !queues.iter().any(|(_, lists)| lists.has_keys()) {
         return;
     }
@@ -208,7 +208,7 @@ pub(super) fn read_requests<S: KeySource>(
 }
 
 /// Writes what a front asks for of a queue in one direction.
-fn put_request(p: &mut Pairs, at: &str, dir: &str, request: &DataRequest) {
+fn put_request(p: &mut dyn KeySink, at: &str, dir: &str, request: &DataRequest) {
     let Some(data) = request.keys() else { return };
     for (k, r) in data.list_refs.iter().enumerate() {
         put(p, format!("{at}{dir}-data-ref{k}"), r.0);

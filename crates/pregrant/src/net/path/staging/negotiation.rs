@@ -30,7 +30,7 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::xenbus::KeyError;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySource, Pairs};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -54,7 +54,7 @@ impl Negotiate for Staging {
     fn asked(wanted: Buffers, offer: &Offer, _can_name: bool) -> Buffers {
         wanted.offered_by(offer)
     }
-    fn put_request(request: &Request, queues: &[(&str, &Lists)], pairs: &mut Pairs) {
+    fn put_request(request: &Request, queues: &[(&str, &Lists)], pairs: &mut dyn KeySink) {
         keys::put_requests(pairs, *request, queues);
     }
     fn read_request<S: KeySource>(

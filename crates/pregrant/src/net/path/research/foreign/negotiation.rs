@@ -22,7 +22,7 @@ use crate::net::path::request_keys::flag_request;
 use crate::net::path::{AnyFrontPath, FrontChain, Negotiate};
 use crate::platform::Platform;
 use crate::wire::netif::RX_FOREIGN;
-use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs, flag, put};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::{IntoIter, Vec};
@@ -50,7 +50,7 @@ impl Negotiate for Foreign {
     fn asked(wanted: bool, offer: &bool, can_name: bool) -> bool {
         wanted && *offer && can_name
     }
-    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
+    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut dyn KeySink) {
         if *request {
             put(pairs, REQUEST, 1);
         }

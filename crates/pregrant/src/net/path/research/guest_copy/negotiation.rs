@@ -29,7 +29,7 @@ use crate::ring::{NetRx, RingKind};
 use crate::units::PAGE_SIZE;
 use crate::wire::ring::ring_size;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
+use crate::xenbus::key_source::{KeySink, KeySource, Pairs, flag, put};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -55,7 +55,7 @@ impl Negotiate for GuestCopy {
     fn asked(wanted: bool, offer: &bool, _can_name: bool) -> bool {
         wanted && *offer
     }
-    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut dyn KeySink) {
         put_ring_requests(pairs, queues, LIST_REF);
     }
     fn read_request<S: KeySource>(
