@@ -15,6 +15,7 @@
 
 use crate::units::GrantRef;
 use alloc::boxed::Box;
+use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -277,16 +278,17 @@ impl<M> MappedPages<M> {
         if n == 0 {
             return;
         }
-        let mut idle: Vec<(u32, u32)> = (0..)
+        // Heaps and not sorts: the peer chose the order, in which a sort may recurse.
+        let mut oldest: BinaryHeap<(u32, u32)> = (0..)
             .zip(&self.pages)
             .filter(|(_, page)| page.held == 0)
             .map(|(at, page)| (self.batch.wrapping_sub(page.used), at))
             .collect();
-        idle.sort_unstable_by(|a, b| b.cmp(a));
-        idle.truncate(n);
+        let mut places: BinaryHeap<u32> = (0..n).map_while(|_| oldest.pop()).map(|(_, at)| at).collect();
         // From the end, so that the places of those still to be moved stay valid.
-        idle.sort_unstable_by_key(|&(_, at)| core::cmp::Reverse(at));
-        out.extend(idle.into_iter().map(|(_, at)| self.take(at)));
+        while let Some(at) = places.pop() {
+            out.push(self.take(at));
+        }
     }
 
     fn take(&mut self, at: u32) -> M {

@@ -12,11 +12,13 @@ use crate::wire::netif::TxResponse;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// A frame that waits: its answers, and its token if it is held.
+/// A frame that waits, with the number of its answers.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     nr_rsps: u16,
-    held: Option<Token>,
+    token: Token,
+    /// Whether a path still holds pages of it.
+    is_held: bool,
     /// Whether the frame was passed to the port.
     given: bool,
 }
@@ -25,6 +27,8 @@ struct Waiting {
 #[derive(Debug)]
 pub struct LateAnswers {
     rsps: VecDeque<TxResponse>,
+    /// By increasing tokens: batches have increasing serial numbers, and frames of a batch
+    /// increasing indices.
     frames: VecDeque<Waiting>,
     given: u32,
 }
@@ -53,24 +57,21 @@ impl LateAnswers {
         for i in 0..batch.nr_frames {
             let rsps = batch.answers_of(i);
             self.rsps.extend(rsps);
-            let held = (batch.held >> i & 1 != 0).then(|| batch.token(i));
+            let is_held = batch.held >> i & 1 != 0;
             let given = batch.given() >> i & 1 != 0;
             self.given += u32::from(given);
-            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, held, given });
+            let token = batch.token(i);
+            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, token, is_held, given });
         }
     }
 
     /// Marks frames that their paths have released.
     pub fn release(&mut self, done: &mut Vec<Token>) {
-        done.sort_unstable();
-        for f in &mut self.frames {
-            if let Some(n) = f.held
-                && done.binary_search(&n).is_ok()
-            {
-                f.held = None;
+        for token in done.drain(..) {
+            if let Ok(at) = self.frames.binary_search_by_key(&token, |frame| frame.token) {
+                self.frames[at].is_held = false;
             }
         }
-        done.clear();
     }
 
     /// Takes the answers of the oldest frames that are done, whole frames only, at most `most`
@@ -79,7 +80,7 @@ impl LateAnswers {
         out.clear();
         let before = self.given;
         while let Some(f) = self.frames.front() {
-            if f.held.is_some() || out.len() + f.nr_rsps as usize > most {
+            if f.is_held || out.len() + f.nr_rsps as usize > most {
                 break;
             }
             out.extend(self.rsps.drain(..f.nr_rsps as usize));

@@ -89,9 +89,13 @@ impl<P: Platform> Chain<P> {
     /// Makes a chain of `paths` in this `order`, then `copy`. If a path serves every frame, the
     /// paths after it keep no pages mapped.
     pub fn new(order: &[PathName], paths: impl IntoIterator<Item = AnyPath<P>>) -> Self {
-        let mut ahead: Vec<_> = paths.into_iter().filter(|path| path.name() != COPY).collect();
-        let place = |path: &AnyPath<P>| order.iter().position(|name| *name == path.name());
-        ahead.sort_by_key(|path| place(path).unwrap_or(usize::MAX));
+        let place =
+            |path: &AnyPath<P>| order.iter().position(|name| *name == path.name()).unwrap_or(usize::MAX);
+        let mut ahead = Vec::new();
+        for path in paths.into_iter().filter(|path| path.name() != COPY) {
+            let at = ahead.partition_point(|other| place(other) <= place(&path));
+            ahead.insert(at, path);
+        }
         if ChainParts::of(&ahead).serves_all {
             ahead.retain(|path| !path.parts().kept_pages);
         }

@@ -10,6 +10,7 @@
 use crate::shm::SharedBytes;
 use crate::units::GrantRef;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN, REFS, RING_ORDER, half_bytes};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -90,9 +91,10 @@ impl IndexPage {
 
     /// The references of `in` and of `out`; None for a half that is not wanted.
     pub fn validate(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
-        let mut sorted: Vec<u32> = self.refs.iter().copied().filter(|gref| *gref != 0).collect();
-        sorted.sort_unstable();
-        let twice: Vec<u32> = sorted.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
+        // Sets and not a sort: the front chose the order, in which a sort may recurse.
+        let mut once = BTreeSet::new();
+        let twice: BTreeSet<u32> =
+            self.refs.iter().copied().filter(|gref| *gref != 0 && !once.insert(*gref)).collect();
         let (within, out) = self.refs.split_at(self.refs.len() / 2);
         [within, out].map(|half| {
             if half.iter().all(|gref| *gref == 0) {
@@ -101,7 +103,7 @@ impl IndexPage {
             if let Some(page) = half.iter().position(|gref| *gref == 0) {
                 return Err(IndexFault::NoReference { page });
             }
-            match half.iter().find(|gref| twice.binary_search(gref).is_ok()) {
+            match half.iter().find(|gref| twice.contains(gref)) {
                 Some(gref) => Err(IndexFault::Twice(GrantRef(*gref))),
                 None => Ok(Some(half.iter().copied().map(GrantRef).collect())),
             }

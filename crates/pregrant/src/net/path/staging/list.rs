@@ -13,6 +13,7 @@ use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -177,8 +178,6 @@ pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result
         return Err(ListFault::Empty);
     }
     let bytes = len.buffer_bytes() as usize;
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_unstable_by_key(|&i| entries.get(i).map(|e| (e.gref, e.offset)));
     for (entry, e) in entries.iter().enumerate() {
         let expected = first_id.wrapping_add(entry as u16);
         if e.id != expected {
@@ -188,15 +187,17 @@ pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result
             return Err(ListFault::PastPage { entry, offset: e.offset });
         }
     }
-    for w in order.windows(2) {
-        let (a, b) = (entries[w[0]], entries[w[1]]);
-        if a.gref == b.gref && a.offset as usize + bytes > b.offset as usize {
-            return Err(ListFault::Overlap { entry: w[0].max(w[1]), other: w[0].min(w[1]) });
+    // A set and not a sort: the front chose the order, in which a sort may recurse so deep that it
+    // ends a kernel's stack.
+    let order: BTreeSet<_> = entries.iter().zip(0usize..).map(|(e, at)| (e.gref, e.offset, at)).collect();
+    for (&(gref, offset, at), &(next_gref, next_offset, next)) in order.iter().zip(order.iter().skip(1)) {
+        if gref == next_gref && offset as usize + bytes > next_offset as usize {
+            return Err(ListFault::Overlap { entry: at.max(next), other: at.min(next) });
         }
     }
     // Grants in the order in which the list first names them: the front's pages are then mapped in
     // their own order.
-    let mut pages: alloc::collections::BTreeMap<u32, u32> = alloc::collections::BTreeMap::new();
+    let mut pages: BTreeMap<u32, u32> = BTreeMap::new();
     let mut refs = Vec::new();
     let place = entries
         .iter()

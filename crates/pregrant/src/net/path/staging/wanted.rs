@@ -5,6 +5,7 @@
 
 use super::keys::{Offer, SENT_ON_SINCE};
 use super::list::DataLen;
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -71,17 +72,13 @@ impl Buffers {
             return vec![self];
         }
         let few = Self { buffers: 0, max_pages: 0, ..self };
-        let mut lens: Vec<Option<DataLen>> = offered
+        let shorter: BTreeSet<Option<DataLen>> = offered
             .iter()
             .filter(|len| Some(**len) < longest && !len.copy_only())
             .map(|len| Some(*len))
             .collect();
-        lens.sort_unstable();
-        lens.dedup();
-        lens.reverse();
-        lens.truncate(SHORTER_MAX);
         let first = [longest, longest].into_iter().skip(usize::from(few == self));
-        let lens = first.chain(lens).chain([None]);
+        let lens = first.chain(shorter.into_iter().rev().take(SHORTER_MAX)).chain([None]);
         let few_of = |len| Self { tx: self.tx.min(len), rx: self.rx.min(len), ..few };
         let mut all: Vec<_> = lens.map(few_of).collect();
         all.iter_mut().take(1).for_each(|first| *first = self);
