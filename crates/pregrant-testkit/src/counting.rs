@@ -22,8 +22,8 @@ use std::ptr::null_mut;
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static LIVE: Cell<isize> = const { Cell::new(0) };
-    /// Set while calls are refused memory.
-    static REFUSED: Cell<Refused> = const { Cell::new(Refused::none()) };
+    /// Some while calls are refused memory.
+    static REFUSED: Cell<Option<Refused>> = const { Cell::new(None) };
 }
 
 /// Bytes that are never refused.
@@ -35,18 +35,17 @@ pub struct Refused {
     from: u64,
     to: u64,
     asked: u64,
-    is_on: bool,
 }
 
 impl Refused {
     /// Nothing.
     pub const fn none() -> Self {
-        Self { from: 0, to: 0, asked: 0, is_on: false }
+        Self { from: 0, to: 0, asked: 0 }
     }
 
     /// The `n`-th, or all from it on.
     pub const fn from(n: u64, then_on: bool) -> Self {
-        Self { from: n, to: if then_on { u64::MAX } else { n + 1 }, asked: 0, is_on: false }
+        Self { from: n, to: if then_on { u64::MAX } else { n + 1 }, asked: 0 }
     }
 
     /// How many were.
@@ -57,28 +56,27 @@ impl Refused {
 
 /// Makes a call whose allocations are refused.
 pub fn refusing<T>(refused: &mut Refused, call: impl FnOnce() -> T) -> T {
-    REFUSED.set(Refused { is_on: true, ..*refused });
+    REFUSED.set(Some(*refused));
     let came = call();
-    *refused = Refused { is_on: false, ..REFUSED.replace(Refused::none()) };
+    *refused = REFUSED.take().unwrap_or(*refused);
     came
 }
 
 /// Makes a call, within such a one, of which none is refused.
 pub fn spared<T>(call: impl FnOnce() -> T) -> T {
-    let refused = REFUSED.replace(Refused::none());
+    let refused = REFUSED.take();
     let came = call();
     REFUSED.set(refused);
     came
 }
 
 fn is_refused(bytes: usize) -> bool {
-    let asks = |refused: &Cell<Refused>| {
-        let now = refused.get();
-        if !now.is_on || bytes <= PAGE {
-            return false;
+    let asks = |refused: &Cell<Option<Refused>>| match refused.get() {
+        Some(now) if bytes > PAGE => {
+            refused.set(Some(Refused { asked: now.asked + 1, ..now }));
+            (now.from..now.to).contains(&now.asked)
         }
-        refused.set(Refused { asked: now.asked + 1, ..now });
-        (now.from..now.to).contains(&now.asked)
+        _ => false,
     };
     REFUSED.try_with(asks).unwrap_or(false)
 }
