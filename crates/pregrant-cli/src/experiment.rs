@@ -9,6 +9,7 @@
 
 use crate::usage::Usage;
 use clap::builder::PossibleValue;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 use std::ffi::OsString;
 
@@ -26,16 +27,22 @@ pub struct ExperimentArgs {
     pub keys: Vec<String>,
 }
 
-/// Replaces each experiment on the command line by the hidden option that it names.
-///
-/// # Errors
-/// A key that the command does not have, or an experiment that is written as an option.
-pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, Usage> {
-    let mut leaf = command;
+/// Returns the command that a command line calls: `program`, or one of its subcommands.
+pub fn called<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
+    let mut leaf = program;
     for name in args.iter().skip(1) {
         let Some(below) = name.to_str().and_then(|name| leaf.find_subcommand(name)) else { break };
         leaf = below;
     }
+    leaf
+}
+
+/// Replaces each experiment on the command line by the hidden option of the called command that it
+/// names.
+///
+/// # Errors
+/// A key that the command does not have, or an experiment that is written as an option.
+pub fn expand(leaf: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, Usage> {
     let mut out = Vec::new();
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
@@ -50,7 +57,7 @@ pub fn expand(command: &Command, args: Vec<OsString>) -> Result<Vec<OsString>, U
                 Some(pair) => out.push(option(leaf, &pair.to_string_lossy())?),
                 None => out.push(arg),
             }
-        } else if let Some(key) = written_as_option(leaf, text) {
+        } else if let Some(key) = experiment_of(leaf, text).and_then(Arg::get_long) {
             return Err(Usage::new(format_args!(
                 "--{key} is an experiment, which no operator needs: write it as --experiment {key}=VALUE"
             )));
@@ -73,30 +80,66 @@ pub fn is_given_as_key(arg: &Arg, matches: &ArgMatches) -> bool {
     is_experiment(arg) || values.any(|value| hidden(arg).any(|one| value == one.get_name()))
 }
 
-/// Rewrites a text of the parser, which shows experiments as the options that they are for the
-/// parser. The result shows them as the user types them: `--experiment hook=ACTION` instead of
-/// `--hook <ACTION>`.
-pub fn as_written(command: &Command, text: &str) -> String {
-    let mut written = text.to_string();
-    for arg in command.get_arguments().filter(|arg| is_experiment(arg)) {
-        let key = arg.get_long().unwrap_or_default();
-        let (option, value) = match arg.get_value_names() {
-            Some([name, ..]) if !is_switch(arg) => (format!("--{key} <{name}>"), name.as_str()),
-            _ => (format!("--{key}"), ON),
+/// Rewrites an error of the parser about the called command, in which experiments are the options
+/// that they are for the parser. The result names them as the user types them: `--experiment
+/// hook=ACTION` instead of `--hook <ACTION>`. Everything else that the user typed stays as it is.
+pub fn as_written(leaf: &Command, mut error: clap::Error) -> clap::Error {
+    let kinds = match error.kind() {
+        // The unknown argument is the user's own word.
+        ErrorKind::UnknownArgument => &[ContextKind::SuggestedArg][..],
+        _ => &[ContextKind::InvalidArg, ContextKind::PriorArg],
+    };
+    let of_user = |option: &String| experiment_of(leaf, option).map_or_else(|| option.clone(), written);
+    for &kind in kinds {
+        let value = match error.get(kind) {
+            Some(ContextValue::String(option)) => ContextValue::String(of_user(option)),
+            Some(ContextValue::Strings(options)) => {
+                ContextValue::Strings(options.iter().map(of_user).collect())
+            }
+            _ => continue,
         };
-        written = written.replace(&option, &format!("--experiment {key}={value}"));
+        error.insert(kind, value);
     }
-    command.get_subcommands().fold(written, |written, below| as_written(below, &written))
+    if let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) {
+        let usage = usage.to_string();
+        let of_user = usage_as_written(leaf, &usage);
+        // Else it keeps its colours.
+        if of_user != usage {
+            error.insert(ContextKind::Usage, ContextValue::StyledStr(of_user.into()));
+        }
+    }
+    error
 }
 
-/// Returns the key of an experiment that the user wrote as an option of its own.
-fn written_as_option<'a>(command: &'a Command, text: &str) -> Option<&'a str> {
-    let name = text.strip_prefix("--")?.split('=').next()?;
-    command
-        .get_arguments()
-        .filter(|arg| is_experiment(arg))
-        .filter_map(Arg::get_long)
-        .find(|key| *key == name)
+/// Rewrites the parser's line of usage, which has no word of the user's. It names an experiment
+/// only where another one requires it.
+fn usage_as_written(leaf: &Command, usage: &str) -> String {
+    let experiments = leaf.get_arguments().filter(|arg| is_experiment(arg));
+    experiments.fold(usage.to_string(), |usage, arg| usage.replace(&of_parser(arg), &written(arg)))
+}
+
+/// Returns the experiment that is written as an option of its own, by the user or by the parser:
+/// `--KEY`, `--KEY=VALUE` or `--KEY <NAME>`.
+fn experiment_of<'a>(command: &'a Command, option: &str) -> Option<&'a Arg> {
+    let key = option.strip_prefix("--")?.split(['=', ' ']).next();
+    command.get_arguments().filter(|arg| is_experiment(arg)).find(|arg| arg.get_long() == key)
+}
+
+/// Returns an experiment as the user writes it, with the name of its value.
+fn written(arg: &Arg) -> String {
+    format!("--experiment {}={}", arg.get_long().unwrap_or_default(), value_name(arg).unwrap_or(ON))
+}
+
+/// Returns an experiment as the parser shows it, with the name of its value.
+fn of_parser(arg: &Arg) -> String {
+    let value = value_name(arg).map(|name| format!(" <{name}>")).unwrap_or_default();
+    format!("--{}{value}", arg.get_long().unwrap_or_default())
+}
+
+/// Returns the name of an option's value; None: it is a switch.
+fn value_name(arg: &Arg) -> Option<&str> {
+    let name = arg.get_value_names().and_then(|names| names.first());
+    name.filter(|_| !is_switch(arg)).map(|name| name.as_str())
 }
 
 fn is_switch(arg: &Arg) -> bool {
@@ -205,8 +248,8 @@ mod tests {
 
     fn of(line: &str) -> Result<String, String> {
         let program = Command::new("pregrant").subcommands(commands());
-        let args = line.split(' ').map(OsString::from).collect();
-        let out = expand(&program, args).map_err(|e| e.to_string())?;
+        let args: Vec<_> = line.split(' ').map(OsString::from).collect();
+        let out = expand(called(&program, &args), args).map_err(|e| e.to_string())?;
         Ok(out.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" "))
     }
 
@@ -237,15 +280,18 @@ mod tests {
         assert_eq!([distance("io", "io"), distance("hok", "hook"), distance("", "abc")], [0, 1, 3]);
     }
 
+    /// Returns what the program says when it refuses this command line.
+    fn refusal(line: &str) -> String {
+        let program = Command::new("pregrant").subcommands(commands());
+        let args: Vec<_> = line.split(' ').map(OsString::from).collect();
+        let leaf = called(&program, &args);
+        let error = program.clone().try_get_matches_from(expand(leaf, args).unwrap()).unwrap_err();
+        as_written(leaf, error).to_string()
+    }
+
     /// Errors that come from the parser itself name experiments as the user writes them.
     #[test]
     fn an_error_names_the_key_and_not_the_option_of_the_parser() {
-        let program = Command::new("pregrant").subcommands(commands());
-        let of = |line: &str| {
-            let args = expand(&program, line.split(' ').map(OsString::from).collect()).unwrap();
-            let error = program.clone().try_get_matches_from(args).unwrap_err().to_string();
-            as_written(&program, &error)
-        };
         for (line, parts) in [
             ("pregrant front --tap x --experiment hook=x", ["--experiment hook=ACTION", "pass, drop"]),
             (
@@ -253,13 +299,28 @@ mod tests {
                 ["--experiment rx-only=on", "--experiment tx-data-len=N"],
             ),
             ("pregrant back --experiment copy-below=x", ["--experiment copy-below=BYTES", "invalid"]),
+            ("pregrant back --copy-belo 256", ["'--copy-belo'", "'--experiment copy-below=BYTES'"]),
+            ("pregrant front --tap x --experiment match=icmp-echo", ["required", "--experiment hook=ACTION"]),
         ] {
-            let why = of(line);
+            let why = refusal(line);
             assert!(parts.iter().all(|part| why.contains(part)), "{line}: {why}");
             assert!(
                 !why.contains("--hook ") && !why.contains("--rx-only") && !why.contains("--copy-below"),
                 "{why}"
             );
+        }
+    }
+
+    /// A value is shown as the user typed it, also where it resembles an experiment.
+    #[test]
+    fn an_error_shows_a_value_as_it_was_typed() {
+        for (line, part) in [
+            ("pregrant front --tap x --experiment hook=--rx-only", "invalid value '--rx-only'"),
+            ("pregrant blkback --rx-only", "unexpected argument '--rx-only'"),
+            ("pregrant front --tap x -- --hook", "unexpected argument '--hook'"),
+        ] {
+            let why = refusal(line);
+            assert!(why.contains(part), "{line}: {why}");
         }
     }
 

@@ -32,9 +32,11 @@ struct PathParser<V> {
 }
 
 impl<V> PathParser<V> {
-    /// Returns the path of this name, if it is not built into this program.
-    fn absent(&self, name: &str) -> Option<PathName> {
-        name.parse().ok().filter(|path| !(self.is_built)(*path))
+    /// Returns the path of this name, and how it moves frames, if it is not built into this
+    /// program.
+    fn absent(&self, name: &str) -> Option<(PathName, &'static str)> {
+        let path = name.parse().ok().filter(|path| !(self.is_built)(*path))?;
+        Some((path, of_the_laboratory(path)?))
     }
 }
 
@@ -43,7 +45,9 @@ impl<V: TypedValueParser> TypedValueParser for PathParser<V> {
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<V::Value, Error> {
         match value.to_str().and_then(|name| self.absent(name)) {
-            Some(path) => Err(Error::raw(ErrorKind::ValueValidation, refusal(path)).with_cmd(command)),
+            Some((path, what)) => {
+                Err(Error::raw(ErrorKind::ValueValidation, refusal(path, what)).with_cmd(command))
+            }
             None => self.of_table.parse_ref(command, arg, value),
         }
     }
@@ -54,19 +58,30 @@ impl<V: TypedValueParser> TypedValueParser for PathParser<V> {
     }
 }
 
+/// Returns how a path of the laboratory moves frames, and why real Xen refuses it; None for a path
+/// that each program has.
+fn of_the_laboratory(path: PathName) -> Option<&'static str> {
+    match path {
+        PathName::GuestCopy => Some(
+            "the guest copies received frames out of pages that its backend lends; real Xen refuses it, for Linux's gntalloc takes \
+             back pages that a guest still has mapped",
+        ),
+        PathName::Foreign => Some(
+            "the backend maps the whole memory of a guest; real Xen refuses it to all but privileged domains, and it leaves no \
+             isolation between the two",
+        ),
+        PathName::Staging
+        | PathName::DataRing
+        | PathName::GrefMapping
+        | PathName::Persistent
+        | PathName::Map
+        | PathName::Copy => None,
+    }
+}
+
 /// Returns the error text that says why this program does not have a path, and which program has
 /// it.
-fn refusal(path: PathName) -> String {
-    let what = match path {
-        PathName::GuestCopy => {
-            "the guest copies received frames out of pages that its backend lends; real Xen refuses it, for Linux's gntalloc takes \
-             back pages that a guest still has mapped"
-        }
-        _ => {
-            "the backend maps the whole memory of a guest; real Xen refuses it to all but privileged domains, and it leaves no \
-             isolation between the two"
-        }
-    };
+fn refusal(path: PathName, what: &str) -> String {
     format!(
         "--path {path} is not in this program: by it {what}. It is measured in the laboratory, without Xen: pregrant-lab back and \
          pregrant-lab front, with --loopback DIR --path {path}\n"
@@ -98,6 +113,9 @@ mod tests {
             let why = parsed.unwrap_err();
             assert!(why.contains(&format!("--path {path}")) && why.contains("pregrant-lab back"), "{why}");
             assert_eq!(names, ["copy"]);
+        }
+        for path in PathName::ALL {
+            assert_eq!(of_the_laboratory(path).is_none(), without(path), "{path}");
         }
         assert_eq!(of("copy", without).0, Ok(PathName::Copy));
         assert!(of("nonesuch", without).0.is_err_and(|why| why.contains("nonesuch")));

@@ -18,27 +18,18 @@ pub const WRONG_USAGE: u8 = 2;
 /// Wrong usage ends the process.
 pub fn parse<C: CommandFactory + FromArgMatches>(name: &str) -> (C, Given) {
     let command = one_screen(C::command());
-    let args = experiment::expand(&command, std::env::args_os().collect()).unwrap_or_else(|usage| {
+    let args: Vec<_> = std::env::args_os().collect();
+    let called = experiment::called(&command, &args);
+    let args = experiment::expand(called, args).unwrap_or_else(|usage| {
         screen::say(format_args!("{name}: {usage}"));
         std::process::exit(i32::from(WRONG_USAGE))
     });
-    let matches = command.clone().try_get_matches_from(args).unwrap_or_else(|e| refused(&command, &e));
+    let matches = command
+        .clone()
+        .try_get_matches_from(args)
+        .unwrap_or_else(|error| experiment::as_written(called, error).exit());
     let given = Given::of(&command, &matches, experiment::is_given_as_key);
     (C::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()), given)
-}
-
-/// Ends the process as clap does. The text shows experiments as the user writes them.
-fn refused(command: &Command, error: &clap::Error) -> ! {
-    if !error.use_stderr() {
-        error.exit(); // help, which was asked for
-    }
-    let text = error.to_string();
-    let written = experiment::as_written(command, &text);
-    if written == text {
-        error.exit();
-    }
-    screen::say(written.trim_end());
-    std::process::exit(error.exit_code())
 }
 
 /// Adds two helps to the command and its subcommands: `--help` has a line for each option and fits

@@ -87,6 +87,10 @@ impl LineBudget {
         }
     }
 
+    pub fn error(&self, text: Arguments<'_>) {
+        self.say(Level::Error, text);
+    }
+
     pub fn warn(&self, text: Arguments<'_>) {
         self.say(Level::Warn, text);
     }

@@ -2,7 +2,6 @@
 
 use pregrant::GrantRef;
 use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2, V1_PER_PAGE, V2_PER_PAGE};
-use std::str::FromStr;
 
 pregrant::named! {
     /// The version of the grant tables of a machine's domains.
@@ -13,16 +12,6 @@ pregrant::named! {
         V1 = "v1",
         /// Version 2, whose status of use is a word apart from the grant.
         V2 = "v2",
-    }
-}
-
-impl FromStr for GrantTableVersion {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|version| version.name() == text);
-        let known = || Self::ALL.map(Self::name).join(", ");
-        found.ok_or_else(|| format!("{text:?} is not a version of grant tables; known are {}", known()))
     }
 }
 

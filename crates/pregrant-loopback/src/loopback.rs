@@ -197,7 +197,7 @@ impl Platform for Loopback {
             static LINES: LineBudget = LineBudget::new();
             let text =
                 format_args!("loopback: cannot attach one more thread to {}: {e}", self.core.user.domid);
-            LINES.say(log::Level::Error, text);
+            LINES.error(text);
             errno("attach one more thread to the domain", e.errno())
         })
     }

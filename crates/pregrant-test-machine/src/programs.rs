@@ -4,7 +4,7 @@
 //! Cargo gives the path of a program only to the tests of its own package. So they are looked for
 //! where the test's own program is: `target/PROFILE/deps/NAME-HASH` is a test,
 //! `target/PROFILE/pregrant` a program. Any command that builds the workspace builds both, as
-//! `cargo xtask test` and `cargo test` do.
+//! `cargo xtask test` and `cargo test --workspace` do.
 
 use std::path::PathBuf;
 use std::process::Command;

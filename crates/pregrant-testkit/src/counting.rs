@@ -23,7 +23,7 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static LIVE: Cell<isize> = const { Cell::new(0) };
     /// The allocations that are refused on this thread, while [`refusing`] makes a call.
-    static REFUSED: Cell<Refused> = const { Cell::new(Refused::none()) };
+    static REFUSED: Cell<Option<Refused>> = const { Cell::new(None) };
 }
 
 /// Allocations of at most this many bytes are never refused.
@@ -35,18 +35,17 @@ pub struct Refused {
     from: u64,
     to: u64,
     asked: u64,
-    is_on: bool,
 }
 
 impl Refused {
     /// Refuses no allocation.
     pub const fn none() -> Self {
-        Self { from: 0, to: 0, asked: 0, is_on: false }
+        Self { from: 0, to: 0, asked: 0 }
     }
 
     /// Refuses the `n`-th allocation, or with `then_on` that one and all after it.
     pub const fn from(n: u64, then_on: bool) -> Self {
-        Self { from: n, to: if then_on { u64::MAX } else { n + 1 }, asked: 0, is_on: false }
+        Self { from: n, to: if then_on { u64::MAX } else { n + 1 }, asked: 0 }
     }
 
     /// Returns how many allocations were refused.
@@ -57,28 +56,27 @@ impl Refused {
 
 /// Makes a call in which the allocations that `refused` selects fail.
 pub fn refusing<T>(refused: &mut Refused, call: impl FnOnce() -> T) -> T {
-    REFUSED.set(Refused { is_on: true, ..*refused });
+    REFUSED.set(Some(*refused));
     let came = call();
-    *refused = Refused { is_on: false, ..REFUSED.replace(Refused::none()) };
+    *refused = REFUSED.take().unwrap_or(*refused);
     came
 }
 
 /// Makes a call in which no allocation is refused, within a call of [`refusing`].
 pub fn spared<T>(call: impl FnOnce() -> T) -> T {
-    let refused = REFUSED.replace(Refused::none());
+    let refused = REFUSED.take();
     let came = call();
     REFUSED.set(refused);
     came
 }
 
 fn is_refused(bytes: usize) -> bool {
-    let asks = |refused: &Cell<Refused>| {
-        let now = refused.get();
-        if !now.is_on || bytes <= PAGE {
-            return false;
+    let asks = |refused: &Cell<Option<Refused>>| match refused.get() {
+        Some(now) if bytes > PAGE => {
+            refused.set(Some(Refused { asked: now.asked + 1, ..now }));
+            (now.from..now.to).contains(&now.asked)
         }
-        refused.set(Refused { asked: now.asked + 1, ..now });
-        (now.from..now.to).contains(&now.asked)
+        _ => false,
     };
     REFUSED.try_with(asks).unwrap_or(false)
 }

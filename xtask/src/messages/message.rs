@@ -60,7 +60,6 @@ const VERBS: &[&str] = &[
     "set",
     "start",
     "stop",
-    "the front must",
     "to",
     "truncate",
     "try",

@@ -7,12 +7,11 @@
 //! A text whose last clause says what to do has its remedy in itself. `cargo xtask ci tidy`
 //! refuses a message without a remedy, a remedy without a message, and a page that is out of date.
 //!
-//! Remedies are not methods (`fn remedy()`) of error enums, because an enum has only a third of the
-//! texts: of some 380 on the page 92 are lines of the log, and about 160 are made with `format!`
-//! where a call failed, with the path, key or device that only that place knows. Those would need
-//! this table all the same, so that a remedy would stand in one of two places; and the page would
-//! have to be made from the methods' source too. A variant without a remedy is refused here, as the
-//! compiler would.
+//! Remedies are not methods (`fn remedy()`) of error enums, because most texts are of no enum: they
+//! are lines of the log, or are made with `format!` where a call failed, with the path, key or
+//! device that only that place knows. Those would need this table all the same, so that a remedy
+//! would stand in one of two places; and the page would have to be made from the methods' source
+//! too. A variant without a remedy is refused here, as the compiler would.
 
 mod message;
 mod page;
@@ -86,8 +85,14 @@ fn offences(messages: &[Message], table: &Table) -> Vec<String> {
             format!("{path}: {text:?} has no remedy: say in it after `;` what to do, or in {TABLE}")
         })
         .collect();
-    let stale = table.stale(messages).into_iter();
-    offences.extend(stale.map(|text| format!("{TABLE}: {text:?} is no message of the source")));
+    let stale = table.stale(messages);
+    let unshown = table.unshown(messages).into_iter().filter(|key| !stale.contains(key));
+    offences.extend(unshown.map(|key| {
+        format!(
+            "{TABLE}: the remedy of {key:?} is never shown, since the text or its file's row says what to do: leave it out"
+        )
+    }));
+    offences.extend(stale.iter().map(|text| format!("{TABLE}: {text:?} is no message of the source")));
     offences
 }
 
@@ -107,6 +112,8 @@ mod tests {
         let messages = [message("the disk is full"), message("the disk is gone; attach it again")];
         assert_eq!(offences(&messages, &table("the disk is full").unwrap()), [""; 0]);
         assert_eq!(offences(&messages, &table("the disk is hot").unwrap()).len(), 2);
+        let twice = offences(&messages[1..], &table("the disk is gone; attach it again").unwrap());
+        assert!(twice.len() == 1 && twice[0].contains("never shown"), "{twice:?}");
     }
 
     #[test]

@@ -16,9 +16,9 @@ pub fn text(messages: &[Message], table: &Table) -> String {
     for (kind, title, what) in
         [(Kind::Line, "Lines in the log", "line"), (Kind::Error, "What errors say", "error")]
     {
-        let mut rows: BTreeMap<String, (Vec<String>, &str)> = BTreeMap::new();
+        let mut rows: BTreeMap<String, (Vec<String>, String)> = BTreeMap::new();
         for message in messages.iter().filter(|message| message.kind == kind) {
-            let remedy = table.remedy(message).unwrap_or("");
+            let remedy = table.remedy(message).unwrap_or_default();
             let (places, _) = rows.entry(table.seen(message)).or_insert((Vec::new(), remedy));
             if !places.contains(&message.place()) {
                 places.push(message.place());
@@ -26,7 +26,7 @@ pub fn text(messages: &[Message], table: &Table) -> String {
         }
         let _ = write!(page, "\n## {title}\n\n| {what} | what to do | from |\n|---|---|---|\n");
         for (text, (places, remedy)) in rows {
-            let _ = writeln!(page, "| {} | {} | {} |", code(&text), cell(remedy), places.join(", "));
+            let _ = writeln!(page, "| {} | {} | {} |", code(&text), cell(&remedy), places.join(", "));
         }
     }
     page

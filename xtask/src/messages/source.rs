@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   lines    warn!("..."), error!("..."), say(Level::Warn, &"..."), (Level::Warn, format!("..."))
+//!            LINES.warn(format_args!("...")), LINES.error(format_args!("..."))
 //!            let level = if .. { Level::Info } else { Level::Warn }; log.say(level, &"...")
 //!            file.complain(..); fn line(..) { format!("...") } of a path's refusal, fn strange(..)
 //!   errors   #[error("...")], Err(format!("...")), map_err(|e| format!("...")), ok_or_else(..),
@@ -106,14 +107,27 @@ fn messages(path: &str, text: &str) -> Vec<Message> {
 
 /// The tokens up to the first module of tests; one that is a file of its own ends nothing.
 fn without_tests(mut tokens: Vec<Token>) -> Vec<Token> {
-    let is_tests = |w: &[Token]| {
-        let is_of_tests = w[0].is_ident("cfg") && w[2].is_ident("test") && w[3].is_mark(')');
-        is_of_tests && w[5].is_ident("mod") && w[7].is_mark('{')
+    let is_tests = |at: &usize| {
+        let [cfg, _, test, close, _, item @ ..] = &tokens[*at..] else { return false };
+        cfg.is_ident("cfg") && test.is_ident("test") && close.is_mark(')') && is_module(item)
     };
-    if let Some(at) = tokens.windows(8).position(is_tests) {
+    if let Some(at) = (0..tokens.len()).find(is_tests) {
         tokens.truncate(at);
     }
     tokens
+}
+
+/// Whether these tokens begin with a module, of any visibility, that is written out.
+fn is_module(item: &[Token]) -> bool {
+    let item = match item {
+        [public, open, rest @ ..] if public.is_ident("pub") && open.is_mark('(') => {
+            let close = rest.iter().position(|token| token.is_mark(')'));
+            close.map_or(rest, |close| &rest[close + 1..])
+        }
+        [public, rest @ ..] if public.is_ident("pub") => rest,
+        item => item,
+    };
+    matches!(item, [module, _, open, ..] if module.is_ident("mod") && open.is_mark('{'))
 }
 
 struct File {
@@ -135,7 +149,9 @@ impl File {
             "warn" | "error" if self.is_mark(at + 1, '!') && self.is_mark(at + 2, '(') => {
                 self.said(self.group(at + 2))
             }
-            "warn" | "complain" if at > 0 && self.is_mark(at - 1, '.') && self.is_mark(at + 1, '(') => {
+            "warn" | "error" | "complain"
+                if at > 0 && self.is_mark(at - 1, '.') && self.is_mark(at + 1, '(') =>
+            {
                 self.said(self.group(at + 1))
             }
             "Level" if matches!(self.ident(at + 2), Some("Warn" | "Error")) => {
@@ -369,6 +385,10 @@ mod tests {
         assert_eq!(lines("log.say(log::Level::Error, &format_args!(\"a is {e} gone\"))"), ["a is {e} gone"]);
         assert_eq!(lines("let note = |e| (Level::Warn, format!(\"a is {e} gone\"));"), ["a is {e} gone"]);
         assert_eq!(lines("LINES.warn(format_args!(\"a is \\\n   really gone\"))"), ["a is really gone"]);
+        assert_eq!(
+            lines("LINES.error(format_args!(\"a is {e} gone\")); reply.error(errno(e))"),
+            ["a is {e} gone"]
+        );
         assert_eq!(lines("log.say(Level::Info, &\"a is gone\"); log.say(Level::Warn, &e);"), [""; 0]);
     }
 
@@ -431,6 +451,11 @@ mod tests {
     fn tests_and_short_texts_are_left_out() {
         assert_eq!(lines("log::warn!(\"{id}: {e}\");"), [""; 0]);
         assert_eq!(lines("#[cfg(test)]\nmod tests { fn f() { log::warn!(\"a is gone\") } }"), [""; 0]);
+        for public in ["pub", "pub(super)", "pub(in a::b)"] {
+            let tests =
+                format!("#[cfg(test)]\n{public} mod tests {{ fn f() {{ log::warn!(\"a is gone\") }} }}");
+            assert_eq!(lines(&tests), [""; 0], "{public}");
+        }
         let elsewhere = "#[cfg(test)]\nmod tests;\nfn f() { log::warn!(\"a is gone\") }";
         assert_eq!(lines(elsewhere), ["a is gone"]);
     }

@@ -6,6 +6,9 @@
 //!   remedy = "What to do."             remedy = "What to do."   of errors; a line has its own
 //!   seen = "vif 0 of ...: {text}"      the line or error that it is a part of, where it is a part
 //! ```
+//! `seen` or `remedy` may be absent. A remedy that the page never shows, since the text itself or
+//! the file's row says what to do, is refused: it would get out of date unseen.
+//!
 //! The file is a small part of TOML: these two tables with basic strings, and a comment above them.
 
 use super::message::{Kind, Message, words};
@@ -27,7 +30,8 @@ struct Entry {
     key: String,
     /// The text as an operator sees it; `{text}` is the text in the source.
     seen: Option<String>,
-    remedy: String,
+    /// What to do; None: the text itself says it, or the row of its file.
+    remedy: Option<String>,
 }
 
 /// All remedies, in the file's order.
@@ -46,12 +50,7 @@ impl Table {
             match (line.trim(), table.entries.last_mut()) {
                 ("[[message]]" | "[[file]]", _) => {
                     let of_file = line.trim() == "[[file]]";
-                    table.entries.push(Entry {
-                        of_file,
-                        key: String::new(),
-                        seen: None,
-                        remedy: String::new(),
-                    });
+                    table.entries.push(Entry { of_file, key: String::new(), seen: None, remedy: None });
                 }
                 ("", _) => {}
                 (comment, None) if comment.starts_with('#') => {
@@ -63,7 +62,7 @@ impl Table {
                     let value = basic_string(value).ok_or_else(|| wrong("expected a string in quotes"))?;
                     match (key, entry.of_file) {
                         ("text", false) | ("path", true) => entry.key = value,
-                        ("remedy", _) => entry.remedy = value,
+                        ("remedy", _) => entry.remedy = Some(value),
                         ("seen", of_file) if !of_file || value.contains(TEXT_HERE) => {
                             entry.seen = Some(value)
                         }
@@ -74,8 +73,14 @@ impl Table {
                 _ => return Err(wrong("expected [[message]] or [[file]]")),
             }
         }
-        match table.entries.iter().find(|entry| entry.key.is_empty() || entry.remedy.is_empty()) {
-            Some(entry) => Err(format!("docs/messages.toml: an entry lacks a key or a remedy: {entry:?}")),
+        let is_empty = |entry: &&Entry| {
+            let has_text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+            entry.key.is_empty() || !(has_text(&entry.remedy) || has_text(&entry.seen))
+        };
+        match table.entries.iter().find(is_empty) {
+            Some(entry) => {
+                Err(format!("docs/messages.toml: an entry lacks a key, or both seen and remedy: {entry:?}"))
+            }
             None => Ok(table),
         }
     }
@@ -84,9 +89,12 @@ impl Table {
         let mut text = self.head.clone();
         for Entry { of_file, key, seen, remedy } in &self.entries {
             let (table, name) = if *of_file { ("file", "path") } else { ("message", "text") };
-            let seen = seen.iter().map(|seen| format!("seen = {}\n", quoted(seen))).collect::<String>();
-            let _ =
-                write!(text, "\n[[{table}]]\n{name} = {}\n{seen}remedy = {}\n", quoted(key), quoted(remedy));
+            let _ = write!(text, "\n[[{table}]]\n{name} = {}\n", quoted(key));
+            for (name, value) in [("seen", seen), ("remedy", remedy)] {
+                if let Some(value) = value {
+                    let _ = writeln!(text, "{name} = {}", quoted(value));
+                }
+            }
         }
         text
     }
@@ -99,12 +107,44 @@ impl Table {
         [own, files.max_by_key(|entry| entry.key.len())]
     }
 
-    /// The remedy: the text's own, else that of its entry, else that of its file. A placeholder is
-    /// none.
-    pub fn remedy<'a>(&'a self, message: &'a Message) -> Option<&'a str> {
+    /// The entry of a text whose remedy is its own, and not its file's.
+    fn with_remedy<'a>(&'a self, message: &Message) -> Option<&'a Entry> {
         let [own, file] = self.of(message);
-        let said = message.own_remedy().filter(|said| own.is_none() || !is_placeholder(said));
-        said.or(own.or(file).map(|entry| entry.remedy.as_str()))
+        own.filter(|own| own.remedy.is_some() && file.is_none_or(|file| file.remedy != own.remedy))
+    }
+
+    /// The remedy that a text has in itself, if that is no placeholder for which its entry has a
+    /// remedy.
+    fn said<'a>(&self, message: &'a Message) -> Option<&'a str> {
+        let has_entry = self.with_remedy(message).is_some();
+        message.own_remedy().filter(|said| !has_entry || !is_placeholder(said))
+    }
+
+    /// The remedy: the text's own, else that of its entry, else that of its file. The text's own is
+    /// shown as an operator sees it.
+    pub fn remedy(&self, message: &Message) -> Option<String> {
+        let [own, _] = self.of(message);
+        if let Some(said) = self.said(message) {
+            let whole = own.and_then(|own| own.seen.clone()).filter(|seen| !seen.contains(TEXT_HERE));
+            let seen = whole.map(|text| Message { text, ..message.clone() });
+            return Some(seen.as_ref().and_then(Message::own_remedy).unwrap_or(said).into());
+        }
+        self.entry(message).and_then(|entry| entry.remedy.clone())
+    }
+
+    /// The entry that has the remedy of a text which has none in itself.
+    fn entry<'a>(&'a self, message: &Message) -> Option<&'a Entry> {
+        let [_, file] = self.of(message);
+        self.with_remedy(message).or(file.filter(|file| file.remedy.is_some()))
+    }
+
+    /// The keys of the remedies that no message shows.
+    pub fn unshown(&self, messages: &[Message]) -> Vec<&str> {
+        let without = messages.iter().filter(|message| self.said(message).is_none());
+        let shown: Vec<&Entry> = without.filter_map(|message| self.entry(message)).collect();
+        let is_shown = |entry: &Entry| shown.iter().any(|one| std::ptr::eq(*one, entry));
+        let unshown = self.entries.iter().filter(|entry| entry.remedy.is_some() && !is_shown(entry));
+        unshown.map(|entry| entry.key.as_str()).collect()
     }
 
     /// The text as an operator sees it: where it is a part, with what it is a part of.
@@ -130,8 +170,8 @@ impl Table {
     pub fn rekey(&mut self, messages: &[Message], is_from: impl Fn(&str, &Message) -> bool) {
         let free: Vec<&Message> = messages.iter().filter(|message| self.remedy(message).is_none()).collect();
         let stale = self.stale(messages);
-        let gone =
-            self.entries.iter().zip(0..).filter(|(e, _)| !e.of_file && stale.contains(&e.key.as_str()));
+        let is_gone = |e: &Entry| !e.of_file && e.remedy.is_some() && stale.contains(&e.key.as_str());
+        let gone = self.entries.iter().zip(0..).filter(|(entry, _)| is_gone(entry));
         let pairs = gone.flat_map(|(entry, at)| {
             let place = |message: &Message| if is_from(&entry.key, message) { SAME_FILE } else { 0.0 };
             free.iter().map(move |m| (likeness(&entry.key, &m.text) + place(m), at, m.text.clone()))
@@ -201,11 +241,11 @@ mod tests {
     #[test]
     fn a_text_s_own_remedy_is_first_and_its_file_s_last() {
         let table = Table::parse(TEXT).unwrap();
-        let remedy = |kind, text: &str| table.remedy(&message(kind, text)).map(str::to_string);
+        let remedy = |kind, text: &str| table.remedy(&message(kind, text));
         assert_eq!(remedy(Kind::Line, "a \"b\" is full of {n} frames").as_deref(), Some("Wait."));
         assert_eq!(remedy(Kind::Error, "something else").as_deref(), Some("Call."));
         let folder = Table::parse(&TEXT.replace("crates/a/src/b.rs", "crates/a/")).unwrap();
-        assert_eq!(folder.remedy(&message(Kind::Error, "something else")), Some("Call."));
+        assert_eq!(folder.remedy(&message(Kind::Error, "something else")).as_deref(), Some("Call."));
         assert_eq!(remedy(Kind::Error, "no device; attach one").as_deref(), Some("attach one"));
         assert_eq!(remedy(Kind::Line, "something else"), None);
     }
@@ -224,8 +264,34 @@ mod tests {
     fn a_placeholder_is_no_remedy() {
         let text = "a mount needs it: {remedy}";
         let table = Table::parse(&format!("[[message]]\ntext = {text:?}\nremedy = \"Load it.\"\n")).unwrap();
-        assert_eq!(table.remedy(&message(Kind::Error, text)), Some("Load it."));
-        assert_eq!(table.remedy(&message(Kind::Error, "a mount: {remedy}")), Some("{remedy}"));
+        assert_eq!(table.remedy(&message(Kind::Error, text)).as_deref(), Some("Load it."));
+        assert_eq!(table.remedy(&message(Kind::Error, "a mount: {remedy}")).as_deref(), Some("{remedy}"));
+    }
+
+    #[test]
+    fn a_text_s_own_remedy_is_shown_as_it_is_seen() {
+        let seen = "[[message]]\ntext = \"{}: gone; make {}\"\nseen = \"{path}: gone; make {directory}\"\n";
+        let table = Table::parse(seen).unwrap();
+        assert_eq!(Table::parse(&table.text()).unwrap(), table);
+        let gone = message(Kind::Error, "{}: gone; make {}");
+        assert_eq!(table.remedy(&gone).as_deref(), Some("make {directory}"));
+        let part = Table::parse(&seen.replace("{path}: gone; make {directory}", "a: {text}. Use b")).unwrap();
+        assert_eq!(part.remedy(&gone).as_deref(), Some("make {}"));
+    }
+
+    #[test]
+    fn a_remedy_that_is_never_shown_is_found() {
+        let row = |text: &str, remedy: &str| format!("[[message]]\ntext = {text:?}\nremedy = {remedy:?}\n");
+        let (own, other) = ("no device; attach one", "no page");
+        let table = |rows: &[String]| Table::parse(&[TEXT.to_string(), rows.concat()].concat()).unwrap();
+        let messages = [message(Kind::Error, own), message(Kind::Error, other), message(Kind::Error, "none")];
+        let full = "a \"b\" is full of {n} frames";
+        assert_eq!(table(&[row(own, "Wait."), row(other, "Wait.")]).unshown(&messages), [full, own]);
+        // The file's row says it.
+        assert_eq!(table(&[row(other, "Call.")]).unshown(&messages), [full, other]);
+        // Each text of the file has a remedy of its own.
+        let file = "crates/a/src/b.rs";
+        assert_eq!(table(&[row(other, "Wait.")]).unshown(&messages[..2]), [full, file]);
     }
 
     #[test]
@@ -235,12 +301,12 @@ mod tests {
         assert_eq!(table.stale(&messages).len(), 1);
         table.rekey(&messages, |_, _| false);
         assert_eq!(table.stale(&messages), [""; 0]);
-        assert_eq!(table.remedy(&messages[1]), Some("Wait."));
+        assert_eq!(table.remedy(&messages[1]).as_deref(), Some("Wait."));
         assert_eq!(table.remedy(&messages[0]), None);
         let others = [message(Kind::Line, "no page"), message(Kind::Line, "all frames are lost")];
         table.rekey(&others, |_, _| false);
         assert_eq!(table.stale(&others).len(), 1);
         table.rekey(&others, |_, message| message.text.contains("frames"));
-        assert_eq!(table.remedy(&others[1]), Some("Wait."));
+        assert_eq!(table.remedy(&others[1]).as_deref(), Some("Wait."));
     }
 }

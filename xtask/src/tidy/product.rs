@@ -1,10 +1,11 @@
-//! The crates that `pregrant` is linked with: a daemon that runs as root in a driver domain has no
-//! TCP/IP stack, no histograms, no pages of HTML, no client of another system's disks and no store
-//! of a machine without Xen, which are the laboratory's. `cargo tree` names them, also those that
-//! another crate brings in.
+//! The crates that `pregrant` is linked with, and their features. A daemon that runs as root in a
+//! driver domain has no TCP/IP stack, no histograms, no pages of HTML, no client of another
+//! system's disks and no store of a machine without Xen, which are the laboratory's. `cargo tree`
+//! lists what the program is linked with, also what another crate brings in.
 //!
-//! Nor has it the feature of the paths that real Xen refuses. That holds for a program that is
-//! built alone: cargo builds a crate with the features of all that is built together.
+//! The program does not have the paths that real Xen refuses either, which are behind a feature of
+//! the core. The check holds for a program that is built alone: cargo builds a crate with the
+//! features that anything built together with it asks for.
 
 use crate::workspace::Workspace;
 
@@ -16,10 +17,10 @@ const PRODUCT: &str = "pregrant-cli";
 const NEVER: [&str; 7] =
     ["smoltcp", "hdrhistogram", "maud", "blkio", "pregrant-xenstored", "pregrant-testbed", "pregrant-lab"];
 
-/// The feature of those paths.
+/// The feature that has the paths which real Xen refuses.
 const RESEARCH: &str = "research";
 
-/// Crates that the program must not be linked with, a line each.
+/// Crates and features that the program must not have, a line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     let mut cargo =
         w.cargo(&["tree", "-p", PRODUCT, "-e", "normal", "--prefix", "none", "--format", "{p} {f}"]);
@@ -30,7 +31,9 @@ pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     Ok(offences(&String::from_utf8_lossy(&out.stdout)))
 }
 
-/// The violations of a dependency tree, which has a line `NAME VERSION` for each crate.
+/// The violations of a dependency tree, which has a line `NAME VERSION (FOLDER) FEATURES` for each
+/// crate. The folder is that of a crate of this workspace; a crate without features has none of the
+/// last column, and one that was listed before ends with `(*)`.
 fn offences(tree: &str) -> Vec<String> {
     let crates: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let linked = NEVER.into_iter().filter(|never| crates.contains(never));

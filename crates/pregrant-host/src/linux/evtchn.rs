@@ -125,7 +125,7 @@ impl Evtchn {
                 ready.others = true;
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(e) => UNREAD.say(log::Level::Error, format_args!("{}: cannot read events: {e}", EVTCHN.path)),
+            Err(e) => UNREAD.error(format_args!("{}: cannot read events: {e}", EVTCHN.path)),
         }
         ready.others || !ready.ports.is_empty()
     }

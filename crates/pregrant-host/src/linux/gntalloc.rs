@@ -83,7 +83,7 @@ unsafe impl GrantPool for Gntalloc {
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
         let failed = |op, e: Errno| PlatformError { op, code: e.raw_os_error() };
         let node = self.node().map_err(|e| {
-            NO_NODE.say(log::Level::Error, format_args!("{e}"));
+            NO_NODE.error(format_args!("{e}"));
             failed("open /dev/xen/gntalloc", e.errno)
         })?;
         let count = u32::try_from(refs.len()).ok().filter(|n| *n > 0);

@@ -129,7 +129,7 @@ unsafe impl PeerMem for Gntdev {
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<PeerMap, MapError> {
         let failed = |errno| MapError { index: None, status: status_of(errno) };
         let node = self.node().map_err(|e| {
-            NO_NODE.say(log::Level::Error, format_args!("{e}"));
+            NO_NODE.error(format_args!("{e}"));
             failed(e.errno)
         })?;
         if refs.is_empty() {

@@ -125,14 +125,14 @@ pub struct NetArgs {
 
 /// The paths that can be measured, each with its description in the help.
 pub const PATHS: &[(PathName, &str)] = &[
-    (PathName::Copy, "Batched grant copy"),
-    (PathName::Map, "Copy of the headers, map and unmap of the rest"),
-    (PathName::Persistent, "Pages that stay mapped once they were seen"),
-    (PathName::GrefMapping, "Pages that the guest asked to keep mapped"),
-    (PathName::Staging, "Buffers granted before the data comes"),
-    (PathName::DataRing, "A circular area granted before the data comes"),
-    (PathName::Foreign, "Any page of a guest that trusts its backend"),
-    (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
+    described(PathName::Copy),
+    described(PathName::Map),
+    described(PathName::Persistent),
+    described(PathName::GrefMapping),
+    described(PathName::Staging),
+    described(PathName::DataRing),
+    described(PathName::Foreign),
+    described(PathName::GuestCopy),
 ];
 
 /// The paths of a guest that only sends to a backend shared with other guests. It maps no pages of
@@ -146,13 +146,19 @@ pub const SENDERS_PATHS: &[(PathName, &str)] = &[
     described(PathName::Foreign),
 ];
 
-/// Returns the row of [`PATHS`] of this name.
-const fn described(name: PathName) -> (PathName, &'static str) {
-    let mut i = 0;
-    while PATHS[i].0 as u8 != name as u8 {
-        i += 1;
-    }
-    PATHS[i]
+/// Returns a path with its description in the help.
+const fn described(path: PathName) -> (PathName, &'static str) {
+    let description = match path {
+        PathName::Copy => "Batched grant copy",
+        PathName::Map => "Copy of the headers, map and unmap of the rest",
+        PathName::Persistent => "Pages that stay mapped once they were seen",
+        PathName::GrefMapping => "Pages that the guest asked to keep mapped",
+        PathName::Staging => "Buffers granted before the data comes",
+        PathName::DataRing => "A circular area granted before the data comes",
+        PathName::Foreign => "Any page of a guest that trusts its backend: the upper bound",
+        PathName::GuestCopy => "Pages that the backend lends: the guest copies (RX)",
+    };
+    (path, description)
 }
 
 /// A path that a row measures, with a second path for what the first does not move.
@@ -205,17 +211,23 @@ impl std::fmt::Display for NetPath {
 
 /// The paths of this bench, each with its description in the help.
 const NET_PATHS: &[(NetPath, &str)] = &[
-    (NetPath::of(PathName::Copy), "Batched grant copy"),
-    (NetPath::of(PathName::Map), "Copy of the headers, map and unmap of the rest"),
-    (NetPath::of(PathName::Persistent), "Pages that stay mapped once they were seen"),
-    (NetPath::of(PathName::GrefMapping), "Pages that the guest asked to keep mapped"),
-    (NetPath::of(PathName::Staging), "Buffers granted before the data comes"),
-    (NetPath::of(PathName::DataRing), "A circular area granted before the data comes"),
-    (NetPath::of(PathName::Foreign), "Any page of a guest that trusts its backend: the upper bound"),
-    (NetPath::of(PathName::GuestCopy), "Pages that the backend lends: the guest copies (RX)"),
-    (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
+    alone(PathName::Copy),
+    alone(PathName::Map),
+    alone(PathName::Persistent),
+    alone(PathName::GrefMapping),
+    alone(PathName::Staging),
+    alone(PathName::DataRing),
+    alone(PathName::Foreign),
+    alone(PathName::GuestCopy),
+    (NetPath::headed(PathName::Copy), "Staging, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
+
+/// Returns a path that moves whole frames, with its description in the help.
+const fn alone(path: PathName) -> (NetPath, &'static str) {
+    let (path, description) = described(path);
+    (NetPath::of(path), description)
+}
 
 /// The waiting modes of both ends, each with its description in the help.
 pub const MODES: &[(Mode, &str)] = &[

@@ -18,7 +18,6 @@ mod handle;
 pub use handle::{Handle, HandleError};
 
 use handle::{Command, CommandQueue};
-use log::Level;
 use pregrant::DomId;
 use pregrant::xenstore::codec;
 use pregrant_host::line_budget::LineBudget;
@@ -215,10 +214,7 @@ impl Xenstored {
                 Command::Connect(fd, domid) => {
                     if let Err(e) = self.add_connection(fd, domid) {
                         static LINES: LineBudget = LineBudget::new();
-                        LINES.say(
-                            Level::Error,
-                            format_args!("xenstored: dropped a new connection of {domid}: {e}"),
-                        );
+                        LINES.error(format_args!("xenstored: dropped a new connection of {domid}: {e}"));
                     }
                 }
                 Command::Introduce(domid, reply) => drop(reply.send(self.introduce(domid))),
@@ -235,20 +231,14 @@ impl Xenstored {
                 Ok(fd) => {
                     if let Err(e) = self.add_connection(fd, DomId(0)) {
                         static LINES: LineBudget = LineBudget::new();
-                        LINES.say(
-                            Level::Error,
-                            format_args!("xenstored: dropped a new client's connection: {e}"),
-                        );
+                        LINES.error(format_args!("xenstored: dropped a new client's connection: {e}"));
                     }
                 }
                 Err(Errno::WOULDBLOCK) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => {
                     static LINES: LineBudget = LineBudget::new();
-                    LINES.say(
-                        Level::Error,
-                        format_args!("xenstored: no more connections until one closes: {errno}"),
-                    );
+                    LINES.error(format_args!("xenstored: no more connections until one closes: {errno}"));
                     break;
                 }
             }
@@ -266,10 +256,7 @@ impl Xenstored {
                 if let Err(errno) = epoll::modify(&self.epoll, listener, EventData::new_u64(token), interest)
                 {
                     static LINES: LineBudget = LineBudget::new();
-                    LINES.say(
-                        Level::Error,
-                        format_args!("xenstored: epoll_ctl failed for a listening socket: {errno}"),
-                    );
+                    LINES.error(format_args!("xenstored: epoll_ctl failed for a listening socket: {errno}"));
                 }
             }
         }

@@ -9,8 +9,8 @@
 //! | [`keys`] | the names of their keys | a build without them writes over what another one left, and shows it |
 //! | `absent` | the back of a build without them | it offers neither, and takes up no rings that use one |
 //!
-//! Cargo builds a crate with the features of all that is built together, so the product is built by
-//! `cargo build -p pregrant-cli` alone. [`PathName`](super::PathName) has both names in every
+//! Cargo builds a crate with the features of all that is built together, so the product is built
+//! alone, as a plain `cargo build` does. [`PathName`](super::PathName) has both names in every
 //! build: status, records and tables of other programs have them.
 
 #[cfg(any(test, not(feature = "research")))]
