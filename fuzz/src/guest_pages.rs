@@ -29,8 +29,7 @@ pub struct GuestPages {
 }
 
 impl GuestPages {
-    /// `n` pages, all granted to the back with `right`, filled with
-    /// [`byte`].
+    /// `n` pages, all granted to the back with `right`, filled with [`byte`].
     pub fn new(domains: &TwoDomains, n: usize, right: Right) -> Self {
         let region = GrantTable::pages(&domains.guest, n).expect("the guest's pages");
         let mut pages = Self { region, refs: vec![(GrantRef::NONE, Right::None); n], kept: false };
