@@ -5,24 +5,24 @@ use pregrant_xenstored::Limits;
 use std::collections::BTreeMap;
 
 /// A letter and a domain.
-pub type Perm = (char, u16);
+pub(super) type Perm = (char, u16);
 /// All nodes, `/` among them.
-pub type Tree = BTreeMap<String, Node>;
+pub(super) type Tree = BTreeMap<String, Node>;
 /// What an outcome depended on: paths, and whether the list of children counted.
-pub type Seen = BTreeMap<String, bool>;
+pub(super) type Seen = BTreeMap<String, bool>;
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Node {
-    pub value: Vec<u8>,
-    pub perms: Vec<Perm>,
+pub(super) struct Node {
+    pub(super) value: Vec<u8>,
+    pub(super) perms: Vec<Perm>,
     /// When it was made, written, or given permissions.
-    pub changed: u64,
+    pub(super) changed: u64,
     /// When a child came or went.
-    pub children_changed: u64,
+    pub(super) children_changed: u64,
 }
 
 impl Node {
-    pub fn owner(&self) -> u16 {
+    pub(super) fn owner(&self) -> u16 {
         self.perms[0].1
     }
 }
@@ -39,27 +39,27 @@ pub enum NodeOp {
 }
 
 impl NodeOp {
-    pub fn is_edit(&self) -> bool {
+    pub(super) fn is_edit(&self) -> bool {
         !matches!(self, Self::Read | Self::Directory | Self::GetPerms)
     }
 }
 
 /// A change, with the lists of permissions; one of them must let a watcher read.
 #[derive(Debug)]
-pub struct Change {
-    pub path: String,
+pub(super) struct Change {
+    pub(super) path: String,
     /// Made on the way to another node.
-    pub above: bool,
+    pub(super) above: bool,
     /// The nodes that went with it, and itself.
-    pub removed: Tree,
-    pub readers: Vec<Vec<Perm>>,
+    pub(super) removed: Tree,
+    pub(super) readers: Vec<Vec<Perm>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Caller {
-    pub domid: u16,
-    pub target: Option<u16>,
-    pub limits: Limits,
+pub(super) struct Caller {
+    pub(super) domid: u16,
+    pub(super) target: Option<u16>,
+    pub(super) limits: Limits,
 }
 
 impl Caller {
@@ -73,16 +73,16 @@ impl Caller {
         self.owns(perms) || one_has(self.domid) || self.target.is_some_and(one_has)
     }
 
-    pub fn reads(&self, perms: &[Perm]) -> bool {
+    pub(super) fn reads(&self, perms: &[Perm]) -> bool {
         self.has("rb", perms)
     }
 
-    pub fn writes(&self, perms: &[Perm]) -> bool {
+    pub(super) fn writes(&self, perms: &[Perm]) -> bool {
         self.has("wb", perms)
     }
 }
 
-pub fn parent(path: &str) -> Option<&str> {
+pub(super) fn parent(path: &str) -> Option<&str> {
     match path.rfind('/') {
         _ if path == "/" => None,
         Some(0) => Some("/"),
@@ -90,7 +90,7 @@ pub fn parent(path: &str) -> Option<&str> {
     }
 }
 
-pub fn levels_below(path: &str, top: &str) -> Option<usize> {
+pub(super) fn levels_below(path: &str, top: &str) -> Option<usize> {
     let mut at = path;
     let mut levels = 0;
     while at != top {
@@ -100,11 +100,11 @@ pub fn levels_below(path: &str, top: &str) -> Option<usize> {
     Some(levels)
 }
 
-pub fn perms_to_bytes(perms: &[Perm]) -> Vec<u8> {
+pub(super) fn perms_to_bytes(perms: &[Perm]) -> Vec<u8> {
     perms.iter().map(|(letter, domid)| format!("{letter}{domid}\0")).collect::<String>().into_bytes()
 }
 
-pub fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms: Vec<Perm>) {
+pub(super) fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms: Vec<Perm>) {
     *clock += 1;
     if let Some(above) = parent(path).and_then(|above| tree.get_mut(above)) {
         above.children_changed = *clock;
@@ -114,7 +114,7 @@ pub fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms:
 }
 
 /// Removes a node that exists, with all below it.
-pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
+pub(super) fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
     *clock += 1;
     let above = parent(path).and_then(|above| tree.get_mut(above)).unwrap();
     above.children_changed = *clock;
@@ -129,7 +129,7 @@ pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
 }
 
 /// Does what a request on a node asks; notes what the outcome depended on.
-pub fn apply(
+pub(super) fn apply(
     tree: &mut Tree,
     clock: &mut u64,
     caller: &Caller,
