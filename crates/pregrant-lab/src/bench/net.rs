@@ -134,6 +134,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     (PathName::Foreign, "Any page of a guest that trusts its backend"),
     (PathName::GuestCopy, "Pages that the backend lends: the guest copies"),
 ];
+const _: () = assert!(PATHS.len() == PathName::COUNT, "each path is measured");
 
 /// The paths of a guest that only sends to a backend shared with other guests. It maps no pages of
 /// theirs, and exports pages for RX only.
@@ -216,6 +217,8 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::headed(PathName::Copy), "The same, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
+const _: () =
+    assert!(NET_PATHS.len() == PathName::COUNT + 2, "each path is measured, and staging by two more ways");
 
 /// The waiting modes of both ends, each with its description in the help.
 pub const MODES: &[(Mode, &str)] = &[
