@@ -82,7 +82,7 @@ impl<'a> Seen<'a> {
             NotOffered::DataLen { .. } => Some(fit!(WHY, "staging absent")),
             NotOffered::Path(PathName::GrefMapping) => Some(fit!(WHY, "gref absent")),
             NotOffered::Path(PathName::Persistent) => Some(fit!(WHY, "persistent absent")),
-            // The module asks for none of these.
+            // The module asks for none of these paths.
             NotOffered::Path(
                 PathName::Staging
                 | PathName::DataRing
@@ -91,7 +91,10 @@ impl<'a> Seen<'a> {
                 | PathName::Map
                 | PathName::Copy,
             ) => None,
-            _ => None,
+            NotOffered::Refused(_)
+            | NotOffered::Queues { .. }
+            | NotOffered::RingPages { .. }
+            | NotOffered::SendingOn => None,
         };
         let (lacks, maps) = (vif.not_offered(), vif.gref_pages(0) > 0);
         Self {
